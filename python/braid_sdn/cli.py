@@ -23,7 +23,7 @@ RUN_DIR = Path("/run/braid")
 
 
 class StopError(Exception):
-    """A command that could not do what was asked, and its exit code."""
+    """A failed command and its exit code."""
 
     def __init__(self, text: str, code: int = FAILED) -> None:
         """Keep the exit code."""
@@ -32,7 +32,7 @@ class StopError(Exception):
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command line."""
     options = parser().parse_args()
     try:
         code = options.act(options)
@@ -40,14 +40,14 @@ def main() -> None:
         sys.stderr.write(f"braid sdn: {error}\n")
         raise SystemExit(error.code) from error
     except BrokenPipeError:
-        # Whoever read our output has had enough.
+        # The reader of our output has closed it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     raise SystemExit(code)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what the command line may say; the manual page is made from it too."""
+    """Return the parser of the command line; the manual page is made from it too."""
     top = argparse.ArgumentParser(prog="braid sdn", description=__doc__)
     applications = top.add_subparsers(required=True, metavar="APPLICATION")
     fabric = applications.add_parser("fabric", help="one flow over several paths of a network of switches")
@@ -61,13 +61,13 @@ def parser() -> argparse.ArgumentParser:
         return made
 
     run = command("run", "control the switches that connect; ends by SIGINT or SIGTERM, and the network forwards on")
-    run.add_argument("--config", type=Path, metavar="FILE", help="what docs/fabric.md describes; default: none")
-    run.add_argument("--listen", metavar="ADDRESS:PORT", help="where switches connect (default: 127.0.0.1:6653)")
+    run.add_argument("--config", type=Path, metavar="FILE", help="configuration (docs/fabric.md); default: none")
+    run.add_argument("--listen", metavar="ADDRESS:PORT", help="address for switches (default: 127.0.0.1:6653)")
     run.add_argument("--http", metavar="ADDRESS:PORT", help="serve the API there too, for edges with a key_file")
     for name, text in (
-        ("status", "show switches, links, hosts, edges, and what is not as it should be"),
-        ("paths", "show over which paths each pair of edges is split"),
-        ("explain", "show which way traffic between two hosts or edges takes, and why"),
+        ("status", "show switches, links, hosts, edges, and problems"),
+        ("paths", "show the paths and shares of each pair of edges"),
+        ("explain", "show the route of traffic between two hosts or edges, and the reasons"),
     ):
         shown = command(name, text)
         shown.add_argument("--json", action="store_true", help="print JSON as docs/fabric.md describes it")
@@ -124,7 +124,7 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-# What asks it.
+# The client.
 
 
 class _Unix(http.client.HTTPConnection):

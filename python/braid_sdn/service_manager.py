@@ -1,4 +1,4 @@
-"""The service manager that started us, if one did: `sd_notify(3)`."""
+"""Notification of the service manager, if there is one: `sd_notify(3)`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def tell_service_manager(state: str) -> None:
-    """Tell it something, such as READY=1; without one nothing happens."""
+    """Send a state such as READY=1; without a service manager nothing happens."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

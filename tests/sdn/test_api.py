@@ -1,4 +1,4 @@
-"""The local API over its socket: what edges wait for."""
+"""The API over its sockets: long polls, authentication, conditional GETs."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ from .virtual import Network, frame, mac
 KEYS = {"ha": b"the key of one edge", "hb": b"the key of the other"}
 
 
+def request_line(path: str) -> str:
+    """Edges report by POST; all else is GET."""
+    return f"{'POST' if '/report?' in path else 'GET'} {path} HTTP/1.1"
+
+
 def line(name: str, counter: int, request: str, key: bytes) -> str:
     shown = mac_of(key, f"{counter}\n{request}".encode())
     return f"Authorization: Braid {name} {counter} {shown}"
@@ -45,7 +50,7 @@ async def served(net: Network, tmp_path: Path) -> AsyncIterator[tuple[Api, Path,
 
 async def over_tcp(port: int, path: str, *headers: str) -> tuple[int, list[str], bytes]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write("\r\n".join([f"GET {path} HTTP/1.1", *headers, "", ""]).encode())
+    writer.write("\r\n".join([request_line(path), *headers, "", ""]).encode())
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     first, *lines = head.decode().split("\r\n")
@@ -54,7 +59,7 @@ async def over_tcp(port: int, path: str, *headers: str) -> tuple[int, list[str],
 
 async def asked(socket: Path, path: str) -> tuple[int, dict[str, Any]]:
     reader, writer = await asyncio.open_unix_connection(socket)
-    writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    writer.write(f"{request_line(path)}\r\n\r\n".encode())
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     return int(head.split()[1]), json.loads(body) if body else {}
@@ -64,10 +69,10 @@ def test_an_edge_gets_its_next_table_when_there_is_one(tmp_path: Path) -> None:
     async def story() -> None:
         net = Network(two_paths())
         async with served(net, tmp_path) as (api, socket, _):
-            status, table = await asked(socket, "/v1/fabric/edges/ha?unlike=&wait=5")
+            status, table = await asked(socket, "/v1/fabric/edges/ha/report?revision=&wait=5")
             assert status == 200
-            waits = f"/v1/fabric/edges/ha?unlike={table['revision']}&wait="
-            assert await asked(socket, waits + "0.01") == (304, {})
+            waits = f"/v1/fabric/edges/ha/report?revision={table['revision']}&wait="
+            assert await asked(socket, waits + "0.01") == (204, {})
             # A host appears behind the other edge, which is no new plan but a new table.
             waiting = asyncio.create_task(asked(socket, waits + "30"))
             net.send("hb", frame(mac(2), "ff:ff:ff:ff:ff:ff", b"here I am"))
@@ -80,17 +85,17 @@ def test_an_edge_gets_its_next_table_when_there_is_one(tmp_path: Path) -> None:
             assert status == 200
             assert after["revision"] != table["revision"]
             assert [each["hosts"] for each in after["egress"]] == [[mac(2)]]
-            # The other edge wants packets to be numbered: it is not sent any before it has said so.
+            # The other edge wants shims: none are sent before it has asked for them.
             assert [each["shim"] for each in after["egress"]] == [False]
-            await asked(socket, "/v1/fabric/edges/hb?unlike=&wait=0&shim=1")
-            waits = f"/v1/fabric/edges/ha?unlike={after['revision']}&wait=30"
+            await asked(socket, "/v1/fabric/edges/hb/report?revision=&wait=0&shim=1")
+            waits = f"/v1/fabric/edges/ha/report?revision={after['revision']}&wait=30"
             _, numbered = await asked(socket, waits)
             assert [each["shim"] for each in numbered["egress"]] == [True]
-            # It is another one since, which does not know of them.
-            await asked(socket, "/v1/fabric/edges/hb?unlike=&wait=0")
-            _, plain = await asked(socket, f"/v1/fabric/edges/ha?unlike={numbered['revision']}&wait=30")
+            # The other edge was replaced by one that does not want shims.
+            await asked(socket, "/v1/fabric/edges/hb/report?revision=&wait=0")
+            _, plain = await asked(socket, f"/v1/fabric/edges/ha/report?revision={numbered['revision']}&wait=30")
             assert [each["shim"] for each in plain["egress"]] == [False]
-            assert (await asked(socket, "/v1/fabric/edges/nobody?unlike=x&wait=1"))[0] == 404
+            assert (await asked(socket, "/v1/fabric/edges/nobody/report?revision=x&wait=1"))[0] == 404
 
     asyncio.run(asyncio.wait_for(story(), 20))
 
@@ -113,9 +118,11 @@ def test_who_waits_looks_only_when_there_may_be_something_new(
         socket = tmp_path / "api.sock"
         await api.listen(socket, None)
         try:
-            _, table = await asked(socket, "/v1/fabric/edges/ha?unlike=&wait=5")
+            _, table = await asked(socket, "/v1/fabric/edges/ha/report?revision=&wait=5")
             monkeypatch.setattr(report, "edge_revision", revision)
-            waiting = asyncio.create_task(asked(socket, f"/v1/fabric/edges/ha?unlike={table['revision']}&wait=30"))
+            waiting = asyncio.create_task(
+                asked(socket, f"/v1/fabric/edges/ha/report?revision={table['revision']}&wait=30")
+            )
             while not looks:
                 await asyncio.sleep(0)
             # Switches say all sorts of things that edges are not told.
@@ -123,10 +130,10 @@ def test_who_waits_looks_only_when_there_may_be_something_new(
                 api.notify()
                 await asyncio.sleep(0)
             assert looks < 10
-            # What passed by paths is asked for, which is news at once.
+            # A request for counters ends the wait at once.
             net.controller.distributor.request_counts(["ha"])
             api.notify()
-            assert await waiting == (304, {})
+            assert await waiting == (204, {})
         finally:
             await api.close()
 
@@ -141,8 +148,8 @@ def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_its
         async with served(net, tmp_path) as (_, _, port):
             tags = [path.tag for path in net.controller.tables.pairs["ha", "hb"].paths]
             # It has had a table of this controller before.
-            path = f"/v1/fabric/edges/hb?unlike=0.0.0&wait=0&came={tags[0]}:500"
-            request = f"GET {path} HTTP/1.1"
+            path = f"/v1/fabric/edges/hb/report?revision=0.0.0&wait=0&rx={tags[0]}:500"
+            request = request_line(path)
             good = line("hb", 7, request, KEYS["hb"])
             bad = {
                 "no key": [],
@@ -188,11 +195,11 @@ def test_what_an_edge_told_before_a_restart_tells_the_controller_after_it_nothin
         async def told(port: int, counter: int, revision: str, packets: int) -> dict[str, Any]:
             """Have hb ask and tell, of whatever tags the paths have; the answer's table."""
             counts = ",".join(f"{tag}:{packets}" for tag in range(2, 100))
-            path = f"/v1/fabric/edges/hb?unlike={revision}&wait=0&came={counts}&shim=1"
-            header = line("hb", counter, f"GET {path} HTTP/1.1", KEYS["hb"])
+            path = f"/v1/fabric/edges/hb/report?revision={revision}&wait=0&rx={counts}&shim=1"
+            header = line("hb", counter, request_line(path), KEYS["hb"])
             recorded.append((path, header))
             status, _, body = await over_tcp(port, path, header)
-            assert status == (200 if body else 304)
+            assert status == (200 if body else 204)
             return json.loads(body) if body else {}
 
         def came() -> set[int]:
@@ -241,8 +248,8 @@ def test_who_shows_no_key_gives_way_to_who_does(tmp_path: Path, monkeypatch: pyt
             for reader, _ in silent[:2]:
                 with contextlib.suppress(ConnectionError):
                     await reader.read()
-            path = "/v1/fabric/edges/ha?unlike=&wait=0"
-            request = f"GET {path} HTTP/1.1"
+            path = "/v1/fabric/edges/ha/report?revision=&wait=0"
+            request = request_line(path)
             status, _, _ = await over_tcp(port, path, line("ha", 1, request, KEYS["ha"]))
             assert status == 200
             for _, writer in silent:
@@ -265,3 +272,23 @@ def test_the_socket_is_made_with_its_mode(tmp_path: Path, monkeypatch: pytest.Mo
         asyncio.run(asyncio.wait_for(story(), 20))
     finally:
         os.umask(before)
+
+
+def test_a_get_changes_nothing_and_is_conditional(tmp_path: Path) -> None:
+    async def story() -> None:
+        net = Network(two_paths())
+        async with served(net, tmp_path) as (api, socket, _):
+            tags = [path.tag for path in net.controller.tables.pairs["ha", "hb"].paths]
+            path = "/v1/fabric/edges/hb"
+            _, table = await asked(socket, path)
+            shown = f"{path}?revision={table['revision']}&rx={tags[0]}:500&shim=1"
+            assert (await asked(socket, shown))[0] == 200
+            assert not any(each.rx for each in net.controller.path_monitor.paths.values())
+            assert net.controller.distributor.shims == set()
+            etag = f'If-None-Match: "{table["revision"]}"'
+            known = api.answer(f"GET {path} HTTP/1.1", [etag])
+            assert (known.status, known.body) == (304, b"")
+            assert api.answer(f"GET {path} HTTP/1.1", ['If-None-Match: "other"']).status == 200
+            assert (await asked(socket, "/v1/fabric/status/report?revision="))[0] == 405
+
+    asyncio.run(asyncio.wait_for(story(), 20))

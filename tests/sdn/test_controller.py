@@ -62,7 +62,7 @@ def test_packets_with_a_tag_take_its_path_to_the_far_edge_tag_and_all() -> None:
 
 
 def test_nobody_but_an_edge_may_use_tags() -> None:
-    """What a host tags by itself goes nowhere, whatever tag it guesses."""
+    """Packets that a host tags itself are dropped, whatever tag it guesses."""
     net = ready(fat_tree(4))
     for tag in range(1, 64):
         net.send("h0.0", tagged(frame(mac(1), mac(3)), tag))

@@ -1,4 +1,4 @@
-"""What edges are told, and when: the far edge knows a tag before any packet has it."""
+"""Distribution of tables: the far edge knows a tag before any packet bears it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ingress(net: Network, edge: str) -> set[int]:
 
 
 def asks(net: Network, edge: str) -> bool:
-    """An edge has its table and asks for the next one; whether there is one."""
+    """Have an edge acknowledge its table; return true if that made a new one."""
     return net.controller.handle_edge(net.now, edge, current=True)
 
 
@@ -128,7 +128,7 @@ def test_a_path_that_is_gone_is_left_without_waiting_for_anybody() -> None:
 
 
 def path_withdrawn(net: Network, edge: str) -> list[bool]:
-    """Whether an edge is told not to wait for what paths that are gone have not brought."""
+    """Return for each source if an edge is told that a path was withdrawn."""
     table = report.edge_table(net.controller, edge)
     assert table is not None
     return [each["path_withdrawn"] for each in table["ingress"]]

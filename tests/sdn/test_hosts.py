@@ -1,4 +1,4 @@
-"""Who is where: the index by port against a plain search."""
+"""Hosts by port: the index against a plain search."""
 
 from __future__ import annotations
 

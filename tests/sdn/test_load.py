@@ -1,4 +1,4 @@
-"""What links carry and can carry, and the smallest of a window."""
+"""Load and capacity of links, and the windowed minimum."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ def test_our_own_paths_are_no_use_by_others() -> None:
 
 
 def test_rules_that_are_counted_late_make_no_others() -> None:
-    """Of 10 Mbit/s, all ours, the switch had counted 7 in this period, and 13 in the one before."""
+    """10 Mbit/s, all ours, of which the switch counted 7 in this period, and 13 in the previous one."""
     here, there = PortId(1, 1), PortId(2, 2)
     graph = Graph.of([Arc(here, PortId(2, 1), 10e6, 10e6)])
     traffic = Traffic(tagged={(2, 7): 7e6}, tagged_before={(2, 7): 13e6}, before={here: 10e6})
     assert [arc.used for arc in traffic.without_own(graph, {7: (here, there)}).arcs] == [0.0]
-    # What both periods show is true.
+    # Load seen in both periods is real.
     traffic.tagged_before = {(2, 7): 6e6}
     assert [arc.used for arc in traffic.without_own(graph, {7: (here, there)}).arcs] == [3e6]
     # Ten times what the link carries is sent into it: that is nobody's lateness.
     full = Graph.of([Arc(here, PortId(2, 1), 10e6, 100e6)])
     traffic.tagged_before = {(2, 7): 13e6}
     assert [arc.used for arc in traffic.without_own(full, {7: (here, there)}).arcs] == [93e6]
-    # Where nothing of ours goes there is nothing to be late, and one period is enough.
+    # Without traffic of ours no counter is late, and one period is enough.
     traffic.before = {here: 1e6}
     assert [arc.used for arc in traffic.without_own(graph, {7: (PortId(3, 3), there)}).arcs] == [10e6]
 

@@ -1,4 +1,4 @@
-"""Whose queue it is: what edges sent and what came, over a line whose full queue lets small probes through."""
+"""Loss by others' traffic: packets sent and received over a line whose full queue lets small probes through."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def windows(now: float, most: float = 2.0) -> float:
 def test_a_path_that_others_fill_is_left_although_probes_come(rate: float, queue: float) -> None:
     at = left(lambda _: rate, flood, seconds=6, path=Path(queue))
     assert at is not None
-    # What a queue of 83 packets holds took 0.1 s to come, and so does the probe that tells that nothing did.
+    # A queue of 83 packets takes 0.1 s to drain, and so does the probe that shows that nothing arrived.
     assert 4 < at < 4.35
 
 
@@ -235,7 +235,7 @@ def test_a_neighbour_that_takes_half_is_shared_with() -> None:
 
 @pytest.mark.parametrize("held", [0.03, 0.1, 0.3])
 def test_a_controller_that_is_held_up_takes_nobody_for_lost(held: float) -> None:
-    """What edges told it is old when it is read, and probes are not."""
+    """Edges' reports are old when they are read, and probes are not."""
     own = [700.0, 900.0]
     assert left(lambda now: own[int(now) % 2], nobody, seconds=6, path=Path(83), held=held) is None
 

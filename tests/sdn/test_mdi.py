@@ -1,4 +1,4 @@
-"""Which paths go together: [mpsdn] equation 1, its two thresholds, and the absolute skew beside them."""
+"""Selection of paths: [mpsdn] equation 1, its two thresholds, and the absolute skew."""
 
 from __future__ import annotations
 

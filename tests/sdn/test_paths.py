@@ -81,7 +81,7 @@ def test_paths_lead_there_without_loops_and_fit_together(graph: Graph) -> None:
     assert sum(path.capacity for path in paths) <= flow.value + 1
     assert [path.capacity for path in paths] == sorted((path.capacity for path in paths), reverse=True)
     if len(paths) < MAX_PATHS:
-        # What is missing is a handful of ways of less than LEAST_SHARE each.
+        # The missing part is a handful of paths below MIN_PATH_SHARE each.
         assert sum(path.capacity for path in paths) >= 0.5 * flow.value
 
 

@@ -1,4 +1,4 @@
-"""What edges are told of a new plan."""
+"""Changes of a plan that are distributed to edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which differences are worth another plan: what works is not moved for small gains."""
+"""Hysteresis of the planner: small gains move nothing."""
 
 from __future__ import annotations
 

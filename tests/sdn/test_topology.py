@@ -48,7 +48,7 @@ def asked(topology: Topology, counts: list[int]) -> bool:
 
 def test_a_link_that_was_asked_and_is_silent_is_lost() -> None:
     assert asked(linked(), [])
-    # What came before it was asked proves nothing.
+    # Bytes from before the check prove nothing.
     topology = linked()
     counted(topology, 0.5, 1000)
     assert asked(topology, [9000, 9000, 9000])

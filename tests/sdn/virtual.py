@@ -34,7 +34,7 @@ def frame(source: str, target: str, payload: bytes = b"hello") -> bytes:
 
 
 def arp(source: str, address: str, wanted: str, *, reply_to: str | None = None) -> bytes:
-    """A question for an address, or the answer to one."""
+    """An ARP request or reply."""
     operation = 1 if reply_to is None else 2
     target = reply_to or "ff:ff:ff:ff:ff:ff"
     ends = bytes.fromhex(target.replace(":", "") + source.replace(":", ""))
@@ -169,7 +169,7 @@ class Network:
                 lambda: self._outcomes(target.switch, list(self.switches[target.switch].receive(target.port, data))),
             )
 
-    # What a test does.
+    # Actions of tests.
 
     def connect(self, *switches: str) -> None:
         """Connect switches (all of them without a name) to the controller."""

@@ -1,4 +1,4 @@
-// The two ends of an IP packet: reading them, and putting others in with checksums mended.
+// Parses the addresses of IP packets and replaces them, with checksums updated.
 #ifndef BRAID_EDGE_ADDRESS_H
 #define BRAID_EDGE_ADDRESS_H
 
@@ -12,16 +12,16 @@
 #define offsetof(type, member) __builtin_offsetof(type, member)
 #endif
 
-// The ends of a packet, or of one that an error quotes.
+// Addresses and headers of a packet, or of the packet inside an ICMP error.
 struct ip_packet {
 	struct address source;
 	struct address dest;
-	__u32 l3;     // where its IP header begins
-	__u32 l4;     // and what is behind it
-	__u32 length; // of the packet without what is in front of it
+	__u32 l3;     // offset of the IP header
+	__u32 l4;     // offset of the transport header
+	__u32 length; // of the IP packet
 	__u8 family;  // 4 or 6
 	__u8 protocol;
-	__u8 no_l4_header; // a fragment without the header that has the checksum
+	__u8 no_l4_header; // a fragment other than the first
 	__u8 tos;	   // TOS or traffic class
 };
 
@@ -33,8 +33,9 @@ static __always_inline void map_v4(struct address *to, __be32 v4)
 	to->word[3] = v4;
 }
 
-// Not 0: no IP packet with a whole header. The first fragment of IPv6 counts as another protocol:
-// its checksum is mended by nobody, and is right again at the far edge.
+// Returns nonzero if this is no IP packet with a whole header. The first fragment of an IPv6 packet
+// counts as another protocol: its checksum is not updated, and is right again behind the remote
+// edge.
 static __always_inline int parse_ip(struct __sk_buff *skb, __be16 protocol, __u32 l3,
 				    struct ip_packet *ip)
 {
@@ -71,7 +72,7 @@ static __always_inline int parse_ip(struct __sk_buff *skb, __be16 protocol, __u3
 	return -1;
 }
 
-// Where the checksum that covers addresses is, or 0 where there is none that we must mend.
+// Returns the offset of the checksum that covers the addresses, 0 if there is none to update.
 static __always_inline __u32 l4_checksum_offset(const struct ip_packet *ip)
 {
 	if (ip->no_l4_header)
@@ -85,7 +86,7 @@ static __always_inline __u32 l4_checksum_offset(const struct ip_packet *ip)
 	return 0;
 }
 
-// What replacing `from` by `to` adds to a sum (RFC 1624).
+// Returns the amount that replacing `from` by `to` adds to a checksum (RFC 1624).
 static __always_inline __u64 checksum_difference(const struct address *from,
 						 const struct address *to)
 {
@@ -103,7 +104,7 @@ static __always_inline __u32 fold_checksum(__u64 sum)
 	return sum;
 }
 
-// Puts addresses into an IP header alone, with its own checksum if it has one.
+// Replaces the addresses of an IP header, and updates the header's checksum if it has one.
 static __always_inline int rewrite_ip_header(struct __sk_buff *skb, const struct ip_packet *now,
 					     const struct address *source,
 					     const struct address *dest)
@@ -125,7 +126,7 @@ static __always_inline int rewrite_ip_header(struct __sk_buff *skb, const struct
 	return bpf_skb_store_bytes(skb, now->l3 + offsetof(struct iphdr, saddr), both, 8, 0);
 }
 
-// Gives a packet other ends. Not 0: it is spoilt and must be dropped.
+// Replaces a packet's addresses. Nonzero: the packet is damaged and must be dropped.
 static __always_inline int rewrite_addresses(struct __sk_buff *skb, const struct ip_packet *now,
 					     const struct address *source,
 					     const struct address *dest)
@@ -135,7 +136,7 @@ static __always_inline int rewrite_addresses(struct __sk_buff *skb, const struct
 	__u64 sum =
 		checksum_difference(&now->source, source) + checksum_difference(&now->dest, dest);
 
-	// A header without its checksum is too short to matter to anybody.
+	// A failure means that the transport header is cut short: such a packet is useless.
 	if (check &&
 	    bpf_l4_csum_replace(skb, check, 0, fold_checksum(sum), mark | BPF_F_PSEUDO_HDR))
 		return -1;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only
-// The edge's packet path, one object: what the hooks do is in the headers named after them.
+// The edge's datapath in one object; each hook is implemented in the header named after it.
 #include "join.h"
 #include "route_in.h"
 #include "route_out.h"
 #include "split.h"
 
-// The same for every hook: the machine does what it would do without us.
+// Every hook lets all packets pass once the edge's process is gone.
 #define UNLESS_ORPHANED()                                                                          \
 	do {                                                                                       \
 		if (is_orphaned())                                                                 \
@@ -30,7 +30,7 @@ int braid_join(struct __sk_buff *skb)
 	return settings ? join(skb, settings) : leave(REASON_not_set_up, TC_ACT_SHOT);
 }
 
-// Ingress of the resequencer's device: what it hands on.
+// Ingress of the resequencer's device: packets that it delivers.
 SEC("classifier")
 int braid_ordered(struct __sk_buff *skb)
 {
@@ -65,7 +65,7 @@ int braid_route_ord(struct __sk_buff *skb)
 	return route_ordered(skb);
 }
 
-// A packet that is none, of a time that is none: what gives_way() decides, for tests alone.
+// For tests alone: calls should_drop() with the time, rate, flow and size in a made-up packet.
 SEC("classifier")
 int braid_fair(struct __sk_buff *skb)
 {

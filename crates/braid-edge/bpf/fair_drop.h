@@ -1,30 +1,29 @@
-// Who gives way when several flows fill the paths to an edge. Left to themselves the lines' queues
-// fill up and drop what comes next, whosever it is: a flow that is hit twice in a row has half of
-// what another has for seconds. So before they are full one packet is dropped now and then of the
-// flow that carries most, which slows down and lets the others come up.
+// Fair dropping (as AFD, approximate fair dropping) among flows that fill the paths to an edge. A
+// full queue drops arrivals whatever flow they belong to: a flow that is hit twice in a row gets
+// half of another's rate for seconds. So before the queues are full, one packet of the heaviest
+// flow is dropped now and then; that flow slows down and the others catch up.
 //
-// The queue is reckoned: what was sent, less what the paths' lines carry at the most. If others
-// fill them as well, or they carry less than was said, it is longer than that: then nothing is
-// dropped here, and queues decide as they would without us. Nothing is dropped of a flow that
-// carries nearly everything: nobody would gain by it.
+// The queue is estimated: bytes sent minus the configured capacity of the paths. If others fill the
+// lines too, or they carry less than configured, the real queue is longer and drops packets first,
+// as it would without this. A flow that carries nearly everything is spared: no other would gain.
 //
-// Two processors at once may miscount a packet, which decides nothing.
+// A race of two processors may miscount a packet, which does not matter.
 #ifndef BRAID_EDGE_FAIR_DROP_H
 #define BRAID_EDGE_FAIR_DROP_H
 
 #include "slot.h"
 
-// What a flow carries is taken over about this long, ns.
+// Window over which a flow's load is measured, ns.
 #define FAIR_LOAD_WINDOW_NS 1000000000ULL
-// The queue from which on a flow that carried everything would give way, us of the paths' rate, and
-// frames for bursts; one that carries a part does at that part of it. A flow that halves empties no
-// queue so, up to a round trip of some 300 ms.
+// Queue at which packets of a flow with all of the load would be dropped: us of the paths' rate,
+// and frames for bursts. A flow with a part of the load is dropped at that part of it. With this
+// much, a flow that halves its window does not empty the queue, up to a round trip of some 300 ms.
 #define FAIR_QUEUE_US	  200000ULL
 #define FAIR_QUEUE_FRAMES 8
-// The longest queue that is reckoned with, in multiples of that.
+// Upper bound of the estimated queue, in multiples of that.
 #define FAIR_MAX_QUEUE_FACTOR 4
-// At that queue one packet is dropped in so many us, times the part that the flow carries: that
-// each flow in its turn has the same time to grow. Of a queue twice as long, in half the time.
+// Interval of drops at that queue, us, times the flow's part of the load, so that each flow has the
+// same time to grow. The interval is inversely proportional to the queue.
 #define FAIR_DROP_INTERVAL_US 3000000ULL
 
 static __always_inline __u64 decayed(const struct flow_load *flow, __u64 now)
@@ -42,19 +41,19 @@ static __always_inline void add_load(struct flow_load *flow, __u32 bytes, __u64 
 	flow->at = now;
 }
 
-// A while of the paths' rate (bytes a second) makes room in the queue; whole us, so that the rest
-// of one counts the next time.
+// Drains the estimated queue at the paths' rate (bytes a second) since the last call, in whole us;
+// the remainder counts the next time.
 static __always_inline void drain(struct queue *queue, __u64 rate, __u64 now)
 {
 	__u64 us = (now - queue->at) / 1000, gone;
 
-	// A second, or it is the first packet.
+	// At most a second, also for the first packet.
 	gone = us < 1000000 ? us * rate / 1000000 : rate;
 	queue->at = us < 1000000 ? queue->at + us * 1000 : now;
 	queue->bytes = queue->bytes > gone ? queue->bytes - gone : 0;
 }
 
-// Whether the flow that carries most has to give way now.
+// Returns true if a packet of the heaviest flow is to be dropped now.
 static __always_inline int heaviest_must_yield(struct queue *queue, __u64 rate, __u64 now)
 {
 	__u64 most = queue->heaviest.bytes, all = queue->all.bytes, limit, pace;
@@ -70,7 +69,8 @@ static __always_inline int heaviest_must_yield(struct queue *queue, __u64 rate, 
 	return now - queue->dropped >= pace * 1000;
 }
 
-// Takes in what is sent to a target; whether it has to be dropped instead. `rate`: bytes a second.
+// Accounts a packet to a target; returns true if it is to be dropped instead. `rate`: bytes a
+// second.
 static __always_inline int should_drop(struct queue *queue, struct flow_load *flow,
 				       __u32 flow_index, __u32 bytes, __u64 rate, __u64 now)
 {
@@ -88,13 +88,13 @@ static __always_inline int should_drop(struct queue *queue, struct flow_load *fl
 		return 0;
 	}
 	queue->dropped = now;
-	// What CUBIC does (RFC 9438, 4.6).
+	// As CUBIC reduces its window (RFC 9438, 4.6).
 	flow->bytes -= flow->bytes * 3 / 10;
 	queue->heaviest = *flow;
 	return 1;
 }
 
-// The same for a packet. Segments that end or begin something, and merged ones, are spared.
+// The same for a packet. Small and merged segments, and all but sequenced TCP segments, are spared.
 static __always_inline int fair_drop(struct __sk_buff *skb, struct slot_table *table, __u32 target,
 				     enum segment segment)
 {

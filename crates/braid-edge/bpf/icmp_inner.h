@@ -1,5 +1,5 @@
-// ICMP errors of routers about packets of a path: the packet that they quote must look as its host
-// sent it, or path MTU discovery is lost on the way. Only the quoted IP header is certain.
+// ICMP errors of routers about packets of a path: the packet inside must look as its host sent it,
+// or path MTU discovery fails. Only the inner IP header is sure to be there.
 #ifndef BRAID_EDGE_ICMP_INNER_H
 #define BRAID_EDGE_ICMP_INNER_H
 
@@ -42,7 +42,7 @@ static __always_inline int restore_icmp_inner(struct __sk_buff *skb, struct ip_p
 	translate(&source, &inner.source, &path->inner_local, &path->local_host_mask);
 	translate(&dest, &inner.dest, &path->inner_remote, &path->remote_host_mask);
 	translate(&host, &error->dest, &path->inner_local, &path->local_host_mask);
-	// IPv4's own header checksum balances the quote's new addresses, IPv6 has none.
+	// In IPv4 the inner header's checksum balances its new addresses; IPv6 has none.
 	sum = checksum_difference(&inner.source, &source) + checksum_difference(&inner.dest, &dest);
 	if (error->family == 6 &&
 	    bpf_l4_csum_replace(skb, l4_checksum_offset(error), 0, fold_checksum(sum), 0))

@@ -1,5 +1,5 @@
-// Ingress of the outside device: from the switch to hosts, tags taken off. What has an order that
-// its paths may have disturbed goes by way of the resequencer, with its tag: that names the path.
+// Ingress of the outside device: from the switch to hosts, tags removed. Packets whose order
+// several paths may have changed go to the resequencer with their tag, which names the path.
 #ifndef BRAID_EDGE_JOIN_H
 #define BRAID_EDGE_JOIN_H
 
@@ -21,7 +21,7 @@ static __always_inline int join(struct __sk_buff *skb, struct settings *settings
 	if (!action || *action == TAG_DROP)
 		return leave(REASON_unknown_tag, TC_ACT_SHOT);
 	account(&rx_traffic, tag, skb->len);
-	// Whatever its order is worth, the number has to come off.
+	// The shim must be removed in any case.
 	if (protocol == bpf_htons(ETH_P_SHIM) && !settings->shim)
 		return leave(REASON_unexpected_shim, TC_ACT_SHOT);
 	if (protocol == bpf_htons(ETH_P_SHIM))

@@ -1,8 +1,8 @@
-// Layer-3 paths: which pairs of addresses stand for which, and how a packet leaves this machine.
+// Layer-3 paths: stateless translation of prefixes, and routing of the result.
 //
-// Hosts behind an edge share a prefix, and each path has a prefix of the same length at either end:
-// an address changes its prefix and keeps the rest, so that nothing has to be remembered to change
-// it back, and no byte is added.
+// Hosts behind an edge share a prefix, and each path has a prefix of the same length at either end.
+// An address gets another prefix and keeps its host bits (as in RFC 6296), so translation needs no
+// state and adds no bytes.
 #ifndef BRAID_EDGE_L3_PATH_H
 #define BRAID_EDGE_L3_PATH_H
 
@@ -23,7 +23,7 @@ static __always_inline struct l3_path *l3_path_of(__u32 tag)
 	return path && path->family ? path : 0;
 }
 
-// The tag of the path between an address here and one there; 0: none.
+// Returns the tag of the path between a local and a remote address; 0: none.
 static __always_inline __u32 tag_of_prefixes(const struct address *local,
 					     const struct address *remote)
 {
@@ -37,7 +37,7 @@ static __always_inline __u32 tag_of_prefixes(const struct address *local,
 	return tag ? *tag : 0;
 }
 
-// The address with another prefix; `kept` are the bits that stay.
+// Replaces the prefix of an address; the bits in `host_mask` stay.
 static __always_inline void translate(struct address *to, const struct address *from,
 				      const struct address *prefix, const struct address *host_mask)
 {
@@ -57,7 +57,7 @@ static __always_inline int has_prefix(const struct address *address, const struc
 
 #define EINVAL 22
 
-// Where the kernel would send a packet with these ends; 0 if it would.
+// Looks up the route of a packet with these addresses; returns 0 if there is one.
 static __always_inline int find_next_hop(struct __sk_buff *skb, const struct ip_packet *packet,
 					 const struct address *source, const struct address *dest,
 					 struct bpf_fib_lookup *next_hop)
@@ -80,7 +80,8 @@ static __always_inline int find_next_hop(struct __sk_buff *skb, const struct ip_
 	found = bpf_fib_lookup(skb, next_hop, sizeof(*next_hop), BPF_FIB_LOOKUP_SKIP_NEIGH);
 	if (found != -EINVAL)
 		return found;
-	// Linux before 6.3 knows no such flag, and names the next hop before it looks for that.
+	// Linux before 6.3 lacks the flag, but fills in the next hop before it looks for the
+	// neighbour.
 	found = bpf_fib_lookup(skb, next_hop, sizeof(*next_hop), 0);
 	return found == BPF_FIB_LKUP_RET_NO_NEIGH ? BPF_FIB_LKUP_RET_SUCCESS : found;
 }

@@ -1,4 +1,4 @@
-// The maps, and counting.
+// Maps and counters.
 #ifndef BRAID_EDGE_MAPS_H
 #define BRAID_EDGE_MAPS_H
 
@@ -7,20 +7,20 @@
 #include <linux/pkt_cls.h>
 #include "counting.h"
 
-// Devices, by their indices; all zero until the edge is set up.
+// Settings with device indices; all zero until the edge is set up.
 struct settings {
-	__u32 inside;	       // towards the hosts
-	__u32 outside;	       // towards the switch
-	__u32 hold;	       // the resequencer's
-	__u32 epoch;	       // tells the numbers of this start from those of the last
-	__u32 shim;	       // whether other edges were asked for them
+	__u32 inside;	       // device towards the hosts
+	__u32 outside;	       // device towards the switch
+	__u32 hold;	       // the resequencer's device
+	__u32 epoch;	       // tells shim numbers of this start from those of the last
+	__u32 shim;	       // true if other edges were asked for shims
 	__u32 max_frame_bytes; // bytes of the longest frame that the outside device carries
-	// ns of the monotonic clock: the process that puts it off is gone by then, and with it all
-	// that the programs need. 0: they go with it by themselves.
+	// End of the lease, ns of the monotonic clock: after it the process that renews the lease
+	// is gone. 0: no lease, the programs end with their process.
 	__u64 lease_end_ns;
 };
 
-// A lock and not an atomic, because fetch-and-add came with Linux 5.12 and our floor is 5.10.
+// A lock and not an atomic, because fetch-and-add came with Linux 5.12 and we support 5.10.
 struct cursor {
 	struct bpf_spin_lock lock;
 	__u32 unused;
@@ -39,34 +39,34 @@ struct host {
 
 struct slot_table {
 	__u16 tags[SLOTS];
-	__u32 shim; // whether the far edge takes numbers of ours off
+	__u32 shim; // true if the remote edge removes shims
 	__u32 zero;
-	__u64 rate; // bytes a second that the paths' lines carry at the most; 0: not known
+	__u64 rate; // configured capacity of the paths, bytes a second; 0: unknown
 };
 
-// What a flow carried lately: fair.h.
+// Recent load of a flow: fair_drop.h.
 struct flow_load {
 	__u64 bytes;
 	__u64 at; // ns
 };
 
-// What waits in front of the paths to a target, if nobody else uses them.
+// Estimated queue in front of the paths to a target.
 struct queue {
 	__u64 bytes;
 	__u64 at; // ns
 	__u64 dropped;
 	struct flow_load all;
 	struct flow_load heaviest;
-	__u32 heaviest_flow; // that is
+	__u32 heaviest_flow; // its bucket
 	__u32 zero;
 };
 
-// Between the EtherType and what it was before: docs/fabric.md.
+// Follows the Ethernet header of a numbered packet: docs/fabric.md.
 struct shim {
 	__u8 epoch;
 	__u8 lane;
-	__be16 protocol; // what it was before
-	__be32 number;	 // of the lane, from 0
+	__be16 protocol; // the packet's own EtherType
+	__be32 number;	 // in the lane, from 0
 };
 
 // IPv4 addresses are mapped (::ffff:0:0/96).
@@ -74,25 +74,24 @@ struct address {
 	__be32 word[4];
 };
 
-// A layer-3 path: what its hosts' addresses become at either end. No family: the path is of
-// layer 2.
+// A layer-3 path: the translation of its hosts' prefixes. Family 0: a layer-2 path.
 struct l3_path {
-	struct address inner_local;  // prefix of the hosts here, as hosts know it
-	struct address inner_remote; // and of those there
+	struct address inner_local;  // prefix of the local hosts, as hosts know it
+	struct address inner_remote; // prefix of the remote hosts
 	struct address local;	     // the same on this path
 	struct address remote;
-	struct address local_host_mask; // bits of an address that are not the prefix's
+	struct address local_host_mask; // bits of an address behind its prefix
 	struct address remote_host_mask;
 	__u32 family; // 4 or 6
 };
 
 struct prefix {
-	__u32 bits; // 8 for the role, and the prefix's
+	__u32 bits; // of the role (8) and the prefix
 	__u8 role;
 	struct address address;
 } __attribute__((packed));
 
-// A path, by the numbers of its prefixes.
+// Key of a path: the numbers of its prefixes.
 struct prefix_pair {
 	__u32 local;
 	__u32 remote;
@@ -105,16 +104,16 @@ struct traffic {
 
 ARRAY_MAP(edge_settings, BPF_MAP_TYPE_ARRAY, 1, struct settings);
 ARRAY_MAP(tables, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct slot_table);
-// Bytes sent to each target: where in its table the next packet stands.
+// Bytes sent to each target: the position in its slot table.
 ARRAY_MAP(cursors, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct cursor);
-// The next number of each target's lanes.
+// Next shim number of each target's lanes.
 ARRAY_MAP(lanes, BPF_MAP_TYPE_ARRAY, MAX_TARGETS *LANES, struct lane);
 ARRAY_MAP(queues, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct queue);
 ARRAY_MAP(flows, BPF_MAP_TYPE_ARRAY, FLOWS, struct flow_load);
 ARRAY_MAP(tag_actions, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
-// By tag; of layer-3 paths alone.
+// By tag; for layer-3 paths alone.
 ARRAY_MAP(l3_paths, BPF_MAP_TYPE_ARRAY, VLANS, struct l3_path);
-// By tag: what was sent by a path from here, and what came by a path to here.
+// By tag: packets sent and received by a path.
 ARRAY_MAP(tx_traffic, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
 ARRAY_MAP(rx_traffic, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
 _Static_assert(sizeof(struct shim) == SHIM_BYTES, "shim");
@@ -127,7 +126,7 @@ struct {
 	__type(value, __u32);
 } hosts SEC(".maps");
 
-// Whose an address is: the number of a target, or of a prefix of paths here or there.
+// The number of a target, or of a local or remote prefix of paths, by address.
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, MAX_PREFIXES);
@@ -162,7 +161,7 @@ static __always_inline struct settings *active_settings(void)
 	return found && found->outside ? found : 0;
 }
 
-// Whether nobody is there any more whose programs these are.
+// Returns true if the process that renews the lease is gone.
 static __always_inline int is_orphaned(void)
 {
 	__u32 key = 0;

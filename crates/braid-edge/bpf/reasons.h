@@ -1,37 +1,35 @@
-// Every way out of a program, and every event worth a number, has a name here: it is a counter's
-// label and the word that `braid edge status` prints. build.rs reads this list into Rust.
+// Every exit of a program, and every event worth counting, has a name here, which `braid edge
+// status` prints. build.rs reads this list into Rust.
 //
-// REASON(name, kind, text); kinds: SENT, PASSED, DROPPED, EVENT something that happened on the way
-// to one of those.
+// REASON(name, kind, text); kinds: SENT, PASSED, DROPPED, and EVENT, which precedes one of these.
 #ifndef BRAID_EDGE_REASONS_H
 #define BRAID_EDGE_REASONS_H
 
 #define REASONS(REASON)                                                                            \
-	REASON(split, SENT, "tcp packet sent by its slot's path")                                  \
+	REASON(split, SENT, "tcp segment sent by the next slot's path")                            \
 	REASON(sticky, SENT, "packet without sequence numbers sent by its flow's path")            \
-	REASON(shim_added, SENT, "packet sent by its slot's path with a number of ours")           \
-	REASON(no_shim_room, EVENT, "packet too long for a number of ours")                        \
-	REASON(fair_drop, DROPPED, "packet of the flow that carries most, for others' sake")       \
+	REASON(shim_added, SENT, "packet sent by the next slot's path with a shim")                \
+	REASON(no_shim_room, EVENT, "packet too long for a shim")                                  \
+	REASON(fair_drop, DROPPED, "packet of the heaviest flow, for fairness")                    \
 	REASON(single_path, SENT, "packet to a host behind no edge sent on a single path")         \
 	REASON(multicast, SENT, "broadcast or multicast sent to all")                              \
 	REASON(host_vlan, DROPPED, "packet inside a vlan of the hosts' own")                       \
-	REASON(host_shim, DROPPED, "packet of a host with a number that only edges give")          \
+	REASON(host_shim, DROPPED, "packet of a host with a shim, which only edges add")           \
 	REASON(gso_packet, EVENT, "several segments in one packet sent by one path")               \
-	REASON(rewrite_failed, DROPPED, "tag could not be written or taken off")                   \
+	REASON(rewrite_failed, DROPPED, "packet could not be rewritten")                           \
 	REASON(no_l3_path, PASSED, "packet of no layer-3 path left to the machine")                \
-	REASON(too_long, PASSED, "packet that its layer-3 path's device is too small for")         \
+	REASON(too_long, PASSED, "packet larger than the mtu of its layer-3 path's device")        \
 	REASON(local_delivery, PASSED, "packet of a layer-3 path for the machine itself")          \
 	REASON(no_route, DROPPED, "packet that the machine has no route for")                      \
-	REASON(error, PASSED, "router's error about a packet of a layer-3 path")                   \
-	REASON(probe, SENT, "probe sent back, or its answer taken")                                \
-	REASON(forwarded, SENT, "packet of a path handed on as it came")                           \
-	REASON(to_resequencer, SENT, "packet of a path handed to the resequencer")                 \
-	REASON(to_lane_resequencer, SENT,                                                          \
-	       "packet with a number of ours handed to the resequencer")                           \
-	REASON(resequenced, SENT, "packet handed on by the resequencer")                           \
-	REASON(untagged, SENT, "packet of a single path handed on")                                \
-	REASON(unknown_tag, DROPPED, "tag of no path to here")                                     \
-	REASON(unexpected_shim, DROPPED, "number of ours that this edge asked nobody for")         \
+	REASON(error, PASSED, "icmp error about a packet of a layer-3 path")                       \
+	REASON(probe, SENT, "probe returned, or its reply taken")                                  \
+	REASON(forwarded, SENT, "packet of a path forwarded as it came")                           \
+	REASON(to_resequencer, SENT, "packet of a path sent to the resequencer")                   \
+	REASON(to_lane_resequencer, SENT, "packet with a shim sent to the resequencer")            \
+	REASON(resequenced, SENT, "packet delivered by the resequencer")                           \
+	REASON(untagged, SENT, "untagged packet of a single path forwarded")                       \
+	REASON(unknown_tag, DROPPED, "unknown tag")                                                \
+	REASON(unexpected_shim, DROPPED, "shim that this edge did not ask for")                    \
 	REASON(orphaned, PASSED, "packet left to the machine, as the edge's process is gone")      \
 	REASON(not_set_up, DROPPED, "packet before the edge was set up")
 

@@ -1,12 +1,12 @@
-// Ingress of an outside device where paths are of layer 3: what came by a path gets the addresses
-// back that hosts know. What may have to wait goes to the resequencer under its path's tag.
+// Ingress of an outside device with layer-3 paths: packets of a path get back the addresses that
+// hosts know. Packets that may have to wait go to the resequencer under their path's tag.
 #ifndef BRAID_EDGE_ROUTE_IN_H
 #define BRAID_EDGE_ROUTE_IN_H
 
 #include <linux/if_packet.h>
 #include "icmp_inner.h"
 
-// An edge's word to the other about a path; see src/probe.rs.
+// A probe of a path; see src/probe.rs.
 struct probe {
 	__be32 magic;
 	__be16 kind;
@@ -14,14 +14,14 @@ struct probe {
 	__be64 nonce;
 };
 
-// Hands a packet on to where its ends say.
+// Routes a packet by its addresses.
 static __always_inline int route(struct __sk_buff *skb, const struct ip_packet *ip,
 				 enum reason reason)
 {
 	struct bpf_fib_lookup next_hop = {};
 	int found = find_next_hop(skb, ip, &ip->source, &ip->dest, &next_hop);
 
-	// For this machine itself, or too long for where it goes: the stack's business.
+	// For this machine itself, or larger than the MTU: left to the stack.
 	if (found == BPF_FIB_LKUP_RET_NOT_FWDED || found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return leave(REASON_local_delivery, TC_ACT_OK);
 	if (found)
@@ -29,7 +29,7 @@ static __always_inline int route(struct __sk_buff *skb, const struct ip_packet *
 	return leave(reason, redirect_to(&next_hop));
 }
 
-// A question goes back the way it came, as an answer.
+// Returns a probe to its sender as a reply.
 static __always_inline int reply_to_probe(struct __sk_buff *skb, const struct ip_packet *ip,
 					  __be16 kind)
 {
@@ -50,7 +50,7 @@ static __always_inline int reply_to_probe(struct __sk_buff *skb, const struct ip
 	return leave(REASON_probe, bpf_redirect(skb->ifindex, 0));
 }
 
-// What kind of probe it is, 0 if none.
+// Returns the kind of a probe, 0 if the packet is none.
 static __always_inline __be16 probe_kind(struct __sk_buff *skb, const struct ip_packet *ip)
 {
 	struct probe probe;
@@ -110,13 +110,13 @@ static __always_inline int route_in(struct __sk_buff *skb, struct settings *sett
 	return route(skb, &ip, REASON_forwarded);
 }
 
-// Ingress of the resequencer's device where paths are of layer 3.
+// Ingress of the resequencer's device with layer-3 paths.
 static __always_inline int route_ordered(struct __sk_buff *skb)
 {
 	struct ip_packet ip = {};
 	__be16 protocol;
 
-	// It bears the outside device's address, not this one's: the stack would not take it.
+	// It bears the outside device's MAC address, not this one's: the stack would not accept it.
 	if (bpf_skb_change_type(skb, PACKET_HOST))
 		return leave(REASON_rewrite_failed, TC_ACT_SHOT);
 	if (bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &protocol, sizeof(protocol)) ||

@@ -1,5 +1,5 @@
-// Ingress of the inside device where paths are of layer 3: from hosts, each packet by the addresses
-// of its path. What is for nobody behind another edge is the machine's own business, as without us.
+// Ingress of the inside device with layer-3 paths: packets from hosts get the addresses of their
+// path. Packets to nobody behind another edge are left to the machine.
 #ifndef BRAID_EDGE_ROUTE_OUT_H
 #define BRAID_EDGE_ROUTE_OUT_H
 
@@ -34,7 +34,7 @@ static __always_inline int route_out(struct __sk_buff *skb)
 	translate(&source, &ip.source, &path->local, &path->local_host_mask);
 	translate(&dest, &ip.dest, &path->remote, &path->remote_host_mask);
 	found = find_next_hop(skb, &ip, &source, &dest, &next_hop);
-	// The stack says so to the sender, if it routes the packet as it is.
+	// The stack tells the sender, if it routes the packet as it is.
 	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return leave(REASON_too_long, TC_ACT_OK);
 	if (found)

@@ -1,4 +1,4 @@
-// What a packet is to an edge: a TCP segment that takes part in its connection's order, or not.
+// Classifies packets: TCP segments that occupy sequence numbers, pure ACKs, and everything else.
 #ifndef BRAID_EDGE_SEGMENT_H
 #define BRAID_EDGE_SEGMENT_H
 
@@ -32,7 +32,7 @@ static __always_inline enum segment segment_at(struct __sk_buff *skb, __u32 offs
 	return bytes > (__u32)(tcp[12] >> 4) * 4 ? SEQUENCED_SEGMENT : PURE_ACK;
 }
 
-// Behind IPv6 extension headers nothing is looked for: such packets stay on their flow's path.
+// IPv6 extension headers are not parsed: such packets stay on their flow's path.
 static __always_inline enum segment segment_of(struct __sk_buff *skb, __be16 protocol)
 {
 	struct iphdr v4;

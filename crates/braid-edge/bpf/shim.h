@@ -1,6 +1,6 @@
-// Numbers of ours for packets that have none that an edge can read (UDP, QUIC, fragments), so that
-// they can be split and put in order like TCP. Only where the far edge asks for it, and the frame
-// stays within what the outside device carries.
+// Shims with sequence numbers for packets that have none that an edge can read (UDP, QUIC,
+// fragments), so that they can be split and put in order like TCP. Only if the remote edge asks for
+// them, and the frame stays within the outside device's MTU.
 #ifndef BRAID_EDGE_SHIM_H
 #define BRAID_EDGE_SHIM_H
 
@@ -13,7 +13,7 @@ static __always_inline int can_add_shim(struct __sk_buff *skb, __be16 protocol,
 		return 0;
 	if (protocol != bpf_htons(ETH_P_IP) && protocol != bpf_htons(ETH_P_IPV6))
 		return 0;
-	// The helper that asks the device came with Linux 5.12.
+	// bpf_check_mtu() came with Linux 5.12, so the limit is a setting.
 	if (skb->len + SHIM_BYTES > settings->max_frame_bytes) {
 		count(REASON_no_shim_room);
 		return 0;
@@ -21,7 +21,7 @@ static __always_inline int can_add_shim(struct __sk_buff *skb, __be16 protocol,
 	return 1;
 }
 
-// Not 0: the packet is spoilt and must be dropped.
+// Nonzero: the packet is damaged and must be dropped.
 static __always_inline int add_shim(struct __sk_buff *skb, __be16 protocol, __u32 target,
 				    __u32 epoch)
 {
@@ -43,7 +43,7 @@ static __always_inline int add_shim(struct __sk_buff *skb, __be16 protocol, __u3
 	words.shim.lane = lane;
 	words.shim.protocol = protocol;
 	words.shim.number = bpf_htonl(number);
-	// Behind the Ethernet header, whose EtherType then says what comes.
+	// Behind the Ethernet header, whose EtherType then announces the shim.
 	if (bpf_skb_adjust_room(skb, SHIM_BYTES, BPF_ADJ_ROOM_MAC, 0))
 		return -1;
 	if (bpf_skb_store_bytes(skb, 2 * ETH_ALEN, &words.protocol, sizeof(words.protocol), 0))

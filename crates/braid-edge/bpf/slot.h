@@ -1,12 +1,13 @@
-// The slot table, walked by bytes, a slot for every SLOT_BYTES: full frames take one slot each,
-// small packets share one, so the paths carry what their slots say whatever sizes are mixed. A
+// The slot table advances by bytes, one slot for every SLOT_BYTES: full frames take one slot each,
+// small packets share one, so that paths get their shares of bytes whatever the mix of sizes. A
 // table that repeats a tag in adjacent slots sends bursts.
 #ifndef BRAID_EDGE_SLOT_H
 #define BRAID_EDGE_SLOT_H
 
 #include "segment.h"
 
-// By slots in turn, or, what has no place in an order, by the slot that its flow's hash says.
+// NEXT_SLOT takes slots in turn; FLOW_SLOT takes the slot of the flow's hash, for packets that
+// cannot be put back in order.
 enum slot_choice { NEXT_SLOT, FLOW_SLOT };
 
 static __always_inline struct slot_table *table_of(__u32 target)
@@ -14,7 +15,7 @@ static __always_inline struct slot_table *table_of(__u32 target)
 	return target < MAX_TARGETS ? bpf_map_lookup_elem(&tables, &target) : 0;
 }
 
-// The tag of the path that the next packet to a target goes by; 0: there is none.
+// Returns the tag of the next packet's path to a target; 0: there is none.
 static __always_inline __u32 next_tag(struct __sk_buff *skb, struct slot_table *table, __u32 target,
 				      enum slot_choice choice)
 {

@@ -1,4 +1,4 @@
-// Ingress of the inside device: from hosts to the switch, each packet under the tag of its path.
+// Ingress of the inside device: packets from hosts to the switch are tagged with their path.
 #ifndef BRAID_EDGE_SPLIT_H
 #define BRAID_EDGE_SPLIT_H
 
@@ -19,7 +19,7 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *setting
 	if (bpf_skb_load_bytes(skb, 0, host.mac, ETH_ALEN) ||
 	    bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &protocol, sizeof(protocol)))
 		return leave(REASON_single_path, bpf_redirect(settings->outside, 0));
-	// The far edge would believe it.
+	// The remote edge would trust it.
 	if (protocol == bpf_htons(ETH_P_SHIM))
 		return leave(REASON_host_shim, TC_ACT_SHOT);
 	if (host.mac[0] & 1)

@@ -12,62 +12,62 @@ use crate::run::{self, ControlSource, Options};
 use crate::status::{self, Status};
 use crate::{Error, Reordering};
 
-/// What `braid edge` can be told.
+/// Commands of `braid edge`.
 #[derive(Debug, Subcommand)]
 pub enum EdgeCommand {
-    /// Split what comes from the hosts over the fabric's paths, and put in order what comes back
+    /// Split packets from the hosts over the fabric's paths, and restore the order of packets for them
     ///
-    /// Sits between two devices, one towards the hosts and one towards a switch's port, until SIGTERM
-    /// or SIGINT. It follows the controller's table; without a controller it goes on with the last
-    /// one, and before the first one everything passes on single paths. When it ends, so do its
-    /// programs: a bridge of the two devices, if there is one, then carries on.
+    /// Runs between two devices, one towards the hosts and one towards a switch's port, until SIGTERM
+    /// or SIGINT. The edge follows the controller's table. While the controller is away the last table
+    /// holds; before the first one all packets take single paths. The programs end with the edge: a
+    /// bridge of the two devices, if there is one, then carries on.
     Run(RunArgs),
-    /// Show what a running edge does
+    /// Show the state of a running edge
     Status(StatusArgs),
 }
 
 /// `braid edge run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Its name, as the controller's configuration has it
+    /// Name of the edge in the controller's configuration
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// The device towards the hosts
+    /// Device towards the hosts
     #[arg(long, value_name = "DEVICE")]
     pub inside: String,
-    /// The device towards the switch; with --paths, each device towards a router
+    /// Device towards the switch; with --paths, each device towards a router
     #[arg(long, value_name = "DEVICE", required = true)]
     pub outside: Vec<String>,
-    /// Who says what its paths are
+    /// Source of the paths
     #[command(flatten)]
     pub control: ControlArgs,
-    /// What both sides show each other at http://ADDRESS:PORT, needed there: a file with the key that
-    /// the controller's configuration has for this edge
+    /// File with this edge's key, as in the controller's configuration; required for http://ADDRESS:PORT,
+    /// where both sides authenticate by it
     #[arg(long, value_name = "FILE", conflicts_with = "paths")]
     pub key_file: Option<PathBuf>,
-    /// How TCP that came by several paths is put in order
+    /// Method by which TCP segments of several paths are put in order
     #[arg(long, value_name = "HOW", default_value = "adaptive")]
     pub reordering: Reordering,
-    /// Have other edges split UDP, QUIC and the rest too, under numbers that are taken off here; 8 bytes a
-    /// packet, where they fit into the devices' MTU
+    /// Have other edges split UDP, QUIC and other packets too, numbered by a shim of 8 bytes that is
+    /// removed here; only packets that fit into the devices' MTU with it
     #[arg(long, conflicts_with = "paths")]
     pub shim: bool,
-    /// How its programs are put on the devices: by TCX, which Linux has from 6.6 on, or by clsact filters
+    /// Attach the programs by TCX (Linux 6.6 and later) or by clsact filters
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub hook: Hook,
-    /// The device to be made for packets that wait
+    /// Name of the TAP device to create for packets that wait
     #[arg(long, value_name = "DEVICE", default_value = "braid-hold")]
     pub hold: String,
 }
 
-/// Who says what an edge's paths are: one of these.
+/// Source of an edge's paths; exactly one is given.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct ControlArgs {
-    /// Where the controller answers: unix:/run/braid/fabric.sock or http://ADDRESS:PORT
+    /// The controller: unix:/run/braid/fabric.sock or http://ADDRESS:PORT
     #[arg(long, value_name = "PLACE")]
     controller: Option<Endpoint>,
-    /// Instead of a controller, a file of paths that are pairs of addresses, over routers of others
+    /// Instead of a controller, a file of layer-3 paths (pairs of prefixes) over other people's routers
     #[arg(long, value_name = "FILE")]
     paths: Option<PathBuf>,
 }
@@ -76,7 +76,7 @@ impl ControlArgs {
     fn control(self, key: Option<Key>) -> Result<ControlSource, Error> {
         match self.controller {
             Some(endpoint) => Ok(ControlSource::Controller(endpoint.with_key(key)?)),
-            // One of them is there: the group is required.
+            // The argument group requires one of them.
             None => Ok(ControlSource::File(self.paths.unwrap_or_default())),
         }
     }
@@ -85,7 +85,7 @@ impl ControlArgs {
 /// `braid edge status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// The edge
+    /// Name of the edge
     #[arg(value_name = "NAME")]
     pub name: String,
     /// Print JSON
@@ -93,11 +93,11 @@ pub struct StatusArgs {
     pub json: bool,
 }
 
-/// Runs an edge until it is told to end. Prints one line of JSON once packets pass, and tells the service
-/// manager, if one started it.
+/// Runs an edge until SIGTERM or SIGINT. Prints one line of JSON once packets pass, and notifies the
+/// service manager, if there is one.
 ///
 /// # Errors
-/// What it cannot do.
+/// The edge cannot start, or cannot go on.
 pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
     let key = arguments.key_file.as_deref().map(Key::read).transpose()?;
     let control = arguments.control.control(key)?;
@@ -123,7 +123,7 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
         run_dir: run_dir.to_owned(),
     };
     run::run(options, || {
-        // Whoever started it may not care, and have closed it.
+        // The parent may have closed standard output.
         let mut out = std::io::stdout();
         let _ = out
             .write_all(b"{\"ready\": true}\n")
@@ -134,10 +134,10 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
     })
 }
 
-/// Asks a running edge.
+/// Queries a running edge.
 ///
 /// # Errors
-/// Nobody answers, or somebody else does.
+/// No edge answers, or the answer is not understood.
 pub fn status(run_dir: &Path, name: &str) -> Result<Status, Error> {
     status::ask(&status::socket(run_dir, name))
 }

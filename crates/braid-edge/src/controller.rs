@@ -1,8 +1,8 @@
-//! Asking the controller: HTTP/1.1 over its Unix socket or a TCP address.
+//! Client of the controller's API: HTTP/1.1 over its Unix socket or a TCP address.
 //!
-//! One question a connection, as the controller answers; the answer to "what else than this?" comes
-//! when there is something else, so a new table is here within milliseconds and nothing is asked in
-//! vain.
+//! Each request has a connection of its own. The edge reports its counters by POST and long-polls for
+//! its next table: the controller responds once the table differs from the edge's, so a new one
+//! arrives within milliseconds.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -18,28 +18,27 @@ use crate::Error;
 use crate::key::{self, Key};
 use crate::table::{Table, TableError};
 
-/// How long the controller may keep a question that it has nothing new to answer to.
+/// The longest time for which the controller holds a request while there is nothing new.
 pub const LONG_POLL_TIME: Duration = Duration::from_secs(10);
-/// An answer that takes longer than this on top will not come.
+/// Limit for connecting, and for a response beyond [`LONG_POLL_TIME`].
 const IO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of an answer: 256 targets and 16,384 hosts are 2 MB.
+/// Bytes of a response: 256 targets and 16,384 hosts are 2 MB.
 const MAX_RESPONSE_BYTES: u64 = 8 << 20;
 
-/// Where the controller answers.
+/// Address of the controller's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// A socket of this machine.
+    /// A Unix socket on this machine.
     Unix(PathBuf),
-    /// `HOST:PORT`, and what is shown there.
+    /// `HOST:PORT` and the key that authenticates both sides.
     Http(String, Option<Key>),
 }
 
 impl Endpoint {
-    /// The same, with the key that is shown there.
+    /// Adds the key.
     ///
     /// # Errors
-    /// A key for a socket of this machine, where none is shown, or none for any other place, where
-    /// anybody may answer.
+    /// A Unix socket has a key, or a TCP address, where anybody may answer, has none.
     pub fn with_key(self, key: Option<Key>) -> Result<Endpoint, Error> {
         match (self, key) {
             (Endpoint::Http(host, _), Some(key)) => Ok(Endpoint::Http(host, Some(key))),
@@ -84,58 +83,59 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Why there is no table.
+/// Reason why no table was fetched.
 #[derive(Debug, Error)]
 pub enum FetchError {
-    /// Nobody answers.
+    /// The connection failed.
     #[error(
         "the controller at {endpoint} does not answer: {source} (see whether braid sdn fabric runs)"
     )]
     Unreachable {
-        /// Where it was asked.
+        /// The controller's address.
         endpoint: Endpoint,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// It knows no edge of that name.
+    /// The controller knows no edge of that name.
     #[error(
         "the controller knows no edge {0:?} (add an [[edge]] of that name to its configuration)"
     )]
     Unknown(String),
-    /// It answers something else.
+    /// Any other status.
     #[error("the controller at {endpoint} answers {status} (is it a braid sdn fabric?)")]
     Refused {
-        /// Where it was asked.
+        /// The controller's address.
         endpoint: Endpoint,
         /// The status line.
         status: String,
     },
-    /// It wants to be shown a key, and was not, or not the right one.
+    /// The controller refused the key.
     #[error("the controller at {0} does not let this edge in: {1} (give both sides one key_file)")]
     Unauthorized(Endpoint, String),
-    /// Who answers does not know the key.
+    /// The response's MAC is missing or wrong.
     #[error(
-        "who answers at {0} does not know this edge's key: not followed (see who else is there)"
+        "the server at {0} does not know this edge's key: not followed (see what else listens there)"
     )]
     Unverified(Endpoint),
-    /// A table that cannot be followed.
+    /// The table is invalid.
     #[error("the controller's table: {0}")]
     Table(#[from] TableError),
 }
 
-/// How many packets passed by each path, by its tag, as an edge counts them.
+/// Packets counted at this edge, by path tag.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PathCounts {
-    /// From other edges to here.
+    /// Received from other edges.
     pub rx: Vec<(u16, u64)>,
-    /// From here to other edges.
+    /// Sent to other edges.
     pub tx: Vec<(u16, u64)>,
 }
 
-/// Asks for the table of edge `name`, unless it is still the one called `revision`, and tells what
-/// passed by each path, and whether numbers of ours are wanted. None if nothing changed within
-/// [`LONG_POLL_TIME`], or the controller wants to be told again: it does when a path's probes are missing or
-/// late.
+/// Reports the counters of edge `name` and fetches its table once that differs from `revision`. With
+/// `shim` other edges are asked to add shims to packets for this one.
+///
+/// Returns none if nothing changed within [`LONG_POLL_TIME`], or if the controller wants the counters
+/// again: it does when a path's probes are missing or late.
 ///
 /// # Errors
 /// See [`FetchError`].
@@ -152,23 +152,23 @@ pub fn fetch_table(
     };
     let wait = LONG_POLL_TIME.as_secs();
     let path = format!(
-        "/v1/fabric/edges/{}?unlike={}&wait={wait}&came={}&sent={}&shim={}",
+        "/v1/fabric/edges/{}/report?revision={}&wait={wait}&rx={}&tx={}&shim={}",
         percent_encoded(name),
         percent_encoded(revision),
         format_counts(&counts.rx),
         format_counts(&counts.tx),
         u8::from(shim)
     );
-    let answer = get(endpoint, name, &path).map_err(unreachable)?;
+    let answer = post(endpoint, name, &path).map_err(unreachable)?;
     match answer.code() {
-        // Who does not let us in has no key to make its answer with.
+        // A refusal bears no MAC: the controller does not know with which key to make it.
         "401" => {
             let said = String::from_utf8_lossy(&answer.body).trim().to_owned();
             Err(FetchError::Unauthorized(endpoint.clone(), said))
         }
         _ if !answer.verified => Err(FetchError::Unverified(endpoint.clone())),
         "200" => Ok(Some(Table::read(&answer.body)?)),
-        "304" => Ok(None),
+        "204" => Ok(None),
         "404" => Err(FetchError::Unknown(name.to_owned())),
         _ => Err(FetchError::Refused {
             endpoint: endpoint.clone(),
@@ -177,7 +177,7 @@ pub fn fetch_table(
     }
 }
 
-/// As the controller reads them.
+/// Formats counters as `TAG:PACKETS,…`.
 fn format_counts(counts: &[(u16, u64)]) -> String {
     let words: Vec<String> = counts
         .iter()
@@ -187,16 +187,16 @@ fn format_counts(counts: &[(u16, u64)]) -> String {
 }
 
 struct Response {
-    /// The whole line.
+    /// The whole status line.
     status: String,
     body: Vec<u8>,
-    /// Whether who made it knows the key, where there is one.
+    /// True if the response's MAC is right, or no key is used.
     verified: bool,
 }
 
-fn get(endpoint: &Endpoint, name: &str, path: &str) -> io::Result<Response> {
-    let request = format!("GET {path} HTTP/1.1");
-    let headers = "Host: fabric\r\nConnection: close\r\n";
+fn post(endpoint: &Endpoint, name: &str, path: &str) -> io::Result<Response> {
+    let request = format!("POST {path} HTTP/1.1");
+    let headers = "Host: fabric\r\nContent-Length: 0\r\nConnection: close\r\n";
     let Endpoint::Http(_, Some(key)) = endpoint else {
         let (head, body) = send(endpoint, &format!("{request}\r\n{headers}\r\n"))?;
         return Ok(Response::of(&head, body));
@@ -243,7 +243,7 @@ fn send(endpoint: &Endpoint, request: &str) -> io::Result<(String, Vec<u8>)> {
     }
 }
 
-/// The head and the body of the answer.
+/// Sends a request and returns the response's head and body.
 fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<(String, Vec<u8>)> {
     let short = || io::Error::other("its answer ends early");
     stream.write_all(request)?;
@@ -267,7 +267,7 @@ fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<(String
     Ok((head, body))
 }
 
-/// A word of a URL.
+/// Percent-encodes a word of a URL (RFC 3986 §2.1).
 fn percent_encoded(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     word.bytes()

@@ -1,4 +1,4 @@
-//! The programs and their maps.
+//! The eBPF programs and their maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixListener;
@@ -25,40 +25,40 @@ mod test_run;
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/edge.bpf.o"));
 
-/// Links that end with their process came with this kernel.
+/// The first kernel with TCX links, which end with their process.
 const TCX_SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
-/// Where clsact filters sit: before most others.
+/// Priority of clsact filters: before most others.
 const PRIORITY: u16 = 49;
 const HANDLE: u32 = 0xb2;
-/// Bytes in front of what an MTU counts.
+/// Bytes of a frame that an MTU does not count.
 const ETHERNET_HEADER: u32 = 14;
-/// How often [`Datapath::renew`] has to be called.
+/// Interval at which [`Datapath::renew`] must be called.
 pub const LEASE_RENEWAL: Duration = Duration::from_millis(250);
-/// How long clsact filters are at work after the last [`Datapath::renew`].
+/// Time for which clsact filters stay active after the last [`Datapath::renew`].
 const LEASE: Duration = Duration::from_secs(2);
-/// The verifier gives up with EAGAIN when a signal is pending, which says nothing about the program.
+/// Attempts to load a program: the verifier fails with EAGAIN while a signal is pending.
 const LOAD_ATTEMPTS: usize = 16;
 
-/// The devices that an edge joins.
+/// The devices that an edge connects.
 #[derive(Debug, Clone)]
 pub struct Devices {
-    /// Towards the hosts.
+    /// Device towards the hosts.
     pub inside: String,
-    /// Towards the switch; with layer-3 paths, towards the routers.
+    /// Device towards the switch; with layer-3 paths, devices towards the routers.
     pub outside: Vec<String>,
-    /// The resequencer's.
+    /// The resequencer's TAP device.
     pub hold: String,
 }
 
-/// How programs are put on devices.
+/// Method by which programs are attached to devices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Hook {
     /// TCX where the kernel has it (6.6), else clsact.
     #[default]
     Auto,
-    /// Links that end with their process.
+    /// TCX links, which end with their process.
     Tcx,
-    /// Filters, which stay when the process is killed, and do nothing any more soon after.
+    /// clsact filters, which stay when the process is killed, and become inactive soon after.
     Clsact,
 }
 
@@ -72,17 +72,17 @@ impl Hook {
     }
 }
 
-/// What paths are.
+/// Kind of paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
-    /// Tags, by a bump in the wire.
+    /// Tagged paths; the edge is a bump in the wire.
     Two,
-    /// Pairs of addresses, by a router.
+    /// Pairs of prefixes; the edge is a router.
     Three,
 }
 
 impl Layer {
-    /// The programs on the resequencer's device, the outside and the inside.
+    /// Returns the programs of the resequencer's, the outside and the inside device.
     fn programs(self) -> [&'static str; 3] {
         match self {
             Layer::Two => ["braid_ordered", "braid_join", "braid_split"],
@@ -91,18 +91,18 @@ impl Layer {
     }
 }
 
-/// What is done with a tag that comes in.
+/// Action for packets that arrive with a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TagAction {
-    /// Dropped.
+    /// Drop.
     Drop,
-    /// Handed on as it comes.
+    /// Forward as they come.
     Forward,
-    /// TCP by way of the resequencer.
+    /// Send TCP segments through the resequencer.
     Resequence,
 }
 
-/// What went by a path.
+/// Counters of one direction of a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TrafficCounters {
@@ -144,24 +144,24 @@ struct SlotTableEntry {
 #[allow(unsafe_code)]
 unsafe impl Pod for SlotTableEntry {}
 
-/// The programs at work. Dropping it takes them off.
+/// The attached programs. Dropping it detaches them.
 pub struct Datapath {
     object: Ebpf,
-    /// Other edges and their places in `tables`; a place is another's only once nobody points there.
+    /// Index of each target edge in `tables`. An index is reused once no host points to it.
     targets: BTreeMap<String, u32>,
-    /// Who is behind which of them, as the programs have it.
+    /// Index of each host's target, as in the map.
     hosts: BTreeMap<Mac, u32>,
     settings: Settings,
-    /// The device whose MTU says what has room for a number.
+    /// The device whose MTU decides if a shim fits.
     outside: Option<String>,
-    /// Whether the programs are at work for a while only.
+    /// True if the programs need a lease.
     leased: bool,
-    /// What keeps other edges off the devices.
+    /// Sockets that keep other edges off the devices.
     _claims: Vec<UnixListener>,
 }
 
-/// Has the kernel verify all programs, and takes them back: nothing is attached, and edges that run are
-/// left alone. Empty: it takes them all; else why it does not.
+/// Loads all programs for verification and unloads them: nothing is attached, and running edges are not
+/// affected. Returns the kernel's refusals.
 #[must_use]
 pub fn rehearse() -> Vec<Error> {
     let loaded = [Layer::Two, Layer::Three].map(Datapath::loaded);
@@ -169,8 +169,8 @@ pub fn rehearse() -> Vec<Error> {
 }
 
 impl Datapath {
-    /// Loads the programs and puts them on the devices. Without `numbers` packets that others have
-    /// numbered are dropped; what is numbered here is of this `epoch`.
+    /// Loads the programs and attaches them. Without `shim`, packets with a shim are dropped; shims added
+    /// here bear `epoch`.
     pub fn attach(
         devices: &Devices,
         layer: Layer,
@@ -191,7 +191,7 @@ impl Datapath {
         for (program, device) in &hooks {
             datapath._claims.push(attach::claim(device, program)?);
         }
-        // Where there are several, routes say which.
+        // With several outside devices routes choose one.
         let outside = devices.outside.last();
         datapath.settings = Settings {
             inside: ifindex(&devices.inside)?,
@@ -205,18 +205,17 @@ impl Datapath {
         datapath.outside = outside.cloned();
         datapath.leased = !hook.is_tcx();
         datapath.renew()?;
-        // Nothing comes in before what it may need is there.
+        // The programs of later stages are attached first.
         for (program, device) in hooks {
             attach::put(datapath.program(program)?, program, device, hook)?;
         }
         Ok(datapath)
     }
 
-    /// Has the programs be at work for another while, and go by the outside device's MTU as it is now.
-    /// To be called every [`LEASE_RENEWAL`].
+    /// Renews the lease and reads the outside device's MTU. Must be called every [`LEASE_RENEWAL`].
     pub fn renew(&mut self) -> Result<(), Error> {
         let outside = self.outside.as_deref();
-        // A device that is away for a while leaves no room that is another.
+        // While the device is missing the last MTU stays in effect.
         if let Some(Ok(mtu)) = outside.map(|device| Interface::open(device)?.mtu()) {
             self.settings.max_frame_bytes = mtu + ETHERNET_HEADER;
         }
@@ -228,20 +227,20 @@ impl Datapath {
         self.set(self.settings)
     }
 
-    /// Takes the programs off the devices.
+    /// Detaches the programs.
     pub fn detach(&mut self) {
         for (name, program) in self.object.programs_mut() {
             let program: Result<&mut SchedClassifier, _> = program.try_into();
-            // What was never loaded is not attached either.
+            // A program that was never loaded is not attached either.
             if let Err(error) = program.and_then(SchedClassifier::unload)
                 && !matches!(error, ProgramError::NotLoaded)
             {
-                tracing::warn!(program = name, %error, "not taken off");
+                tracing::warn!(program = name, %error, "not detached");
             }
         }
     }
 
-    /// The programs, on no device yet.
+    /// Loads the programs without attaching them.
     pub fn loaded(layer: Layer) -> Result<Datapath, Error> {
         let object = aya::EbpfLoader::new()
             .load(OBJECT)
@@ -295,7 +294,7 @@ impl Datapath {
         Array::try_from(self.map(name)?).map_err(|error| map_refused(name, &error))
     }
 
-    /// Sets what is done with tags.
+    /// Sets the actions for tags.
     pub fn set_tag_actions(
         &mut self,
         tags: impl IntoIterator<Item = (u16, TagAction)>,
@@ -314,8 +313,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Splits packets like this from now on: who is behind nobody any more goes first, which makes room
-    /// and leaves nobody at a place that becomes another's; then tables, then who is behind whom.
+    /// Sets the split towards other edges. Stale hosts are removed first, which makes room and frees the
+    /// indices of removed targets; then slot tables are written, then new hosts.
     pub fn set_egress(&mut self, egress: &[Egress]) -> Result<(), Error> {
         self.targets
             .retain(|name, _| egress.iter().any(|each| each.target == *name));
@@ -353,7 +352,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// Has a host be behind the target at a place, or behind none.
+    /// Sets or removes a host's target.
     fn set_host(&mut self, mac: Mac, index: Option<u32>) -> Result<(), Error> {
         let mut hosts: HashMap<_, [u8; 8], u32> =
             HashMap::try_from(self.map("hosts")?).map_err(|error| map_refused("hosts", &error))?;
@@ -378,7 +377,7 @@ impl Datapath {
             .or_insert(free.unwrap_or(NO_TARGET))
     }
 
-    /// How often each reason came about, in their order.
+    /// Returns the counter of each reason, in the order of [`REASONS`].
     pub fn reasons(&mut self) -> Result<Vec<u64>, Error> {
         let map = PerCpuArray::<_, u64>::try_from(self.map("reasons")?)
             .map_err(|error| map_refused("reasons", &error))?;
@@ -391,7 +390,7 @@ impl Datapath {
             .collect()
     }
 
-    /// What was sent by a path from here, or came by one to here.
+    /// Returns the counters of a path from here (`sent`) or to here.
     pub fn traffic(&mut self, sent: bool, tag: u16) -> Result<TrafficCounters, Error> {
         let name = if sent { "tx_traffic" } else { "rx_traffic" };
         let map = PerCpuArray::<_, TrafficCounters>::try_from(self.map(name)?)
@@ -431,7 +430,7 @@ fn map_refused(name: &str, error: &MapError) -> Error {
     refused(&format!("map {name}"), error)
 }
 
-/// The kernel's answer, down to its last reason.
+/// Makes an error of the kernel's answer, with the whole chain of sources.
 fn refused(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
     if let Some(ProgramError::LoadError {
         io_error,

@@ -1,4 +1,4 @@
-//! The resequencer's thread: frames from the hold device to the [`Reorderer`] and back.
+//! The resequencer's thread: moves frames from the TAP device to the [`Reorderer`] and back.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -17,31 +17,31 @@ use crate::reorder_tap::ReorderTap;
 use crate::reorderer::{ReorderStats, Reorderer, Reordering};
 use crate::table::Ingress;
 
-/// A frame of an ordinary MTU with its tag; longer ones get a buffer of their own.
+/// Buffer size for a frame of an ordinary MTU with its tag; longer frames get larger buffers.
 const COMMON_FRAME_BYTES: usize = 2048;
-/// The longest frame that a TAP device hands over.
+/// The longest frame that a TAP device delivers.
 const MAX_FRAME_BYTES: usize = 65_536 + 64;
-/// Frames read before deadlines are looked at again.
+/// Frames read between two checks of deadlines.
 const READ_BATCH: usize = 64;
-/// Buffers kept for what comes next.
+/// Buffers kept for reuse.
 const MAX_SPARE_BUFFERS: usize = 1024;
-/// Probes' answers that may wait to be looked at: anybody can send what looks like one.
+/// Limit of queued probe replies: anybody can send what looks like one.
 pub const MAX_QUEUED_REPLIES: usize = 1024;
-/// It answers between two batches.
+/// Limit for an answer of this thread, which it gives between two batches.
 const STATS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A probe that came back.
+/// A reply to a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProbeReply {
-    /// Its path.
+    /// Tag of its path.
     pub tag: u16,
-    /// What was asked.
+    /// Nonce of the probe.
     pub nonce: u64,
-    /// When it came.
+    /// Time of arrival.
     pub at: Instant,
 }
 
-/// How the other threads reach this one.
+/// Handle by which other threads reach this one.
 #[derive(Debug, Clone)]
 pub struct Handle(Arc<Shared>);
 
@@ -61,7 +61,7 @@ struct Inbox {
 }
 
 impl Handle {
-    /// For a thread that listens to the other end.
+    /// Returns a handle and the socket that it wakes.
     pub fn pair() -> Result<(Handle, UnixStream), Error> {
         let failed = |source| Error::system("making a socket pair", source);
         let (waker, wakeups) = UnixStream::pair().map_err(failed)?;
@@ -77,22 +77,22 @@ impl Handle {
 
     fn change(&self, change: impl FnOnce(&mut Inbox)) {
         change(&mut self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner));
-        // A bell that is full of rings is heard as well.
+        // A full socket wakes the thread as well.
         let _ = (&self.0.waker).write(&[1]);
     }
 
-    /// Has it go by another table.
+    /// Sets another table.
     pub fn set_table(&self, table: Vec<Ingress>) {
         self.change(|inbox| inbox.table = Some(table));
     }
 
-    /// Has it end.
+    /// Ends the thread.
     pub fn end(&self) {
         self.change(|inbox| inbox.end = true);
     }
 
-    /// What it has done so far; of a thread that does not answer within [`STATS_TIMEOUT`], what it said
-    /// last.
+    /// Returns the current counters, or the last known ones if the thread does not answer within
+    /// [`STATS_TIMEOUT`].
     pub fn stats(&self) -> BTreeMap<String, ReorderStats> {
         self.change(|inbox| inbox.wants_stats = true);
         let inbox = self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner);
@@ -103,7 +103,7 @@ impl Handle {
     }
 }
 
-/// The thread's own side.
+/// The resequencer's thread.
 pub struct Driver {
     tap: ReorderTap,
     reordering: Reordering,
@@ -113,7 +113,7 @@ pub struct Driver {
     origin: Instant,
     spare: Vec<Vec<u8>>,
     lost: u64,
-    /// Who wants probes' answers; none where paths are of layer 2.
+    /// Receiver of probe replies, for layer-3 paths.
     answers: Option<SyncSender<ProbeReply>>,
 }
 
@@ -142,7 +142,7 @@ impl Driver {
         Time::ZERO + self.origin.elapsed()
     }
 
-    /// Runs until told to end.
+    /// Runs until [`Handle::end`].
     pub fn run(mut self) -> Result<(), Error> {
         if let Err(error) = braid_device::set_real_time() {
             tracing::info!(%error, "running with ordinary priority: a busy machine delays packets");
@@ -163,7 +163,7 @@ impl Driver {
         }
     }
 
-    /// Waits for frames, the bell, or a deadline.
+    /// Waits for frames, a wakeup, or a deadline.
     fn wait(&self) -> Result<(bool, bool), Error> {
         let timeout = self
             .reorderer
@@ -176,7 +176,7 @@ impl Driver {
         Ok((frames, woken))
     }
 
-    /// Whether to end.
+    /// Handles requests of other threads; returns true if the thread is to end.
     fn read_inbox(&mut self) -> bool {
         let mut bytes = [0; 64];
         while matches!((&self.wakeups).read(&mut bytes), Ok(count) if count == bytes.len()) {}
@@ -196,7 +196,7 @@ impl Driver {
         inbox.end
     }
 
-    /// Takes a probe's answer to who waits for it.
+    /// Returns true if a frame is a probe's reply, and passes that on.
     fn is_answer(&self, tag: u16, frame: &[u8]) -> bool {
         let Some(answers) = &self.answers else {
             return false;
@@ -205,8 +205,8 @@ impl Driver {
             return false;
         };
         let at = Instant::now();
-        // Who does not listen any more is about to end; for whom too many wait, one more is lost as
-        // on the way.
+        // A closed channel means that the process is about to end. If the channel is full, the reply
+        // counts as lost on the way.
         let _ = answers.try_send(ProbeReply { tag, nonce, at });
         true
     }
@@ -216,7 +216,7 @@ impl Driver {
             let Some(length) = self.tap.read(buffer)? else {
                 break;
             };
-            // What the kernel itself says on every device has no tag, and is nobody's.
+            // Frames that the kernel itself sends on every device have no tag: ignored.
             let Some(read) = strip_tag(&mut buffer[..length]) else {
                 continue;
             };

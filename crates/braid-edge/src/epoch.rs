@@ -1,5 +1,5 @@
-//! Which start of an edge this is: with each its numbers begin at 0, and the far edge may still know the
-//! last one's.
+//! Epochs tell the starts of an edge apart: shim numbers begin at 0 with each start, while the other edge
+//! may still remember the last start's.
 
 use std::fs;
 use std::io;
@@ -8,8 +8,8 @@ use std::time::SystemTime;
 
 use crate::Error;
 
-/// The epoch of this start: the one after the last start's, which `file` has, so that each comes again
-/// after 256 starts. Where the last one is not known, as after a reboot, the clock's seconds say.
+/// Returns the epoch of this start, one more than the last one in `file`, so that epochs repeat after 256
+/// starts. If the last one is unknown, as after a reboot, the clock's seconds are used.
 ///
 /// # Errors
 /// The file can neither be read nor written.
@@ -27,7 +27,7 @@ pub fn next(file: &Path) -> Result<u8, Error> {
     Ok(epoch)
 }
 
-/// Of the clock, as many as fit.
+/// Returns the low byte of the clock's seconds.
 fn seconds() -> u8 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.unwrap_or_default().as_secs().to_le_bytes()[0]
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(others.len(), 255);
         assert!(!others.contains(&first));
         assert_eq!(start(), first);
-        // What is no epoch is no reason not to start, and is mended.
+        // An invalid file does not prevent a start, and is replaced.
         fs::write(&file, "").expect("a file");
         let mended = start();
         assert_eq!(start(), mended.wrapping_add(1));

@@ -1,23 +1,23 @@
-//! What can go wrong at an edge.
+//! Errors of an edge.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::l3_paths::L3PathsError;
 
-/// Something that an edge cannot do.
+/// An error of an edge.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A device is not there.
+    /// A device does not exist.
     #[error("device {device}: {source} (see ip link)")]
     Device {
         /// Its name.
         device: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Another edge sits there.
+    /// Another edge runs on the device.
     #[error(
         "device {device}: program {program} is attached already (another braid edge runs here; end \
          it first)"
@@ -28,63 +28,63 @@ pub enum Error {
         /// The program's name.
         program: String,
     },
-    /// The kernel refused something for want of permission.
+    /// A permission is missing.
     #[error("{action}: operation not permitted (needs CAP_BPF and CAP_NET_ADMIN, or root)")]
     Permission {
-        /// What was tried.
+        /// The action that failed.
         action: String,
     },
     /// The kernel refused a program or a map.
     #[error("{what}: {reason}")]
     Load {
-        /// Which.
+        /// Its name.
         what: String,
-        /// Its last words.
+        /// The last line of the verifier's log, or the kernel's error.
         reason: String,
     },
-    /// The controller's place is not written as it should be.
+    /// The controller's address is malformed.
     #[error("{0:?} is no controller: write unix:/run/braid/fabric.sock or http://ADDRESS:PORT")]
     Endpoint(String),
-    /// A key for a controller that asks for none.
+    /// A key was given for a Unix socket, which needs none.
     #[error("a key file is for a controller at http://ADDRESS:PORT; on a socket leave it out")]
     KeyForSocket,
-    /// Anybody may answer at an address.
+    /// No key was given for a TCP address, where anybody may answer.
     #[error(
         "a controller at http://ADDRESS:PORT is followed with its key alone (give --key-file FILE, \
          the key_file of this edge in the controller's configuration)"
     )]
     NoKey,
-    /// Tags go to one switch's port.
+    /// Several outside devices were given, but tagged paths begin at one switch port.
     #[error("device {0}: a controller's paths begin at one port (give one --outside, or --paths)")]
     SeveralOutside(String),
-    /// Numbers that nobody looks at.
+    /// Shims were asked for, but nothing reorders packets by them.
     #[error("--shim has others number packets for --reordering adaptive: give that, or neither")]
     ShimUnused,
-    /// The file of layer-3 paths cannot be followed.
+    /// The file of layer-3 paths is invalid.
     #[error(transparent)]
     L3Paths(#[from] L3PathsError),
-    /// A system call.
+    /// A system call failed.
     #[error("{action}: {source}")]
     System {
-        /// What was tried.
+        /// The action that failed.
         action: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// No edge answers.
+    /// No edge answers at the socket.
     #[error("no edge at {}: {source} (braid edge run starts one)", path.display())]
     NoEdge {
         /// Its socket.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// An edge of another version, or something else, answered.
+    /// The status is not understood: another version of the edge, or another program.
     #[error("the answer of the edge at {} is not understood: {source}", path.display())]
     BadStatus {
         /// Its socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parser's error.
         source: serde_json::Error,
     },
 }

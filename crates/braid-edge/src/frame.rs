@@ -1,5 +1,5 @@
-//! Reading a frame as the resequencer gets it: Ethernet, the path's tag, then a TCP segment, or a number of
-//! ours and anything.
+//! Parses frames as the resequencer receives them: Ethernet, the path's tag, then a TCP segment, or a shim
+//! and any packet.
 
 use std::net::IpAddr;
 
@@ -8,12 +8,12 @@ use braid_packet::{Fragment, Packet, Transport};
 
 use crate::shared::{ETH_P_SHIM, SHIM_BYTES};
 
-/// Before the tag: two addresses.
+/// Bytes before the tag: two MAC addresses.
 const ADDRESSES: usize = 12;
-/// The tag: its EtherType and itself.
+/// Bytes of the tag with its EtherType.
 pub const TAG: usize = 4;
 const EVERYTHING_BEFORE_IP: usize = ADDRESSES + TAG + 2;
-/// A number of ours, behind its EtherType.
+/// Bytes of the shim, after its EtherType.
 const SHIM: usize = SHIM_BYTES as usize;
 const VLAN: [u8; 2] = [0x81, 0x00];
 
@@ -21,11 +21,11 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 
-/// A frame that waits, or goes on at once, as hosts know it.
+/// A frame without tag and shim, as hosts send it.
 #[derive(Debug)]
 pub struct Frame(pub Vec<u8>);
 
-/// One direction of a connection.
+/// One direction of a TCP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FlowKey {
     source: IpAddr,
@@ -33,36 +33,36 @@ pub struct FlowKey {
     ports: (u16, u16),
 }
 
-/// What is in order by itself: a connection's one direction, or a lane of numbers of ours.
+/// A stream with its own sequence numbers: one direction of a TCP connection, or a lane of shims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StreamKey {
-    /// By TCP's numbers.
+    /// Ordered by TCP sequence numbers.
     Flow(FlowKey),
-    /// By ours; the epoch is the sender's.
+    /// Ordered by shim numbers.
     Lane {
-        /// Of the sender's start.
+        /// Epoch of the sending edge.
         epoch: u8,
-        /// Of 256, by flow.
+        /// One of 256 lanes, by hash of the flow.
         lane: u8,
     },
 }
 
-/// What a frame says.
+/// A parsed frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParsedFrame {
-    /// Its path's tag.
+    /// Tag of its path.
     pub tag: u16,
-    /// Where it begins, without tag and number.
+    /// Offset at which the frame begins, without tag and shim.
     pub start: usize,
-    /// Its place in its stream; none of what is neither a whole TCP segment nor numbered.
+    /// Span in its stream; none if it is neither a whole TCP segment nor has a shim.
     pub segment: Option<SequenceSpan>,
 }
 
-/// A place in a stream: the first number, and how many.
+/// A span of a stream: key, kind, first sequence number, length.
 pub type SequenceSpan = (StreamKey, SegmentKind, u32, u32);
 
-/// Reads a tagged frame and moves its addresses over its tag, and over its number if it has one. None
-/// if there is no tag.
+/// Parses a tagged frame and moves its MAC addresses over the tag, and over the shim if there is one.
+/// Returns none if there is no tag.
 pub fn strip_tag(bytes: &mut [u8]) -> Option<ParsedFrame> {
     if bytes.len() < EVERYTHING_BEFORE_IP || bytes[ADDRESSES..ADDRESSES + 2] != VLAN {
         return None;
@@ -85,7 +85,7 @@ pub fn strip_tag(bytes: &mut [u8]) -> Option<ParsedFrame> {
     })
 }
 
-/// The number of ours in a tagged frame (`struct shim`), and what its EtherType was before.
+/// Returns the original EtherType and the span of a frame with a shim (`struct shim`).
 fn shim(bytes: &[u8]) -> Option<([u8; 2], SequenceSpan)> {
     let kind = &bytes[EVERYTHING_BEFORE_IP - 2..EVERYTHING_BEFORE_IP];
     if kind != (ETH_P_SHIM as u16).to_be_bytes() {
@@ -98,7 +98,7 @@ fn shim(bytes: &[u8]) -> Option<([u8; 2], SequenceSpan)> {
     Some(([high, low], (key, SegmentKind::Data, number, 1)))
 }
 
-/// The IP packet in a frame that had a tag.
+/// Returns the IP packet of a tagged frame.
 pub fn packet_after_tag(frame: &[u8]) -> &[u8] {
     frame.get(EVERYTHING_BEFORE_IP..).unwrap_or_default()
 }
@@ -141,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// A frame of a path as it comes, and as hosts know it.
+    /// A frame as it arrives by a path, and as hosts send it.
     fn frames(tag: u16, shim: Option<[u8; SHIM]>, packet: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let macs = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
         let mut came = [macs.as_slice(), &VLAN, &tag.to_be_bytes()].concat();

@@ -1,9 +1,9 @@
-//! What an edge and its controller show each other over TCP: that both know the edge's key.
+//! Mutual authentication of an edge and its controller over TCP, by a shared key.
 //!
-//! A question bears `Authorization: Braid NAME COUNTER MAC`, the HMAC-SHA-256 over `COUNTER\nREQUEST
-//! LINE`; the counter only grows, so that nobody can play counts of packets back, and a controller that
-//! was started anew believes none before the question names a table of its own. The answer bears
-//! `Braid-Authentication: MAC` over `COUNTER\nSTATUS\nBODY`. Nothing is kept secret by it.
+//! A request bears `Authorization: Braid NAME COUNTER MAC`, the HMAC-SHA-256 over `COUNTER\nREQUEST
+//! LINE`. The counter only grows, so that packet counters cannot be replayed; a restarted controller
+//! accepts none until a request names a table of its own. The response bears
+//! `Braid-Authentication: MAC` over `COUNTER\nSTATUS\nBODY`. Nothing is encrypted.
 
 use std::fmt;
 use std::io;
@@ -15,10 +15,10 @@ use ring::hmac;
 
 use crate::Error;
 
-/// Bytes of a key at the least.
+/// Shortest key, in bytes.
 const MIN_KEY_BYTES: usize = 16;
 
-/// A key that one edge and the controller share.
+/// The key that one edge shares with the controller.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(Vec<u8>);
 
@@ -29,7 +29,7 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// Reads a key's file; white space around the key is none of it.
+    /// Reads a key file and strips white space around the key.
     ///
     /// # Errors
     /// The file cannot be read, or holds less than 16 bytes.
@@ -48,36 +48,49 @@ impl Key {
         Ok(Key(key.to_owned()))
     }
 
-    fn mac(&self, what: &[u8]) -> String {
-        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &self.0), what);
-        tag.as_ref()
+    fn hmac(&self) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, &self.0)
+    }
+
+    fn mac(&self, message: &[u8]) -> String {
+        hmac::sign(&self.hmac(), message)
+            .as_ref()
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect()
     }
 
-    /// The header of a question.
+    /// Returns the `Authorization` header of a request.
     pub(crate) fn authorization(&self, name: &str, counter: u64, request: &str) -> String {
         let mac = self.mac(format!("{counter}\n{request}").as_bytes());
         format!("Authorization: Braid {name} {counter} {mac}")
     }
 
-    /// Whether an answer was made by who knows the key.
+    /// Returns true if the MAC in a response's head is right.
     pub(crate) fn verifies(&self, counter: u64, status: &str, head: &str, body: &[u8]) -> bool {
-        let what = [format!("{counter}\n{status}\n").as_bytes(), body].concat();
-        let wanted = self.mac(&what);
+        let message = [format!("{counter}\n{status}\n").as_bytes(), body].concat();
         let shown = head.lines().find_map(|line| {
             let (name, value) = line.split_once(':')?;
             let named = name.eq_ignore_ascii_case("braid-authentication");
             named.then(|| value.trim())
         });
-        // How much of a wrong one is right tells nobody anything: each question has its own.
-        shown == Some(wanted.as_str())
+        let tag = shown.and_then(from_hex);
+        tag.is_some_and(|tag| hmac::verify(&self.hmac(), &message, &tag).is_ok())
     }
 }
 
-/// A number that is greater than all before, also those of the process before this one: microseconds
-/// of the clock.
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let nibble = |digit: u8| char::from(digit).to_digit(16);
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| match *pair {
+            [high, low] => u8::try_from(nibble(high)? * 16 + nibble(low)?).ok(),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Returns a number greater than all before, also those of earlier processes: the clock's microseconds.
 pub(crate) fn counter() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let now = SystemTime::now()

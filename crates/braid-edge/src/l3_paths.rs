@@ -1,4 +1,5 @@
-//! The file of layer-3 paths (docs/fabric.md), read and checked.
+//! The file of layer-3 paths (docs/fabric.md), read and validated. Prefixes are translated one to one, as
+//! RFC 6296 does for IPv6.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,8 +12,8 @@ use thiserror::Error;
 
 use crate::shared::{MAX_PREFIXES, MAX_TARGETS};
 
-/// The first tag that is given out. Tags of layer-3 paths are this edge's own: on the wire the
-/// addresses name a path.
+/// The first tag assigned. Tags of layer-3 paths are local to this edge: on the wire the addresses name
+/// a path.
 const FIRST_TAG: u16 = 2;
 
 /// All layer-3 paths of an edge.
@@ -25,54 +26,54 @@ pub struct L3Paths {
 /// Another edge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteEdge {
-    /// What people call it.
+    /// Its name, for people.
     pub name: String,
-    /// The hosts behind this edge that talk to it.
+    /// Prefix of the hosts behind this edge.
     pub local: Prefix,
-    /// The hosts behind it.
+    /// Prefix of the hosts behind the other edge.
     pub remote: Prefix,
-    /// At least one.
+    /// Paths, at least one.
     pub paths: Vec<L3Path>,
 }
 
-/// A pair of prefixes that routers lead a way of its own.
+/// A layer-3 path: a pair of prefixes that routers route along a path of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct L3Path {
-    /// Its number at this edge.
+    /// Its tag at this edge.
     pub tag: u16,
-    /// What the hosts here are called on it.
+    /// Prefix of this edge's hosts on the path.
     pub local: Prefix,
-    /// What the hosts there are called on it.
+    /// Prefix of the other edge's hosts on the path.
     pub remote: Prefix,
-    /// What it carries; paths without one share alike.
+    /// Capacity; paths without one get equal shares.
     pub rate: Option<Rate>,
 }
 
-/// A file that cannot be followed.
+/// Reason why a file is refused.
 #[derive(Debug, Error)]
 pub enum L3PathsError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// Not the format.
+    /// The file is malformed.
     #[error("{}: {text}", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// Position and error.
         text: String,
     },
-    /// Something is other than it may be, one line each.
+    /// Values are invalid.
     #[error("{}: {}", path.display(), problems.join("; "))]
     Content {
         /// The file.
         path: PathBuf,
-        /// All of it.
+        /// All problems.
         problems: Vec<String>,
     },
 }
@@ -102,7 +103,7 @@ struct PathWords {
     rate: Option<Rate>,
 }
 
-/// A prefix as it is written.
+/// A prefix in the file's notation.
 struct Network(Prefix);
 
 impl<'de> Deserialize<'de> for Network {
@@ -135,7 +136,7 @@ impl L3Paths {
     /// Reads a file.
     ///
     /// # Errors
-    /// It is not there, not the format, or says what cannot be.
+    /// The file cannot be read, or is malformed or invalid.
     pub fn open(path: &Path) -> Result<L3Paths, L3PathsError> {
         let text = std::fs::read_to_string(path).map_err(|source| L3PathsError::Read {
             path: path.to_owned(),
@@ -144,10 +145,10 @@ impl L3Paths {
         L3Paths::read(path, &text)
     }
 
-    /// Reads what a file says; `path` is for what is said about it.
+    /// Parses a file's text; `path` is for error messages.
     ///
     /// # Errors
-    /// Not the format, or it says what cannot be.
+    /// The text is malformed or invalid.
     pub fn read(path: &Path, text: &str) -> Result<L3Paths, L3PathsError> {
         let path = || path.to_owned();
         let words: FileWords = toml::from_str(text).map_err(|error| L3PathsError::Format {
@@ -245,12 +246,12 @@ fn problems(edges: &[RemoteEdge]) -> Vec<String> {
     found
 }
 
-/// Whether addresses of one can be changed into addresses of the other and back.
+/// Returns true if addresses of one prefix can be translated into the other and back.
 fn alike(inner: Prefix, outer: Prefix) -> bool {
     inner.length() == outer.length() && inner.address().is_ipv4() == outer.address().is_ipv4()
 }
 
-/// Prefixes by which a packet would not be known for whose it is.
+/// Returns problems with prefixes that overlap, so that an address would be ambiguous.
 fn confusions(edges: &[RemoteEdge]) -> Vec<String> {
     let mut found = Vec::new();
     let overlap = |a: &Prefix, b: &Prefix| a.covers(b) || b.covers(a);
@@ -271,7 +272,7 @@ fn confusions(edges: &[RemoteEdge]) -> Vec<String> {
                 found.push(format!("{} to {} is two paths", path.local, path.remote));
                 continue;
             }
-            // One prefix may be part of several paths, but not a part of it.
+            // Several paths may share a prefix, but prefixes may not overlap in part.
             for (one, two) in [(path.local, other.local), (path.remote, other.remote)] {
                 if one != two && overlap(&one, &two) {
                     found.push(format!("{one} and {two} overlap"));

@@ -1,9 +1,9 @@
-//! Which layer-3 paths are used, and how much each carries: what a controller would say. Pure.
+//! Plans layer-3 paths as a controller would: chooses the paths in use and their shares. Pure.
 //!
-//! A path that does not carry is left out at once, and one that carries again is taken up at once: its
-//! [`Watch`] has seen to it that it does not flap. While no path to an edge carries, all are used:
-//! probes may be what is lost. Latencies are followed where they have changed enough to matter to who
-//! puts in order, once a second at most, since what paths have brought is forgotten then.
+//! A path that is down is left out at once, and one that is up again is used at once: its
+//! [`PathMonitor`] prevents flapping. While all paths to an edge are down, all are used: perhaps only
+//! probes are lost. Changed latencies lead to a new plan if they matter to the resequencer, once a
+//! second at most, since the resequencer then forgets what each path has delivered.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,42 +16,44 @@ use crate::path_monitor::PathMonitor;
 use crate::shared::SLOT_BYTES;
 use crate::table::{DeliveryOrder, Egress, Ingress, IngressPath, Table};
 
-/// A latency that has changed by less, absolutely or by its share, is the same.
+/// Changes of a latency that are smaller, absolutely or relatively, are ignored.
 const MIN_LATENCY_CHANGE: Duration = Duration::from_millis(1);
 const MIN_LATENCY_CHANGE_RATIO: f64 = 0.1;
+/// Shortest time between two plans, unless a path went up or down.
 const REPLAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// \[mpsdn\] §III-D leaves T and S to the controller; this is ours (docs/fabric.md).
+/// Slack of the reorder buffer. \[mpsdn\] §III-D leaves T and S to the controller; docs/fabric.md has
+/// ours.
 const BUFFER_HEADROOM: f64 = 1.25;
 const BUFFER_SLACK_PACKETS: usize = 16;
 
-/// What is to be done from now on.
+/// A plan for all layer-3 paths.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// As a controller's.
+    /// The table, as a controller would make it.
     pub table: Table,
-    /// Paths that do not carry.
+    /// Descriptions of paths that are down.
     pub silent_paths: Vec<String>,
 }
 
-/// By tag, so that paths which take turns at being the quicker one are the same paths.
+/// Latencies by tag, so that two paths that swap their order are still the same paths.
 type Latencies = BTreeMap<u16, Option<Duration>>;
 
-/// Watches paths and plans.
+/// Monitors layer-3 paths and plans.
 #[derive(Debug)]
 pub struct Planner {
     l3_paths: L3Paths,
     monitors: BTreeMap<u16, PathMonitor>,
-    /// The living paths and their latencies in the last plan.
+    /// Paths in use and their latencies in the last plan.
     planned: Option<Latencies>,
     at: Time,
-    /// Whether that plan was not followed.
+    /// True if that plan could not be applied.
     rejected: bool,
     generation: u64,
 }
 
 impl Planner {
-    /// Before anything has come back.
+    /// Creates a planner before any reply.
     pub fn new(now: Time, l3_paths: L3Paths) -> Planner {
         let tags = l3_paths.edges.iter().flat_map(|edge| &edge.paths);
         let monitors = tags.map(|path| (path.tag, PathMonitor::new(now))).collect();
@@ -65,33 +67,33 @@ impl Planner {
         }
     }
 
-    /// A question goes out by a path.
+    /// Records a probe that is being sent.
     pub fn handle_probe_sent(&mut self, now: Time, tag: u16, nonce: u64) {
         if let Some(monitor) = self.monitors.get_mut(&tag) {
             monitor.handle_probe_sent(now, nonce);
         }
     }
 
-    /// An answer came by one.
+    /// Takes in a reply.
     pub fn handle_reply(&mut self, now: Time, tag: u16, nonce: u64) {
         if let Some(monitor) = self.monitors.get_mut(&tag) {
             monitor.handle_reply(now, nonce);
         }
     }
 
-    /// Looks who has fallen silent.
+    /// Declares paths down whose replies are overdue.
     pub fn handle_timeout(&mut self, now: Time) {
         for monitor in self.monitors.values_mut() {
             monitor.handle_timeout(now);
         }
     }
 
-    /// The last plan could not be followed: it is made again, at the pace of all that is not urgent.
+    /// Records that the last plan could not be applied: it is made again after [`REPLAN_INTERVAL`].
     pub fn handle_plan_rejected(&mut self) {
         self.rejected = true;
     }
 
-    /// Another plan, if it is to be another one; the first time there is one.
+    /// Returns a plan if it differs from the last one; the first call always returns one.
     pub fn poll_plan(&mut self, now: Time) -> Option<Plan> {
         let usable: Latencies = self
             .l3_paths
@@ -125,7 +127,7 @@ impl Planner {
         self.monitors.get(&path.tag).and_then(PathMonitor::latency)
     }
 
-    /// The paths that are used, the quickest first; those not known yet last.
+    /// Returns the paths in use by latency; those with unknown latency last.
     fn usable<'a>(&self, edge: &'a RemoteEdge) -> Vec<&'a L3Path> {
         let mut usable: Vec<&L3Path> = edge.paths.iter().filter(|path| self.is_up(path)).collect();
         if usable.is_empty() {
@@ -152,7 +154,7 @@ impl Planner {
                 hosts: Vec::new(),
                 slots: slots(&usable),
                 shim: false,
-                // Nobody tells what else goes by lines that are not ours.
+                // Other traffic on foreign lines is unknown.
                 max_rate_bit_s: 0,
             });
             let threshold_packets = self.threshold(&usable);
@@ -177,7 +179,7 @@ impl Planner {
         Table::own(self.generation, egress, ingress)
     }
 
-    /// What the quicker paths bring while the slowest has brought nothing yet, in full frames.
+    /// Returns T: full frames that the quicker paths deliver before the slowest delivers its first.
     fn threshold(&self, usable: &[&L3Path]) -> usize {
         let latency = |path: &&L3Path| self.latency(path).unwrap_or_default();
         let slowest = usable.iter().map(latency).max().unwrap_or_default();
@@ -190,7 +192,7 @@ impl Planner {
     }
 }
 
-/// \[mpsdn\] §III-C: w_j = c_j / Σ c_i.
+/// Makes a slot table by \[mpsdn\] §III-C: w_j = c_j / Σ c_i.
 fn slots(usable: &[&L3Path]) -> Vec<u16> {
     // In kbit/s, so that 4 Tbit/s fit.
     let weight = |path: &L3Path| {
@@ -211,7 +213,7 @@ fn slots(usable: &[&L3Path]) -> Vec<u16> {
         .collect()
 }
 
-/// Of the same paths.
+/// Returns true if latencies of the same paths have changed notably.
 fn have_moved(before: &Latencies, now: &Latencies) -> bool {
     before
         .values()
@@ -247,14 +249,14 @@ mod tests {
         remote = "198.51.100.2"
         rate = "30 Mbit/s"
     "#;
-    /// There and back, by path.
+    /// Round-trip times, by tag.
     const ROUND_TRIPS: [(u16, Duration); 2] = [
         (2, Duration::from_millis(90)),
         (3, Duration::from_millis(30)),
     ];
 
-    /// Probes paths that answer as they do in [`ROUND_TRIPS`], or not at all, for so many rounds;
-    /// returns the last plan made.
+    /// Probes for `rounds` rounds; paths in `answer` reply after [`ROUND_TRIPS`], the others never.
+    /// Returns the last plan.
     fn play(planner: &mut Planner, from: u32, rounds: u32, answer: &[u16]) -> Option<Plan> {
         let mut last = None;
         for round in from..from + rounds {
@@ -340,7 +342,7 @@ mod tests {
             .into_iter()
             .enumerate()
         {
-            // Also where a plan is due again.
+            // Also once another plan may be made.
             let round = 1 + 40 * round as u32;
             assert_eq!(answered(round, round_trips), None, "{round_trips:?}");
         }
@@ -357,7 +359,7 @@ mod tests {
         assert_eq!(plan.table.ingress[0].order, DeliveryOrder::Single);
         let plan = play(&mut planner, 120, 20, &[2, 3]).expect("another plan");
         assert_eq!(shares(&plan), [(2, 256), (3, 768)]);
-        // Without any, both are tried.
+        // If both are down, both are used.
         let plan = play(&mut planner, 140, 40, &[]).expect("another plan");
         assert_eq!(shares(&plan), [(2, 256), (3, 768)]);
         assert_eq!(plan.silent_paths.len(), 2);

@@ -1,19 +1,18 @@
-//! The fabric's edge: one TCP flow over several paths of a network of switches, in order.
+//! The fabric's edge: splits one TCP flow over several paths of a switched network, and restores its order.
 //!
-//! In: the controller's table for this edge (slots towards other edges, paths from them). Out:
-//! packets under the tags of their paths, and what came under tags, in order and without them. A
-//! bump in the wire between an inside device (hosts) and an outside one (a switch's port): eBPF
-//! programs on both (`bpf/split.h`, `bpf/join.h`) do all that needs no waiting; what may have to wait
-//! goes through the `hold` device to the `driver`, whose decisions are
-//! [`braid_core::resequence`]'s.
+//! The controller gives the edge a table: slots towards other edges, and paths from them. The edge is a
+//! bump in the wire between an inside device (hosts) and an outside device (a switch's port). eBPF
+//! programs on both tag packets with their path (`bpf/split.h`) and take tags off (`bpf/join.h`).
+//! Packets that may have to wait go through a TAP device (`reorder_tap`) to a thread (`driver`), which
+//! puts them in order by [`braid_core::resequence`].
 //!
-//! Where the network in between is not ours, paths are pairs of addresses, read from a file
-//! ([`ways`]), and the edge is a router (`bpf/route_out.h`, `bpf/route_in.h`): `keep` probes them and
-//! makes the tables that a controller would make.
+//! Over a foreign layer-3 network, paths are pairs of prefixes read from a file ([`l3_paths`]), and the
+//! edge is a router (`bpf/route_out.h`, `bpf/route_in.h`). `path_prober` probes the paths.
 //!
-//! This crate must never choose paths or shares: it walks what the controller, or the file, says. Nothing of it
-//! is pinned: when its process ends, the programs go, or let everything pass soon after where the kernel has no links
-//! that go with their process, and the wire is whatever the machine made of the two devices before, such as a bridge.
+//! With a controller this crate chooses neither paths nor shares. Only `l3_planner` does, for layer-3
+//! paths: it makes the tables that a controller would make. Nothing is pinned: when the process ends,
+//! the kernel removes the programs; before Linux 6.6 they let everything pass soon after. The wire is
+//! then whatever the machine made of the two devices before, such as a bridge.
 
 pub mod cli;
 pub mod controller;

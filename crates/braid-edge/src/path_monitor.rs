@@ -1,12 +1,12 @@
-//! Whether a layer-3 path works, and how long it is: judged by probes that come back. Pure.
+//! Liveness and latency of one layer-3 path, by replies to probes. Pure.
 //!
-//! - A path **carries** as soon as a probe came back, and no longer when none has for
-//!   [`MAX_MISSED_PROBES`] intervals on top of how much later than usual answers may be (SRTT's variation: a queue
-//!   that fills lets answers come further apart, and is no failure).
-//! - Only time in which questions went out counts: what was never asked cannot be answered.
-//! - One that failed carries again after [`REPLIES_TO_RECOVER`] answers in a row, more if it keeps failing, so that one
-//!   that is only half there is left out.
-//! - Its latency is half the smallest round trip of the last [`MIN_RTT_WINDOW`] or two.
+//! - A path is **up** after its first reply, and down when no reply has arrived for
+//!   [`MAX_MISSED_PROBES`] intervals plus four times the RTT variation: a queue that fills delays
+//!   replies, and is no failure.
+//! - Time in which no probe was sent does not count.
+//! - A failed path is up again after [`REPLIES_TO_RECOVER`] replies in a row, more if it keeps failing, so
+//!   that a flapping path is left out.
+//! - Its latency is half the minimum RTT of the current and the last [`MIN_RTT_WINDOW`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,41 +15,40 @@ use braid_core::Time;
 use braid_core::estimate::Rtt;
 use braid_core::liveness::FailureHistory;
 
-/// Between two probes of a path.
+/// Time between two probes of a path.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(50);
-/// Longer without a question, and it was we who were kept from running, not the path that fell silent.
+/// A longer gap between probes means that this process did not run, not that the path failed.
 const MAX_PROBE_GAP: Duration = PROBE_INTERVAL.saturating_mul(2);
-/// Probes in a row without an answer that make a failure.
+/// Consecutive unanswered probes that make a failure.
 const MAX_MISSED_PROBES: u32 = 5;
-/// Answers in a row that end a first one.
+/// Consecutive replies that end a first failure.
 const REPLIES_TO_RECOVER: u32 = 5;
-/// Round trips are compared within one, and with those of the one before.
+/// Length of a window of the minimum RTT.
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(15);
-/// An answer that takes longer is none.
+/// Later replies are ignored.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Judges one path.
+/// Monitor of one path.
 #[derive(Debug, Clone)]
 pub struct PathMonitor {
-    /// Questions without an answer, the oldest first.
+    /// Nonce and time of unanswered probes, the oldest first.
     outstanding: VecDeque<(u64, Time)>,
     rtt: Rtt,
-    /// The smallest round trips of this window and the one before, and when this began.
+    /// Minimum RTT of this window and of the one before.
     min_rtt: [Option<Duration>; 2],
     window_start: Time,
-    /// When the last question went out; before the first one, when probing began.
+    /// Time of the last probe; before the first one, the start of probing.
     last_probe: Time,
-    /// The last answer; before the first one, when probing began. Time in which nothing was asked
-    /// does not count: it is put off by that.
+    /// Time of the last reply; before the first one, the start of probing. Gaps without probes are added.
     last_reply: Time,
     is_up: bool,
-    /// Answers in a row, of one that does not carry.
+    /// Consecutive replies of a path that is down.
     replies: u32,
     failures: FailureHistory,
 }
 
 impl PathMonitor {
-    /// Nothing is known yet.
+    /// Creates the monitor of a path that is not up yet.
     #[must_use]
     pub fn new(now: Time) -> PathMonitor {
         PathMonitor {
@@ -65,7 +64,7 @@ impl PathMonitor {
         }
     }
 
-    /// A question goes out.
+    /// Records a probe that is being sent.
     pub fn handle_probe_sent(&mut self, now: Time, nonce: u64) {
         while let Some((_, at)) = self.outstanding.front()
             && now.since(*at) > PROBE_TIMEOUT
@@ -80,7 +79,7 @@ impl PathMonitor {
         self.last_probe = now;
     }
 
-    /// An answer is there. One to no question of ours says nothing.
+    /// Takes in a reply. Replies to no outstanding probe are ignored.
     pub fn handle_reply(&mut self, now: Time, nonce: u64) {
         let Some(place) = self
             .outstanding
@@ -90,7 +89,7 @@ impl PathMonitor {
             return;
         };
         let (_, at) = self.outstanding[place];
-        // Paths are FIFOs: what was asked before will not be answered any more.
+        // Paths are FIFOs: earlier probes will not be answered any more.
         self.outstanding.drain(..=place);
         if place > 0 {
             self.replies = 0;
@@ -99,7 +98,7 @@ impl PathMonitor {
         self.rtt.handle_sample(round_trip);
         let age = now.since(self.window_start);
         if age > MIN_RTT_WINDOW {
-            // After a long silence the one before is not this one.
+            // After a long silence the last window is older than one window.
             let before = self.min_rtt[0].filter(|_| age <= 2 * MIN_RTT_WINDOW);
             (self.min_rtt, self.window_start) = ([None, before], now);
         }
@@ -110,7 +109,7 @@ impl PathMonitor {
         self.is_up |= self.replies >= self.failures.required_signs(now, REPLIES_TO_RECOVER);
     }
 
-    /// Looks whether it has fallen silent.
+    /// Declares the path down if replies are overdue.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.is_up && now.since(self.last_reply) > self.reply_timeout() {
             self.failures.add(now);
@@ -118,13 +117,13 @@ impl PathMonitor {
         }
     }
 
-    /// Whether packets should go by it.
+    /// Returns true if the path may be used.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.is_up
     }
 
-    /// One way, if probes have come back.
+    /// Returns the one-way latency, if there was a reply.
     #[must_use]
     pub fn latency(&self) -> Option<Duration> {
         let [now, before] = self.min_rtt;

@@ -1,4 +1,4 @@
-//! What follows layer-3 paths: asks over each, hears what comes back, and has plans followed.
+//! The path prober: sends probes over all layer-3 paths, takes their replies, and applies plans.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,10 +17,10 @@ use crate::path_monitor::PROBE_INTERVAL;
 use crate::probe;
 use crate::shared::PROBE_PORT;
 
-/// Asks over all paths and hands on what is planned.
+/// Probes all layer-3 paths and plans by the replies.
 pub struct PathProber {
     planner: Planner,
-    /// What probes of each path are sent with, and where to.
+    /// Socket and destination of each path's probes, by tag.
     sockets: BTreeMap<u16, (Socket, SocketAddr)>,
     random: SystemRandom,
     origin: Instant,
@@ -51,19 +51,19 @@ impl PathProber {
         Time::ZERO + at.saturating_duration_since(self.origin)
     }
 
-    /// Goes on until nobody brings answers any more. `follow` says whether a plan is followed: one
-    /// that is not is made again.
+    /// Runs until the channel of replies is closed. `follow` applies a plan and returns false if it was
+    /// refused; such a plan is made again.
     pub fn run(mut self, answers: &Receiver<ProbeReply>, mut follow: impl FnMut(Plan) -> bool) {
         let mut next = Instant::now();
         loop {
-            // What waits was in time, however late it is looked at; so many at once, lest a flood keep us.
+            // Queued replies arrived in time, however late they are read. The limit guards against a flood.
             for answer in answers.try_iter().take(MAX_QUEUED_REPLIES) {
                 self.handle_reply(answer);
             }
             let now = Instant::now();
             if now >= next {
                 self.send_probes(now);
-                // One that was kept from running does not make up for it by a burst.
+                // After a delay of this thread missed probes are not sent in a burst.
                 next = (next + PROBE_INTERVAL).max(now);
             }
             self.planner.handle_timeout(self.time(now));
@@ -95,7 +95,7 @@ impl PathProber {
             }
             let nonce = u64::from_ne_bytes(nonce);
             self.planner.handle_probe_sent(now, *tag, nonce);
-            // One that cannot be sent will not be answered: nothing else is to be said of it.
+            // A probe that cannot be sent counts as unanswered.
             if let Err(error) = socket.send_to(&probe::request(nonce), &(*to).into()) {
                 tracing::debug!(tag, %error, "a probe was not sent");
             }
@@ -103,7 +103,8 @@ impl PathProber {
     }
 }
 
-/// A socket that sends from a path's address, whether or not it is one of this machine, where routes say.
+/// Returns a socket that sends from a path's address, even if this machine does not have it, and the
+/// destination. Routes choose the device.
 fn probe_socket(path: &L3Path) -> std::io::Result<(Socket, SocketAddr)> {
     let port = PROBE_PORT as u16;
     let (from, to) = (
@@ -111,7 +112,7 @@ fn probe_socket(path: &L3Path) -> std::io::Result<(Socket, SocketAddr)> {
         SocketAddr::new(probe::probe_address(path.remote), port),
     );
     let socket = Socket::new(Domain::for_address(from), Type::DGRAM, Some(Protocol::UDP))?;
-    // Paths may share an address; answers do not come to sockets.
+    // Paths may share an address; replies do not arrive at sockets.
     socket.set_reuse_address(true)?;
     match from {
         SocketAddr::V4(_) => socket.set_ip_transparent_v4(true)?,

@@ -1,5 +1,5 @@
-//! What edges ask one another over layer-3 paths: 16 bytes over UDP, port 27244 to port 27244, sent back by the
-//! far edge's program (`bpf/route_in.h`) with another kind.
+//! Probes of layer-3 paths: 16 bytes over UDP, port 27244 to port 27244, which the other edge's program
+//! (`bpf/route_in.h`) returns as a reply.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::shared::{PROBE_MAGIC, PROBE_PORT, PROBE_REPLY, PROBE_REQUEST};
 pub const LENGTH: usize = 16;
 const UDP_HEADER: usize = 8;
 
-/// A question that whoever cannot see it cannot answer: `nonce` is to be hard to guess.
+/// Returns a request. An unpredictable `nonce` prevents forged replies from off the path.
 #[must_use]
 pub fn request(nonce: u64) -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
@@ -22,7 +22,7 @@ pub fn request(nonce: u64) -> [u8; LENGTH] {
     bytes
 }
 
-/// The nonce of an answer, in an IP packet; none if it is something else.
+/// Returns the nonce of a reply in an IP packet; none if it is something else.
 #[must_use]
 pub fn parse_reply(packet: &[u8]) -> Option<u64> {
     let packet = Packet::parse(packet).ok()?;
@@ -40,8 +40,7 @@ pub fn parse_reply(packet: &[u8]) -> Option<u64> {
     ours.then(|| u64::from_be_bytes(*nonce))
 }
 
-/// The address of a path that its probes come from or go to: its first host, which is its only
-/// address where it has no more.
+/// Returns the address of a path's prefix that probes use: the first host, or the only address.
 #[must_use]
 pub fn probe_address(prefix: Prefix) -> IpAddr {
     match prefix.address() {

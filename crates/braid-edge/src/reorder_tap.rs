@@ -1,6 +1,5 @@
-//! The device through which packets go to the resequencer and come back: a TAP without vnet header,
-//! so that the kernel segments and sums up before it hands a frame over, whatever the outside device
-//! had merged.
+//! The TAP device through which packets reach the resequencer and return. It has no vnet header, so the
+//! kernel segments merged packets and completes checksums before it delivers a frame.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,10 +9,10 @@ use braid_device::{AttachError, DeviceKind, Interface, InterfaceError};
 
 use crate::Error;
 
-/// Frames that wait in the kernel while the driver is busy; an entry costs 8 bytes.
+/// Frames that may wait in the kernel while the driver is busy; an entry costs 8 bytes.
 const TX_QUEUE_FRAMES: i32 = 8192;
 
-/// The device. It goes when this is dropped, also by `kill -9`.
+/// The device. The kernel removes it when this is dropped, also by `kill -9`.
 #[derive(Debug)]
 pub struct ReorderTap {
     file: File,
@@ -21,7 +20,7 @@ pub struct ReorderTap {
 }
 
 impl ReorderTap {
-    /// Makes the device `name` in the caller's namespace and sets it up.
+    /// Creates the device `name` in the caller's network namespace and sets it up.
     pub fn create(name: &str) -> Result<ReorderTap, Error> {
         let failed = |source| Error::system(format!("making device {name}"), source);
         if name.is_empty() || name.len() >= libc::IFNAMSIZ {
@@ -43,12 +42,12 @@ impl ReorderTap {
         Ok(ReorderTap { file, name })
     }
 
-    /// To be waited for.
+    /// Returns the file descriptor to poll.
     pub fn fd(&self) -> RawFd {
         self.file.as_raw_fd()
     }
 
-    /// The length of the next frame, read into `buffer`; none for now.
+    /// Reads the next frame into `buffer` and returns its length; none if no frame waits.
     pub fn read(&self, buffer: &mut [u8]) -> Result<Option<usize>, Error> {
         match (&self.file).read(buffer) {
             Ok(length) => Ok(Some(length)),
@@ -62,9 +61,9 @@ impl ReorderTap {
         }
     }
 
-    /// Hands a frame on. False if the kernel did not take it.
+    /// Sends a frame on; returns false if the kernel did not take it.
     pub fn write(&self, frame: &[u8]) -> bool {
-        // A TAP device takes a frame as a whole or not at all.
+        // A TAP device takes a whole frame or nothing.
         (&self.file).write(frame).is_ok()
     }
 }

@@ -1,4 +1,4 @@
-//! Which resequencer a frame goes to: one for each edge that packets come from.
+//! Reorder buffers: one resequencer for each edge that packets come from.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,19 +15,19 @@ use crate::table::{DeliveryOrder, Ingress, IngressPath};
 /// \[mpsdn\] §III-D: "a value of 20 allowed the buffer to recover from bursty losses".
 const LOSS_RECOVERY: u32 = 20;
 
-/// A latency that moved by less is the same.
+/// Smaller changes of a latency are ignored.
 const MIN_LATENCY_CHANGE: Duration = Duration::from_millis(1);
 
-/// How packets of several paths are put in order.
+/// Method by which packets of several paths are put in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reordering {
-    /// Whatever comes by several paths, with a time for each gap and early release
+    /// All packets that arrive by several paths, with a deadline for each gap and early release
     #[default]
     Adaptive,
-    /// As the paper's Algorithm 1, where the controller asks for it
+    /// Algorithm 1 of \[mpsdn\], where the controller asks for resequencing
     Algorithm1,
-    /// Not at all
+    /// None
     Off,
 }
 
@@ -37,7 +37,7 @@ enum Resequencer {
     Algorithm1(Algorithm1<StreamKey, Frame>),
 }
 
-/// What a source's packets have been through.
+/// Counters of one source's resequencer.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReorderStats {
     pub counters: StreamCounters,
@@ -48,20 +48,20 @@ pub struct ReorderStats {
 #[derive(Debug)]
 struct Source {
     resequencer: Resequencer,
-    /// Those that the resequencer knows.
+    /// The paths set in the resequencer.
     paths: Vec<IngressPath>,
 }
 
-/// All resequencers of an edge.
+/// All resequencers of an edge, by source.
 #[derive(Debug)]
 pub struct Reorderer {
     sources: BTreeMap<String, Source>,
-    /// Whose a tag is, and its path's place; paths that are not in use any more have none.
+    /// Source and path of each tag; tags of removed paths have no path.
     tags: BTreeMap<u16, (String, Option<PathId>)>,
 }
 
-/// What is done with the tags of a source: once a pair has had several paths its packets keep to the
-/// resequencer, since some may wait there when a path goes.
+/// Returns the action for a source's tags. Once a source has had several paths its packets always pass
+/// the resequencer, since some may still wait there when a path is removed.
 pub fn tag_action(reordering: Reordering, ingress: &Ingress, ordered_before: bool) -> TagAction {
     let order = match reordering {
         Reordering::Adaptive => ingress.paths.len() > 1 || ordered_before,
@@ -74,8 +74,7 @@ pub fn tag_action(reordering: Reordering, ingress: &Ingress, ordered_before: boo
     }
 }
 
-/// Whether they are the same paths, and about as quick; which of two like that is the quicker one is
-/// nothing.
+/// Returns true if these are the same paths with about the same latencies, in any order.
 fn alike(one: &[IngressPath], other: &[IngressPath]) -> bool {
     let near = |one: &IngressPath, other: &IngressPath| {
         one.tag == other.tag && one.latency().abs_diff(other.latency()) < MIN_LATENCY_CHANGE
@@ -92,8 +91,8 @@ impl Reorderer {
         }
     }
 
-    /// Goes by another table from now on. Tags that are no path's any more are still known, and
-    /// their packets put in order by their numbers alone.
+    /// Sets another table. Tags of removed paths stay valid; their packets are put in order by sequence
+    /// numbers alone.
     pub fn set(&mut self, now: Time, reordering: Reordering, table: &[Ingress]) {
         for (_, path) in self.tags.values_mut() {
             *path = None;
@@ -119,10 +118,10 @@ impl Reorderer {
                     },
                     paths: Vec::new(),
                 });
-            // A table that is new for another's sake changes nothing here.
+            // A table that is new because of another source changes nothing here.
             let changed = !alike(&source.paths, &ingress.paths);
-            // What is held against the next table is what the resequencer knows, or small steps
-            // would add up unseen.
+            // The next table is compared with what the resequencer was set to; otherwise small steps
+            // would add up unnoticed.
             if changed {
                 source.paths.clone_from(&ingress.paths);
             }
@@ -145,7 +144,7 @@ impl Reorderer {
         }
     }
 
-    /// Takes a frame and hands on what goes on now.
+    /// Takes a frame, and passes all that can be delivered now to `out`.
     pub fn handle(
         &mut self,
         now: Time,
@@ -173,7 +172,7 @@ impl Reorderer {
         source.drain(&mut out);
     }
 
-    /// Hands on what has waited long enough.
+    /// Delivers frames whose deadline has passed.
     pub fn handle_timeout(&mut self, now: Time, mut out: impl FnMut(Frame)) {
         for source in self.sources.values_mut() {
             if let Resequencer::Adaptive(streams) = &mut source.resequencer {
@@ -260,7 +259,7 @@ mod tests {
         told[0].paths.reverse();
         reorderer.set(Time::ZERO, Reordering::Adaptive, &told);
         assert_eq!(known(&reorderer), before);
-        // One that has become slower takes another.
+        // A path that has become slower changes its place.
         told[0].paths[1].latency_ms = Some(7.0);
         reorderer.set(Time::ZERO, Reordering::Adaptive, &told);
         assert_eq!(known(&reorderer).1, told[0].paths);

@@ -1,4 +1,4 @@
-//! An edge at work: the programs, the resequencer's thread, and what follows the controller.
+//! A running edge: the eBPF programs, the resequencer's thread, and the thread that follows the controller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -23,37 +23,37 @@ use crate::{Error, epoch, status};
 
 mod report;
 
-/// How soon a controller that does not answer is asked again.
+/// Delay before a failed request to the controller is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// How long tags are known that are no path's any more: packets may still come by them, and have
-/// waited in queues for as long as the controller keeps the tags' rules.
+/// Time for which the tags of removed paths stay valid: packets that waited in queues may arrive for as
+/// long as the controller keeps the tags' rules.
 const RETIRED_TAG_LIFETIME: Duration = Duration::from_secs(8);
 
-/// What an edge is told at its start.
+/// Options of an edge.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Its name, as the controller's configuration has it.
+    /// Name in the controller's configuration.
     pub name: String,
-    /// The devices that it joins.
+    /// Devices that the edge connects.
     pub devices: Devices,
-    /// Who says what its paths are.
+    /// Source of the paths.
     pub control: ControlSource,
-    /// How packets are put in order.
+    /// Method by which packets are put in order.
     pub reordering: Reordering,
-    /// Whether others are asked to number what has no numbers that an edge can read.
+    /// True if other edges are asked to add shims to packets without readable sequence numbers.
     pub shim: bool,
-    /// How its programs are put on the devices.
+    /// Method by which programs are attached.
     pub hook: Hook,
-    /// Where it answers.
+    /// Directory of the status socket.
     pub run_dir: PathBuf,
 }
 
-/// Who says what paths there are, and what each carries.
+/// Source of paths and shares.
 #[derive(Debug, Clone)]
 pub enum ControlSource {
-    /// A controller, of tags.
+    /// A controller: tagged paths.
     Controller(Endpoint),
-    /// A file, of pairs of addresses.
+    /// A file: layer-3 paths.
     File(PathBuf),
 }
 
@@ -66,7 +66,7 @@ impl std::fmt::Display for ControlSource {
     }
 }
 
-/// What the threads have in common.
+/// State shared by the threads.
 struct Edge {
     options: Options,
     datapath: Mutex<Datapath>,
@@ -77,15 +77,15 @@ struct Edge {
 #[derive(Default)]
 struct EdgeState {
     table: Option<Table>,
-    /// Why the controller has no table for us; none while it has.
+    /// Why no new table is followed, with a stable code.
     problem: Option<(&'static str, String)>,
-    /// Layer-3 paths that do not carry.
+    /// Layer-3 paths that are down.
     silent_paths: Vec<String>,
-    /// Where each path's packets go, of layer-3 paths.
+    /// Prefixes of each layer-3 path, by tag.
     path_addresses: BTreeMap<u16, String>,
-    /// Sources that had several paths at some time.
+    /// Sources that have had several paths, and are resequenced from then on.
     resequenced: BTreeSet<String>,
-    /// Tags that were paths', and until when they are known.
+    /// Tags of removed paths, and when they become invalid.
     retiring: BTreeMap<u16, Instant>,
 }
 
@@ -93,12 +93,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs until SIGTERM or SIGINT; `ready` is called once packets pass.
+/// Runs an edge until SIGTERM or SIGINT; calls `ready` once packets pass.
 pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
     let mut ends = SigSet::empty();
     ends.add(Signal::SIGTERM);
     ends.add(Signal::SIGINT);
-    // Before any thread is there, so that all have it so.
+    // Before any thread starts, so that all inherit it.
     ends.thread_block()
         .map_err(|errno| Error::system("blocking signals", errno.into()))?;
     let l3_paths = match &options.control {
@@ -135,7 +135,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
     });
     let resequencer = spawn("resequencer", || {
         let ended = driver.run();
-        // Whatever ended it, the edge is none without it.
+        // An edge cannot work without this thread: end the process.
         let _ = kill(getpid(), Signal::SIGTERM);
         ended
     })?;
@@ -155,7 +155,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         .map_err(|errno| Error::system("waiting for a signal", errno.into()))?;
     handle.end();
     let ended = resequencer.join();
-    // The other threads have it too, and end with the process alone.
+    // The other threads hold the datapath too, and run until the process exits.
     locked(&edge.datapath).detach();
     let _ = std::fs::remove_file(&socket);
     ended.unwrap_or(Ok(()))
@@ -169,17 +169,17 @@ fn spawn<T: Send + 'static>(
     thread.map_err(|source| Error::system("starting a thread", source))
 }
 
-/// Has the programs stay at work for ever.
+/// Renews the programs' lease for ever.
 fn renew(edge: &Edge) {
     loop {
         thread::sleep(LEASE_RENEWAL);
         if let Err(error) = locked(&edge.datapath).renew() {
-            tracing::warn!(%error, "the programs go by what they were told last");
+            tracing::warn!(%error, "the programs' settings were not renewed");
         }
     }
 }
 
-/// What layer-3 paths are called.
+/// Returns a name for each layer-3 path, by tag.
 fn path_addresses(l3_paths: &L3Paths) -> BTreeMap<u16, String> {
     let paths = l3_paths.edges.iter().flat_map(|edge| &edge.paths);
     paths
@@ -187,7 +187,7 @@ fn path_addresses(l3_paths: &L3Paths) -> BTreeMap<u16, String> {
         .collect()
 }
 
-/// Asks the controller for ever. While it does not answer, the last table holds.
+/// Follows the controller's tables for ever. While the controller does not answer, the last table holds.
 fn follow(edge: &Edge) {
     let mut revision = String::new();
     let options = &edge.options;
@@ -215,7 +215,7 @@ fn follow(edge: &Edge) {
         let failed = problem.is_some();
         edge.note(problem);
         if failed {
-            // A controller that comes back may have made another plan under the same name.
+            // A restarted controller may have given the same revision to another plan.
             revision.clear();
             thread::sleep(RETRY_INTERVAL);
         }
@@ -224,7 +224,7 @@ fn follow(edge: &Edge) {
 
 fn code(error: &controller::FetchError) -> &'static str {
     match error {
-        controller::FetchError::Unreachable { .. } => "controller-silent_paths",
+        controller::FetchError::Unreachable { .. } => "controller-silent",
         controller::FetchError::Unknown(_) => "edge-unknown",
         controller::FetchError::Unauthorized(..) => "key-refused",
         controller::FetchError::Unverified(_) | controller::FetchError::Refused { .. } => {
@@ -247,7 +247,7 @@ impl Edge {
         state.problem = problem;
     }
 
-    /// Follows what was planned for layer-3 paths, if it can.
+    /// Applies a plan for layer-3 paths; returns false if it was refused.
     fn apply_plan(&self, plan: Plan) -> bool {
         locked(&self.state).silent_paths = plan.silent_paths;
         let problem = self.apply(plan.table).err();
@@ -256,7 +256,7 @@ impl Edge {
         followed
     }
 
-    /// How many packets passed by each path that is in use.
+    /// Returns the packet counters of all paths in use.
     fn path_counts(&self) -> PathCounts {
         let state = locked(&self.state);
         let mut datapath = locked(&self.datapath);
@@ -274,8 +274,8 @@ impl Edge {
         }
     }
 
-    /// Follows a table: what may come is known before it can come, and known a while after it may. One
-    /// that is refused leaves the last one in effect.
+    /// Applies a table. Tags become valid before packets can arrive by them, and stay valid for a while
+    /// afterwards. If the table is refused, the last one stays in effect.
     fn apply(&self, table: Table) -> Result<(), Error> {
         let mut state = locked(&self.state);
         let mut datapath = locked(&self.datapath);
@@ -289,7 +289,7 @@ impl Edge {
             }
             keep
         });
-        // A file's paths stay paths, in use here or not.
+        // Layer-3 paths stay valid whether or not this edge uses them.
         if let ControlSource::Controller(_) = self.options.control {
             let before = state.table.iter();
             let before = before.flat_map(|table| ingress_tags(&table.ingress));
@@ -311,7 +311,7 @@ impl Edge {
         if let Err(error) = followed.and_then(|()| datapath.set_egress(&table.egress)) {
             if let Some(last) = &state.table {
                 self.driver.set_table(last.ingress.clone());
-                // What the kernel refuses of that too, the next table mends.
+                // If the kernel refuses this too, the next table repairs it.
                 let _ = datapath.set_egress(&last.egress);
             }
             return Err(error);
@@ -335,7 +335,7 @@ mod tests {
     use crate::shared::{MAX_HOSTS, SLOTS};
     use crate::table::{DeliveryOrder, Egress, IngressPath, Mac};
 
-    /// On no devices, with a resequencer that does not listen.
+    /// An edge on no devices, with a resequencer that does not run.
     fn edge(control: ControlSource) -> Edge {
         let devices = Devices {
             inside: "inside".to_owned(),

@@ -1,4 +1,4 @@
-//! What an edge says of itself, over a Unix socket: one JSON document a connection.
+//! Status of an edge, served over a Unix socket: one JSON document per connection.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -11,35 +11,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::Error;
 
-/// Changes when a field changes its meaning or goes; new fields may come at any time.
+/// Version of the format: incremented when a field is removed or changes its meaning, not when one is added.
 pub const VERSION: u32 = 1;
 
 const SOCKET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// All of it.
+/// Status of an edge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// [`VERSION`].
     pub version: u32,
-    /// The edge, by the controller's name.
+    /// The edge's name in the controller's configuration.
     pub name: String,
     /// The device towards the hosts.
     pub inside: String,
     /// The device towards the switch, or those towards routers.
     pub outside: String,
-    /// Where the controller is asked, or the file of layer-3 paths.
+    /// The controller's address, or the file of layer-3 paths.
     pub controller: String,
-    /// Of the controller's plans the one in effect; none before the first.
+    /// Generation of the plan in effect; none before the first.
     pub generation: Option<u64>,
-    /// How packets are put in order.
+    /// Method by which packets are put in order.
     pub reordering: String,
     /// Towards other edges.
     pub egress: Vec<EgressStatus>,
     /// From other edges.
     pub ingress: Vec<IngressStatus>,
-    /// How often each way through the programs was taken, by its name.
+    /// Packets by exit or event of the eBPF programs, by name (`bpf/reasons.h`).
     pub reasons: BTreeMap<String, u64>,
-    /// What is not as it should be.
+    /// Problems.
     pub health: Vec<Problem>,
 }
 
@@ -48,25 +48,25 @@ pub struct Status {
 pub struct EgressStatus {
     /// The other edge.
     pub target: String,
-    /// How many hosts are behind it.
+    /// Number of hosts behind it.
     pub hosts: usize,
-    /// Its paths, by tag.
+    /// Paths to it, by tag.
     pub paths: Vec<EgressPathStatus>,
 }
 
-/// A path from here.
+/// A path from this edge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EgressPathStatus {
     /// Its tag.
     pub tag: u16,
-    /// The addresses that it is between, of a layer-3 path.
+    /// Prefixes at both ends of a layer-3 path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<String>,
-    /// The part of the slots that are its.
+    /// Share of the slots.
     pub share: f64,
-    /// Packets sent by it.
+    /// Packets sent.
     pub tx_packets: u64,
-    /// Their bytes, whole frames.
+    /// Bytes of these packets, whole frames.
     pub tx_bytes: u64,
 }
 
@@ -75,69 +75,69 @@ pub struct EgressPathStatus {
 pub struct IngressStatus {
     /// The other edge.
     pub source: String,
-    /// Whether its TCP is put in order.
+    /// True if its TCP segments are put in order.
     pub in_order: bool,
-    /// Its paths, the quickest first.
+    /// Paths from it, by latency.
     pub paths: Vec<IngressPathStatus>,
-    /// What became of its TCP segments, and of its numbered packets.
+    /// Counters of the resequencer: TCP segments, and packets with a shim.
     pub segments: Segments,
 }
 
-/// A path to here.
+/// A path to this edge.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct IngressPathStatus {
     /// Its tag.
     pub tag: u16,
-    /// The addresses that it is between, of a layer-3 path.
+    /// Prefixes at both ends of a layer-3 path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub addresses: Option<String>,
-    /// One way, as the controller measured it; none if it has not.
+    /// One-way latency, if it was measured.
     pub latency_ms: Option<f64>,
-    /// Packets that came by it.
+    /// Packets received.
     pub rx_packets: u64,
-    /// Their bytes, whole frames.
+    /// Bytes of these packets, whole frames.
     pub rx_bytes: u64,
 }
 
-/// What a resequencer did, in segments and gaps.
+/// Counters of a resequencer, in segments and gaps.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Segments {
-    /// Connections that are followed.
+    /// Streams being tracked.
     pub streams: usize,
-    /// Segments that wait now.
+    /// Segments waiting now.
     pub waiting: usize,
-    /// Went on at once, in order.
+    /// Segments that arrived in order and did not wait.
     pub in_order: u64,
-    /// Waited, then went on in order.
+    /// Segments that waited and were then delivered in order.
     pub held: u64,
-    /// How long those waited on average.
+    /// Mean wait of these.
     pub held_mean_ms: f64,
-    /// The longest wait.
+    /// Longest wait.
     pub held_max_ms: f64,
-    /// Sent again: waited for no gap.
+    /// Retransmitted segments, which do not wait.
     pub retransmitted: u64,
-    /// Came after they had been given up.
+    /// Segments that arrived after their gap had been given up.
     pub late: u64,
-    /// Gaps given up because every path had passed them.
+    /// Gaps given up because every path had delivered something later.
     pub known_lost: u64,
     /// Gaps given up at their deadline.
     pub expired: u64,
-    /// Gaps given up because memory, or the paper's T, was short.
+    /// Gaps given up for want of memory, or by Algorithm 1's T.
     pub forced: u64,
-    /// Passed as they came, because there were too many connections.
+    /// Segments forwarded as they came because too many streams were tracked.
     pub crowded: u64,
 }
 
-/// Something that is not as it should be.
+/// A problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// Stable.
+    /// Stable identifier, for programs.
     pub code: String,
-    /// For people.
+    /// Explanation and remedy, for people.
     pub text: String,
 }
 
-/// Where edge `name` answers.
+/// Returns the path of the status socket of edge `name`.
 #[must_use]
 pub fn socket(run_dir: &Path, name: &str) -> PathBuf {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -148,10 +148,10 @@ pub fn socket(run_dir: &Path, name: &str) -> PathBuf {
     run_dir.join(format!("edge-{name}.sock"))
 }
 
-/// Asks a running edge.
+/// Queries a running edge.
 ///
 /// # Errors
-/// Nobody answers, or somebody else does.
+/// No edge answers, or the answer is not understood.
 pub fn ask(path: &Path) -> Result<Status, Error> {
     let unreachable = |source| Error::NoEdge {
         path: path.to_owned(),
@@ -169,8 +169,8 @@ pub fn ask(path: &Path) -> Result<Status, Error> {
     })
 }
 
-/// Listens at `path`, for its owner alone. What an edge that was killed has left there goes; one that
-/// still answers is an error.
+/// Listens at `path`, for its owner alone. The socket of a killed edge is replaced; one that still
+/// answers is an error.
 pub(crate) fn listen(path: &Path) -> Result<UnixListener, Error> {
     let failed = |source| Error::system(format!("listening at {}", path.display()), source);
     if UnixStream::connect(path).is_ok() {
@@ -190,7 +190,7 @@ pub(crate) fn listen(path: &Path) -> Result<UnixListener, Error> {
     Ok(listener)
 }
 
-/// Answers whoever connects, for ever.
+/// Serves the status for ever.
 pub(crate) fn serve(listener: &UnixListener, status: impl Fn() -> Status) {
     for stream in listener.incoming() {
         let answered = stream.and_then(|mut stream| {
@@ -199,7 +199,7 @@ pub(crate) fn serve(listener: &UnixListener, status: impl Fn() -> Status) {
             stream.write_all(&text)
         });
         if let Err(error) = answered {
-            tracing::debug!(%error, "whoever asked has gone");
+            tracing::debug!(%error, "a status client has gone");
         }
     }
 }

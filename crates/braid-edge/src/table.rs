@@ -1,4 +1,4 @@
-//! What the controller tells an edge (docs/fabric.md, `GET /v1/fabric/edges/NAME`), checked.
+//! The controller's table for an edge (docs/fabric.md, `/v1/fabric/edges/NAME`), validated.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use thiserror::Error;
 
 use crate::shared::{MAX_HOSTS, MAX_TARGETS, SLOTS};
 
-/// The version of the answer that is understood.
+/// Supported version of the format.
 const VERSION: u32 = 1;
-/// Tags that a path may have; 0 and 4095 are reserved, 1 is many switches' default VLAN.
+/// Valid path tags: 0 and 4095 are reserved, 1 is many switches' default VLAN.
 const TAGS: std::ops::RangeInclusive<u16> = 2..=4094;
 
-/// All that an edge has to do.
+/// All that an edge does.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Table {
     version: u32,
-    /// Names this table: the controller says nothing new while this is the current one.
+    /// Name of this table, by which the edge asks for the next one.
     #[serde(default)]
     pub revision: String,
-    /// Counts the controller's plans.
+    /// Number of the controller's plan.
     pub generation: u64,
     /// Towards other edges.
     pub egress: Vec<Egress>,
@@ -28,7 +28,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table that was not made by a controller.
+    /// Makes a table without a controller.
     pub(crate) fn own(generation: u64, egress: Vec<Egress>, ingress: Vec<Ingress>) -> Table {
         Table {
             version: VERSION,
@@ -40,58 +40,58 @@ impl Table {
     }
 }
 
-/// How packets to another edge are split.
+/// Split of packets to another edge.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Egress {
     /// The other edge.
     pub target: String,
-    /// The hosts behind it; none where paths are of layer 3.
+    /// The hosts behind it; empty for layer-3 paths.
     pub hosts: Vec<Mac>,
-    /// Tags, walked one by one.
+    /// Tags, used one after the other.
     pub slots: Vec<u16>,
-    /// Whether it takes numbers of ours off what has none that an edge can read.
+    /// True if the other edge removes shims.
     #[serde(default)]
     pub shim: bool,
-    /// bit/s that the lines of all its paths carry at the most, whoever else uses them; 0: not known.
+    /// Configured capacity of all its paths, whoever else uses them, in bit/s; 0 if unknown.
     #[serde(default)]
     pub max_rate_bit_s: u64,
 }
 
 impl Egress {
-    /// Whether what goes there may be numbered: by one path everything is in order as it is.
+    /// Returns true if packets get a shim. A single path needs none, since it keeps their order.
     pub(crate) fn uses_shim(&self) -> bool {
         self.shim && self.slots.iter().any(|tag| *tag != self.slots[0])
     }
 }
 
-/// What comes from another edge.
+/// Reception from another edge.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Ingress {
     /// The other edge.
     pub source: String,
-    /// What the controller would have done about order.
+    /// The controller's choice of delivery order.
     pub order: DeliveryOrder,
     /// \[mpsdn\] Algorithm 1's T.
     pub threshold_packets: usize,
     /// \[mpsdn\] Algorithm 1's S.
     pub size_packets: usize,
-    /// The quickest first.
+    /// Paths by latency.
     pub paths: Vec<IngressPath>,
-    /// Whether a path was taken out because nothing, or next to nothing, comes by it: what it has not
-    /// brought is not waited for.
+    /// True if a path was withdrawn because little or nothing arrives by it: packets missing from it
+    /// are not waited for.
     #[serde(default)]
     pub path_withdrawn: bool,
 }
 
-/// The controller's word on order.
+/// The controller's choice of delivery order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeliveryOrder {
-    /// One path.
+    /// One path: order is kept.
     Single,
-    /// Paths alike enough.
+    /// Paths of similar latency: packets are forwarded as they come.
     Plain,
-    /// To be put in order.
+    /// Packets are put in order.
     Resequence,
 }
 
@@ -100,12 +100,12 @@ pub enum DeliveryOrder {
 pub struct IngressPath {
     /// Its tag.
     pub tag: u16,
-    /// One way; not known of a path that was never measured.
+    /// One-way latency, if it was measured.
     pub latency_ms: Option<f64>,
 }
 
 impl IngressPath {
-    /// Its latency; none counts as no time at all.
+    /// Returns the one-way latency; 0 if unknown.
     #[must_use]
     pub fn latency(&self) -> Duration {
         let ms = self.latency_ms.filter(|ms| ms.is_finite() && *ms > 0.0);
@@ -113,7 +113,7 @@ impl IngressPath {
     }
 }
 
-/// A host's address.
+/// A MAC address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
@@ -134,26 +134,26 @@ impl<'de> Deserialize<'de> for Mac {
     }
 }
 
-/// A table that cannot be followed.
+/// Reason why a table is refused.
 #[derive(Debug, Error)]
 pub enum TableError {
-    /// Not the format.
+    /// Malformed JSON.
     #[error("not a table: {0}")]
     Format(#[from] serde_json::Error),
-    /// Another version's.
+    /// Unsupported version.
     #[error("its version is {0}, this edge knows {VERSION} (use the same version on both sides)")]
     Version(u32),
-    /// Something is more, or other, than it may be.
+    /// A value or a size is out of range.
     #[error("{0}")]
     Content(String),
 }
 
 impl Table {
-    /// Reads and checks a table.
+    /// Parses and validates a table.
     ///
     /// # Errors
-    /// Another format or version, slots of another number, tags that cannot be, too many edges or
-    /// hosts.
+    /// The format or version is another, the number of slots is wrong, a tag is invalid, or there are
+    /// too many edges or hosts.
     pub fn read(json: &[u8]) -> Result<Table, TableError> {
         let table: Table = serde_json::from_slice(json)?;
         if table.version != VERSION {

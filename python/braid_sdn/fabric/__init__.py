@@ -1,1 +1,1 @@
-"""The fabric controller: knows the network, chooses paths, and keeps the switches' rules as they should be."""
+"""The fabric controller: discovers the network, chooses paths, and maintains the switches' rules."""

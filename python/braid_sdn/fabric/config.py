@@ -1,4 +1,4 @@
-"""The configuration file of a fabric: TOML, all of it optional, unknown keys and bad values refused together.
+"""The configuration file of a fabric: TOML, all keys optional; unknown keys and bad values are reported together.
 
 [[switch]]
 id = "0000000000000001"
@@ -33,20 +33,20 @@ from braid_sdn.openflow.tls import TlsFiles
 _RATE = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
 _TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
-#: Bytes of a key that is made where none is given.
+#: Bytes of a generated key.
 KEY_BYTES = 32
 
 
 class ConfigError(Exception):
-    """What is wrong with a configuration, one line each, with the place."""
+    """The errors of a configuration, one line each, with their position."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration as it takes effect."""
+    """A configuration with defaults filled in."""
 
     settings: Settings
-    #: Where switches connect.
+    #: Address on which switches connect.
     host: str = "127.0.0.1"
     port: int = 6653
     tls: TlsFiles | None = None
@@ -54,12 +54,12 @@ class Config:
 
 @dataclass
 class _Reader:
-    """Takes a table apart and keeps what is wrong with it."""
+    """Reads tables and collects errors."""
 
     wrong: list[str] = field(default_factory=list)
 
     def table(self, table: Any, where: str, **known: type) -> dict[str, Any]:
-        """Return the keys that are known and of the right type."""
+        """Return the keys that are known and have the right type."""
         if not isinstance(table, dict):
             self.wrong.append(f"{where or 'the file'}: must be a table")
             return {}
@@ -77,7 +77,7 @@ class _Reader:
         return good
 
     def need(self, table: dict[str, Any], where: str, *keys: str) -> bool:
-        """Whether all of these keys are there."""
+        """Return true if all of these keys are present."""
         missing = [key for key in keys if key not in table]
         self.wrong += [f"{where}.{key}: is missing" for key in missing]
         return not missing
@@ -121,7 +121,7 @@ def read(path: Path | None) -> Config:
 def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
     top = reader.table(table, "", listen=str, key_file=str, switch=list, link=list, edge=list, paths=dict, tls=dict)
     settings = Settings(
-        # A controller that starts anew must not believe its predecessor's frames, but need not either.
+        # A restarted controller need not accept its predecessor's frames.
         key=_key(reader, "", top["key_file"], folder) if "key_file" in top else secrets.token_bytes(KEY_BYTES),
         names=_switches(reader, top.get("switch", [])),
         edges=_edges(reader, top.get("edge", []), folder),
@@ -182,7 +182,7 @@ def _edges(reader: _Reader, tables: list[Any], folder: Path) -> tuple[EdgeSettin
         if any(other.name == found["name"] for other in edges):
             reader.wrong.append(f"{where}.name: {found['name']!r} is given twice")
         key = _key(reader, f"{where}.", found["key_file"], folder) if "key_file" in found else None
-        # Who has an edge's key speaks for it.
+        # Whoever has an edge's key can act as that edge.
         owner = next((other.name for other in edges if key and other.key == key), None)
         if owner is not None:
             text = f"{found['name']!r} has the key of {owner!r}; each edge needs one of its own"

@@ -1,7 +1,7 @@
-"""The fabric controller itself, without sockets or clock: what switches say goes in, what to tell them comes out.
+"""The fabric controller, sans-IO: switches' messages go in, messages to switches come out.
 
-Events change what is known (`topology`, `hosts`, `traffic`, `watch`), `damp` says when that is worth a new plan,
-`planner` makes it, `rules` writes it as rules, and `change` brings them to the switches. Times are seconds of a
+Events update the view of the network (`topology`, `hosts`, `traffic`, `path_monitor`). `throttle` decides when to
+make a new plan, `planner` makes it, `rules` compiles it, and `updater` installs the rules. Times are seconds of a
 monotonic clock.
 """
 
@@ -49,23 +49,23 @@ from braid_sdn.openflow.messages import (
     ToSwitch,
 )
 
-#: The first plan waits until nothing new was found for this long, seconds, but not for longer than MAX_FIRST_PLAN_DELAY.
+#: The first plan waits until nothing new was found for this long, seconds, but at most MAX_FIRST_PLAN_DELAY.
 SETTLE_TIME = 1.0
 MAX_FIRST_PLAN_DELAY = 30.0
-#: Seconds that it waits for switches that others' rules lead to: Open vSwitch tries to connect every 8 s at least. A
-#: plan without them would take away the rules by which their hosts are reached.
+#: Seconds for which it waits for switches that other switches' rules lead to: Open vSwitch tries to connect at least
+#: every 8 s. A plan without them would delete the rules by which their hosts are reached.
 RECONNECT_TIME = 10.0
 
 
 class Controller:
-    """Keeps one fabric."""
+    """Controls one fabric."""
 
     def __init__(
         self, settings: Settings, stopwatch: Callable[[], float] = time.perf_counter, *, nonce: int = 0
     ) -> None:
-        """Nothing is known yet. `stopwatch` only measures how long planning takes; `nonce` tells instances apart."""
+        """Create it without switches. `stopwatch` only measures planning; `nonce` tells instances apart."""
         self.settings = settings
-        #: Tells this controller's tables from those of one before it.
+        #: Tells this controller's tables from those of its predecessors.
         self.nonce = nonce
         self.topology = Topology(names=dict(settings.names))
         self.hosts = Hosts()
@@ -77,7 +77,7 @@ class Controller:
         self.edges: tuple[Edge, ...] = ()
         self.distributor = Distributor()
         self.poller = CounterPoller(self.path_monitor, self.distributor)
-        #: Seconds that each plan took to make; the last ones.
+        #: Seconds that each of the last plans took.
         self.planning: list[float] = []
         #: When the first switch connected.
         self.first_switch: float | None = None
@@ -87,7 +87,7 @@ class Controller:
         self._throttle = Throttle()
         self._stopwatch = stopwatch
         self._planned = False
-        #: Ports that led to other switches for the controller before this one, until the first plan.
+        #: Ports that were links for the previous controller, until the first plan.
         self._expected_links: set[PortId] = set()
         self._count_at: float | None = None
         self._nonce = 0
@@ -96,13 +96,13 @@ class Controller:
 
     @property
     def tables(self) -> Tables:
-        """What edges are told to do."""
+        """The edges' tables."""
         return self.distributor.tables
 
-    # What happens.
+    # Events.
 
     def handle_switch(self, now: float, hello: Hello) -> None:
-        """A switch connected and introduced itself."""
+        """Take in a switch that has connected."""
         dpid = hello.dpid
         if self.first_switch is None:
             self.first_switch, self._count_at = now, now + COUNTER_PERIOD
@@ -119,14 +119,14 @@ class Controller:
         self._throttle.improvement(now)
 
     def handle_gone(self, now: float, dpid: int) -> None:
-        """A switch's connection ended."""
+        """Take in that a switch's connection ended."""
         self.topology.handle_gone(now, dpid)
         self.updater.handle_gone(now, dpid)
         self.audit.forget(dpid)
         self._schedule.remove_switch(dpid)
 
     def handle(self, now: float, dpid: int, message: FromSwitch) -> None:
-        """A switch said something."""
+        """Take in a switch's message."""
         if dpid not in self.topology.switches:
             return
         match message:
@@ -150,7 +150,7 @@ class Controller:
         self._advance(now)
 
     def handle_timeout(self, now: float) -> None:
-        """Do what is due; early and late calls are harmless."""
+        """Do all that is due; early and late calls are harmless."""
         self._discover(now)
         if self.topology.expire(now):
             self._throttle.failure(now)
@@ -177,7 +177,10 @@ class Controller:
         self._advance(now)
 
     def handle_edge(self, now: float, edge: str, *, current: bool) -> bool:
-        """An edge asks for its next table; whether it follows the current one. Return whether there is more."""
+        """Take in an edge's request for its next table; `current` if it follows the present one.
+
+        Returns true if that made a new table.
+        """
         generation = self.tables.generation
         self.distributor.handle_request(now, edge, current=current)
         if current:
@@ -186,7 +189,7 @@ class Controller:
         return self.tables.generation != generation
 
     def handle_shim(self, edge: str, *, wanted: bool) -> bool:
-        """An edge tells whether it takes numbers off that other edges put on; whether that is news."""
+        """Take in an edge's wish for shims; return true if it changed."""
         known = any(each.name == edge for each in self.settings.edges)
         if not known or wanted == (edge in self.distributor.shims):
             return False
@@ -194,7 +197,7 @@ class Controller:
         return True
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
-        """Return what to send, and to whom, in this order."""
+        """Return messages to send with their switches, in this order."""
         out, self._out = self._out + self.updater.poll_messages(), []
         return out
 
@@ -215,7 +218,7 @@ class Controller:
         )
         return min((at for at in every if at is not None), default=None)
 
-    # Events, one by one.
+    # Handlers of single events.
 
     def _tell(self, dpid: int, message: ToSwitch) -> None:
         self._out.append((dpid, message))
@@ -251,7 +254,7 @@ class Controller:
             self._throttle.improvement(now)
 
     def _inhabited(self) -> set[PortId]:
-        """Return the ports at which hosts were seen, or at which edges are."""
+        """Return the ports of hosts and edges."""
         return self.hosts.ports() | {edge.port for edge in self.edges}
 
     def _from_host(self, now: float, arrived: PortId, frame: bytes) -> None:
@@ -310,7 +313,7 @@ class Controller:
             self.updater.handle_refused(now, dpid, message.rule)
             self._throttle.failure(now)
 
-    # What is due.
+    # Timers.
 
     def _discover(self, now: float) -> None:
         self.topology.interval = self._schedule.interval
@@ -339,7 +342,7 @@ class Controller:
                 self._send_probe(now, Kind.EDGE, ports[name])
 
     def _ask_links(self, now: float, tag: int) -> None:
-        """Ask every link of a path that died whether it works."""
+        """Check every link of a dead path."""
         for pair in self.tables.pairs.values():
             for path in pair.paths:
                 if path.tag == tag:
@@ -348,8 +351,8 @@ class Controller:
                         self.topology.check_link(now, step)
 
     def _count(self, now: float) -> None:
-        """Work out what the last period's counters say, and ask for the next ones."""
-        # In a large network the answers alone would keep the controller busy.
+        """Evaluate the last period's counters, and request the next ones."""
+        # In a large network the replies alone would keep the controller busy.
         self._count_at = now + max(COUNTER_PERIOD, len(self.topology.switches) / 100)
         self.traffic.observe(now, self.topology.links())
         for dpid in self.topology.switches:
@@ -367,14 +370,14 @@ class Controller:
         return now >= self._first_plan(self.first_switch)
 
     def _first_plan(self, began: float) -> float:
-        """Return when the first plan may be made if nothing new is found until then."""
+        """Return the time of the first plan if nothing new is found until then."""
         at = self.topology.changed + SETTLE_TIME
         if self._is_incomplete():
             at = max(at, began + RECONNECT_TIME)
         return min(at, began + MAX_FIRST_PLAN_DELAY)
 
     def _is_incomplete(self) -> bool:
-        """Return true while a switch has not listed its rules, or a link of the controller before is not heard."""
+        """Return true while a switch has not listed its rules, or a link of the previous controller is missing."""
         switches = self.topology.switches
         return any(dpid not in self.updater.installed for dpid in switches) or any(
             port.switch in switches and port.port in switches[port.switch].up() and not self.topology.is_heard(port)
@@ -385,7 +388,8 @@ class Controller:
 
     def _make_plan(self, now: float) -> None:
         began = self._stopwatch()
-        self.edges = network_state.resolve(self.settings, self.topology, self.traffic)
+        self.edges = network_state.resolve_edges(self.settings, self.topology)
+        self.traffic.configured |= network_state.configured_capacities(self.settings, self.topology)
         self.graph = self.traffic.graph(now, self.topology)
         self.plan = planner.make(self.plan, network_state.collect(now, self))
         switches = list(self.topology.switches)
@@ -398,16 +402,16 @@ class Controller:
         self._throttle.plan_made(now, took)
 
     def _advance(self, now: float) -> None:
-        """Follow up on a change that has come far enough."""
+        """Advance what depends on the updater's step: edges' tables, and held ARP requests."""
         self._distribute(now)
-        # What was told before a change that has begun since is none of its business.
+        # Tables that were distributed before the present update began do not concern it.
         if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:
             self.updater.announced(now, affected)
         if self.updater.step in (Step.IDLE, Step.DRAIN) and not self._throttle.urgent:
             self._out += self._arp_proxy.release(self.plan)
 
     def _distribute(self, now: float) -> None:
-        """Once all new tags' rules are in place edges may use them, and probes follow."""
+        """Distribute tables and probe the new paths once all new tags' rules are in place."""
         if not self.updater.poll_announce():
             return
         self.distributor.handle_plan(now, self.plan.pairs)
@@ -417,6 +421,6 @@ class Controller:
             for path, chosen in zip(pair.paths, pair.selection.paths, strict=True)
         ]
         probed = {edge.name for edge in self.settings.edges if edge.probe}
-        # What waits in queues is on its way for longer than the latencies say.
+        # Packets in queues travel longer than the latencies say.
         self.updater.drain = self.settings.drain + self.path_monitor.longest()
         self.path_monitor.set_targets(now, followed, [edge for edge in self.edges if edge.name in probed])

@@ -1,4 +1,4 @@
-"""What decisions are made from: a picture of the network at one moment, as plain data.
+"""The network as a graph at one moment, as plain data.
 
 Rates are in bit/s, latencies in seconds, one way. A switch is its datapath id.
 """
@@ -28,18 +28,18 @@ class Arc:
 
     source: PortId
     target: PortId
-    #: What it can carry, bit/s.
+    #: Capacity, bit/s.
     capacity: float
-    #: What others than the paths of this controller send over it, bit/s.
+    #: Load by other traffic than this controller's paths, bit/s.
     used: float = 0.0
-    #: Seconds, one way; 0 while nothing was measured.
+    #: Seconds, one way; 0 if not measured.
     latency: float = 0.0
-    #: What the configuration says that it carries, bit/s; infinite where it says nothing.
+    #: Configured capacity, bit/s; infinite if not configured.
     promised: float = math.inf
 
     @property
     def free(self) -> float:
-        """What is left of it, bit/s; never below 0."""
+        """Free capacity, bit/s; at least 0."""
         return max(0.0, self.capacity - self.used)
 
     def __str__(self) -> str:
@@ -48,14 +48,14 @@ class Arc:
 
 @dataclass(frozen=True)
 class Graph:
-    """The network as it is known: switches, and links that work in both directions."""
+    """The known network: switches, and links that work in both directions."""
 
     switches: frozenset[int]
     arcs: tuple[Arc, ...]
 
     @classmethod
     def of(cls, arcs: Iterable[Arc], switches: Iterable[int] = ()) -> Graph:
-        """Make a graph from its arcs and, beside their ends, lone switches."""
+        """Make a graph from its arcs and from switches without links."""
         kept = tuple(sorted(arcs, key=lambda arc: (arc.source, arc.target)))
         ends = {end.switch for arc in kept for end in (arc.source, arc.target)}
         return cls(frozenset(ends | set(switches)), kept)
@@ -79,15 +79,15 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A way from one switch to another, and what it may carry of one pair's traffic."""
+    """A path from one switch to another, and its part of one pair's traffic."""
 
     arcs: tuple[Arc, ...]
-    #: bit/s: at most what is free on each of its arcs.
+    #: bit/s; at most the free capacity of each arc.
     capacity: float
 
     @property
     def ceiling(self) -> float:
-        """bit/s that it carries at the most, whoever else uses it; infinite where no arc's limit is configured."""
+        """Configured capacity, bit/s, whoever else uses it; infinite if none is configured."""
         return min(arc.promised for arc in self.arcs)
 
     @property
@@ -97,22 +97,22 @@ class Path:
 
     @property
     def switches(self) -> tuple[int, ...]:
-        """Every switch on the way, both ends included."""
+        """All switches of the path, both ends included."""
         return (self.arcs[0].source.switch, *(arc.target.switch for arc in self.arcs))
 
     @property
     def hops(self) -> tuple[tuple[PortId, PortId], ...]:
-        """The way as ports, without figures: two paths with the same hops are the same way."""
+        """The path as ports: paths with the same hops are the same path."""
         return tuple((arc.source, arc.target) for arc in self.arcs)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as it should be, by name. The rest goes on."""
+    """A problem. The rest of the network works on."""
 
-    #: Stable, for programs: `one-way-link`, `loop`, ….
+    #: Stable identifier, for programs: `one-way-link`, `loop`, ….
     code: str
-    #: What it is about: a link, a switch, an edge.
+    #: The link, switch or edge concerned.
     subject: str
-    #: For people: what it means, and what to do.
+    #: Meaning and remedy, for people.
     text: str

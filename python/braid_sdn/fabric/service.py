@@ -1,4 +1,4 @@
-"""The running controller: sockets and clock around `Controller`, and the local API beside it."""
+"""The running controller: sockets and clock around `Controller`, and its API."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from braid_sdn.service_manager import tell_service_manager
 
 
 class Service:
-    """Hands what switches say to the controller, and what it wants to the switches."""
+    """Passes messages between switches and the controller."""
 
     def __init__(self, config: Config) -> None:
-        """Nothing is listened on yet; see `run`."""
+        """Create it; `run` opens its sockets."""
         self.config = config
         self.controller = Controller(config.settings, nonce=secrets.randbits(64))
         self.server = Server(self)
@@ -49,7 +49,7 @@ class Service:
             await self._api.close()
 
     def stop(self) -> None:
-        """Let nothing happen any more."""
+        """Send nothing any more, and stop the timer."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -59,32 +59,32 @@ class Service:
             await asyncio.sleep(IDLE_TIMEOUT / 3)
             self.server.expire(self._loop.time())
 
-    # What switches do.
+    # Events of switches.
 
     def connected(self, now: float, hello: Hello) -> None:
-        """A switch introduced itself."""
+        """Handle a switch that has completed the handshake."""
         self.controller.handle_switch(now, hello)
         self._pump_soon()
 
     def disconnected(self, now: float, dpid: int) -> None:
-        """Its connection ended."""
+        """Handle the end of a switch's connection."""
         self.controller.handle_gone(now, dpid)
         self._pump_soon()
 
     def message(self, now: float, dpid: int, message: FromSwitch) -> None:
-        """It said something."""
+        """Handle a switch's message."""
         self.controller.handle(now, dpid, message)
         self._pump_soon()
 
     def rejected(self, now: float, address: str, code: str, text: str) -> None:
-        """Somebody connected whom we cannot serve."""
-        # The port is another at each try.
+        """Report a switch that cannot be served."""
+        # Its port changes with each attempt.
         self.controller.problems.report(now, Problem(code, f"switch at {address.rpartition(':')[0]}", text))
 
     # Time.
 
     def _pump_soon(self) -> None:
-        """Send what is to be sent, once for all that happens in this turn of the loop."""
+        """Send pending messages, once for all events in this turn of the loop."""
         if not self._pumping:
             self._pumping = True
             self._loop.call_soon(self._pump)

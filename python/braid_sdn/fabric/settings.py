@@ -1,4 +1,4 @@
-"""What the operator says about the network; all of it may be left out."""
+"""The operator's settings; all are optional."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from braid_sdn.fabric.switches.updater import DRAIN
 
 @dataclass(frozen=True, slots=True)
 class EdgeSettings:
-    """Where an edge is."""
+    """Location and key of an edge."""
 
     name: str
     #: A switch's name or datapath id in hex.
     switch: str
     #: The port's name or number there.
     port: str
-    #: Whether it sends our probes back; one that should and does not gets no tagged paths.
+    #: True if it returns our probes; an edge that should and does not gets no tagged paths.
     probe: bool = True
-    #: What it shows when it asks over TCP; without one it can ask on the controller's machine alone.
+    #: Key for requests over TCP; without one the edge must use the Unix socket.
     key: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """What a link between two switches can carry, each way."""
+    """Capacity of a link between two switches, each way."""
 
     between: tuple[str, str]
     #: bit/s.
@@ -34,7 +34,7 @@ class LinkSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the controller of one fabric behaves."""
+    """Settings of a fabric's controller."""
 
     #: Authenticates our probes: 16 bytes or more, the same for controllers that share a fabric.
     key: bytes
@@ -43,5 +43,5 @@ class Settings:
     edges: tuple[EdgeSettings, ...] = ()
     links: tuple[LinkSettings, ...] = ()
     limits: Thresholds = field(default_factory=Thresholds)
-    #: Seconds that packets under way get when paths change.
+    #: Seconds for packets in flight to arrive when paths change.
     drain: float = DRAIN

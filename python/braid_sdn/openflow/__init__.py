@@ -1,1 +1,1 @@
-"""OpenFlow 1.3: plain messages, their bytes (by os-ken), and the server that switches connect to."""
+"""OpenFlow 1.3: plain messages, their encoding (by os-ken), and the server for switches."""

@@ -1,4 +1,4 @@
-"""Rules as OpenFlow 1.3 has them, both ways. Bytes are os-ken's business; meaning is ours."""
+"""Converts rules between our types and os-ken's OpenFlow 1.3 messages."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from os_ken.ofproto.ofproto_protocol import ProtocolDesc  # type: ignore[import-
 
 from braid_sdn.openflow.messages import TAGGED, UNTAGGED, Action, Match, Output, PopTag, PushTag, Rule
 
-#: What os-ken's messages are made for: OpenFlow 1.3.
+#: The protocol version of os-ken's messages: OpenFlow 1.3.
 DIALECT = ProtocolDesc(version=of.OFP_VERSION)
 
 _PRESENT = of.OFPVID_PRESENT
 _CVLAN = 0x8100
 
-#: Match fields whose values are the same on both sides.
+#: Match fields with the same values in both types.
 _PLAIN = ("in_port", "eth_type", "eth_src", "ip_proto", "icmpv6_type")
 
 
 class UnknownRuleError(Exception):
-    """A rule uses something that Braid never does."""
+    """A rule uses a feature that Braid never does."""
 
 
 def match_out(match: Match) -> Any:
-    """Return a match as os-ken has it."""
+    """Convert a match to os-ken's type."""
     fields: dict[str, Any] = {name: getattr(match, name) for name in _PLAIN if getattr(match, name) is not None}
     if match.eth_dst is not None:
         fields["eth_dst"] = match.eth_dst if match.eth_dst_mask is None else (match.eth_dst, match.eth_dst_mask)
@@ -40,7 +40,7 @@ def match_out(match: Match) -> Any:
 
 
 def match_in(match: Any) -> Match:
-    """Return a match that a switch told of; raises UnknownRuleError."""
+    """Convert a switch's match to our type; raises UnknownRuleError."""
     fields: dict[str, Any] = {}
     for name, value in match.items():
         if name in _PLAIN:
@@ -57,7 +57,7 @@ def match_in(match: Any) -> Match:
 
 
 def actions_out(actions: Iterable[Action]) -> list[Any]:
-    """Return actions as os-ken has them."""
+    """Convert actions to os-ken's types."""
     made: list[Any] = []
     for action in actions:
         match action:
@@ -72,7 +72,7 @@ def actions_out(actions: Iterable[Action]) -> list[Any]:
 
 
 def actions_in(actions: Iterable[Any]) -> tuple[Action, ...]:
-    """Return actions that somebody told of; raises UnknownRuleError."""
+    """Convert a switch's actions to our types; raises UnknownRuleError."""
     made: list[Action] = []
     pushed = False
     for action in actions:
@@ -91,7 +91,7 @@ def actions_in(actions: Iterable[Any]) -> tuple[Action, ...]:
 
 
 def instructions_out(rule: Rule) -> list[Any]:
-    """Return what a rule does as os-ken has it."""
+    """Convert a rule's actions and goto to os-ken's instructions."""
     made = []
     if rule.actions:
         made.append(parser.OFPInstructionActions(of.OFPIT_APPLY_ACTIONS, actions_out(rule.actions)))
@@ -101,10 +101,10 @@ def instructions_out(rule: Rule) -> list[Any]:
 
 
 def rule_in(told: Any) -> Rule:
-    """Return the rule of a flow-mod or of one entry of flow statistics.
+    """Return the rule of a flow-mod or of an entry of flow statistics.
 
-    A rule that uses what Braid never does comes without actions, but with the right key where that is possible, so
-    that it is seen to be wrong; raises UnknownRuleError where even its match is of that kind.
+    A rule with unknown instructions is returned without the unknown actions and with cookie 0, so that it is seen to
+    be wrong; raises UnknownRuleError if its match is unknown.
     """
     actions: tuple[Action, ...] = ()
     goto = None

@@ -1,14 +1,14 @@
-"""What a controller and a switch say to one another, as plain data: the part of OpenFlow 1.3 that Braid uses."""
+"""Messages between controller and switch as plain data: the part of OpenFlow 1.3 that Braid uses."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
 
-#: MAC addresses are texts such as `02:00:00:00:00:01`.
+#: A MAC address as text, such as `02:00:00:00:00:01`.
 Mac = str
 
-#: The highest number that a port may have; above it are Reserved ones and the switch's own device.
+#: The highest port number; above it are Reserved ones and the switch's own device.
 LAST_PORT = 0xFFFFFF00
 
 #: VLAN criteria of a match beside a VID.
@@ -17,9 +17,9 @@ TAGGED = -2
 
 
 class Reserved(IntEnum):
-    """Ports that are none: OpenFlow 1.3 §A.2.1."""
+    """Reserved port numbers: OpenFlow 1.3 §A.2.1."""
 
-    #: Where the packet came in.
+    #: The port at which the packet arrived.
     IN_PORT = 0xFFFFFFF8
     #: Through the switch's own tables; packet-out only.
     TABLE = 0xFFFFFFF9
@@ -29,13 +29,13 @@ class Reserved(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which packets a rule is for; None is any."""
+    """The packets that a rule matches; None is any."""
 
     in_port: int | None = None
     eth_type: int | None = None
     eth_src: Mac | None = None
     eth_dst: Mac | None = None
-    #: Bits of `eth_dst` that count; None is all of them.
+    #: Mask of `eth_dst`; None is all bits.
     eth_dst_mask: Mac | None = None
     #: A VID, UNTAGGED, TAGGED (any VID), or None.
     vlan: int | None = None
@@ -45,7 +45,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Send the packet, as it is by now, out of a port; never back to where it came in."""
+    """Send the packet in its present form out of a port; never out of the port at which it arrived."""
 
     port: int
 
@@ -59,7 +59,7 @@ class PushTag:
 
 @dataclass(frozen=True, slots=True)
 class PopTag:
-    """Take the outer 802.1Q header off."""
+    """Remove the outer 802.1Q header."""
 
 
 Action = Output | PushTag | PopTag
@@ -67,7 +67,7 @@ Action = Output | PushTag | PopTag
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A flow rule; what it is for is in its cookie. Actions are applied in order, then `goto` is followed."""
+    """A flow rule; its purpose is in its cookie. Actions are applied in order, then `goto` is followed."""
 
     table: int
     priority: int
@@ -75,12 +75,12 @@ class Rule:
     actions: tuple[Action, ...] = ()
     goto: int | None = None
     cookie: int = 0
-    #: Seconds until the switch forgets it; 0 is never.
+    #: Hard timeout, seconds; 0 is none.
     lease: int = 0
 
     @property
     def key(self) -> RuleKey:
-        """What tells rules of a switch apart: a second one with the same key replaces the first."""
+        """Identity of a rule at a switch: a second one with the same key replaces the first."""
         return (self.table, self.priority, self.match)
 
 
@@ -99,14 +99,14 @@ class AddRule:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRule:
-    """Delete the rule with this key, if it is there."""
+    """Delete the rule with this key, if it exists."""
 
     key: RuleKey
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Answered when all before it is done."""
+    """Answered when all earlier messages are done."""
 
     token: int
 
@@ -147,14 +147,14 @@ ToSwitch = AddRule | DeleteRule | Barrier | PacketOut | Echo | PortStatsRequest 
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A port as the switch describes it."""
+    """A port, by the switch's description."""
 
     number: int
     name: str
     mac: Mac
-    #: Whether it is enabled and has a carrier.
+    #: True if it is enabled and has a carrier.
     up: bool
-    #: bit/s; 0 where the switch does not know.
+    #: bit/s; 0 if unknown.
     speed: float = 0.0
 
 
@@ -183,13 +183,14 @@ class EchoReply:
 
 @dataclass(frozen=True, slots=True)
 class PortCounters:
-    """A port's counters since it exists."""
+    """A port's counters since its creation."""
 
     port: int
     rx_bytes: int
     tx_bytes: int
     dropped: int
-    #: Seconds since the port exists, by the switch's clock; two of them give the time between two answers.
+    #: Seconds since the port's creation, by the switch's clock; the difference of two is the time between two
+    #: replies.
     age: float
 
 
@@ -202,7 +203,7 @@ class PortStatsReply:
 
 @dataclass(frozen=True, slots=True)
 class FlowStats:
-    """A rule that a switch has, and what it counted."""
+    """A rule of a switch, and its counters."""
 
     rule: Rule
     packets: int
@@ -213,7 +214,7 @@ class FlowStats:
 
 @dataclass(frozen=True, slots=True)
 class FlowStatsReply:
-    """The rules of the table that was asked for; `table` None means all."""
+    """The rules of the requested table; `table` None means all."""
 
     rules: tuple[FlowStats, ...]
     table: int | None = None
@@ -221,18 +222,18 @@ class FlowStatsReply:
 
 @dataclass(frozen=True, slots=True)
 class BarrierReply:
-    """All before this barrier is done."""
+    """All messages before this barrier are done."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A switch did not do what it was told."""
+    """A switch refused a message."""
 
-    #: `table-full`, or the switch's own words.
+    #: `table-full`, or the switch's error.
     reason: str
-    #: The rule that it was about, where the switch said so.
+    #: The rule concerned, if known.
     rule: Rule | None = None
 
 
@@ -241,9 +242,9 @@ FromSwitch = PortStatus | PacketIn | EchoReply | PortStatsReply | FlowStatsReply
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A switch that has introduced itself."""
+    """A switch that has completed the handshake."""
 
     dpid: int
     ports: tuple[Port, ...]
-    #: Where its connection comes from, for people.
+    #: Address of its connection, for people.
     address: str = ""

@@ -1,8 +1,8 @@
-"""Where switches connect: an asyncio server that speaks OpenFlow 1.3, over TCP or TLS.
+"""An asyncio server for switches: OpenFlow 1.3 over TCP or TLS.
 
-Not os-ken's own server: its threads of one connection wait for one another when a switch leaves (`hub.kill` does
-nothing with native threads), so that its end is never told; its eventlet is at the end of its life. Here one loop
-serves all, and each message bears the time at which its bytes arrived.
+We do not use os-ken's own server: the threads of a connection wait for one another when a switch leaves (`hub.kill`
+does nothing with native threads), so that its end is never reported; and its eventlet is at the end of its life. Here
+one loop serves all connections, and each message bears the time at which its bytes arrived.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ from braid_sdn.openflow.flows import DIALECT
 from braid_sdn.openflow.messages import FromSwitch, Hello, ToSwitch
 from braid_sdn.openflow.wire import HEADER, VERSION, Session, parse, port_in
 
-#: Seconds that a switch has to introduce itself.
+#: Seconds for a switch's handshake.
 HANDSHAKE_TIMEOUT = 10.0
-#: Seconds of silence after which a connection is given up; echoes keep a living one busy.
+#: Seconds of silence after which a connection is closed; echoes keep a live one busy.
 IDLE_TIMEOUT = 15.0
 
 
-#: Connections that have not introduced themselves; beyond this the oldest of them gives way.
+#: Connections in the handshake; beyond this the oldest is closed.
 MAX_HANDSHAKES = 256
-#: Ports that a switch may have: a description of more is no switch's.
+#: Ports of a switch; a description of more is malformed.
 MAX_PORTS = 4096
-#: Bytes that may wait to be sent to a switch; one that does not read them is cut off.
+#: Bytes queued for a switch; one that does not read them is disconnected.
 MAX_UNSENT_BYTES = 64 << 20
 
-#: Bytes; nothing that a switch says before it tells its id is longer.
+#: Bytes; no message before a switch's features is longer.
 MAX_HANDSHAKE_MESSAGE = 1024
 
 
 class Listener(Protocol):
-    """Who is told what switches do. Times are the loop's, seconds."""
+    """Receiver of switches' events. Times are the loop's, seconds."""
 
     def connected(self, now: float, hello: Hello) -> None:
-        """A switch introduced itself."""
+        """A switch completed the handshake."""
 
     def disconnected(self, now: float, dpid: int) -> None:
-        """Its connection ended."""
+        """A switch's connection ended."""
 
     def message(self, now: float, dpid: int, message: FromSwitch) -> None:
-        """It said something."""
+        """A switch sent a message."""
 
     def rejected(self, now: float, address: str, code: str, text: str) -> None:
-        """Somebody connected whom we cannot serve."""
+        """A connection was refused."""
 
 
 class Server:
     """All connections."""
 
     def __init__(self, listener: Listener) -> None:
-        """Nothing is listened on yet; see `listen`."""
+        """Create it; `listen` opens a socket."""
         self.listener = listener
         self.switches: dict[int, Connection] = {}
         self.connections: set[Connection] = set()
-        #: Those that have not introduced themselves, the oldest first.
+        #: Connections in the handshake, the oldest first.
         self.handshakes: dict[Connection, None] = {}
-        #: Which certificate introduced each switch first (SHA-256): nobody else's is believed to be that switch.
+        #: SHA-256 of the first certificate of each switch: another one is not accepted for it.
         self.owners: dict[int, str] = {}
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> asyncio.Server:
@@ -73,19 +73,19 @@ class Server:
         return await loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)
 
     def send(self, dpid: int, message: ToSwitch) -> None:
-        """Send a message; one to a switch that is gone is dropped."""
+        """Send a message; it is dropped if the switch is gone."""
         connection = self.switches.get(dpid)
         if connection is not None:
             connection.send(message)
 
     def expire(self, now: float) -> None:
-        """End connections that have been silent for too long."""
+        """Close connections that have been silent for too long."""
         for connection in list(self.connections):
             if now - connection.heard > IDLE_TIMEOUT:
                 connection.end()
 
     def close(self) -> None:
-        """End all of them."""
+        """Close all connections."""
         for connection in list(self.connections):
             connection.end()
 
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
     """One switch."""
 
     def __init__(self, server: Server) -> None:
-        """Made by asyncio for every connection."""
+        """Create it, by asyncio, for every connection."""
         self.server = server
         self.session = Session()
         self.dpid: int | None = None
@@ -107,10 +107,10 @@ class Connection(asyncio.Protocol):
         self._handshake: Callable[[int, bytes, float], None] | None = self._hello
         self._deadline: asyncio.TimerHandle | None = None
 
-    # asyncio's side.
+    # Callbacks of asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say hello."""
+        """Send hello."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self._transport = transport
         peer = transport.get_extra_info("peername")
@@ -129,7 +129,7 @@ class Connection(asyncio.Protocol):
         transport.write(bytes(hello.buf))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Tell that it is gone."""
+        """Report the end of the connection."""
         if self._deadline:
             self._deadline.cancel()
         self.server.connections.discard(self)
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
             self.server.listener.disconnected(asyncio.get_running_loop().time(), self.dpid)
 
     def data_received(self, data: bytes) -> None:
-        """Cut the stream into messages."""
+        """Split the stream into messages."""
         now = self.heard = asyncio.get_running_loop().time()
         self._buffer += data
         at = 0
@@ -172,7 +172,7 @@ class Connection(asyncio.Protocol):
             self.end()
 
     def end(self) -> None:
-        """Cut it."""
+        """Abort the connection."""
         self.server.handshakes.pop(self, None)
         if self._transport is not None:
             self._transport.abort()
@@ -242,7 +242,7 @@ class Connection(asyncio.Protocol):
         self.server.listener.connected(now, Hello(dpid, ports, self.address))
 
     def _certificate(self) -> str | None:
-        """Return the hash of the certificate that the switch showed; None without TLS."""
+        """Return the hash of the switch's certificate; None without TLS."""
         tls = self._transport.get_extra_info("ssl_object") if self._transport is not None else None
         shown = tls.getpeercert(binary_form=True) if tls is not None else None
         return hashlib.sha256(shown).hexdigest() if shown else None
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
 
 
 def _versions(version: int, message: bytes) -> set[int]:
-    """Return the wire versions that a hello offers: its bitmap's, else all up to its own (OpenFlow 1.3 §6.3.1)."""
+    """Return the wire versions that a hello offers: its bitmap, else all up to its own (OpenFlow 1.3 §6.3.1)."""
     at = HEADER.size
     while at + 4 <= len(message):
         kind, length = int.from_bytes(message[at : at + 2], "big"), int.from_bytes(message[at + 2 : at + 4], "big")

@@ -13,14 +13,14 @@ class TlsFiles:
 
     certificate: Path
     key: Path
-    #: The authority that signed the switches' certificates; who shows none of it is refused.
+    #: The authority that signed the switches' certificates; others are refused.
     authority: Path
 
 
 def server_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return what a server accepts switches with: TLS 1.2 or later, the other side's certificate required.
+    """Return a server's context: TLS 1.2 or later, a client certificate is required.
 
-    Raises OSError or ssl.SSLError for files that are not there or do not belong together.
+    Raises OSError or ssl.SSLError for files that are missing or do not belong together.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -1,4 +1,4 @@
-"""The controller's side of OpenFlow 1.3: messages to bytes, bytes to messages."""
+"""The controller's side of OpenFlow 1.3: encodes and decodes messages."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ HEADER = struct.Struct("!BBHI")
 _PACKET_OUT = struct.Struct("!IIH6x")
 _OUTPUT = struct.Struct("!HHIH6x")
 
-#: Messages longer than this are refused: OpenFlow's length has 16 bits.
+#: The wire version of OpenFlow 1.3.
 VERSION = of.OFP_VERSION
 
-#: Entries of one answer in parts: rules and ports of a switch.
+#: Entries of one multipart reply: rules and ports of a switch.
 MAX_REPLY_ENTRIES = 1 << 20
-#: Answers in parts that may be outstanding.
+#: Outstanding multipart replies.
 MAX_OUTSTANDING = 256
 
-#: Rules whose fate is not known yet are remembered up to this many.
+#: Rules without a barrier reply that are remembered.
 MAX_PENDING_RULES = 65536
 
 
 class Session:
-    """What one connection must remember: which transaction was about what. No sockets."""
+    """Transaction state of one connection. No sockets."""
 
     def __init__(self) -> None:
-        """A connection on which nothing was said."""
+        """Create the state of a new connection."""
         self._xid = 0
         self._rules: OrderedDict[int, Rule] = OrderedDict()
         self._tables: dict[int, int | None] = {}
-        #: What has come of the answers that were asked for, the oldest first.
+        #: Entries received of outstanding replies, the oldest first.
         self._parts: OrderedDict[int, list[Any]] = OrderedDict()
 
     def _next(self) -> int:
@@ -68,7 +68,7 @@ class Session:
     # To the switch.
 
     def encode(self, message: ToSwitch) -> bytes:
-        """Return a message's bytes."""
+        """Encode a message."""
         xid = self._next()
         match message:
             case AddRule(rule):
@@ -79,7 +79,7 @@ class Session:
             case DeleteRule((table, priority, match)):
                 return _bytes(_flow_mod(Rule(table, priority, match), of.OFPFC_DELETE_STRICT), xid)
             case Barrier(token):
-                # Its token is its number, apart from all others'.
+                # Its token is its transaction id, in a range of its own.
                 return HEADER.pack(VERSION, of.OFPT_BARRIER_REQUEST, 8, 0x80000000 | token)
             case PacketOut(ports, data, in_port):
                 return _packet_out(xid, ports, data, in_port)
@@ -103,7 +103,7 @@ class Session:
     # From the switch.
 
     def decode(self, data: bytes) -> FromSwitch | None:
-        """Return what a whole message says; None of what is of no interest or cannot be understood."""
+        """Decode a whole message; return None if it is malformed or of no interest."""
         _, kind, _, xid = HEADER.unpack_from(data)
         if kind == of.OFPT_PACKET_IN:
             return _packet_in(data)
@@ -121,7 +121,7 @@ class Session:
         return self._statistics(told, xid)
 
     def _barrier(self, xid: int) -> BarrierReply:
-        # Whatever was sent before it was taken.
+        # All rules sent before it were accepted.
         self._rules.clear()
         return BarrierReply(xid & 0x7FFFFFFF)
 
@@ -135,7 +135,7 @@ class Session:
             return None
         parts = self._parts.get(xid)
         if parts is None:
-            # Nobody asked, or it was given up.
+            # Not requested, or given up.
             return None
         parts.extend(told.body)
         if len(parts) > MAX_REPLY_ENTRIES:
@@ -154,14 +154,14 @@ class Session:
 
 
 def parse(data: bytes) -> Any:
-    """Return a message as os-ken has it, or None if it cannot be read."""
+    """Parse a message by os-ken; return None if it is malformed."""
     version, kind, length, xid = HEADER.unpack_from(data)
     if version != VERSION:
         return None
     try:
         return ofproto_parser.msg(DIALECT, version, kind, length, xid, data)
     except Exception:
-        # os-ken lets through whatever its parsers trip over.
+        # os-ken's parsers raise all sorts of exceptions.
         return None
 
 
@@ -188,7 +188,7 @@ def _flow_mod(rule: Rule, command: int) -> Any:
 
 
 def _packet_out(xid: int, ports: tuple[int, ...], data: bytes, in_port: int) -> bytes:
-    """By hand, as `_packet_in`: OpenFlow 1.3 §A.3.7, with one output action (§A.2.5) for each port."""
+    """Encode by hand, as `_packet_in`: OpenFlow 1.3 §A.3.7, with one output action (§A.2.5) for each port."""
     actions = b"".join(_OUTPUT.pack(of.OFPAT_OUTPUT, _OUTPUT.size, port, of.OFPCML_NO_BUFFER) for port in ports)
     length = HEADER.size + _PACKET_OUT.size + len(actions) + len(data)
     head = HEADER.pack(VERSION, of.OFPT_PACKET_OUT, length, xid)
@@ -196,7 +196,7 @@ def _packet_out(xid: int, ports: tuple[int, ...], data: bytes, in_port: int) -> 
 
 
 def _packet_in(data: bytes) -> PacketIn | None:
-    """By hand: it comes by the thousand. OpenFlow 1.3 §A.4.1."""
+    """Decode by hand, because there are thousands: OpenFlow 1.3 §A.4.1."""
     if len(data) < 32:
         return None
     (length,) = struct.unpack_from("!H", data, 26)
@@ -213,7 +213,7 @@ def _packet_in(data: bytes) -> PacketIn | None:
 
 
 def port_in(told: Any) -> Port:
-    """Return a port that a switch described."""
+    """Convert a port description."""
     up = not told.config & of.OFPPC_PORT_DOWN and not told.state & of.OFPPS_LINK_DOWN
     name = told.name.decode(errors="replace") if isinstance(told.name, bytes) else told.name
     return Port(told.port_no, name.rstrip("\0"), told.hw_addr, up, 1000.0 * told.curr_speed)
@@ -225,7 +225,7 @@ def _counters(told: Any) -> PortCounters:
 
 
 def _known(told: Any) -> FlowStats | None:
-    """None of a rule whose very match is not one of ours: ours cannot meet with it, and it is left alone."""
+    """Return None for a rule with an unknown match: it cannot collide with ours, and is left alone."""
     try:
         rule = rule_in(told)
     except UnknownRuleError:

@@ -1,4 +1,4 @@
-//! Putting a program on a device.
+//! Attaches programs to devices.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
@@ -10,8 +10,9 @@ use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
 use super::{HANDLE, Hook, Layer, PRIORITY, ifindex, refused};
 use crate::Error;
 
-/// Keeps other edges off a device as long as what it returns: two on one would split what the other has
-/// split. A socket's name is one network namespace's, and goes with its process.
+/// Keeps other edges off a device while the returned socket lives: two edges on a device would split
+/// packets twice. The name of an abstract socket is local to its network namespace and ends with its
+/// process.
 pub(super) fn claim(device: &str, program: &str) -> Result<UnixListener, Error> {
     let index = ifindex(device)?;
     let name = format!("braid-edge/{index}");
@@ -25,7 +26,7 @@ pub(super) fn claim(device: &str, program: &str) -> Result<UnixListener, Error> 
     }
 }
 
-/// Puts a program on a device that is claimed, in the place of what a killed edge has left there.
+/// Attaches a program to a claimed device and replaces programs that a killed edge left there.
 pub(super) fn put(
     program: &mut SchedClassifier,
     name: &str,
@@ -34,7 +35,7 @@ pub(super) fn put(
 ) -> Result<(), Error> {
     let what = format!("{name} on {device}");
     for left in [Layer::Two.programs(), Layer::Three.programs()].concat() {
-        // There is none as a rule. One that stays is found when the next is put in its place.
+        // Usually there is none. If one cannot be removed, attaching fails below.
         let _ = tc::qdisc_detach_program(device, TcAttachType::Ingress, left);
     }
     let options = if hook.is_tcx() {
@@ -56,7 +57,7 @@ pub(super) fn put(
     Ok(())
 }
 
-/// Whether the qdisc is there already, which the error says in its innermost reason.
+/// Returns true if the qdisc exists already, by the error's innermost source.
 fn is_there(error: &(dyn std::error::Error + 'static)) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,4 +1,4 @@
-//! Layer-3 paths as the programs have them.
+//! Layer-3 paths in the programs' maps.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::l3_paths::{L3Path, L3Paths, RemoteEdge};
 use crate::shared::{ROLE_LOCAL, ROLE_REMOTE, ROLE_TARGET};
 
 impl Datapath {
-    /// Knows these layer-3 paths from now on. Before anything is split.
+    /// Writes the layer-3 paths. Must be called before [`Datapath::set_egress`].
     pub fn set_l3_paths(&mut self, l3_paths: &L3Paths) -> Result<(), Error> {
         let mut local: Vec<Prefix> = Vec::new();
         let mut remote: Vec<Prefix> = Vec::new();
@@ -40,7 +40,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// The number of a prefix among those that have the same role.
+    /// Returns the number of a prefix among those of the same role, and inserts it if it is new.
     fn prefix_number(
         &mut self,
         role: u32,
@@ -78,12 +78,12 @@ impl Datapath {
     }
 }
 
-/// Newer kernels take an entry's memory from a small stock that an interrupt refills, and say that there is none until
-/// it has: some 10 ms where that comes with the timer.
+/// Newer kernels take an entry's memory from a small pool that an interrupt refills, and fail with ENOMEM
+/// until then: some 10 ms where the timer does it.
 const INSERT_RETRY_DELAY: Duration = Duration::from_millis(5);
 const INSERT_RETRIES: u32 = 40;
 
-/// A layer-3 path as the programs have it (`struct way`).
+/// `struct l3_path`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct L3PathEntry {
@@ -116,7 +116,7 @@ impl L3PathEntry {
     }
 }
 
-/// An address as the programs have it: IPv4 mapped.
+/// Returns an address as the programs write it: IPv4 is mapped into IPv6.
 fn mapped(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -124,7 +124,7 @@ fn mapped(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Bits of a prefix of mapped addresses.
+/// Returns the length of a prefix of mapped addresses, in bits.
 fn mapped_length(prefix: Prefix) -> u32 {
     let length = u32::from(prefix.length());
     match prefix.address() {

@@ -1,5 +1,5 @@
-//! The programs run on one packet at a time (`BPF_PROG_TEST_RUN`): packet in, verdict, reasons, packet
-//! out; and on random ones (`routed`), against a twin that builds what should come out anew.
+//! Runs the programs on single packets (`BPF_PROG_TEST_RUN`) and checks verdict, reasons and output; and on
+//! random packets (`routing`) against a reference that builds the expected output anew.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Outcome {
     verdict: Verdict,
-    /// Its one exit.
+    /// The reason of its one exit.
     reason: &'static str,
     events: Vec<&'static str>,
     frame: Vec<u8>,
@@ -47,7 +47,7 @@ impl Outcome {
         self
     }
 
-    /// The IP packet in it, whose checksums must be right.
+    /// Returns the IP packet and asserts that its checksums are right.
     #[track_caller]
     fn packet(&self) -> &[u8] {
         let packet = &self.frame[ETHERNET..];
@@ -58,14 +58,14 @@ impl Outcome {
 }
 
 impl Datapath {
-    /// Of a target, by its place, as the programs have them.
+    /// Returns the slot table of a target, as in the map.
     pub fn slots(&mut self, index: u32) -> [u16; SLOTS as usize] {
         let tables = self.array::<SlotTableEntry>("tables").expect("a map");
         tables.get(&index, 0).expect("a table").tags
     }
 }
 
-/// Programs that are on no device, in a network namespace of this thread's own.
+/// Loaded programs that are attached to no device.
 struct Trial(RefCell<Datapath>);
 
 impl Trial {
@@ -113,7 +113,7 @@ impl Trial {
             .partition::<Vec<&crate::Reason>, _>(|reason| reason.kind == ReasonKind::Event);
         assert_eq!(exits.len(), 1, "one exit for one packet: {exits:?}");
         let verdict = match ran.return_value {
-            // The second one lets other programs have it first.
+            // TC_ACT_UNSPEC lets other programs run first.
             0 | u32::MAX => Verdict::Passed,
             2 => Verdict::Dropped,
             7 => Verdict::Sent,
@@ -133,15 +133,15 @@ impl Trial {
         }
     }
 
-    /// Packets sent by each of these paths.
+    /// Returns the packets sent by each of these paths.
     fn sent(&self, tags: [u16; 2]) -> [u64; 2] {
         let mut datapath = self.0.borrow_mut();
         tags.map(|tag| datapath.traffic(true, tag).expect("traffic").packets)
     }
 }
 
-/// Does something in a network namespace that these commands have set up. The thread, and so the
-/// namespace, ends with it.
+/// Runs `work` in a network namespace that `commands` set up. Its thread, and so the namespace, end with
+/// it.
 fn in_namespace<T: Send>(commands: &str, work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let inside = scope.spawn(|| {
@@ -189,7 +189,7 @@ fn datagram(bytes: usize) -> Vec<u8> {
     build::udp(from, to, &vec![0; bytes])
 }
 
-/// Both paths in turn.
+/// Uses both paths in turn.
 fn egress(shim: bool) -> Egress {
     Egress {
         target: "hb".to_owned(),
@@ -200,7 +200,7 @@ fn egress(shim: bool) -> Egress {
     }
 }
 
-/// Both paths in turn, numbered if `shim`.
+/// Uses both paths in turn, with shims if `shim`.
 fn split(shim: bool) -> Trial {
     let trial = Trial::new(Layer::Two);
     let split = trial.0.borrow_mut().set_egress(&[egress(shim)]);
@@ -254,7 +254,7 @@ fn all_hosts_may_be_others_at_once() {
     follow("hc", after.clone()).expect("as many others");
     sent(after[0], "split");
     sent(before[0], "single_path");
-    // More than that are refused, and no reason to be stuck.
+    // Too many hosts are refused, and the next table is applied.
     let more = [before.clone(), after.clone()].concat();
     follow("hc", more).expect_err("twice as many");
     follow("hb", before.clone()).expect("as many as there may be");
@@ -306,7 +306,7 @@ fn hosts_cannot_number_packets_themselves() {
     assert_eq!(trial.sent([10, 11]), [0, 0]);
 }
 
-/// As where words must be aligned, and with the stack of a kernel without a JIT.
+/// Also with strict alignment, and within the stack limit of a kernel without a JIT.
 #[test]
 fn every_kernel_takes_the_programs() {
     for strict in [false, true] {
@@ -341,7 +341,7 @@ fn datagrams_are_numbered() {
     let out = trial.run("braid_split", &framed(&datagram(longest + 1)));
     assert_eq!(out.events, ["no_shim_room"]);
     out.is(Verdict::Sent, "sticky");
-    // What has numbers, and what is no IP, gets none.
+    // TCP has numbers of its own, and ARP is not IP: neither gets a shim.
     trial
         .run("braid_split", &framed(&data(9)))
         .is(Verdict::Sent, "split");
@@ -370,7 +370,7 @@ fn a_number_has_room_as_long_as_the_device_has() {
     });
 }
 
-/// Of a process that was killed, where programs do not go with it.
+/// As after a kill, where the programs do not end with their process.
 #[test]
 fn programs_that_are_left_behind_let_everything_pass() {
     let trial = split(true);

@@ -1,4 +1,4 @@
-//! What an edge says of itself.
+//! Collects the status of an edge.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -92,13 +92,13 @@ fn health(state: &EdgeState, reasons: &BTreeMap<String, u64>) -> Vec<Problem> {
         });
     }
     found.extend(state.silent_paths.iter().map(|path| Problem {
-        code: "path-silent_paths".to_owned(),
+        code: "path-silent".to_owned(),
         text: format!(
             "{path}: nothing comes back (is the far edge running, and is there a route?)"
         ),
     }));
     let count = |name: &str| reasons.get(name).copied().unwrap_or(0);
-    // A host's first packets may come before its offloads are off.
+    // A host's first packets may arrive before its offloads are off.
     if count("gso_packet") > count("split") / 100 + 100 {
         found.push(Problem {
             code: "gso-packets".to_owned(),
@@ -108,7 +108,7 @@ fn health(state: &EdgeState, reasons: &BTreeMap<String, u64>) -> Vec<Problem> {
         });
     }
     let led = ["split", "sticky", "forwarded", "resequenced"].map(count);
-    // One that went while routes changed is no news.
+    // Single packets during a change of routes are normal.
     let few = led.iter().sum::<u64>() / 100 + 10;
     if count("too_long") > few {
         found.push(Problem {

@@ -1,4 +1,4 @@
-"""The network as a drawing: switches, links with latency and load, paths with their shares.
+"""Draws the network as SVG: switches, links with latency and load, paths with their shares.
 
 A link's two directions lie side by side, each as wide as its load is of its capacity; the paths of pairs are drawn
 over them, as wide as their share. The same network is always drawn the same way.
@@ -15,7 +15,7 @@ from typing import Any
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 WIDTH, HEIGHT, MARGIN = 960, 640, 70
 
-#: Pairs that are drawn; more would hide one another, and the table below has them all.
+#: Pairs that are drawn; more would hide one another.
 MAX_DRAWN_PAIRS = 6
 
 #: More switches than this are drawn as dots without words.
@@ -25,7 +25,7 @@ Point = tuple[float, float]
 
 
 def svg(status: dict[str, Any], paths: dict[str, Any]) -> str:
-    """Return the drawing of what `report.status` and `report.paths` say."""
+    """Draw the output of `report.status` and `report.paths`."""
     names = [switch["name"] for switch in status["switches"]]
     ends = {name for link in status["links"] for name in (link["source_switch"], link["target_switch"])}
     places = layout(sorted({*names, *ends}), [(a["source_switch"], a["target_switch"]) for a in status["links"]])
@@ -44,7 +44,7 @@ def svg(status: dict[str, Any], paths: dict[str, Any]) -> str:
 
 
 def layout(names: list[str], links: Iterable[tuple[str, str]]) -> dict[str, Point]:
-    """Place switches by springs (Fruchterman and Reingold), from a circle, always the same way."""
+    """Place switches by the algorithm of Fruchterman and Reingold, from a circle; deterministic."""
     count = len(names)
     if not count:
         return {}
@@ -102,7 +102,7 @@ def _line(one: Point, other: Point, colour: str, width: float, **more: str) -> s
 
 
 def _link(link: dict[str, Any], places: dict[str, Point], *, wordy: bool) -> list[str]:
-    """One direction: grey as wide as a full link would be, dark as wide as its load."""
+    """Draw one direction: grey, as wide as a full link; on it dark, as wide as its load."""
     one, other = _beside(places[link["source_switch"]], places[link["target_switch"]], 3.0)
     load = min(1.0, link["used_bit_s"] / link["capacity_bit_s"]) if link["capacity_bit_s"] else 1.0
     words = (

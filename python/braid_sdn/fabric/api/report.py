@@ -1,7 +1,6 @@
-"""What people and programs are shown: status, paths, and why a pair of ends talks the way it does.
+"""The API's documents: status, paths, explanations and edge tables, as dictionaries for JSON.
 
-Plain dictionaries, as they go out as JSON. Rates are bit/s, times seconds unless a name says otherwise;
-docs/fabric.md describes them, and `schema` of format changes is in `version`.
+Rates are bit/s, times seconds unless a name says otherwise; docs/fabric.md describes the fields.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from braid_sdn.fabric.plan.mdi import buffer_for, imbalance
 from braid_sdn.fabric.plan.paths import max_flow
 from braid_sdn.fabric.plan.plan import Host, Pair
 
-#: Changes when a field changes its meaning or goes; new fields may come at any time.
+#: Incremented when a field is removed or changes its meaning, not when one is added.
 VERSION = 1
 
 
 def problems(fabric: Controller, now: float) -> list[Problem]:
-    """Return everything that is not as it should be."""
+    """Return all present problems."""
     topology = fabric.topology
     edge_ports = {edge.port: edge.name for edge in fabric.edges}
     names = {port: topology.port_name(port) for host in fabric.hosts.known.values() for port in [host.port]}
@@ -52,7 +51,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
 
 
 def health(fabric: Controller, now: float) -> list[dict[str, str]]:
-    """Return the problems as JSON has them."""
+    """Return all present problems, for JSON."""
     return [{"code": each.code, "subject": each.subject, "text": each.text} for each in problems(fabric, now)]
 
 
@@ -93,7 +92,7 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
 
 
 def paths(fabric: Controller, now: float) -> dict[str, Any]:
-    """Return how every pair of edges is served."""
+    """Return the paths of every pair of edges."""
     pairs = [_pair(fabric, now, pair) for _, pair in sorted(fabric.tables.pairs.items())]
     unserved = [
         {"source": source, "target": target, "why": why} for (source, target), why in fabric.plan.unserved.items()
@@ -108,7 +107,7 @@ def paths(fabric: Controller, now: float) -> dict[str, Any]:
 
 
 def edge_revision(fabric: Controller, name: str) -> str:
-    """Return what an edge's table is called: another one has another name. Cheap, since it is asked for often."""
+    """Return the revision of an edge's table, which differs for different tables. Cheap: it is compared often."""
     targets = [pair.target for pair in fabric.tables.egress.values() if pair.source.name == name]
     words = [host.mac for target in targets for host in fabric.hosts.at(target.port)]
     words += [target.name for target in targets if target.name in fabric.distributor.shims]
@@ -116,12 +115,12 @@ def edge_revision(fabric: Controller, name: str) -> str:
 
 
 def is_own_revision(fabric: Controller, revision: str) -> bool:
-    """Whether a table that is called so is this controller's, and not one's before it."""
+    """Return true if a revision was issued by this start of the controller."""
     return revision.startswith(f"{fabric.nonce:x}.")
 
 
 def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
-    """Return what an edge has to do: slot tables towards others, and how to put in order what comes from them."""
+    """Return an edge's table: slot tables towards other edges, and the parameters of their resequencers."""
     if not any(edge.name == name for edge in fabric.settings.edges):
         return None
     egress, ingress = [], []
@@ -179,11 +178,11 @@ def figures(fabric: Controller) -> dict[str, Any]:
 
 
 class UnknownEndError(Exception):
-    """Nobody is known by this name."""
+    """No host or edge has this name."""
 
 
 def explain(fabric: Controller, now: float, source: str, target: str) -> dict[str, Any]:
-    """Tell how traffic between two hosts or edges goes, and why; raises UnknownEndError."""
+    """Explain the route of traffic between two hosts or edges; raises UnknownEndError."""
     ends = [_end(fabric, word) for word in (source, target)]
     here, there = (end[1].switch for end in ends)
     steps = [
@@ -228,7 +227,7 @@ def _pair_steps(fabric: Controller, pair: Pair) -> list[str]:
 
 
 def _end(fabric: Controller, word: str) -> tuple[str, PortId, str | None]:
-    """Return what a word stands for, where that is, and the edge there."""
+    """Resolve a host or edge: what it is, its port, and the edge at that port."""
     for edge in fabric.edges:
         if edge.name == word:
             return "edge", edge.port, edge.name

@@ -1,9 +1,12 @@
-"""The API: HTTP/1.1 and JSON on a Unix socket, and for edges with a key on an address. It only reads.
+"""The HTTP/1.1 API: JSON on a Unix socket, and for edges that have a key on a TCP address.
 
-GET /v1/fabric/status      /v1/fabric/paths      /v1/fabric/topology.svg
-GET /v1/fabric/explain?source=A&target=B
-GET /v1/fabric/figures
-GET /v1/fabric/edges/NAME?unlike=REVISION&wait=SECONDS&came=TAG:PACKETS,…&sent=TAG:PACKETS,…&shim=1
+GET changes nothing; an edge reports its counters and long-polls for its table by POST.
+
+GET  /v1/fabric/status      /v1/fabric/paths      /v1/fabric/topology.svg
+GET  /v1/fabric/explain?source=A&target=B
+GET  /v1/fabric/figures
+GET  /v1/fabric/edges/NAME                        (ETag, If-None-Match)
+POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS&rx=TAG:PACKETS,…&tx=TAG:PACKETS,…&shim=1
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import urllib.parse
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 from braid_sdn.fabric.api import report
@@ -24,47 +28,48 @@ from braid_sdn.fabric.api.drawing import svg
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.edges.auth import EdgeAuth, UnauthorizedError, VerifiedRequest
 
-#: Seconds that a request may take to come in.
+#: Seconds within which a request must have arrived.
 REQUEST_TIMEOUT = 10.0
-#: Seconds that a request may ask to be kept waiting.
+#: Longest long poll that a client may ask for, seconds.
 MAX_WAIT = 60.0
-#: Connections over TCP that have not shown a key; beyond this the oldest of them gives way.
+#: TCP connections that have not authenticated; beyond this the oldest is closed.
 MAX_UNAUTHENTICATED = 256
-#: Questions of one edge that are answered at once; it has one.
+#: Concurrent requests of one edge; an edge sends one.
 MAX_REQUESTS_PER_EDGE = 8
-#: Bytes that a request's head may have: an edge may tell of all tags that there are.
+#: Bytes of a request's head: an edge may report counters of all tags.
 MAX_HEAD_BYTES = 131072
 
 
 @dataclass(frozen=True)
 class Response:
-    """What goes back."""
+    """An HTTP response."""
 
     status: int
     body: bytes
     kind: str = "application/json"
+    etag: str = ""
 
 
 class Api:
-    """Answers questions about a controller."""
+    """Serves the API of one controller."""
 
     def __init__(self, fabric: Controller, clock: Callable[[], float]) -> None:
-        """Nothing is listened on yet; see `listen`."""
+        """Create it; `listen` opens its sockets."""
         self.fabric = fabric
         self.clock = clock
         self._servers: list[asyncio.Server] = []
         self._socket: Path | None = None
-        #: Done when there may be something new; then there is another.
+        #: Resolved when a table may have changed, and replaced by a new one.
         self._changed: asyncio.Future[None] | None = None
         self._last_seen: tuple[object, ...] = ()
-        #: Who has connected over TCP and not shown a key, the oldest first.
+        #: TCP connections that have not authenticated, the oldest first.
         self._unauthenticated: dict[asyncio.Task[None], None] = {}
-        #: Questions of each edge that are being answered.
+        #: Requests in progress, by edge.
         self._active: Counter[str] = Counter()
         self._auth = EdgeAuth({edge.name: edge.key for edge in fabric.settings.edges if edge.key is not None})
 
     def notify(self) -> None:
-        """Something happened, very often: have those look who wait for something new, if it may be for them."""
+        """Wake waiting requests if anything that edges see has changed. Called after every event."""
         distributor = self.fabric.distributor
         known = (
             distributor.tables.generation,
@@ -80,11 +85,11 @@ class Api:
         self._changed = None
 
     async def listen(self, socket: Path, http: tuple[str, int] | None) -> None:
-        """Answer on a Unix socket, readable by its owner alone, and edges that have a key on a TCP address."""
+        """Listen on a Unix socket that only its owner may use, and for edges that have a key on a TCP address."""
         socket.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             socket.unlink()
-        # It is made with its mode: between making and changing it somebody could connect.
+        # The umask sets the mode: before a later chmod somebody could connect.
         before = os.umask(0o177)
         try:
             self._servers.append(await asyncio.start_unix_server(self._serve, socket, limit=MAX_HEAD_BYTES))
@@ -95,12 +100,12 @@ class Api:
             self._servers.append(await asyncio.start_server(self._serve_edges, *http, limit=MAX_HEAD_BYTES))
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Return where it answers over TCP."""
+        """Return the TCP addresses that it listens on."""
         bound = [socket.getsockname() for server in self._servers for socket in server.sockets]
         return [(name[0], name[1]) for name in bound if isinstance(name, tuple)]
 
     async def close(self) -> None:
-        """Stop."""
+        """Close all sockets."""
         for server in self._servers:
             server.close()
         if self._socket is not None:
@@ -133,19 +138,21 @@ class Api:
                 if verified is not None:
                     self._start_request(verified)
                     name = verified.name
-                answer = await self._answer(request, verified)
+                answer = await self._answer(request, headers, verified)
             except UnauthorizedError as error:
                 answer = _error(401, str(error))
                 lines.append("WWW-Authenticate: Braid")
             if verified is not None:
                 lines.append(verified.sign(answer.status, answer.body))
-            lines += [f"Content-Type: {answer.kind}", f"Content-Length: {len(answer.body)}", "Connection: close"]
-            reason = "OK" if answer.status == 200 else "Error"
-            told = "\r\n".join([f"HTTP/1.1 {answer.status} {reason}", *lines, "", ""])
-            writer.write(told.encode() + answer.body)
+            if answer.etag:
+                lines.append(f"ETag: {answer.etag}")
+            if answer.status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+                lines += [f"Content-Type: {answer.kind}", f"Content-Length: {len(answer.body)}"]
+            first = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"
+            writer.write("\r\n".join([first, *lines, "Connection: close", "", ""]).encode() + answer.body)
             await writer.drain()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
-            # Whoever asked has gone, or asks no question.
+            # The client has gone, or did not send a whole request.
             pass
         finally:
             if name is not None:
@@ -153,66 +160,78 @@ class Api:
             writer.close()
 
     def _start_request(self, verified: VerifiedRequest) -> None:
-        """An edge has shown its key: no stranger any more."""
+        """Count a request of an edge whose key was verified."""
         task = asyncio.current_task()
         if task is not None:
             self._unauthenticated.pop(task, None)
         if self._active[verified.name] >= MAX_REQUESTS_PER_EDGE:
-            raise UnauthorizedError("too many questions of this edge are being answered")
+            raise UnauthorizedError("too many requests of this edge are in progress")
         self._active[verified.name] += 1
 
-    async def _answer(self, request: str, verified: VerifiedRequest | None) -> Response:
-        path, _ = _parts(request)
-        if verified is not None and path[:3] == ["v1", "fabric", "edges"] and path[3:] != [verified.name]:
-            return _error(403, f"this is not the table of {verified.name}, whose key was shown")
-        await self._wait(request, verified)
-        return self.answer(request)
-
-    async def _wait(self, request: str, verified: VerifiedRequest | None) -> None:
-        """Keep a question for an edge's next table until there is one, or the edge is to tell what passed."""
+    async def _answer(self, request: str, headers: list[str], verified: VerifiedRequest | None) -> Response:
         path, query = _parts(request)
-        match path:
-            case ["v1", "fabric", "edges", name] if "unlike" in query:
-                pass
-            case _:
-                return
-        # What does not name a table of this start may have been asked before it, and be played back.
-        believed = verified is None or report.is_own_revision(self.fabric, query["unlike"])
+        if verified is not None and path[:3] == ["v1", "fabric", "edges"] and path[3:4] != [verified.name]:
+            return _error(403, f"this is not the table of {verified.name}, whose key was shown")
+        if request.startswith("POST "):
+            match path:
+                case ["v1", "fabric", "edges", name, "report"] if "revision" in query:
+                    return await self._report(name, query, verified)
+            return _error(405, "only POST edges/NAME/report?revision=… is answered")
+        return self.answer(request, headers)
+
+    async def _report(self, name: str, query: dict[str, str], verified: VerifiedRequest | None) -> Response:
+        """Take in an edge's report and return its table once it differs from `revision`; 204 after `wait` seconds.
+
+        The response comes at once if the controller wants the edge's counters again.
+        """
+        if not any(edge.name == name for edge in self.fabric.settings.edges):
+            return _error(404, f"no edge is called {name}")
+        revision = query["revision"]
+        # A report that names no table of this start may be a replay of one made before it.
+        believed = verified is None or report.is_own_revision(self.fabric, revision)
         if believed:
             self._take_in(name, query)
-        asked = self.fabric.distributor.requests.get(name, 0)
+        requests = self.fabric.distributor.requests.get(name, 0)
         try:
             seconds = min(max(float(query.get("wait", 0)), 0.0), MAX_WAIT)
         except ValueError:
-            return
+            return _error(400, "wait must be a number of seconds")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while (
-                    self.fabric.distributor.requests.get(name, 0) == asked
-                    and report.edge_revision(self.fabric, name) == query["unlike"]
+                    self.fabric.distributor.requests.get(name, 0) == requests
+                    and report.edge_revision(self.fabric, name) == revision
                 ):
                     if self._changed is None:
                         self._changed = asyncio.get_running_loop().create_future()
-                    # Others wait for the same one.
+                    # Other requests wait for the same future.
                     await asyncio.shield(self._changed)
         if believed:
             self.fabric.poller.handle_response(self.clock(), name)
+        answer = self._table(name)
+        return Response(204, b"") if answer.etag == _etag(revision) else answer
 
     def _take_in(self, name: str, query: dict[str, str]) -> None:
-        """Take in what an edge tells with its question."""
+        """Hand an edge's counters, its revision and its wish for shims to the controller."""
         now = self.clock()
-        self.fabric.poller.handle_tx(now, name, _counts(query.get("sent", "")))
-        self.fabric.poller.handle_rx(now, name, _counts(query.get("came", "")))
-        current = report.edge_revision(self.fabric, name) == query["unlike"]
+        self.fabric.poller.handle_tx(now, name, _counts(query.get("tx", "")))
+        self.fabric.poller.handle_rx(now, name, _counts(query.get("rx", "")))
+        current = report.edge_revision(self.fabric, name) == query["revision"]
         more = self.fabric.handle_edge(now, name, current=current)
         if self.fabric.handle_shim(name, wanted=query.get("shim") == "1") or more:
             self.notify()
 
-    def answer(self, request: str) -> Response:
-        """Return the answer to a request line."""
+    def _table(self, name: str) -> Response:
+        table = report.edge_table(self.fabric, name)
+        if table is None:
+            return _error(404, f"no edge is called {name}")
+        return Response(200, json.dumps(table).encode() + b"\n", etag=_etag(table["revision"]))
+
+    def answer(self, request: str, headers: list[str]) -> Response:
+        """Return the response to a GET request, which changes nothing."""
         words = request.split(" ")
         if len(words) != 3 or words[0] != "GET":
-            return _error(405, "only GET is answered")
+            return _error(405, "only GET and POST are answered")
         path, query = _parts(request)
         now = self.clock()
         match path:
@@ -236,15 +255,15 @@ class Api:
             case ["v1", "fabric", "figures"]:
                 return _json(report.figures(self.fabric))
             case ["v1", "fabric", "edges", name]:
-                table = report.edge_table(self.fabric, name)
-                if table is None:
-                    return _error(404, f"no edge is called {name}")
-                return Response(304, b"") if table["revision"] == query.get("unlike") else _json(table)
+                table = self._table(name)
+                known = [line.partition(":")[2] for line in headers if line.lower().startswith("if-none-match:")]
+                matches = any(table.etag in value for value in known) if table.etag else False
+                return Response(304, b"", etag=table.etag) if matches else table
         return _error(404, f"there is no /{'/'.join(path)}")
 
 
 def _parts(request: str) -> tuple[list[str], dict[str, str]]:
-    """Return a request line's path, by its parts, and query."""
+    """Return the path's segments and the query of a request line."""
     words = request.split(" ")
     url = urllib.parse.urlsplit(words[1] if len(words) == 3 else "")
     path = [urllib.parse.unquote(part) for part in url.path.split("/")[1:]]
@@ -252,9 +271,13 @@ def _parts(request: str) -> tuple[list[str], dict[str, str]]:
 
 
 def _counts(text: str) -> dict[int, int]:
-    """Return `TAG:PACKETS,…` as it was meant; what is not of that form says nothing."""
+    """Parse `TAG:PACKETS,…`; malformed entries are skipped."""
     found = re.findall(r"(?:^|,)(\d{1,4}):(\d{1,20})(?=,|$)", text)
     return {int(tag): int(packets) for tag, packets in found}
+
+
+def _etag(revision: str) -> str:
+    return f'"{revision}"'
 
 
 def _json(data: object) -> Response:

@@ -1,8 +1,7 @@
-"""What edges are told, in which order, and what they are asked.
+"""Distribution of tables to edges, and requests for their counters.
 
-A packet under a tag that the far edge does not know is dropped there. So where a pair gets new tags its target is
-told first what may come; once it follows, or has been waited for long enough, the source is told to send so. Times
-are seconds.
+An edge drops packets with an unknown tag. So when a pair gets new tags, its target gets its table first; once the
+target acknowledges it, or a timeout has passed, the source is told to use the tags. Times are seconds.
 """
 
 from __future__ import annotations
@@ -14,45 +13,45 @@ from braid_sdn.fabric.plan.plan import Pair, differs_for_edges
 
 Pairs = dict[tuple[str, str], Pair]
 
-#: Seconds after which an edge that has not asked for a table is not waited for: it asks every ten.
+#: Edges that have not sent a request for this long, seconds, are not waited for; they send one every ten.
 ACTIVE_EDGE_TIMEOUT = 15.0
-#: Seconds that edges get to know new tags: a round trip or two.
+#: Seconds for an edge to acknowledge new tags: a round trip or two.
 ACKNOWLEDGE_TIMEOUT = 0.5
 
 
 @dataclass(frozen=True)
 class Tables:
-    """What edges are to do; each change of anything has a new generation."""
+    """The tables of all edges; every change increments the generation."""
 
     generation: int
-    #: By which paths packets come, and are probed.
+    #: Paths by which packets may arrive, and which are probed.
     pairs: Pairs
-    #: By which they are sent: of pairs whose targets do not know their new tags yet, as before.
+    #: Paths by which packets are sent: the old ones while a target has not acknowledged new tags.
     egress: Pairs
 
 
 @dataclass
 class Distributor:
-    """Tells edges their tables."""
+    """Distributes tables to edges."""
 
     tables: Tables = field(default_factory=lambda: Tables(0, {}, {}))
-    #: How often each edge was asked to tell what it sent and what came to it.
+    #: Number of requests to each edge for its counters.
     requests: dict[str, int] = field(default_factory=dict)
-    #: Edges that want what has no numbers of its own to be numbered by others.
+    #: Edges that want other edges to add shims.
     shims: set[str] = field(default_factory=set)
-    #: The pairs as their targets were last known to take them.
+    #: The pairs that their targets have acknowledged.
     acknowledged: Pairs = field(default_factory=dict)
-    #: The pairs that the present generation is about.
+    #: The pairs of the current generation.
     _announced: Pairs = field(default_factory=dict)
-    #: When each edge last asked for its table.
+    #: Time of each edge's last request.
     _last_request: dict[str, float] = field(default_factory=dict)
-    #: Edges that are to know new tags before anybody uses them, and until when each is waited for.
+    #: Edges that must acknowledge new tags before these are used, and the end of each wait.
     _awaited: dict[str, float] = field(default_factory=dict)
-    #: Edges for whom something changed; None once they were named.
+    #: Edges whose tables changed; None once they were returned.
     _affected: set[str] | None = None
 
     def handle_plan(self, now: float, plan: Mapping[tuple[str, str], Pair]) -> None:
-        """Tell edges of another plan, whose rules are in place."""
+        """Distribute another plan, whose rules are in place."""
         pairs, before = dict(plan), self.tables
         changed = {
             key
@@ -78,7 +77,7 @@ class Distributor:
         self.tables = Tables(before.generation + bool(changed), pairs, egress)
 
     def handle_request(self, now: float, edge: str, *, current: bool) -> None:
-        """An edge asks for its next table; whether it follows the current one."""
+        """Take in an edge's request for its next table; `current` if it acknowledges the present one."""
         self._last_request[edge] = now
         if not current:
             return
@@ -88,7 +87,7 @@ class Distributor:
             self._release()
 
     def handle_timeout(self, now: float) -> None:
-        """Wait for nobody any more, if it is time."""
+        """End the wait for acknowledgements, if it is time."""
         if self._awaited and now >= max(self._awaited.values()):
             self._awaited.clear()
             self._release()
@@ -98,14 +97,14 @@ class Distributor:
         return max(self._awaited.values(), default=None)
 
     def poll_affected(self) -> set[str] | None:
-        """Return, once, the edges that are to follow the tables that all have been told by now."""
+        """Return, once, the edges with changed tables, when no acknowledgement is awaited any more."""
         if self._awaited:
             return None
         affected, self._affected = self._affected, None
         return affected
 
     def request_counts(self, edges: Iterable[str]) -> None:
-        """Have edges tell what passed."""
+        """Request counters from edges."""
         for name in edges:
             self.requests[name] = self.requests.get(name, 0) + 1
 

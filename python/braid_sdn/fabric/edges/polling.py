@@ -1,4 +1,4 @@
-"""What edges are asked about their paths, and what they tell: how many packets they sent, and how many came."""
+"""Polls edges for the packet counters of their paths, and passes them to the path monitor."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from braid_sdn.fabric.plan.plan import Pair
 
 @dataclass
 class CounterPoller:
-    """Has edges asked when a path is in doubt, and `watch` know what they tell. Times are seconds."""
+    """Requests counters when a path is suspect. Times are seconds."""
 
     monitor: PathMonitor
     distributor: Distributor
-    #: When each edge was last answered: what it tells next it counts after that.
+    #: Time of the last response to each edge, which counts after it for its next report.
     _last_response: dict[str, float] = field(default_factory=dict)
 
     def handle_response(self, now: float, edge: str) -> None:
-        """An edge's question is answered."""
+        """Record that an edge's request is answered."""
         self._last_response[edge] = now
 
     def handle_rx(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
-        """An edge tells how many packets came to it by each of its paths."""
+        """Take in the packets that an edge has received by each path."""
         since = self._last_response.get(edge, 0.0)
         for pair in self._pairs():
             if pair.target.name == edge:
                 self.monitor.handle_rx(now, since, counts, {path.tag: pair.share(path.tag) for path in pair.paths})
 
     def handle_tx(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
-        """An edge tells how many packets it has sent by each of its paths."""
+        """Take in the packets that an edge has sent by each path."""
         since = self._last_response.get(edge, 0.0)
         for pair in self._pairs():
             if pair.source.name == edge and len(pair.paths) > 1:
                 self.monitor.handle_tx(now, since, counts, [path.tag for path in pair.paths])
 
     def handle_timeout(self, now: float) -> None:
-        """Have edges tell what passes by paths whose probes are missing or late, and by those beside."""
+        """Request counters of paths whose probes are missing or late, and of paths that share links with them."""
         asked = self.monitor.sharing_links(self.monitor.suspects(now)) | set(self.monitor.queued_paths(now))
         if asked:
             self._poll(now, (pair for pair in self._pairs() if asked & {path.tag for path in pair.paths}))
 
     def poll_all(self, now: float) -> None:
-        """Have edges tell what passes while all is well, to hold against it what passes when probes are missing."""
+        """Request all counters while paths work, as a baseline for when probes are missing."""
         self._poll(now, (pair for pair in self._pairs() if len(pair.paths) > 1))
 
     def _poll(self, now: float, pairs: Iterable[Pair]) -> None:
-        """Have edges tell what came by these pairs' paths, and what was sent where there is another way."""
+        """Request received packets of these pairs, and sent packets of those with several paths."""
         ends = set[str]()
         for pair in pairs:
             ends |= {pair.target.name} if len(pair.paths) == 1 else {pair.source.name, pair.target.name}

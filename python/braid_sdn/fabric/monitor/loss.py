@@ -1,16 +1,16 @@
-"""Whether packets arrive: what the edge at a path's beginning has sent, held against what came to the one at its end.
+"""Detects loss on a path: packets sent by the edge at its beginning, against packets received by the one at its end.
 
-A queue that counts bytes and is full of others' full frames still has room for a small probe, where most packets find
-none: probes alone do not show it. A path is a FIFO, so once a probe has come, whatever was sent before it has come as
-well, or is lost; and what has come was sent before the next probe. Edges are asked often while a queue is seen. So
-much is lost in a while at the least: what was sent from the next probe after its beginning to the last one before its
-end, less what came.
+Probes alone do not show loss: a queue that counts bytes and is full of large frames still has room for a small probe.
+A path is a FIFO, so when a probe arrives, all packets sent before it have arrived or are lost, and all packets
+received so far were sent before the next probe. Lower bound on the loss of an interval: packets sent between its
+first and last probe, minus packets received. Edges are polled often while a queue is seen.
 
-An edge counts some time after it was answered, and before what it tells is read. On a busy machine these two are far
-apart, and of all times between them that is taken which makes the least loss.
+An edge samples its counters after the last response and before its report is read. On a busy machine this span is
+long. The sample time is uncertain; assume the one that implies least loss.
 
-A queue of a flow's own loses too, half of a window that doubles; but it brings all that its line carries meanwhile.
-Others' traffic takes the line away: so it is theirs if most is lost *and* much less comes than before.
+A flow that fills its own queue loses packets too, half of a window that doubles, but still receives the line's full
+rate. Others' traffic takes that rate away. So loss is blamed on others if most packets are lost *and* far fewer
+arrive than before.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import bisect
 from collections import deque
 from dataclasses import dataclass, field
 
-#: Of what was sent in a while, what must come at the least: others that fill a line ten times leave a tenth, and a
-#: window that doubles loses half of it once.
+#: Share of the sent packets that must arrive: others that send ten times a line's rate leave a tenth, and a window
+#: that doubles loses half once.
 MIN_ARRIVAL_RATIO = 1 / 2
-#: Of what came before, packets a second, what comes from a queue of the flow's own.
+#: Share of the former packet rate that still arrives if the queue is the flow's own.
 MIN_RATE_RATIO = 0.5
-#: Seconds over which that is looked at.
+#: Length of the intervals that are examined, seconds.
 MIN_INTERVAL = 0.08
 MAX_INTERVAL = 1.0
-#: Packets that must be lost: of fewer nobody knows whose fault it is.
+#: Packets that must be lost: fewer prove nothing.
 MIN_LOST_PACKETS = 12
-#: Seconds for which a probe that has come may wait to be read, while an edge's telling is.
+#: Seconds that an arrived probe may wait to be read while an edge's report is read.
 MAX_READ_DELAY = 0.02
-#: Seconds in which probes are read that have waited, one after the other.
+#: Seconds within which waiting probes are read one after the other.
 READ_BATCH_SPAN = 0.01
 #: Seconds for which probes and what was sent are kept: the longest queue, and MAX_INTERVAL.
 HISTORY = 3.0
@@ -39,7 +39,7 @@ HISTORY = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One that came. Times are seconds."""
+    """A probe that arrived. Times are seconds."""
 
     read: float
     sent: float
@@ -47,7 +47,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class CounterSample:
-    """What an edge has counted at some time between these two, in seconds."""
+    """A packet counter that an edge sampled between `since` and `at`, in seconds."""
 
     since: float
     at: float
@@ -56,24 +56,24 @@ class CounterSample:
 
 @dataclass
 class Ledger:
-    """Of one path."""
+    """Packets sent and received by one path."""
 
-    #: By when they were read; of those sent later none is read earlier.
+    #: In the order in which they were read, which is also the order of sending.
     _probes: deque[Probe] = field(default_factory=deque)
     _tx: deque[CounterSample] = field(default_factory=deque)
     _rx: deque[CounterSample] = field(default_factory=deque)
 
     def handle_probe(self, now: float, sent: float) -> None:
-        """Take in a probe that was sent then."""
+        """Take in a probe and the time when it was sent."""
         last = self._probes[-1].sent if self._probes else sent
         self._probes.append(Probe(now, max(last, sent)))
         while self._probes[0].read < now - HISTORY:
             self._probes.popleft()
 
     def handle_tx(self, told: CounterSample) -> None:
-        """Take in how many packets the edge at the path's beginning has sent in all."""
+        """Take in the total of packets sent by the edge at the path's beginning."""
         if self._tx and told.packets < self._tx[-1].packets:
-            # It has started anew.
+            # The edge has restarted.
             self._tx.clear()
             self._rx.clear()
         self._tx.append(told)
@@ -81,7 +81,7 @@ class Ledger:
             self._tx.popleft()
 
     def handle_rx(self, told: CounterSample) -> None:
-        """Take in how many packets have come in all to the edge at the path's end."""
+        """Take in the total of packets received by the edge at the path's end."""
         if self._rx and told.packets < self._rx[-1].packets:
             self._rx.clear()
         self._rx.append(told)
@@ -89,7 +89,7 @@ class Ledger:
             self._rx.popleft()
 
     def is_losing(self, rate: float) -> bool:
-        """Whether others fill the path, by which so many packets a second came before."""
+        """Return true if others' traffic fills the path; `rate` is its former rate, packets a second."""
         if not self._rx:
             return False
         last = self._rx[-1]
@@ -114,7 +114,7 @@ class Ledger:
         return False
 
     def _min_sent_before(self, came: CounterSample) -> int | None:
-        """Return how many packets, at the least, were sent so early that none of them can come after it."""
+        """Return a lower bound of the packets that were sent too early to arrive after this sample."""
         place = bisect.bisect_right(self._probes, came.since, key=lambda probe: probe.read)
         if place == 0:
             return None
@@ -123,11 +123,11 @@ class Ledger:
         return self._tx[place - 1].packets if place > 0 else None
 
     def _max_sent_before(self, came: CounterSample) -> int | None:
-        """Return how many packets, at the most, were sent before the last of those that it counts."""
+        """Return an upper bound of the packets sent before the last one that this sample counts."""
         place = bisect.bisect_left(self._probes, came.at + MAX_READ_DELAY, key=lambda probe: probe.read)
         if place == len(self._probes):
             return None
-        # Of those that are read at once the first may have waited long.
+        # The first of several probes read in a batch may have waited long.
         last = self._probes[place].read + READ_BATCH_SPAN
         probe = self._probes[bisect.bisect_right(self._probes, last, key=lambda probe: probe.read) - 1]
         place = bisect.bisect_left(self._tx, probe.sent, key=lambda told: told.since)

@@ -1,8 +1,8 @@
 """Frames that the controller sends through switches to itself: discovery (LLDP), path probes, edge probes.
 
-Each carries what it is about, a nonce, the time it was sent, and an HMAC-SHA-256 over all of it, so that a host can
-neither make up a link nor keep a dead one alive by playing an old frame back: a frame counts only for `MAX_AGE`
-seconds, and only for the port it was sent from.
+Each carries its subject, a nonce, the time of sending, and an HMAC-SHA-256 over all of it, so that a host can neither
+forge a link nor keep a dead one alive by replay: a frame is valid for `MAX_AGE` seconds, and only for the port from
+which it was sent.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ LLDP = 0x88CC
 #: IEEE 802 local experimental EtherType 1: for everything that is not LLDP.
 EXPERIMENTAL = 0x88B5
 
-#: Where discovery frames go: a group of our own, not 01:80:c2:00:00:0e, so that they pass bridges that are not ours
-#: and show links that lead through one.
+#: Destination of discovery frames: a group of our own, not 01:80:c2:00:00:0e, so that they pass foreign bridges and
+#: show links that lead through one.
 DISCOVERY_GROUP = "03:42:52:41:49:44"
-#: Where path and edge probes go.
+#: Destination of path and edge probes.
 PROBE_MAC = "02:42:52:41:49:44"
 
-#: Seconds after which a frame of ours is too old to say anything.
+#: Seconds for which a frame is valid.
 MAX_AGE = 5.0
 
 _MAGIC = b"BRD1"
@@ -34,7 +34,7 @@ _TAG_BYTES = 16
 
 
 class Kind(IntEnum):
-    """What a frame is for."""
+    """Purpose of a frame."""
 
     #: From a port to whatever is at its other end.
     LINK = 1
@@ -46,7 +46,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What one of our frames says."""
+    """Content of one of our frames."""
 
     kind: Kind
     #: The port it was sent out of; for a path its first switch and port 0.
@@ -94,11 +94,11 @@ def _tlv(kind: int, value: bytes) -> bytes:
 
 
 class ForgedError(Exception):
-    """A frame that claims to be ours, and is not, or not any more."""
+    """A frame that claims to be ours but is forged or expired."""
 
 
 def open_frame(frame: bytes, key: bytes, now: int) -> Probe | None:
-    """Return what a frame of ours says, None of a frame that never claimed to be ours.
+    """Parse and verify a frame of ours; return None for any other frame.
 
     Raises:
         ForgedError: the HMAC is wrong, or the frame is older than MAX_AGE seconds or from the future.

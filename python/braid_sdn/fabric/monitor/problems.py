@@ -1,4 +1,4 @@
-"""What went wrong lately, by name. Each is kept for a while after it was last seen, with how often it was."""
+"""Recent problems by name, each with a count, kept for a while after the last occurrence."""
 
 from __future__ import annotations
 
@@ -6,37 +6,37 @@ from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import Problem
 
-#: Seconds for which something that happened counts as a problem that is.
+#: Seconds for which an event counts as a present problem.
 RETENTION = 60.0
 
-#: Different problems that are kept: whoever sends us rubbish must not fill our memory.
+#: Limit of distinct problems: malformed input must not fill our memory.
 MAX_PROBLEMS = 256
 
 
 @dataclass
 class Problems:
-    """Things that happened, as opposed to states that can be seen at any time."""
+    """Events, as opposed to states that can be read at any time."""
 
     _seen: dict[tuple[str, str], tuple[Problem, float, int]] = field(default_factory=dict)
     _full: dict[int, float] = field(default_factory=dict)
 
     def report(self, now: float, problem: Problem) -> None:
-        """Something happened."""
+        """Record an occurrence."""
         key = (problem.code, problem.subject)
         _, _, count = self._seen.get(key, (problem, now, 0))
         if count or len(self._seen) < MAX_PROBLEMS:
             self._seen[key] = (problem, now, count + 1)
 
     def full(self, now: float, switch: int) -> None:
-        """A switch takes no more rules for now."""
+        """Record that a switch's table is full."""
         self._full[switch] = now
 
     def switches_full(self, now: float) -> frozenset[int]:
-        """Return the switches that took no more rules lately."""
+        """Return the switches whose table was full lately."""
         return frozenset(switch for switch, at in self._full.items() if now - at < RETENTION)
 
     def current(self, now: float) -> list[Problem]:
-        """Return what happened lately, with how often where it was more than once."""
+        """Return recent problems, with a count if there was more than one."""
         self._seen = {key: each for key, each in self._seen.items() if now - each[1] < RETENTION}
         return [
             Problem(problem.code, problem.subject, f"{problem.text} ({count} times)" if count > 1 else problem.text)
@@ -44,5 +44,5 @@ class Problems:
         ]
 
     def count(self, code: str) -> int:
-        """Return how often a kind of problem happened lately."""
+        """Return the number of recent occurrences of a code."""
         return sum(count for (kind, _), (_, _, count) in self._seen.items() if kind == code)

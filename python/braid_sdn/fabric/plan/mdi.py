@@ -1,8 +1,8 @@
-"""Which paths go together: the delay imbalance of [mpsdn] §III-B with its two thresholds, and the absolute skew.
+"""Selects paths to use together: the delay imbalance of [mpsdn] §III-B with its two thresholds, and absolute skew.
 
-[mpsdn] §V-1 found its own measure wanting: being relative, it cannot "work equally well for all latencies". So each
-threshold on MDI has one on the difference itself beside it, and below a skew that any receiver bears MDI is not
-asked.
+[mpsdn] §V-1 criticises its own measure: being relative, it cannot "work equally well for all latencies". So each
+threshold on MDI is accompanied by one on the skew itself, and below a skew that any receiver tolerates MDI is
+ignored.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from enum import Enum
 
 from braid_sdn.fabric.model import Path
 
-#: A full Ethernet frame, bytes: what buffers are counted in.
+#: A full Ethernet frame, bytes: the unit of buffers.
 FRAME_BYTES = 1518
 
 
-#: How much beyond a bound a path may be that is in use.
+#: Factor by which a path in use may exceed a threshold.
 HYSTERESIS = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """Where resequencing begins and where a path is left out."""
+    """Thresholds for resequencing and for leaving out a path."""
 
     #: Above this MDI the far edge puts packets in order. [mpsdn] §IV-A2 found 0.15.
     resequence_mdi: float = 0.15
@@ -41,7 +41,7 @@ class Thresholds:
     leave_out_skew: float = 0.200
 
     def for_those_in_use(self) -> Thresholds:
-        """Return the same, milder on leaving out: a path near a bound is not to come and go with each look."""
+        """Return thresholds that leave out paths later, so that one near a threshold does not flap."""
         return replace(
             self,
             leave_out_mdi=min(0.5, HYSTERESIS * self.leave_out_mdi),
@@ -50,19 +50,19 @@ class Thresholds:
 
 
 class DeliveryOrder(Enum):
-    """What the far edge must do for a set of paths."""
+    """Delivery order at the far edge."""
 
-    #: One path: nothing can get out of order.
+    #: One path: order is kept.
     SINGLE = "single"
-    #: Several, alike enough to pass packets on as they come.
+    #: Several paths of similar latency: packets are forwarded as they come.
     PLAIN = "plain"
-    #: Several, put in order at the far edge.
+    #: Several paths: the far edge puts packets in order.
     RESEQUENCE = "resequence"
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A path that is not used, and why."""
+    """A path that is not used, and the reason."""
 
     path: Path
     reason: str
@@ -70,7 +70,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The paths that a pair uses, the quickest first, how they are put in order, and why."""
+    """The paths that a pair uses, by latency, their delivery order, and its reason."""
 
     paths: tuple[Path, ...]
     order: DeliveryOrder
@@ -82,7 +82,7 @@ class Selection:
 
     @property
     def capacity(self) -> float:
-        """What all its paths carry together, bit/s."""
+        """Capacity of all paths together, bit/s."""
         return sum(path.capacity for path in self.paths)
 
 
@@ -92,7 +92,7 @@ def imbalance(least: float, most: float) -> float:
 
 
 def against(path: Path, quickest: Path, limits: Thresholds) -> str | None:
-    """Return why a path cannot go together with the quickest one, or None if it can."""
+    """Return the reason why a path cannot be used with the quickest one, or None if it can."""
     skew = path.latency - quickest.latency
     mdi = imbalance(quickest.latency, path.latency)
     if skew <= limits.tolerable_skew:
@@ -105,16 +105,16 @@ def against(path: Path, quickest: Path, limits: Thresholds) -> str | None:
 
 
 def select(paths: Sequence[Path], limits: Thresholds) -> Selection | None:
-    """Choose which of the paths to use together; None of no paths.
+    """Choose the paths to use together; None if there are none.
 
-    Each path is tried as the quickest of a set; the set that carries most wins, of equal ones the quickest, and none
-    is chosen that carries less than its best single path would.
+    Each path is tried as the quickest of a set. The set with the largest capacity wins, of equal ones the quickest;
+    no set is chosen that carries less than its best single path.
     """
     ordered = sorted(paths, key=lambda path: (path.latency, -path.capacity, path.hops))
     best: Selection | None = None
     for number in range(len(ordered)):
         chosen = _set_of(ordered, number, limits)
-        # A slower set must bring clearly more than the quicker one that stands.
+        # A slower set must carry clearly more than the quicker one.
         if best is None or chosen.capacity > 1.05 * best.capacity:
             best = chosen
     return best
@@ -158,21 +158,21 @@ def _order(least: float, most: float, count: int, limits: Thresholds) -> tuple[D
 class Buffer:
     """A resequencing buffer in full frames: [mpsdn] Algorithm 1's T and S."""
 
-    #: Packets that may wait before all are released, gaps or not.
+    #: Packets that may wait before all are released, despite gaps.
     threshold: int
-    #: Packets that fit.
+    #: Capacity in packets.
     size: int
 
 
-#: Packets of slack on top of what the skew itself holds back: one run of a splitter.
+#: Packets of slack on top of those that wait because of the skew: one run of a splitter.
 SLACK_PACKETS = 16
 
 
 def buffer_for(selection: Selection) -> Buffer:
     """Return T and S for a set of paths.
 
-    While the slowest path's packet is under way, path j delivers c_j · (d_max - d_j): that much waits when nothing is
-    lost. T is a quarter more and some slack, so that jitter releases nothing early; S is twice T.
+    While the slowest path's packet is in flight, path j delivers c_j · (d_max - d_j): that much waits without loss. T
+    is a quarter more plus slack, so that jitter releases nothing early; S is twice T.
     """
     slowest = max(path.latency for path in selection.paths)
     waiting = sum(path.capacity * (slowest - path.latency) for path in selection.paths) / (8 * FRAME_BYTES)

@@ -1,4 +1,4 @@
-"""What a plan is made from: all that the controller knows, put together; and whom its settings speak of."""
+"""Collects the planner's input from the controller, and resolves names in its settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from braid_sdn.fabric.plan.plan import Edge
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.view.topology import Topology
-from braid_sdn.fabric.view.traffic import Traffic
 
 if TYPE_CHECKING:
     from braid_sdn.fabric.controller import Controller
@@ -20,12 +19,12 @@ HOST_PORT_SETTLE_TIME = 0.9
 
 
 def collect(now: float, fabric: Controller) -> planner.NetworkState:
-    """Return what a controller would plan from now."""
+    """Return the planner's input."""
     in_use: set[int] = set()
     for has in fabric.updater.installed.values():
         in_use |= rules.tags_in(has.values())
     around = fabric.topology.neighbours()
-    # Behind an edge many hosts may be: one that echoes frames is not to cost the others their broadcasts.
+    # Many hosts may be behind an edge: one that echoes frames must not cost the others their broadcasts.
     looped = fabric.topology.echoed(now) - {edge.port for edge in fabric.edges}
     outside: dict[int, set[int]] = {}
     for port, since in fabric.topology.up_since.items():
@@ -46,20 +45,31 @@ def collect(now: float, fabric: Controller) -> planner.NetworkState:
     )
 
 
-def resolve(settings: Settings, topology: Topology, traffic: Traffic) -> tuple[Edge, ...]:
-    """Find whom settings speak of: return the edges, and have `traffic` know what links carry."""
-    found = []
+def _dpids(topology: Topology) -> dict[str, int]:
     dpids = {topology.name(dpid): dpid for dpid in topology.switches}
-    dpids |= {f"{dpid:016x}": dpid for dpid in topology.switches}
+    return dpids | {f"{dpid:016x}": dpid for dpid in topology.switches}
+
+
+def resolve_edges(settings: Settings, topology: Topology) -> tuple[Edge, ...]:
+    """Return the configured edges whose switch and port are connected."""
+    found = []
+    dpids = _dpids(topology)
     for edge in settings.edges:
         dpid = dpids.get(edge.switch)
         ports = topology.switches[dpid].ports.values() if dpid is not None else ()
         numbers = [port.number for port in ports if edge.port in (port.name, str(port.number))]
         if dpid is not None and numbers:
             found.append(Edge(edge.name, PortId(dpid, numbers[0])))
-    said = {frozenset(dpids.get(name) for name in link.between): link.capacity for link in settings.links}
-    for hearing in topology.links() if said else ():
-        capacity = said.get(frozenset((hearing.source.switch, hearing.target.switch)))
-        if capacity is not None:
-            traffic.configured[hearing.source] = capacity
     return tuple(found)
+
+
+def configured_capacities(settings: Settings, topology: Topology) -> dict[PortId, float]:
+    """Return the configured capacity of each known link by its source port, bit/s."""
+    dpids = _dpids(topology)
+    configured = {frozenset(dpids.get(name) for name in link.between): link.capacity for link in settings.links}
+    capacities = {}
+    for link in topology.links() if configured else ():
+        capacity = configured.get(frozenset((link.source.switch, link.target.switch)))
+        if capacity is not None:
+            capacities[link.source] = capacity
+    return capacities

@@ -1,10 +1,9 @@
-"""Paths for one pair of switches: a maximum flow of least latency, taken apart into few paths.
+"""Paths for one pair of switches: a minimum-cost maximum flow, decomposed into few paths.
 
-[mpsdn] §III-B looks for paths "with an algorithm similar to the Edmonds-Karp algorithm". Where several maximum flows
-exist, that takes any of them; ours is the one with the least sum of flow times latency, because latency is what paths
-are then compared by (`mdi`). Method: successive shortest paths with potentials (Ahuja, Magnanti and Orlin, "Network
-Flows", §9.7), which is exact for real costs, and ends after one Dijkstra per augmentation: a handful in networks of a
-few links per switch.
+[mpsdn] §III-B looks for paths "with an algorithm similar to the Edmonds-Karp algorithm", which finds any maximum
+flow. Ours is the one with the least sum of flow times latency, because `mdi` then compares paths by latency. Method:
+successive shortest paths with potentials (Ahuja, Magnanti and Orlin, "Network Flows", §9.7), which is exact for real
+costs and needs one Dijkstra per augmentation: a handful in networks of a few links per switch.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 
 from braid_sdn.fabric.model import Arc, Graph, Path
 
-#: More paths than this bring little, and each adds its jitter to what the far edge must put in order.
+#: More paths gain little, and each adds its jitter to the far edge's reordering.
 MAX_PATHS = 4
 
 #: A path that would carry less than this share of a pair's flow is not worth its rules and its reordering.
@@ -24,20 +23,20 @@ MIN_PATH_SHARE = 0.05
 #: Flows below this, bit/s, are rounding, not capacity.
 MIN_FLOW_BIT_S = 1.0
 
-#: Each hop counts this much, seconds, so that links whose latency is not known, or none, still make a path longer.
+#: Added cost of each hop, seconds, so that links with no or unknown latency make a path longer too.
 HOP_COST = 1e-6
 
 
 @dataclass(frozen=True)
 class Flow:
-    """How much of a pair's traffic each arc would carry, bit/s."""
+    """A flow: bit/s on each arc, and in all."""
 
     on: dict[Arc, float]
     value: float
 
     @property
     def cost(self) -> float:
-        """Sum of flow times latency: bits under way."""
+        """Sum of flow times latency: bits in flight."""
         return sum(amount * arc.latency for arc, amount in self.on.items())
 
 
@@ -53,7 +52,7 @@ class _Edge:
 
 
 def max_flow(graph: Graph, source: int, target: int) -> Flow:
-    """Return the maximum flow from one switch to another over what is free, of least latency."""
+    """Return the maximum flow of least latency from one switch to another over free capacity."""
     if source == target or source not in graph.switches or target not in graph.switches:
         return Flow({}, 0.0)
     edges: list[_Edge] = []
@@ -81,7 +80,7 @@ def max_flow(graph: Graph, source: int, target: int) -> Flow:
 def _shortest(
     edges: list[_Edge], at: dict[int, list[int]], potential: dict[int, float], source: int, target: int
 ) -> list[int] | None:
-    """Return the cheapest augmenting way as edge numbers, and keep the potentials that make costs non-negative."""
+    """Return the cheapest augmenting path as edge numbers, and update the potentials that keep costs non-negative."""
     distance = {source: 0.0}
     came: dict[int, int] = {}
     done: set[int] = set()
@@ -115,10 +114,9 @@ def _shortest(
 
 
 def decompose(flow: Flow, source: int, target: int, *, most: int = MAX_PATHS) -> list[Path]:
-    """Take a flow apart into at most `most` paths, the widest first, each with what it carries.
+    """Decompose a flow into at most `most` paths, the widest first, each with its part of the flow.
 
-    What would be less than MIN_PATH_SHARE of the whole is left out. Two paths may share arcs; together they never carry
-    more than the flow does on any of them.
+    Paths below MIN_PATH_SHARE of the flow are left out. Two paths may share arcs, but never exceed the flow on them.
     """
     left = dict(flow.on)
     paths: list[Path] = []
@@ -133,7 +131,7 @@ def decompose(flow: Flow, source: int, target: int, *, most: int = MAX_PATHS) ->
 
 
 def _widest(left: dict[Arc, float], source: int, target: int) -> list[Arc] | None:
-    """Return the way that carries most, of equally wide ones the quickest."""
+    """Return the widest path, of equally wide ones the quickest."""
     leaving: dict[int, list[Arc]] = {}
     for arc, amount in left.items():
         if amount >= MIN_FLOW_BIT_S:
@@ -172,9 +170,9 @@ def candidates(graph: Graph, source: int, target: int, *, most: int = MAX_PATHS)
 
 
 def tree_towards(graph: Graph, root: int, *, without: Iterable[Arc] = ()) -> dict[int, Arc]:
-    """Return for every switch that can reach `root` the arc to take: the quickest way, of equals the shortest.
+    """Return the next arc of every switch that can reach `root`, by latency, then hops.
 
-    Load plays no part in it, so that single paths do not move with it.
+    Load is ignored, so that single paths do not move with it.
     """
     banned = frozenset(without)
     best: dict[int, tuple[float, int]] = {root: (0.0, root)}
@@ -199,7 +197,7 @@ def tree_towards(graph: Graph, root: int, *, without: Iterable[Arc] = ()) -> dic
 
 
 def arcs_to_root(tree: dict[int, Arc], source: int, root: int) -> tuple[Arc, ...] | None:
-    """Return the arcs from `source` to the root of a tree, or None if there is no way."""
+    """Return the arcs from `source` to the root of a tree, or None if there is no path."""
     arcs: list[Arc] = []
     here = source
     while here != root:

@@ -1,4 +1,4 @@
-"""What the network should do, before it is put into rules: trees for single paths, tagged paths between edges."""
+"""A plan before it is compiled into rules: trees for single paths, tagged paths between edges."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from braid_sdn.fabric.plan.mdi import Selection
 #: VIDs that may be path tags; 0 and 4095 are reserved, 1 is many switches' default VLAN.
 TAGS = range(2, 4095)
 
-#: A latency that moved by more than this much, seconds and as a share, is told to the edges.
+#: A latency that changed by more than this sum, in seconds and relatively, is distributed to edges.
 MIN_LATENCY_CHANGE = 0.001
 MIN_LATENCY_CHANGE_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Where a splitter and resequencer sits: it sends and takes tagged packets at this port."""
+    """A splitter and resequencer, which sends and receives tagged packets at this port."""
 
     name: str
     port: PortId
@@ -38,13 +38,13 @@ class Tree:
 
     root: int
     tag: int
-    #: Out of which port each switch sends on.
+    #: The output port of each switch.
     onward: dict[int, int]
 
 
 @dataclass(frozen=True)
 class Flood:
-    """A spanning tree that broadcasts travel, under one tag."""
+    """A spanning tree for broadcasts, under one tag."""
 
     tag: int
     #: Each switch's ports on the tree.
@@ -53,7 +53,7 @@ class Flood:
 
 @dataclass(frozen=True)
 class TaggedPath:
-    """A way through the network under one tag, from switch to switch, and out to an edge at its end."""
+    """A path through the network under one tag, from switch to switch, and to an edge at its end."""
 
     tag: int
     #: Each switch and the port it sends on to; the last one's is the edge's.
@@ -72,37 +72,37 @@ class TaggedPath:
 
 @dataclass(frozen=True)
 class Pair:
-    """How one edge's traffic to another is split."""
+    """Split of one edge's traffic to another."""
 
     source: Edge
     target: Edge
     selection: Selection
     #: As `selection.paths`.
     paths: tuple[TaggedPath, ...]
-    #: What the source walks: tags.
+    #: The source's slot table: tags.
     slots: tuple[int, ...]
-    #: Whether a path that the target counts on was taken out because it is dead: nothing more is to come by it.
+    #: True if a path that the target knows was withdrawn because it is dead: nothing more arrives by it.
     path_withdrawn: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
-        """Whose it is."""
+        """Names of source and target."""
         return (self.source.name, self.target.name)
 
     @property
     def ceiling(self) -> float:
-        """bit/s that its paths carry at the most, whoever else uses them; more where two share a link."""
+        """Configured capacity of its paths, bit/s, whoever else uses them; too large if two share a link."""
         return sum(path.ceiling for path in self.selection.paths)
 
     def share(self, tag: int) -> float:
-        """The part of the packets that a path gets."""
+        """Return a path's share of packets."""
         return self.slots.count(tag) / len(self.slots)
 
 
 def differs_for_edges(before: Pair | None, after: Pair | None) -> bool:
-    """Whether edges have to know: other paths, shares or order, or latencies that they would wait differently for.
+    """Return true if edges need the change: other paths, shares or order, or notably other latencies.
 
-    What a path could carry besides changes with every look, and is no business of theirs.
+    The free capacity of paths changes with every measurement, and does not matter to edges.
     """
     if before is None or after is None:
         return before is not after
@@ -116,11 +116,11 @@ def differs_for_edges(before: Pair | None, after: Pair | None) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """All of it."""
+    """A plan for the whole network."""
 
     #: Ports that lead to other switches.
     internal: dict[int, frozenset[int]] = field(default_factory=dict)
-    #: Ports that broadcasts are handed to hosts on.
+    #: Ports on which hosts get broadcasts.
     outside: dict[int, frozenset[int]] = field(default_factory=dict)
     trees: dict[int, Tree] = field(default_factory=dict)
     flood: Flood | None = None

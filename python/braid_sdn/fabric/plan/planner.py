@@ -1,6 +1,6 @@
-"""From a picture of the network to a plan, near to the plan before: what works is not moved for small gains.
+"""Makes a plan from the state of the network. The plan stays close to the last one: small gains move nothing.
 
-Pure: graph, hosts and edges in, plan out. Equal ways keep their tags, so that nothing is touched that need not be.
+Pure: graph, hosts and edges in, plan out. Unchanged paths keep their tags, so that their rules stay.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from braid_sdn.fabric.plan.mdi import Selection, Thresholds, select
 from braid_sdn.fabric.plan.paths import arcs_to_root, candidates, tree_towards
 from braid_sdn.fabric.plan.plan import TAGS, Edge, Flood, Host, Pair, Plan, TaggedPath, Tree
 
-#: Other paths must carry this much more, as a factor, to be worth a change.
+#: Factor by which other paths must carry more to replace those in use.
 MIN_CAPACITY_GAIN = 1.1
-#: A share must be off by this much for the slot table to be written anew.
+#: Change of a share from which on a slot table is made anew.
 MIN_SHARE_CHANGE = 0.05
-#: Another tree must be this much quicker, as a factor and in seconds.
+#: Another tree must be quicker by this factor and this many seconds.
 MIN_TREE_GAIN = 1.2
 MIN_TREE_GAIN_SECONDS = 0.001
 
@@ -31,13 +31,13 @@ class TagsExhaustedError(Exception):
 
 @dataclass
 class _Tags:
-    """Gives out tags that no switch knows."""
+    """Assigns tags that no switch knows."""
 
     taken: set[int]
     cursor: int = TAGS.start
 
     def new(self) -> int:
-        """Return a tag that nobody has; raises TagsExhaustedError."""
+        """Return an unused tag; raises TagsExhaustedError."""
         for step in range(len(TAGS)):
             tag = TAGS.start + (self.cursor - TAGS.start + step) % len(TAGS)
             if tag not in self.taken:
@@ -49,7 +49,7 @@ class _Tags:
 
 @dataclass(frozen=True)
 class NetworkState:
-    """All that a plan is made from."""
+    """The planner's input."""
 
     graph: Graph
     hosts: tuple[Host, ...] = ()
@@ -57,21 +57,21 @@ class NetworkState:
     outside: Mapping[int, frozenset[int]] = field(default_factory=dict)
     #: Tags that rules of some switch still know.
     tags_in_use: frozenset[int] = frozenset()
-    #: Ways that are silent although their links seem to work.
+    #: Paths that are dead although their links seem to work.
     dead: frozenset[Hops] = frozenset()
     #: Switches that take no more rules: no tagged path leads through them.
     full: frozenset[int] = frozenset()
     #: Edges that answer no probes: they get no tagged paths.
     silent: frozenset[str] = frozenset()
-    #: Pairs as their far edges are known to take them; of others, what was planned before.
+    #: Pairs that their targets have acknowledged; of others, the last plan counts.
     known: Mapping[tuple[str, str], Pair] = field(default_factory=dict)
     limits: Thresholds = field(default_factory=Thresholds)
-    #: The graph as a pair sees it: its own traffic is no use by others.
+    #: The graph as a pair sees it: its own traffic does not count as load.
     seen_by: Callable[[Graph, Pair], Graph] = lambda graph, _: graph
 
 
 def make(before: Plan, now: NetworkState) -> Plan:
-    """Return the plan for a situation."""
+    """Return the plan for a state of the network."""
     tags = _Tags(set(now.tags_in_use) | _tags_of(before), max(_tags_of(before), default=TAGS.start) + 1)
     internal: dict[int, set[int]] = {}
     for arc in now.graph.arcs:
@@ -118,14 +118,14 @@ def _tree(before: Tree | None, graph: Graph, root: int, tags: _Tags) -> Tree:
     if before is not None:
         kept = _kept(before, graph)
         if kept is not None and _near(kept, best, root):
-            # Who was not in it joins it; who is in it stays, so nobody's way can become a loop.
+            # New switches join the old tree, whose arcs all stay, so no loop can form.
             joined = {**best, **kept}
             return Tree(root, before.tag, {switch: arc.source.port for switch, arc in sorted(joined.items())})
     return Tree(root, tags.new(), {switch: arc.source.port for switch, arc in sorted(best.items())})
 
 
 def _kept(before: Tree, graph: Graph) -> dict[int, Arc] | None:
-    """Return a tree's arcs, or None if one of them is no more and its switch still is."""
+    """Return a tree's arcs, or None if one is gone whose switch is still there."""
     by_port = {arc.source: arc for arc in graph.arcs}
     kept = {}
     for switch, port in before.onward.items():
@@ -138,7 +138,7 @@ def _kept(before: Tree, graph: Graph) -> dict[int, Arc] | None:
 
 
 def _near(kept: Mapping[int, Arc], best: Mapping[int, Arc], root: int) -> bool:
-    """Whether a tree still leads to its root from everywhere, about as quickly as the best one."""
+    """Return true if a tree still reaches its root from everywhere, about as quickly as the best one."""
     ours: dict[int, float] = {root: 0.0}
     theirs: dict[int, float] = {root: 0.0}
     for switch in kept:
@@ -152,7 +152,7 @@ def _near(kept: Mapping[int, Arc], best: Mapping[int, Arc], root: int) -> bool:
 
 
 def _latency(tree: Mapping[int, Arc], switch: int, known: dict[int, float]) -> float | None:
-    """Return how long a switch's way to the root is, seconds; None if it has none."""
+    """Return the latency from a switch to the root, seconds; None if it cannot reach it."""
     walked: list[int] = []
     here = switch
     while here not in known:
@@ -166,7 +166,7 @@ def _latency(tree: Mapping[int, Arc], switch: int, known: dict[int, float]) -> f
 
 
 def _flood(before: Flood | None, graph: Graph, tags: _Tags) -> Flood | None:
-    """A spanning forest, made of the one before as far as its links still work (Kruskal, by latency)."""
+    """Return a spanning forest (Kruskal, by latency) that prefers the links of the last one."""
     if not graph.switches:
         return None
     links = {(arc.source, arc.target): arc for arc in graph.arcs if arc.source < arc.target}
@@ -187,7 +187,8 @@ def _flood(before: Flood | None, graph: Graph, tags: _Tags) -> Flood | None:
             for end in link:
                 ports[end.switch].add(end.port)
     made = {switch: frozenset(each) for switch, each in ports.items()}
-    # A link more is harmless. One less with the same tag could make a loop if it came back while another is added.
+    # Adding a link is harmless. Removing one under the same tag could form a loop if it returned while another is
+    # added.
     same = before is not None and all(
         each <= made.get(switch, frozenset()) for switch, each in before.ports.items() if switch in graph.switches
     )
@@ -198,7 +199,7 @@ def _flood(before: Flood | None, graph: Graph, tags: _Tags) -> Flood | None:
 
 
 def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, tags: _Tags) -> Pair | str:
-    """Return how a pair is served, or why it is not."""
+    """Return a pair's split, or the reason why there is none."""
     for edge in (source, target):
         if edge.port.switch not in now.graph.switches:
             return f"the switch of {edge.name} is not connected"
@@ -221,7 +222,7 @@ def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, ta
 
 
 def _is_path_withdrawn(known: Pair | None, made: Pair, now: NetworkState) -> bool:
-    """Whether a path that the far edge counts on was taken out because it is dead, or a link of it is no more."""
+    """Return true if a path that the far edge knows was withdrawn because it, or a link of it, is dead."""
     ways = zip(known.paths, known.selection.paths, strict=True) if known else ()
     used = {path.tag for path in made.paths}
     gone = [way for path, way in ways if path.tag not in used]
@@ -244,7 +245,7 @@ def _alive(paths: Iterable[Path], now: NetworkState) -> list[Path]:
 
 
 def _single(graph: Graph, here: int, there: int, now: NetworkState) -> Path | None:
-    """Return the quickest way, however full it is."""
+    """Return the quickest path, whatever its load."""
     way = arcs_to_root(tree_towards(graph, there), here, there)
     if not way:
         return None
@@ -253,7 +254,7 @@ def _single(graph: Graph, here: int, there: int, now: NetworkState) -> Path | No
 
 
 def _as_before(before: Pair, graph: Graph, now: NetworkState) -> Selection | None:
-    """Return what the paths in use would carry now, or None if one of them cannot be used any more."""
+    """Return the paths in use with their present capacity, or None if one of them cannot be used any more."""
     arcs = {(arc.source, arc.target): arc for arc in graph.arcs}
     left: dict[tuple[PortId, PortId], float] = {key: arc.free for key, arc in arcs.items()}
     again = []
@@ -271,7 +272,7 @@ def _as_before(before: Pair, graph: Graph, now: NetworkState) -> Selection | Non
 
 
 def _better(fresh: Selection, kept: Selection) -> bool:
-    """Whether a change is worth it: it carries clearly more, or as much and clearly sooner."""
+    """Return true if new paths carry clearly more, or as much with clearly less latency."""
     if fresh.capacity > MIN_CAPACITY_GAIN * kept.capacity:
         return True
     slowest, now_slowest = fresh.paths[-1].latency, kept.paths[-1].latency
@@ -296,5 +297,5 @@ def _slots(before: Pair | None, weights: dict[int, float]) -> tuple[int, ...]:
     same = set(before.slots) == set(weights)
     if same and all(abs(before.share(tag) - weight / total) < MIN_SHARE_CHANGE for tag, weight in weights.items()):
         return before.slots
-    # Nothing sticks to a slot of an edge, so an even table is worth more than few moves.
+    # No flow sticks to an edge's slot, so an even table is worth more than few moves.
     return tuple(slot_table.spread(weights))

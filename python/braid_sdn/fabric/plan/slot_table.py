@@ -1,4 +1,4 @@
-"""Slot tables for edges: the same seam, and the same arithmetic, as `crates/braid-core/src/slots.rs`.
+"""Slot tables for edges, by the same arithmetic as `crates/braid-core/src/slots.rs`.
 
 A table is an array of SLOTS path numbers; an edge only walks it. Weights are w_j = c_j / Σ c_i ([mpsdn] §III-C).
 `tests/sdn/test_slot_table.py` holds both implementations against the same tables.
@@ -13,7 +13,7 @@ SLOTS = 1024
 
 
 def counts(weights: Mapping[int, float]) -> dict[int, int]:
-    """Return how many of SLOTS each path gets: largest remainder; a path that would get none gets one.
+    """Return the number of slots of each path: largest remainder, at least one.
 
     Raises ValueError without any weight, or with one that is not above 0.
     """
@@ -38,7 +38,7 @@ def counts(weights: Mapping[int, float]) -> dict[int, int]:
 
 
 def spread(weights: Mapping[int, float]) -> list[int]:
-    """Make a table from nothing by smooth weighted round robin: a path's slots lie apart."""
+    """Make a table by smooth weighted round robin: a path's slots lie apart."""
     return _interleave(list(counts(weights).items()), SLOTS)
 
 

@@ -1,27 +1,27 @@
-"""When a new plan is made: at once when something broke, later when something may be better, and never in a rush.
+"""Throttles planning: at once after a failure, later after an improvement, and at a bounded rate.
 
-What breaks costs packets, so it is followed as soon as its like has been gathered. What appears, or a load that
-moved, can wait until it is quiet; and a network that keeps changing is followed at a bounded pace.
+Failures cost packets, so a plan follows as soon as simultaneous ones are gathered. Improvements wait until the
+network is quiet. A network that keeps changing is replanned at a bounded rate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Seconds to gather what breaks together: both directions of a link, all ports of a switch.
+#: Seconds to gather simultaneous failures: both directions of a link, all ports of a switch.
 FAILURE_DELAY = 0.005
 #: Seconds to gather hosts that appear.
 CHANGE_DELAY = 0.02
-#: Seconds without further news before what is better is followed; at most MAX_QUIET_WAIT after the first of it.
+#: Seconds without further improvements before a plan; at most MAX_QUIET_WAIT after the first one.
 QUIET_PERIOD = 1.0
 MAX_QUIET_WAIT = 5.0
-#: The next plan comes at the earliest this many times later than the last one took to make.
+#: Least time between plans, as a multiple of the time that the last one took.
 IDLE_FACTOR = 4.0
 
 
 @dataclass
 class Throttle:
-    """Says when. Times are seconds."""
+    """Decides when to plan. Times are seconds."""
 
     _urgent: float | None = None
     _calm: float | None = None
@@ -30,19 +30,19 @@ class Throttle:
 
     @property
     def urgent(self) -> bool:
-        """Whether something waits that cannot wait long."""
+        """True if a failure or a change waits for a plan."""
         return self._urgent is not None
 
     def failure(self, now: float) -> None:
-        """Something that plans stand on is no more."""
+        """Record a failure of something that the plan uses."""
         self._sooner(now + FAILURE_DELAY)
 
     def change(self, now: float) -> None:
-        """A host appeared or moved, or loads were counted: nobody loses by waiting for a moment."""
+        """Record a host that appeared or moved, or new load counters: these can wait for a moment."""
         self._sooner(now + CHANGE_DELAY)
 
     def improvement(self, now: float) -> None:
-        """Something appeared that plans might use."""
+        """Record something new that a plan might use."""
         self._first = self._first if self._first is not None else now
         self._calm = min(now + QUIET_PERIOD, self._first + MAX_QUIET_WAIT)
 
@@ -55,11 +55,11 @@ class Throttle:
         return None if due is None else max(due, self._not_before)
 
     def due(self, now: float) -> bool:
-        """Whether to make one now."""
+        """Return true if a plan is due."""
         at = self.poll_timeout()
         return at is not None and now >= at
 
     def plan_made(self, now: float, took: float) -> None:
-        """A plan was made, and took this many seconds."""
+        """Record that a plan was made, and took this many seconds."""
         self._urgent = self._calm = self._first = None
         self._not_before = now + IDLE_FACTOR * took

@@ -1,4 +1,4 @@
-"""Who asks for an address, and what becomes of the question: answered for hosts that are known, else sent to all."""
+"""ARP and ND proxy: answers requests for known hosts, and floods all others."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from braid_sdn.fabric.plan.plan import Plan
 from braid_sdn.fabric.view.hosts import Hosts, address_reply, address_request
 from braid_sdn.openflow.messages import PacketOut, ToSwitch
 
-#: Questions that may wait; more at once are a storm, and asked again by those who mean them.
+#: Limit of held requests; more are a storm, and hosts repeat theirs.
 MAX_HELD_REQUESTS = 256
 
 
 @dataclass
 class ArpProxy:
-    """Questions that wait until their askers can be reached: the answer must find its way."""
+    """Holds requests until rules lead back to the requesting hosts."""
 
     _held: list[tuple[PortId, bytes]] = field(default_factory=list)
 
     def handle(self, hosts: Hosts, arrived: PortId, frame: bytes) -> list[tuple[int, ToSwitch]]:
-        """Take a host's frame in; returns what to send at once."""
+        """Take in a host's frame; return messages to send at once."""
         question = address_request(frame)
         if question is None or question.mac != mac_text(frame[6:12]):
             return []
         found = hosts.by_address(question.wanted)
-        # Who asks for its own address wants to know whether anybody else has it.
+        # A request for the host's own address is duplicate address detection: flooded.
         if found is not None and found.mac != question.mac:
             return [(arrived.switch, PacketOut((arrived.port,), address_reply(question, found)))]
         if len(self._held) < MAX_HELD_REQUESTS:
@@ -34,7 +34,7 @@ class ArpProxy:
         return []
 
     def release(self, plan: Plan) -> list[tuple[int, ToSwitch]]:
-        """All known hosts can be reached: return what sends the questions that waited on, as rules would have."""
+        """Return messages that flood the held requests, once rules reach all known hosts."""
         if not self._held or plan.flood is None:
             return []
         out: list[tuple[int, ToSwitch]] = []

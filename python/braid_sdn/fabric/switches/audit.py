@@ -1,7 +1,7 @@
-"""When to ask a switch which rules it has: when it connects, and from time to time; and when to renew its leases.
+"""Schedules audits of switches' rules (after they connect, and periodically) and renewals of leases.
 
-The rules themselves are the memory: a controller that starts anew goes on from what switches list, and a switch that
-started anew lists nothing and is given all of it. Either is the same comparison (`change`).
+The rules themselves are the persistent state: a restarted controller continues from the rules that switches list, and
+a restarted switch lists none and gets all. Both are the same comparison (`updater`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from braid_sdn.openflow.messages import FlowStatsRequest
 
 #: Seconds between two audits of one switch.
 AUDIT_INTERVAL = 30.0
-#: Seconds after which an answer is not waited for any more.
+#: Seconds to wait for a reply.
 REPLY_TIMEOUT = 5.0
 #: Seconds between two renewals of a lease.
 LEASE_RENEWAL = ARP_LEASE / 3
@@ -22,25 +22,25 @@ LEASE_RENEWAL = ARP_LEASE / 3
 
 @dataclass
 class Audit:
-    """Who is due. Times are seconds."""
+    """Switches that are due for an audit or a renewal. Times are seconds."""
 
     _due: dict[int, float] = field(default_factory=dict)
-    #: How many changes there had been when each switch was asked.
+    #: Number of rule updates when each switch was asked.
     _asked: dict[int, int] = field(default_factory=dict)
     _renew: dict[int, float] = field(default_factory=dict)
 
     def ask(self, now: float, switch: int, changes: int) -> FlowStatsRequest:
-        """Return the question for a switch."""
+        """Return the request to a switch."""
         self._asked[switch] = changes
         self._due[switch] = now + REPLY_TIMEOUT
         return FlowStatsRequest()
 
     def soon(self, now: float, switch: int) -> None:
-        """A switch seems to have other rules than it should."""
+        """Audit a switch soon: it seems to have wrong rules."""
         self._due[switch] = min(now, self._due.get(switch, now))
 
     def answered(self, now: float, switch: int, changes: int, *, known: bool) -> bool:
-        """A switch listed its rules; whether the list holds: not if we changed rules while it was on its way."""
+        """Take in that a switch listed its rules; false if the list is stale, as rules changed meanwhile."""
         asked = self._asked.pop(switch, None)
         holds = not known or asked == changes
         self._due[switch] = now + (AUDIT_INTERVAL if holds else LEASE_RENEWAL)
@@ -51,7 +51,7 @@ class Audit:
         return [switch for switch, at in self._due.items() if at <= now] if idle else []
 
     def plan(self, now: float, switches: Iterable[int]) -> None:
-        """There is a plan: these switches get leases from now on."""
+        """Renew leases of these switches from now on."""
         for switch in switches:
             self._renew.setdefault(switch, now)
 
@@ -68,6 +68,6 @@ class Audit:
             each.pop(switch, None)
 
     def poll_timeout(self, *, idle: bool) -> float | None:
-        """Return when somebody is due."""
+        """Return when the next switch is due."""
         audits = self._due.values() if idle else ()
         return min([*audits, *self._renew.values()], default=None)

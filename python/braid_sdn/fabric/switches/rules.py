@@ -1,18 +1,17 @@
-"""From a plan to the rules of every switch: OpenFlow tables as text would have them.
+"""Compiles a plan into the OpenFlow rules of every switch.
 
-A packet crosses the network under a tag, the VID of an 802.1Q header that only this controller gives out: one rule
-per tag and switch, so the core's rules grow with paths, never with flows. What tables do:
+A packet crosses the network under a tag, the VID of an 802.1Q header that only this controller assigns: one rule per
+tag and switch, so the core's rules grow with paths, never with flows. The tables:
 
     0 ingress       our own frames to the controller; tagged packets of links and edges to 3; hosts' packets to 1
-    1 sources       hosts we know go on to 2; others too, and the controller gets to see them
-    2 destinations  hosts here: their port; hosts elsewhere: the tag of the tree to their switch, on to 3; broadcasts
-                    and hosts that nobody knows yet: the flood's tag
-    3 paths         a tag says where to; at its end it is taken off, on to 4, or the edge gets it as it is
-    4 delivery      hosts of this switch, for what came from elsewhere
+    1 sources       known hosts go to 2; unknown ones too, and a copy to the controller
+    2 destinations  local hosts: their port; remote hosts: the tag of the tree to their switch, then 3; broadcasts
+                    and unknown hosts: the flood's tag
+    3 paths         output by tag; at the path's end the tag is removed, then 4, or the edge gets the packet tagged
+    4 delivery      local hosts, for packets from other switches
 
-Rules have no time-outs, so the network forwards without its controller. One exception is a lease: what hands ARP and
-neighbour discovery to the controller lapses when the controller is gone, and these are then flooded like any
-broadcast.
+Rules have no timeouts, so the network forwards without its controller. The exception is a lease: rules that send ARP
+and neighbour discovery to the controller expire when it is gone, and these packets are then flooded as broadcasts.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from braid_sdn.openflow.messages import (
 
 INGRESS, SOURCES, DESTINATIONS, PATHS, DELIVERY = range(5)
 
-#: Upper half of every cookie of ours ("BRD" and a version of this layout): other rules are not ours and are removed.
+#: Upper half of all our cookies ("BRD" and the version of this layout): rules with others are removed.
 COOKIE = 0x42524401_00000000
 
-#: Seconds after which ARP is flooded if the controller does not renew its wish to see it.
+#: Seconds after which ARP is flooded unless the controller renews the lease.
 ARP_LEASE = 15
 
 ARP = 0x0806
@@ -67,7 +66,7 @@ TO_CONTROLLER = Output(Reserved.CONTROLLER)
 
 
 def base() -> list[Rule]:
-    """Return what every switch has, whatever the network looks like; discovery first."""
+    """Return the rules of every switch that do not depend on the network; discovery first."""
     return [
         _rule(INGRESS, 100, Match(eth_type=LLDP), TO_CONTROLLER),
         _rule(INGRESS, 100, Match(eth_type=EXPERIMENTAL, eth_dst=PROBE_MAC, vlan=UNTAGGED), TO_CONTROLLER),
@@ -79,7 +78,7 @@ def base() -> list[Rule]:
 
 
 def leases() -> list[Rule]:
-    """Return the rules that lapse unless they are renewed: the controller sees and answers who asks for addresses."""
+    """Return the leased rules, which send ARP and neighbour discovery to the controller."""
     asked = Match(eth_type=IPV6, ip_proto=58, icmpv6_type=135, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
     return [
         *(
@@ -90,14 +89,14 @@ def leases() -> list[Rule]:
                 Match(eth_type=IPV6, ip_proto=58, icmpv6_type=136),
             )
         ),
-        # Questions to all are answered, or sent on, by the controller alone.
+        # Broadcast requests are answered, or flooded, by the controller alone.
         _rule(DESTINATIONS, 50, Match(eth_type=ARP, eth_dst=BROADCAST), lease=ARP_LEASE),
         _rule(DESTINATIONS, 50, asked, lease=ARP_LEASE),
     ]
 
 
 def wanted(plan: Plan, hosts: Iterable[Host], edges: Iterable[Edge], switches: Iterable[int]) -> dict[int, Rules]:
-    """Return every switch's rules, leases apart."""
+    """Return the rules of every switch, without leases."""
     made: dict[int, list[Rule]] = {switch: base() for switch in switches}
     for switch, ports in plan.internal.items():
         if switch in made:
@@ -147,7 +146,7 @@ def _path(path: TaggedPath, made: Mapping[int, list[Rule]]) -> None:
 
 
 def _hosts(plan: Plan, hosts: list[Host], made: Mapping[int, list[Rule]]) -> None:
-    # Where hosts are or may appear: the first frame of one that appears must find its way.
+    # Switches with hosts or free ports: a new host's first frame must be forwarded.
     inhabited = {host.port.switch for host in hosts} | {switch for switch, ports in plan.outside.items() if ports}
     for host in hosts:
         here, port = host.port
@@ -165,17 +164,17 @@ def _hosts(plan: Plan, hosts: list[Host], made: Mapping[int, list[Rule]]) -> Non
 
 
 def is_ours(rule: Rule) -> bool:
-    """Whether a rule that a switch has was made by this layout's controller."""
+    """Return true if a rule was made by a controller with this layout."""
     return rule.cookie & ~0xFFFFFFFF == COOKIE
 
 
 def tags_in(rules: Iterable[Rule]) -> set[int]:
-    """Return the tags that rules of a switch know: they must not be given out for something else."""
+    """Return the tags in a switch's rules, which must not be assigned anew."""
     return {rule.match.vlan for rule in rules if rule.table == PATHS and rule.match.vlan is not None}
 
 
 def links_in(switch: int, rules: Iterable[Rule]) -> set[PortId]:
-    """Return the ports of a switch that its rules take for links to other switches."""
+    """Return the ports of a switch that its rules treat as links."""
     return {
         PortId(switch, rule.match.in_port)
         for rule in rules
@@ -188,7 +187,7 @@ def links_in(switch: int, rules: Iterable[Rule]) -> set[PortId]:
 
 
 def hosts_in(switch: int, rules: Iterable[Rule]) -> list[Host]:
-    """Return the hosts that a switch's rules tell of: what a controller that starts anew goes on from."""
+    """Return the hosts in a switch's rules, from which a restarted controller continues."""
     return [
         Host(rule.match.eth_src, PortId(switch, rule.match.in_port))
         for rule in rules

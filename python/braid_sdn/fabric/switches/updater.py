@@ -1,14 +1,14 @@
-"""From the rules that switches have to those they should have, without a moment in which packets are lost or loop.
+"""Consistent updates of switches' rules (Reitblatt et al., 2012): no packet is lost or loops during a change.
 
-Make before break, in four steps, each begun only when the one before is done everywhere:
+Make before break, in four steps; each begins when the previous one is done on all switches:
 
-1. prepare: new tags' rules, which no packet carries yet, and delivery to hosts; a barrier on every switch touched.
-2. switch:  what puts tags on packets (tables 0 to 2), barriers, and the edges' new slot tables, until they follow.
-3. drain:   packets with old tags finish their way.
-4. retire:  what nobody needs any more is deleted.
+1. prepare: add rules of new tags, which no packet carries yet, and of delivery; a barrier on every changed switch.
+2. switch:  change the rules that tag packets (tables 0 to 2), with barriers, and distribute new slot tables to edges.
+3. drain:   wait for packets with old tags.
+4. retire:  delete rules that are not needed any more.
 
-What a switch has is what it last listed, changed by what it was sent since. A change may be broken off at any point
-and begun anew towards another goal; deletions happen only at the end of one that was not.
+The state of a switch is its last listing plus all messages since. An update may be aborted at any point in favour of
+another target; rules are deleted only at the end of a completed update.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from enum import IntEnum
 from braid_sdn.fabric.switches.rules import PATHS, Rules
 from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Rule, RuleKey, ToSwitch
 
-#: Seconds that packets with an old tag get to leave the network.
+#: Seconds for packets with an old tag to leave the network.
 DRAIN = 0.5
 
-#: Seconds that a switch gets to answer a barrier; after that its name is reported and the others go on.
+#: Seconds to wait for a barrier reply; after that the switch is reported as slow and the update continues.
 BARRIER_TIMEOUT = 2.0
 
-#: Seconds after which a rule that a switch refused is tried again.
+#: Seconds after which a refused rule is tried again.
 REFUSED_RETRY = 30.0
 
 
 class Step(IntEnum):
-    """Where a change is."""
+    """Step of an update."""
 
     IDLE = 0
     PREPARE = 1
@@ -41,16 +41,16 @@ class Step(IntEnum):
 
 @dataclass
 class RuleUpdater:
-    """Brings switches from what they have to what is wanted. Times are seconds of a monotonic clock."""
+    """Updates switches from installed rules to the target. Times are seconds of a monotonic clock."""
 
     drain: float = DRAIN
-    #: What each switch has, as far as we know. A switch that is not here is not touched.
+    #: Rules of each switch, as far as known. A switch that is missing here is not touched.
     installed: dict[int, Rules] = field(default_factory=dict)
     target: dict[int, Rules] = field(default_factory=dict)
     step: Step = Step.IDLE
-    #: Switches that left a barrier unanswered in the last change.
+    #: Switches that left a barrier unanswered in the last update.
     slow: set[int] = field(default_factory=set)
-    #: How often rules were changed, for the reader.
+    #: Number of updates.
     changes: int = 0
     _waiting: dict[int, int] = field(default_factory=dict)
     _deadline: float = 0.0
@@ -58,12 +58,12 @@ class RuleUpdater:
     _refused: dict[tuple[int, RuleKey], float] = field(default_factory=dict)
     _out: list[tuple[int, ToSwitch]] = field(default_factory=list)
     _announce: bool = False
-    #: Edges that do not follow their new tables yet.
+    #: Edges that have not acknowledged their new tables.
     _unconfirmed: set[str] = field(default_factory=set)
     _announced: bool = False
 
     def handle_rules(self, now: float, switch: int, rules: Iterable[Rule]) -> None:
-        """Take in what a switch has: after it connected, and at every audit."""
+        """Take in a switch's rules, after it connected and at every audit."""
         self.installed[switch] = {rule.key: rule for rule in rules if rule.lease == 0}
         if self.installed[switch] != self.target.get(switch, self.installed[switch]):
             self._waiting.pop(switch, None)
@@ -77,25 +77,25 @@ class RuleUpdater:
             self._advance(now)
 
     def handle_barrier(self, now: float, switch: int, token: int) -> None:
-        """A switch has done all it was sent before this barrier."""
+        """Take in that a switch has done all that was sent before this barrier."""
         self.slow.discard(switch)
         if self._waiting.get(switch) == token:
             del self._waiting[switch]
             self._advance(now)
 
     def handle_confirmed(self, now: float, edge: str) -> None:
-        """An edge follows its new table."""
+        """Take in that an edge has acknowledged its new table."""
         if edge in self._unconfirmed:
             self._unconfirmed.discard(edge)
             self._advance(now)
 
     def handle_refused(self, now: float, switch: int, rule: Rule) -> None:
-        """A switch did not take a rule: it does not have it, and is not asked again for a while."""
+        """Take in that a switch refused a rule; it is tried again after REFUSED_RETRY."""
         self.installed.get(switch, {}).pop(rule.key, None)
         self._refused[switch, rule.key] = now + REFUSED_RETRY
 
     def set_target(self, now: float, wanted: Mapping[int, Rules]) -> None:
-        """Set a new goal; a change that is under way to another is broken off."""
+        """Set a new target; an update towards another one is aborted."""
         same = self.step is not Step.IDLE and self.target == wanted
         self.target = dict(wanted)
         if not same:
@@ -119,7 +119,7 @@ class RuleUpdater:
 
     @property
     def idle(self) -> bool:
-        """Whether no change is under way."""
+        """True if no update is in progress."""
         return self.step is Step.IDLE
 
     def poll_timeout(self) -> float | None:
@@ -129,20 +129,20 @@ class RuleUpdater:
         return min(self._refused.values(), default=None)
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
-        """Return what to send, and to whom, in this order."""
+        """Return messages to send with their switches, in this order."""
         out, self._out = self._out, []
         return out
 
     def poll_announce(self) -> bool:
-        """Whether edges are to be told their new slot tables now: all new tags' rules are in place.
+        """Return true, once, when edges may get their new slot tables: all new tags' rules are in place.
 
-        If so, `announced` is to be called once they can read them.
+        Call `announced` when the edges can fetch them.
         """
         announce, self._announce = self._announce, False
         return announce
 
     def announced(self, now: float, edges: Iterable[str]) -> None:
-        """Edges have new tables to read; those named here are waited for until they follow them, with a bound."""
+        """Edges can fetch new tables; wait, with a limit, until those named here acknowledge them."""
         self._unconfirmed |= set(edges)
         self._announced = True
         if self.step is Step.SWITCH:
@@ -152,7 +152,7 @@ class RuleUpdater:
         self._waiting.clear()
         self._unconfirmed.clear()
         self.step = Step.IDLE
-        # What edges do may change although no rule does.
+        # Edges' tables may change although no rule does.
         self._announce = True
         if self._missing(now, prepare=True) or self._missing(now, prepare=False) or self._surplus():
             self.changes += 1
@@ -200,7 +200,7 @@ class RuleUpdater:
             self._advance(now)
 
     def _missing(self, now: float, *, prepare: bool) -> list[tuple[int, Rule]]:
-        """What a switch lacks or has otherwise, of paths and delivery, or of all before."""
+        """Missing and differing rules: of paths and delivery if `prepare`, else of the tables before."""
         return [
             (switch, rule)
             for switch, has in self.installed.items()

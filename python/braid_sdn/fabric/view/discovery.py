@@ -1,4 +1,4 @@
-"""When which port sends a discovery frame: at once when it appears, then at a pace that many ports slow down."""
+"""Schedules discovery frames: at once when a port appears, then at intervals that grow with the number of ports."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from braid_sdn.fabric.model import PortId
 
 #: Seconds between two frames of a port in a small network.
 FRAME_INTERVAL = 1.0
-#: Frames a second in a large one: each costs the controller two messages.
+#: Frames a second in a large network: each costs the controller two messages.
 MAX_FRAMES_PER_SECOND = 500.0
-#: Seconds between two echoes of a switch, which latencies are worked out with.
+#: Seconds between two echoes of a switch, from which latencies are computed.
 ECHO_INTERVAL = 1.0
-#: A port that appeared sends this many frames EARLY_INTERVAL seconds apart, and a switch as many echoes: the first may find a
-#: neighbour that is not ready, and of several the smallest time is a good measure at once.
+#: A new port sends this many frames EARLY_INTERVAL seconds apart, and a new switch as many echoes: the neighbour may
+#: not be ready for the first one, and the minimum of several times is a good measurement at once.
 EARLY_FRAMES = 10
 EARLY_INTERVAL = 0.1
-#: In a network of more ports than this only the first two are early: latencies can wait there.
+#: In a network with more ports than this only the first two are early: latencies can wait there.
 SMALL_NETWORK_PORTS = 200
-#: Frames that are handed out at once: each bears the time at which it is made, so few are made at a time.
+#: Frames that are due at once: each bears its time of creation, so only a few are made at a time.
 MAX_FRAMES_AT_ONCE = 32
 
 
 @dataclass
 class DiscoverySchedule:
-    """Who is due. Times are seconds."""
+    """Ports and switches that are due. Times are seconds."""
 
     _due: dict[PortId, float] = field(default_factory=dict)
     _queue: list[tuple[float, PortId]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class DiscoverySchedule:
         return max(ECHO_INTERVAL, 4 * len(self._echo) / MAX_FRAMES_PER_SECOND)
 
     def add_switch(self, now: float, switch: int) -> None:
-        """Have a switch answer echoes."""
+        """Send echoes to a switch from now on."""
         self._echo[switch] = now
         self._early_echo[switch] = EARLY_FRAMES - 1 if len(self._echo) < SMALL_NETWORK_PORTS else 0
 
@@ -55,19 +55,19 @@ class DiscoverySchedule:
             del self._due[port]
 
     def at_once(self, now: float, port: PortId) -> None:
-        """Send a frame out of a port now, and then at the usual pace; a new port begins at a quicker one."""
+        """Send a frame out of a port now, and then at the usual interval; a new port begins with a shorter one."""
         if port not in self._due:
             self._early[port] = EARLY_FRAMES - 1 if len(self._due) < SMALL_NETWORK_PORTS else 1
         self._due[port] = now
         heapq.heappush(self._queue, (now, port))
 
     def remove_port(self, port: PortId) -> None:
-        """A port went down."""
+        """Forget a port that went down."""
         self._due.pop(port, None)
         self._early.pop(port, None)
 
     def due(self, now: float) -> tuple[list[PortId], list[int]]:
-        """Return the ports that are to send a frame, and the switches that are to echo."""
+        """Return the ports and the switches that are due for a frame and an echo."""
         ports: list[PortId] = []
         interval = self.interval
         while self._queue and self._queue[0][0] <= now and len(ports) < MAX_FRAMES_AT_ONCE:
@@ -89,7 +89,7 @@ class DiscoverySchedule:
         return ports, switches
 
     def poll_timeout(self) -> float | None:
-        """Return when somebody is due."""
+        """Return when the next one is due."""
         while self._queue and self._due.get(self._queue[0][1]) != self._queue[0][0]:
             heapq.heappop(self._queue)
         first = [self._queue[0][0]] if self._queue else []

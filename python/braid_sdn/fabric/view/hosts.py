@@ -1,4 +1,4 @@
-"""Hosts: where they are, which addresses they have, and answers to who asks for them (ARP, neighbour discovery)."""
+"""Hosts: their ports and addresses, and replies to ARP requests and neighbour solicitations for them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from braid_sdn.fabric.model import PortId, Problem
 from braid_sdn.fabric.monitor.probe import mac_bytes, mac_text
 from braid_sdn.fabric.plan.plan import Host
 
-#: Hosts that one port may show: more look like a flood of made-up addresses.
+#: Hosts learned at one port: more look like a flood of forged addresses.
 MAX_HOSTS_PER_PORT = 256
 
-#: Addresses that one host may have.
+#: IP addresses learned for one host.
 MAX_ADDRESSES_PER_HOST = 16
 
 #: A host that is at another place this often within FLAPPING_WINDOW seconds is two hosts with one address, or a loop.
@@ -28,9 +28,9 @@ _ARP_BODY = struct.Struct("!HHBBH6s4s6s4s")
 
 @dataclass(frozen=True, slots=True)
 class AddressRequest:
-    """Somebody asks who has an address."""
+    """An ARP request or a neighbour solicitation."""
 
-    #: Who asks, and may be answered.
+    #: The requesting host.
     mac: str
     address: str
     wanted: str
@@ -38,10 +38,10 @@ class AddressRequest:
 
 @dataclass
 class Hosts:
-    """Who is where."""
+    """All known hosts."""
 
     known: dict[str, Host] = field(default_factory=dict)
-    #: How often anybody came, moved or went.
+    #: Number of hosts that came, moved or went.
     changes: int = 0
     _at: dict[PortId, set[str]] = field(default_factory=dict)
     _by_address: dict[str, str] = field(default_factory=dict)
@@ -49,9 +49,9 @@ class Hosts:
     _crowded: set[PortId] = field(default_factory=set)
 
     def see(self, now: float, mac: str, port: PortId) -> bool:
-        """A packet with this source came in at this port; whether that is news."""
+        """Learn a packet's source; return true if the host is new or has moved."""
         raw = mac_bytes(mac)
-        # Groups are no senders, and our own probes are no hosts.
+        # Group addresses are invalid sources; so is the null address.
         if raw[0] & 1 or not any(raw):
             return False
         host = self.known.get(mac)
@@ -71,7 +71,7 @@ class Hosts:
         return True
 
     def adopt(self, hosts: Iterable[Host]) -> None:
-        """Take over hosts that switches' rules tell of, where nothing newer is known."""
+        """Take over hosts from switches' rules, unless they are known already."""
         for host in hosts:
             if host.mac not in self.known:
                 self._put(host)
@@ -82,7 +82,7 @@ class Hosts:
         self.changes += 1
 
     def learn_address(self, mac: str, address: str) -> None:
-        """A host says that an address is its own; the last one who says so is believed."""
+        """Learn that a host claims an address; the last claim wins."""
         host = self.known.get(mac)
         if host is None or address in host.addresses or address in ("0.0.0.0", "::"):  # noqa: S104
             return
@@ -99,20 +99,20 @@ class Hosts:
         return self.known.get(self._by_address.get(address, ""))
 
     def at(self, port: PortId) -> list[Host]:
-        """Return who is at a port, by MAC address."""
+        """Return the hosts at a port, by MAC address."""
         return [self.known[mac] for mac in sorted(self._at.get(port, ()))]
 
     def ports(self) -> set[PortId]:
-        """Return the ports at which anybody is."""
+        """Return the ports with hosts."""
         return {port for port, macs in self._at.items() if macs}
 
     def find(self, word: str) -> Host | None:
-        """Return the host that a person means: by MAC or IP address."""
+        """Return the host with this MAC or IP address."""
         word = word.lower()
         return self.known.get(word) or self.by_address(word)
 
     def lose_port(self, port: PortId) -> bool:
-        """Forget who was at a port that is now a link, or gone; whether that was anybody."""
+        """Forget the hosts at a port that is now a link, or gone; return true if there were any."""
         lost = self._at.pop(port, set())
         self.changes += bool(lost)
         for mac in lost:
@@ -122,11 +122,12 @@ class Hosts:
         return bool(lost)
 
     def problems(self, now: float, port_name: dict[PortId, str]) -> list[Problem]:
-        """Return who cannot be served as they are, by name."""
+        """Return problems with hosts."""
         found = []
         for mac, moves in sorted(self._moves.items()):
             if sum(1 for at in moves if now - at < FLAPPING_WINDOW) > MAX_MOVES:
-                text = f"seen at {MAX_MOVES} and more places within {FLAPPING_WINDOW:g} s: a loop, or two hosts with one address"
+                often = f"seen at {MAX_MOVES} and more places within {FLAPPING_WINDOW:g} s"
+                text = f"{often}: a loop, or two hosts with one address"
                 found.append(Problem("host-flapping", mac, text))
         for port in sorted(self._crowded):
             text = f"more than {MAX_HOSTS_PER_PORT} hosts: further ones are not learned"
@@ -135,7 +136,7 @@ class Hosts:
 
 
 def address_request(frame: bytes) -> AddressRequest | None:
-    """Return who asks for which address, of an ARP request or a neighbour solicitation; None of anything else."""
+    """Parse an ARP request or a neighbour solicitation; return None for anything else."""
     kind, body = frame[12:14], frame[14:]
     if kind == ARP and len(body) >= _ARP_BODY.size:
         hardware, protocol, hlen, plen, operation, mac, address, _, target = _ARP_BODY.unpack_from(body)
@@ -150,7 +151,7 @@ def address_request(frame: bytes) -> AddressRequest | None:
 
 
 def address_claim(frame: bytes) -> tuple[str, str] | None:
-    """Return whose address (MAC, IP) a frame tells: any ARP, a neighbour solicitation or advertisement."""
+    """Return the (MAC, IP) binding that a frame claims: any ARP, a neighbour solicitation or advertisement."""
     question = address_request(frame)
     if question is not None:
         return question.mac, question.address
@@ -165,7 +166,7 @@ def address_claim(frame: bytes) -> tuple[str, str] | None:
 
 
 def address_reply(question: AddressRequest, host: Host) -> bytes:
-    """Return the frame that answers for `host`, as it would itself."""
+    """Return the reply that `host` itself would send."""
     wanted = ipaddress.ip_address(question.wanted)
     header = mac_bytes(question.mac) + mac_bytes(host.mac)
     if isinstance(wanted, ipaddress.IPv4Address):
@@ -175,7 +176,7 @@ def address_reply(question: AddressRequest, host: Host) -> bytes:
         )
         return (header + ARP + body).ljust(60, b"\0")
     to = ipaddress.IPv6Address(question.address)
-    # Who asks without an address of its own (duplicate address detection) is answered to all nodes: RFC 4861 §7.2.4.
+    # A solicitation without a source address (duplicate address detection) is answered to all nodes: RFC 4861 §7.2.4.
     unasked = to == ipaddress.IPv6Address("::")
     if unasked:
         to = ipaddress.IPv6Address("ff02::1")

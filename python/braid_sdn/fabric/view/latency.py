@@ -1,11 +1,11 @@
-"""How long a link takes, by the controller's messages alone ([mpsdn] §III-A, after Bouet).
+"""Latency of links, measured by the controller's messages alone ([mpsdn] §III-A, after Bouet).
 
-A probe goes controller → A → B → controller; half of A's echo round trip and half of B's are taken off:
+A probe travels controller → A → B → controller; half of A's echo round trip and half of B's are subtracted:
 
     latency(A→B) = T(probe) - RTT(A)/2 - RTT(B)/2
 
-Anything that delays a message adds to one of the three, so for each the smallest of a window counts. The window also
-lets a line that became slower show.
+Any delay of a message adds to one of the three, so each is the minimum over a window. The window also makes a line
+that has become slower visible.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-#: Seconds a sample counts: some ten probes at the slowest pace.
+#: Seconds for which a sample counts: some ten probes at the longest interval.
 SAMPLE_LIFETIME = 30.0
 
 
 @dataclass
 class WindowedMinimum:
-    """The smallest sample of the last SAMPLE_LIFETIME seconds. Samples that can never be it any more are not kept."""
+    """The minimum of the samples of the last `window` seconds (a monotonic queue)."""
 
     window: float = SAMPLE_LIFETIME
     _samples: deque[tuple[float, float]] = field(default_factory=deque)
@@ -32,7 +32,7 @@ class WindowedMinimum:
         self._expire(now)
 
     def get(self, now: float) -> float | None:
-        """Return the smallest sample of the window; the last one of all if the window has none; None without any."""
+        """Return the minimum of the window; the last sample if the window has none; None without any."""
         self._expire(now)
         return self._samples[0][1] if self._samples else None
 
@@ -42,5 +42,5 @@ class WindowedMinimum:
 
 
 def link_latency(probe: float, echo_source: float, echo_target: float) -> float:
-    """Return a link's one-way latency, seconds: a probe's time less half of both echo round trips; at least 0."""
+    """Return a link's one-way latency, seconds: a probe's time minus half of both echo round trips; at least 0."""
     return max(0.0, probe - echo_source / 2 - echo_target / 2)

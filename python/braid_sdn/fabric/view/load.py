@@ -1,9 +1,9 @@
-"""What links carry and what they can: port counters of both ends, directions apart ([mpsdn] §III-A).
+"""Load and capacity of links by the port counters of both ends, for each direction ([mpsdn] §III-A).
 
 "The per-port available capacity is determined by subtracting the maximum capacity with the utilization from the last
-period of observation"; there, a multipath flow's own traffic would drive it from its own path, so here what our own
-paths carry is no use by others. What a link can carry is, in this order: what the configuration says; what saturation
-shows (much more goes in than comes out); the slower port's speed.
+period of observation"; with that, a multipath flow's own traffic would drive it from its path, so here the traffic of
+our own paths does not count as load. The capacity of a link is, in this order: the configured one; the rate seen at
+saturation (much more enters than leaves); the slower port's speed.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from dataclasses import dataclass
 
 from braid_sdn.openflow.messages import PortCounters
 
-#: Seconds between two looks at the counters.
+#: Seconds between two readings of the counters.
 COUNTER_PERIOD = 2.0
 
-#: Where nobody knows better: a link of 1 Gbit/s.
+#: Assumed capacity of a link of unknown speed: 1 Gbit/s.
 UNKNOWN_CAPACITY = 1e9
 
-#: A link that lost more than this share of what was sent into it is full, if it did so twice in a row…
+#: A link that loses more than this share twice in a row is full…
 SATURATED_LOSS = 0.10
-#: … while at least this much came out, bit/s: on an idle link a lost packet says nothing.
+#: … if at least this much leaves it, bit/s: on an idle link a lost packet proves nothing.
 SATURATED_MIN_BIT_S = 0.5e6
-#: Seconds for which saturation is believed: capacity may come back, and nothing but trying shows it.
+#: Seconds for which a saturation limit holds: capacity may return, and only trying shows it.
 SATURATION_LIFETIME = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class PortRates:
-    """bit/s, over the last period, as the switch counted."""
+    """Rates of a port over the last period, bit/s, by the switch's counters."""
 
     received: float
     sent: float
 
 
 def rates(before: PortCounters, after: PortCounters) -> PortRates | None:
-    """Return what a port carried between two looks; None if its counters began anew or no time passed."""
+    """Return a port's rates between two readings; None if its counters were reset or no time passed."""
     seconds = after.age - before.age
     received = after.rx_bytes - before.rx_bytes
     sent = after.tx_bytes - before.tx_bytes
@@ -46,21 +46,21 @@ def rates(before: PortCounters, after: PortCounters) -> PortRates | None:
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
-    """What one direction of a link showed of its limit; a new one for every period."""
+    """Saturation limit of one direction of a link, after a period."""
 
-    #: bit/s that came out while it lost much; None while nothing is known.
+    #: bit/s that left it while it lost much; None if unknown.
     limit: float | None = None
     #: When `limit` was last seen, seconds.
     seen: float = 0.0
-    #: Whether the period before lost much too.
+    #: True if the last period had much loss.
     losing: bool = False
 
 
 def observe(state: Saturation, now: float, sent: float, received: float) -> Saturation:
-    """Take one period of a link in: bit/s that went in at one end and came out at the other."""
+    """Take in a period of a link: bit/s that entered at one end and left at the other."""
     limit = state.limit
     if limit is not None and (now - state.seen > SATURATION_LIFETIME or received > 1.05 * limit):
-        # It was long ago, or the link has just carried more.
+        # The limit is old, or the link has just carried more.
         limit = None
     losing = received >= SATURATED_MIN_BIT_S and received < (1 - SATURATED_LOSS) * sent
     if losing and state.losing:
@@ -69,7 +69,7 @@ def observe(state: Saturation, now: float, sent: float, received: float) -> Satu
 
 
 def capacity(configured: float | None, limit: float | None, *speeds: float) -> float:
-    """Return what a link can carry, bit/s, by whoever knows best. A speed of 0 is not known."""
+    """Return a link's capacity, bit/s, by the best source. A speed of 0 is unknown."""
     if configured is not None:
         return configured
     known = min((speed for speed in speeds if speed > 0), default=UNKNOWN_CAPACITY)

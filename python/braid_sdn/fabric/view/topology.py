@@ -1,9 +1,9 @@
-"""What is known of the network: switches, their ports, and which ports reach one another, each with its age.
+"""The topology: switches, their ports, and links between ports, each with its age.
 
-A link is believed in while discovery frames cross it in both directions. Signals, the quickest first: a port that
-goes down, a path probe that is missed (the links of that path are asked at once), and the age of what was heard last.
-A full queue drops discovery frames as it drops all others, or keeps them for a second: so a link whose far end
-counts more and more bytes works, whether it is heard or not.
+A link exists while discovery frames cross it in both directions. Signs of its failure, the quickest first: a port
+goes down, a path probe is missed (each link of that path is checked at once), and the age of the last discovery
+frame. A full queue drops discovery frames, or delays them for a second: so a link whose far end counts ever more
+bytes is alive without them.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from braid_sdn.fabric.view.latency import WindowedMinimum, link_latency
 from braid_sdn.fabric.view.load import Saturation
 from braid_sdn.openflow.messages import Port, PortCounters
 
-#: A link is forgotten when this many discovery frames in a row were not heard.
+#: A link is removed when this many discovery frames in a row are missing.
 MAX_MISSED_FRAMES = 3.5
 
-#: A look that comes this much too late, seconds, says that we were busy, and what was heard may not be read yet.
+#: If a check is late by more than this, seconds, the controller was busy and frames may not be read yet.
 BUSY_DELAY = 0.3
 
-#: A port that is up for so long, seconds, has been found out: what is seen at it from then on is there to stay.
+#: Seconds after which a port that is up counts as established: a host's port then becomes no link by discovery alone.
 PORT_SETTLE_TIME = 5.0
 
-#: Seconds within which a link that was asked has to answer, beside its latency.
+#: Seconds within which a checked link must deliver its discovery frame, beside its latency.
 LINK_CHECK_TIMEOUT = 0.15
-#: Seconds between two looks at the counters of the far end of a link that was asked.
+#: Seconds between two readings of the far end's counters of a checked link.
 COUNTER_POLL_INTERVAL = 0.05
-#: How many times longer a link that still brings bytes may go unheard. Not for ever: they may be another neighbour's.
+#: Factor of the timeout of a link that still delivers bytes. Not unlimited: they may be another neighbour's.
 BUSY_LINK_FACTOR = 4
 
 
 @dataclass
 class LinkDirection:
-    """One direction of a link: what its far end hears."""
+    """One direction of a link, as its far end receives it."""
 
     source: PortId
     target: PortId
     first: float
     last: float
-    #: Frames sent over it since the last one was heard: a controller that is too busy to send hears nothing either.
+    #: Frames sent since the last one arrived: a controller that is too busy to send receives none either.
     unanswered: int = 0
     #: When its far end was last seen to have counted more bytes than before.
     brought: float = float("-inf")
     whole: WindowedMinimum = field(default_factory=WindowedMinimum)
     saturation: Saturation = field(default_factory=Saturation)
-    #: Not heard any more, but an end's switch has lost its controller, so it cannot be: it may work or not. Nothing
-    #: goes over it that has another way.
+    #: True if discovery is impossible because an end's switch has lost the controller: the link may work or not, and
+    #: is used only if there is no other path.
     stale: bool = False
 
 
@@ -64,32 +64,32 @@ class Switch:
     echo: WindowedMinimum = field(default_factory=WindowedMinimum)
 
     def up(self) -> Iterator[int]:
-        """The numbers of ports that work."""
+        """Return the numbers of ports that are up."""
         return (number for number, port in sorted(self.ports.items()) if port.up)
 
 
 @dataclass
 class LinkCheck:
-    """A link that has to show that it works."""
+    """A check of a link that is suspect."""
 
-    #: By when.
+    #: The deadline.
     due: float
-    #: When the counters of its far end are looked at next.
+    #: Next reading of the far end's counters.
     look: float
-    #: Bytes that its far end had counted at the first look.
+    #: Bytes of the far end's first reading.
     received: int | None = None
 
 
 @dataclass
 class Topology:
-    """All of it; time is passed in, seconds."""
+    """The whole topology; time is passed in, seconds."""
 
-    #: Seconds between two discovery frames of a port; hearing ages by it.
+    #: Seconds between two discovery frames of a port; links age by it.
     interval: float = 1.0
     names: dict[int, str] = field(default_factory=dict)
     switches: dict[int, Switch] = field(default_factory=dict)
     heard: dict[tuple[PortId, PortId], LinkDirection] = field(default_factory=dict)
-    #: When what is connected to what last changed.
+    #: Time of the last change.
     changed: float = 0.0
     #: Since when each port is up.
     up_since: dict[PortId, float] = field(default_factory=dict)
@@ -97,27 +97,27 @@ class Topology:
     _look_at: float = 0.0
     _from: dict[PortId, dict[PortId, LinkDirection]] = field(default_factory=dict)
     _to: dict[PortId, dict[PortId, LinkDirection]] = field(default_factory=dict)
-    #: Ports that were an end of a link since they came up.
+    #: Ports that have been an end of a link since they came up.
     _linked: set[PortId] = field(default_factory=set)
-    #: When a port last heard its own discovery frame.
+    #: When a port last received its own discovery frame.
     _echoed: dict[PortId, float] = field(default_factory=dict)
-    #: Bytes that ports have received, as they were counted last.
+    #: Bytes that ports have received, by the last reading.
     _received: dict[PortId, int] = field(default_factory=dict)
 
     def name(self, switch: int) -> str:
-        """What people call a switch."""
+        """Return a switch's name for people."""
         return self.names.get(switch, f"{switch:016x}")
 
     def port_name(self, port: PortId) -> str:
-        """What people call a port: the switch's and the device's name."""
+        """Return a port's name for people: the switch's and the device's name."""
         known = self.switches.get(port.switch)
         device = known.ports.get(port.port) if known else None
         return f"{self.name(port.switch)}:{device.name if device else port.port}"
 
-    # What happens.
+    # Events.
 
     def handle_switch(self, now: float, dpid: int, ports: Iterable[Port], address: str) -> None:
-        """A switch has introduced itself."""
+        """Take in a switch that has connected."""
         self.switches[dpid] = Switch(dpid, address, now, {port.number: port for port in ports})
         for number in self.switches[dpid].up():
             self.up_since[PortId(dpid, number)] = now
@@ -127,12 +127,12 @@ class Topology:
         self.changed = now
 
     def handle_gone(self, now: float, dpid: int) -> None:
-        """A switch's connection ended. It may forward on, so its links stay, stale, until a port goes down."""
+        """Take in that a switch's connection ended. It may still forward, so its links stay, stale."""
         self.switches.pop(dpid, None)
         self.changed = now
 
     def handle_port(self, now: float, dpid: int, port: Port, *, gone: bool) -> bool:
-        """A port changed; whether links were lost by it."""
+        """Take in a port's change; return true if links were lost by it."""
         switch = self.switches.get(dpid)
         if switch is None:
             return False
@@ -191,25 +191,25 @@ class Topology:
         return fresh
 
     def sent(self, source: PortId) -> None:
-        """A discovery frame left by this port."""
+        """Record that a discovery frame left this port."""
         for hearing in self._from.get(source, {}).values():
             hearing.unanswered += 1
 
     def check_link(self, now: float, source: PortId) -> None:
-        """A discovery frame is being sent at once: what hears it must do so soon, or bring something, or is lost."""
+        """Check the links of a port that is sending a discovery frame: they must deliver it, or other bytes, soon."""
         for target, hearing in self._from.get(source, {}).items():
             due = now + LINK_CHECK_TIMEOUT + (hearing.whole.get(now) or 0.0)
             self._checks.setdefault((source, target), LinkCheck(due, now))
 
     def due_counter_polls(self, now: float) -> list[int]:
-        """Return the switches whose counters tell whether links that were asked bring anything."""
+        """Return the switches whose counters are due, for checks of links."""
         due = [(target.switch, asked) for (_, target), asked in self._checks.items() if asked.look <= now]
         for _, asked in due:
             asked.look = now + COUNTER_POLL_INTERVAL
         return sorted({switch for switch, _ in due} & self.switches.keys())
 
     def handle_counters(self, now: float, dpid: int, counters: Iterable[PortCounters]) -> None:
-        """Take in what ports have received: a link whose far end counts more bytes than before works."""
+        """Take in port counters: a link whose far end counts more bytes than before is alive."""
         for each in counters:
             port = PortId(dpid, each.port)
             more = each.rx_bytes > self._received.get(port, each.rx_bytes)
@@ -220,14 +220,14 @@ class Topology:
                 asked = self._checks.get((source, port))
                 if asked is None:
                     continue
-                # What came before it was asked proves nothing.
+                # Bytes from before the check prove nothing.
                 if asked.received is None:
                     asked.received = each.rx_bytes
                 elif each.rx_bytes > asked.received:
                     del self._checks[source, port]
 
     def expire(self, now: float) -> bool:
-        """Forget what was not heard for too long; whether that was anything."""
+        """Remove links that were not heard for too long; return true if there were any."""
         dues = [asked.due for asked in self._checks.values()]
         if now < self._look_at and now < min(dues, default=now + 1):
             return False
@@ -266,14 +266,14 @@ class Topology:
         return bool(keys)
 
     def poll_timeout(self) -> float | None:
-        """Return when to look for hearings that are too old: not to the moment, of which there are very many."""
+        """Return when to look for expired links: coarsely, since there are very many."""
         asked = [min(each.due, each.look) for each in self._checks.values()]
         return min([*asked, self._look_at]) if self.heard else None
 
-    # What is known.
+    # Queries.
 
     def is_heard(self, port: PortId) -> bool:
-        """Return true if another port hears this one, or this one another."""
+        """Return true if this port hears another one, or another one hears it."""
         return bool(self._from.get(port) or self._to.get(port))
 
     def neighbours(self) -> dict[PortId, set[PortId]]:
@@ -289,7 +289,7 @@ class Topology:
         return {port for port, at in self._echoed.items() if now - at < MAX_MISSED_FRAMES * self.interval}
 
     def links(self) -> list[LinkDirection]:
-        """Return the directions of all links that work: both directions are heard, both ends see nobody else."""
+        """Return both directions of all working links: each is heard, and neither end has another neighbour."""
         around = self.neighbours()
         return [
             hearing

@@ -1,4 +1,4 @@
-"""Bookkeeping of load: what every link carries, how much of that our own paths do, what it showed of its limit."""
+"""Load of links: in all, by our own paths, and saturation limits."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from braid_sdn.fabric.view.load import COUNTER_PERIOD, PortRates, capacity, obse
 from braid_sdn.fabric.view.topology import LinkDirection, Topology
 from braid_sdn.openflow.messages import FlowStats, PortCounters
 
-#: Times a link's capacity that is more than a window of ours would send into it for a whole period.
+#: Factor of a link's capacity that no window of our own flows would exceed for a whole period.
 OVERLOAD_FACTOR = 2.0
 
-#: Seconds over which a rate is taken at the least.
+#: Shortest time over which a rate is measured, seconds.
 MIN_RATE_PERIOD = COUNTER_PERIOD / 2
 
-#: Seconds that a link whose switch lost its controller counts longer than any that is known to work.
+#: Added latency of a link whose switch lost its controller, seconds: longer than any working link.
 STALE_PENALTY = 10.0
 
 
@@ -27,14 +27,14 @@ STALE_PENALTY = 10.0
 class Traffic:
     """Rates by port and by tag."""
 
-    #: What the configuration says about a port's link, bit/s.
+    #: Configured capacity of a port's link, bit/s.
     configured: dict[PortId, float] = field(default_factory=dict)
     rates: dict[PortId, PortRates] = field(default_factory=dict)
-    #: bit/s that each port sent in the period before.
+    #: bit/s that each port sent in the previous period.
     before: dict[PortId, float] = field(default_factory=dict)
-    #: bit/s that rules of a tag matched at a switch: what came to it by that path.
+    #: bit/s that a tag's rules matched at a switch: the traffic of that path arriving there.
     tagged: dict[tuple[int, int], float] = field(default_factory=dict)
-    #: The same in the period before.
+    #: The same in the previous period.
     tagged_before: dict[tuple[int, int], float] = field(default_factory=dict)
     _ports: dict[PortId, PortCounters] = field(default_factory=dict)
     _rules: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Traffic:
             port = PortId(switch, each.port)
             before = self._ports.get(port)
             if before and 0 <= each.age - before.age < MIN_RATE_PERIOD:
-                # Looked at for another's sake; the rate of so short a time is that of a burst.
+                # An extra reading, for a link check: the rate of so short a time is that of a burst.
                 continue
             self._ports[port] = each
             seen = rates(before, each) if before else None
@@ -55,13 +55,13 @@ class Traffic:
                 self.rates[port] = seen
 
     def handle_rules(self, now: float, switch: int, rules: Iterable[FlowStats]) -> None:
-        """Take in what a switch's path rules counted; a rule with a new counter starts anew."""
+        """Take in the counters of a switch's path rules; a rule whose counter was reset starts anew."""
         for each in rules:
             tag = each.rule.match.vlan
             if each.rule.table != PATHS or tag is None or each.rule.match.eth_type is not None:
                 continue
             key = (switch, tag)
-            # All that a young rule has matched came in this period.
+            # A young rule counted everything in this period.
             before, at = self._rules.get(key, (0, now - COUNTER_PERIOD if each.age < COUNTER_PERIOD else now))
             self._rules[key] = (each.bytes, now)
             if now > at:
@@ -70,7 +70,7 @@ class Traffic:
                 self.tagged[key] = max(0, 8 * (each.bytes - before)) / (now - at)
 
     def forget(self, switch: int) -> None:
-        """A switch restarted or went: its counters begin anew."""
+        """Forget a switch that restarted or left: its counters are reset."""
         for ports in (self._ports, self.rates, self.before):
             for port in [port for port in ports if port.switch == switch]:
                 del ports[port]
@@ -79,14 +79,14 @@ class Traffic:
                 del tags[key]
 
     def observe(self, now: float, links: Iterable[LinkDirection]) -> None:
-        """After a period: hold what went into each link against what came out."""
+        """Compare, after a period, the rates that entered and left each link."""
         for link in links:
             sent, received = self.rates.get(link.source), self.rates.get(link.target)
             if sent and received:
                 link.saturation = observe(link.saturation, now, sent.sent, received.received)
 
     def graph(self, now: float, topology: Topology) -> Graph:
-        """Return the network with what each link can carry and what it carries, our own paths included."""
+        """Return the network with capacity and load of each link, our own paths included."""
         arcs = []
         for link in topology.links():
             speeds = [
@@ -105,13 +105,13 @@ class Traffic:
         return Graph.of(arcs, topology.switches)
 
     def without_own(self, graph: Graph, paths: Mapping[int, Iterable[PortId]]) -> Graph:
-        """Return the graph as a pair sees it whose own paths (tag: steps) are no use by others."""
+        """Return the graph as a pair sees it: load without the traffic of its own paths (tag: steps)."""
         own: dict[PortId, float] = {}
         own_before: dict[PortId, float] = {}
         for tag, steps in paths.items():
             walk = list(steps)
             for here, onward in itertools.pairwise(walk):
-                # What arrived at the next switch, not what was sent: what the link lost was not carried.
+                # The traffic that arrived at the next switch, not that sent: lost packets were not carried.
                 key = (onward.switch, tag)
                 own[here] = own.get(here, 0.0) + self.tagged.get(key, 0.0)
                 own_before[here] = own_before.get(here, 0.0) + self.tagged_before.get(key, 0.0)
@@ -120,8 +120,8 @@ class Traffic:
 
         def others(arc: Arc) -> float:
             use = max(0.0, arc.used - own.get(arc.source, 0.0))
-            # Switches count what their rules match up to half a second late, their ports at once: so what others
-            # use of a link of ours is the less of what two periods show; but no lateness explains an overload.
+            # Switches count rules up to half a second late, ports at once. So others' load on a link of ours is the
+            # lower one of two periods; but no delay explains an overload.
             if arc.source in own and arc.source in self.before and arc.used <= OVERLOAD_FACTOR * arc.capacity:
                 use = min(use, max(0.0, self.before[arc.source] - own_before[arc.source]))
             return use

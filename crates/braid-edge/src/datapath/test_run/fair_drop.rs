@@ -1,4 +1,4 @@
-//! Who gives way when several flows fill the paths.
+//! Fair dropping when several flows fill the paths.
 
 use std::collections::BinaryHeap;
 
@@ -11,7 +11,7 @@ use crate::shared::SLOT_BYTES;
 const FRAME: u32 = 1518;
 const SECOND: u64 = 1_000_000_000;
 
-/// What gives way, at times that the test says.
+/// Runs `braid_fair` at times that the test sets.
 struct Reckoning {
     trial: Trial,
     /// bit/s of the paths.
@@ -29,10 +29,10 @@ impl Reckoning {
         Reckoning { trial, rate }
     }
 
-    /// Whether a packet of this flow has to be dropped; `now` in ns.
+    /// Returns true if a packet of this flow has to be dropped; `now` in ns.
     fn drops(&self, now: u64, flow: u32, bytes: u32) -> bool {
         let mut frame = vec![0; ETHERNET];
-        // No start of a machine is as young as a test.
+        // A machine's clock is never near 0.
         frame.extend_from_slice(&(now + 1000 * SECOND).to_ne_bytes());
         frame.extend_from_slice(&(self.rate / 8).to_ne_bytes());
         frame.extend_from_slice(&flow.to_ne_bytes());
@@ -48,16 +48,16 @@ impl Reckoning {
     }
 }
 
-/// Flows that do as CUBIC does among few packets (RFC 9438, 4.3), behind a line whose queue drops
-/// what finds it full.
+/// Flows with CUBIC's window in its Reno-friendly region (RFC 9438 §4.3), behind a line with a drop-tail
+/// queue.
 struct Line {
     reckoning: Option<Reckoning>,
     rate: f64,
     trip: f64,
     longest: f64,
-    /// Windows in packets, and when each flow last slowed down.
+    /// Window in packets, and time of the last reduction, of each flow.
     flows: Vec<(f64, f64)>,
-    /// Seconds that the queue takes, and when.
+    /// Seconds of queue, and the time of that state.
     queue: (f64, f64),
     idle: f64,
 }
@@ -75,7 +75,7 @@ impl Line {
         }
     }
 
-    /// Lets a flow send its next packet; returns when it sends the one after.
+    /// Sends a flow's next packet; returns the time of the one after, and true if it was not lost.
     fn send(&mut self, now: f64, number: usize) -> (f64, bool) {
         let (queued, at) = self.queue;
         self.idle += (now - at - queued).max(0.0);
@@ -98,7 +98,7 @@ impl Line {
         (now + trip / *window, !lost)
     }
 
-    /// Sends for so long; returns what each flow brought, second by second, after the first ones.
+    /// Sends for `seconds`; returns each flow's throughput, second by second, after `opening`.
     fn run(&mut self, seconds: u64, opening: u64) -> Vec<Vec<f64>> {
         let mut brought = vec![vec![0.0; self.flows.len()]; (seconds - opening) as usize];
         let mut due = BinaryHeap::new();

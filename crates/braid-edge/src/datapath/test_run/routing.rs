@@ -12,7 +12,7 @@ use crate::shared::{PROBE_PORT, PROBE_REPLY};
 
 const SYN: u8 = 0x02;
 
-/// What the edge at `10.1.0.0/24` has in its file, or, `turned`, the one at the other end.
+/// The paths of the edge at `10.1.0.0/24`; if `turned`, those of the edge at the other end.
 fn file(turned: bool) -> L3Paths {
     let words = match turned {
         false => ["local", "remote"],
@@ -66,7 +66,7 @@ fn routed(turned: bool, tag_action: TagAction) -> Trial {
     trial
 }
 
-/// Does something where there are routes to everywhere.
+/// Runs `work` in a namespace with default routes.
 fn with_routes<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     const LINES: &str = "sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
         ip link set lo up
@@ -94,7 +94,7 @@ fn host(prefix: &str, number: u64) -> IpAddr {
     }
 }
 
-/// A packet of a kind between two hosts of these prefixes.
+/// Builds a packet of a kind between two hosts of these prefixes.
 fn packet(prefixes: [&str; 2], hosts: [u64; 2], kind: u8, payload: &[u8]) -> Vec<u8> {
     let [local, remote] = [0, 1].map(|end| host(prefixes[end], hosts[end]));
     let four = local.is_ipv4();
@@ -126,7 +126,7 @@ fn packet(prefixes: [&str; 2], hosts: [u64; 2], kind: u8, payload: &[u8]) -> Vec
     }
 }
 
-/// Equal, but for the two ways to write a checksum of zero.
+/// Returns true if packets are equal, apart from the two notations of a zero checksum.
 fn alike(one: &[u8], other: &[u8]) -> bool {
     let whole = |bytes: &[u8]| Packet::parse(bytes).is_ok_and(|packet| packet.checksums_hold());
     let differ = one.iter().zip(other).filter(|(one, other)| one != other);
@@ -246,7 +246,7 @@ fn a_question_goes_back_as_an_answer() {
                 (&MACS[6..], &MACS[..6])
             );
             assert_eq!(probe::parse_reply(out.packet()), Some(77));
-            // Where it was asked, the answer is for who asked, under the path's tag.
+            // At the probing edge the reply goes to the prober, under the path's tag.
             let local = routed(false, TagAction::Forward);
             let back = local
                 .run("braid_route_in", &framed(out.packet()))
@@ -306,7 +306,7 @@ fn mutilated_packets_have_one_known_exit() {
             failure_persistence: None,
             ..Config::default()
         });
-        // Which exit is not known here; that there is exactly one, of its verdict's kind, `run` asserts.
+        // The expected exit is unknown; `run` asserts that there is exactly one, of its verdict's kind.
         let test = |((family, outer, kind), changes, length): (_, Vec<(usize, u8)>, usize)| {
             let prefixes = if outer { OUTER } else { INNER };
             let mut frame = framed(&packet(prefixes[family], [7, 9], kind, &[0; 40]));
