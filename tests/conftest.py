@@ -1,4 +1,4 @@
-"""What every end-to-end test stands on: a network of namespaces, the real programs, and their end."""
+"""Fixtures of all end-to-end tests: a network of namespaces, and the real programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.product import Braid, binary
 
-#: Two plain uplinks with offloads off: packets have real sizes and checksums, so that a wrong one shows.
+#: Two plain uplinks with offloads off: packets have real sizes and checksums, so errors in them show.
 PLAIN = (UplinkSpec("dsl", offload=False), UplinkSpec("lte", offload=False))
 
 MakeNetwork = Callable[..., Topology]
@@ -28,18 +28,18 @@ StartBraid = Callable[..., Braid]
 
 
 def pytest_configure() -> None:
-    """Refuse to run without what all tests need: a skipped test would look like a good one."""
+    """Fail if requirements of all tests are missing: a skipped test would look like a passed one."""
     if os.geteuid() != 0:
         pytest.exit("the end-to-end tests build network namespaces and need root", returncode=1)
     binary()
-    # pytest unwinds on KeyboardInterrupt alone.
+    # pytest unwinds only on KeyboardInterrupt.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A shell's background job ignores it, and so would what the tests start.
+    # A shell's background job ignores it, and so would programs that the tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-#: Tests that one worker runs, one after the other, by file or by test. They share what is made once for a file, or
-#: use what is the machine's: control groups, and what `braid-lab clean` finds.
+#: Tests that one worker runs in sequence, by file or by test. They share fixtures of a file, or use resources of the
+#: machine: control groups, and leftovers that `braid-lab clean` finds.
 TOGETHER = {
     "tests/lab/test_balance_datapath.py": "balance",
     "tests/fabric/test_edge.py": "edge",
@@ -58,10 +58,10 @@ TOGETHER = {
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]
-    """Give every test to whoever is free, and those that belong together to one worker.
+    """Schedule each test on any free worker, but tests of a group on one worker.
 
-    pytest-xdist's own groups do nothing under pytest 9.2: it tells them by the tests' ids, which it can no longer
-    change.
+    pytest-xdist's own groups have no effect under pytest 9.2: xdist marks them in the tests' ids, which it can no
+    longer change.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -69,13 +69,13 @@ class Together(LoadScopeScheduling):  # type: ignore[misc]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    """Have tests that belong together run on one worker, whatever `--dist` says."""
+    """Run tests of a group on one worker, whatever `--dist` says."""
     return Together(config, log)
 
 
 @pytest.fixture
 def make_network() -> Iterator[MakeNetwork]:
-    """Build networks with HTTP/1.1 and DNS servers; all of it goes with the test."""
+    """Build networks with HTTP/1.1 and DNS servers, which are removed after the test."""
     with contextlib.ExitStack() as stack:
 
         def make(*uplinks: UplinkSpec, lan_clients: int = 0, serving: tuple[str, ...] = ("http1", "dns")) -> Topology:
@@ -94,7 +94,7 @@ def net(make_network: MakeNetwork) -> Topology:
 
 @pytest.fixture
 def start_braid() -> Iterator[StartBraid]:
-    """Start daemons by `braid up OPTIONS…` on the host of a network; `braid down` comes with the test's end."""
+    """Start daemons by `braid up OPTIONS…` on a network's host; `braid down` follows at the test's end."""
     with contextlib.ExitStack() as stack:
 
         def start(net: Topology, *options: str | Path) -> Braid:
@@ -114,19 +114,19 @@ def configured(net: Topology, text: str) -> Path:
 
 
 def came_in_order(flow: SplitFlow) -> None:
-    """See that a flow of 14 Mbit/s got what neither of two paths of 10 Mbit/s carries, in order."""
+    """Check that a flow of 14 Mbit/s, more than either of two paths of 10 Mbit/s carries, arrived in order."""
     assert flow.transfer.steady(2) > 12
     assert min(flow.packets) > 0.45 * sum(flow.packets)
-    # They did come out of order; the host saw nothing of it.
+    # Packets did arrive out of order at the edge; the host did not notice.
     assert flow.held > 0.2 * sum(flow.packets)
     assert flow.transfer.out_of_order <= 0.001 * sum(flow.packets)
     assert flow.transfer.counters["TcpRetransSegs"] <= 0.001 * sum(flow.packets)
 
 
-#: For tests that count which flow went where, which are not about how that is decided.
+#: For tests that count flows per uplink, but are not about the policy.
 ROUND_ROBIN = ("--policy", "rr")
 
-#: Two emulated lines, which can fall silent and lose their carrier.
+#: Two emulated lines, which can become black holes and lose their carrier.
 LINE = LinkSpec(rate="40Mbit/s", delay="10ms", queue="100ms")
 LINES = (UplinkSpec("dsl", LINE), UplinkSpec("lte", LINE))
 
@@ -138,8 +138,8 @@ def family(request: pytest.FixtureRequest) -> int:
     return version
 
 
-#: Both applications, IP versions and troubles, any two of them together. All eight would prove little more,
-#: and take long; `balance/failover` tries every combination.
+#: Both locations, IP versions and faults, in pairs. All eight combinations would prove little more and take long;
+#: `balance/failover` tries them all.
 each_pair_of_location_family_and_fault = pytest.mark.parametrize(
     ("location", "family", "how"),
     [

@@ -1,7 +1,7 @@
-"""How often running threads ask their program's C library for memory, counted by the kernel from outside.
+"""Memory allocations of running threads, counted by the kernel from outside.
 
-Uprobes on the functions that allocate, one counter for each function and thread: the program is the one that users
-run, and does not know.
+Uprobes on the C library's allocating functions, one counter per function and thread: the program is the one that
+users run, unmodified.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from braid_lab.process import LabError
 
 ALLOCATORS = ("malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc")
 
-#: perf_event_open, which the C library does not have.
+#: perf_event_open, which the C library does not wrap.
 SYSTEM_CALLS = {"x86_64": 298, "aarch64": 241}
 
 UPROBE_TYPE = Path("/sys/bus/event_source/devices/uprobe/type")
@@ -28,20 +28,20 @@ ATTRIBUTES, ATTRIBUTES_BYTES = "=IIQQQQQIIQQ", 112
 
 
 class Counters:
-    """Counters that are running."""
+    """Running counters."""
 
     def __init__(self, files: list[int]) -> None:
-        """Made by `counting`."""
+        """Use `counted_allocations`."""
         self._files = files
 
     def total(self) -> int:
-        """Return how many calls there were so far."""
+        """Return the number of calls so far."""
         return sum(struct.unpack("=Q", os.read(each, 8))[0] for each in self._files)
 
 
 @contextlib.contextmanager
 def counted_allocations(pid: int, thread: str) -> Iterator[Counters]:
-    """Count the calls of a process's threads whose names begin so, for the length of a block."""
+    """Count allocations of a process's threads with this name prefix, for the length of a block."""
     tasks = [path for path in Path(f"/proc/{pid}/task").iterdir() if (path / "comm").read_text().startswith(thread)]
     if not tasks:
         raise LabError(f"process {pid} has no thread called {thread}")
@@ -53,9 +53,9 @@ def counted_allocations(pid: int, thread: str) -> Iterator[Counters]:
 
 
 def _symbol_offset(pid: int, name: str) -> tuple[str, int]:
-    """Return the file that a function of the C library is in, and where in that file.
+    """Return the file of a C library's function, and its offset there.
 
-    A process of the same library has it at the same place, so it is looked up in ours.
+    A process with the same library has it at the same offset, so our own library is searched.
     """
     library = ctypes.CDLL(None)
     address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
@@ -70,7 +70,7 @@ def _symbol_offset(pid: int, name: str) -> tuple[str, int]:
 
 
 def _open_counter(task: int, path: str, offset: int) -> int:
-    """Return a descriptor of a counter of how often a thread passes there."""
+    """Return the descriptor of a counter of a thread's calls at an address."""
     if not UPROBE_TYPE.exists():
         raise LabError("this kernel has no uprobes, so calls cannot be counted")
     name = ctypes.create_string_buffer(path.encode())

@@ -1,4 +1,4 @@
-"""`braid-lab`, which is also `braid lab`: list, run, report, shell, clean."""
+"""Command line `braid-lab`, also available as `braid lab`: list, run, report, shell, clean."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Do what the command line says; exit 0 if all of it ran, 1 if something failed, 2 if it was not understood."""
+    """Run the command; exit 0 on success, 1 if something failed, 2 for a usage error."""
     options = _parser().parse_args()
     try:
         with unwind_on_signals():
@@ -25,7 +25,7 @@ def main() -> None:
         sys.stderr.write(f"braid lab: {error}\n")
         raise SystemExit(1) from error
     except BrokenPipeError:
-        # Whoever read our output has had enough; there is nobody left to tell.
+        # The reader of our output has closed the pipe; there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -45,23 +45,23 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("names", nargs="+", metavar="NAME", help="an experiment, or all")
     form = run.add_mutually_exclusive_group()
     form.add_argument(
-        "--quick", dest="form", action="store_const", const="quick", help="fewer and shorter runs: some 90 s each"
+        "--quick", dest="form", action="store_const", const="quick", help="fewer and shorter runs, about 90 s each"
     )
     form.add_argument(
-        "--smoke", dest="form", action="store_const", const="smoke", help="only see whether it runs to its end"
+        "--smoke", dest="form", action="store_const", const="smoke", help="only check that it runs to its end"
     )
     run.set_defaults(form="full")
-    run.add_argument("--case", action="append", default=[], help="only this case of it; repeat it for several")
+    run.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
     run.add_argument(
         "--traces", type=Path, metavar="DIR", help="recordings NAME-down.csv and NAME-up.csv for bond/radio"
     )
-    run.add_argument("--seed", type=int, default=1, help="for everything that is random (default: 1)")
+    run.add_argument("--seed", type=int, default=1, help="seed of all random numbers (default: 1)")
     run.add_argument("--out", **out)  # type: ignore[arg-type]
-    report = verb("report", "join all results into one HTML page, the papers' figures beside ours")
+    report = verb("report", "write all results to one HTML page, with the papers' figures beside ours")
     report.add_argument("--out", **out)  # type: ignore[arg-type]
     shell = verb("shell", "build the demo's network, start braid in it, and open a shell on its host")
     shell.add_argument("--lan", type=int, default=0, metavar="N", help="put N clients behind the host")
-    shell.add_argument("--no-braid", action="store_true", help="leave the starting of braid to you")
+    shell.add_argument("--no-braid", action="store_true", help="do not start braid")
     verb("clean", "remove namespaces and files that killed runs left behind")
     return parser
 

@@ -1,4 +1,4 @@
-"""What an experiment is, how it registers itself, and what it is handed to work with.
+"""Experiments: their registration, the run that each is given, and result.json.
 
     @experiment("demo", "one page over two uplinks", paper="host-flow-balancing §5")
     def demo(run: Run) -> None:
@@ -6,10 +6,10 @@
             seconds = …
         run.measure("page_load_s", seconds, unit="s", better="lower")
 
-Any module below `braid_lab.experiments` that does this is found by `braid lab list`.
+`braid lab list` finds any module below `braid_lab.experiments` that does this.
 
-An experiment keeps what it has measured: a part of it (`Run.part`) that fails is recorded as failed, and the other
-parts go on. result.json is written however the experiment ends.
+A failed part (`Run.part`) of an experiment is recorded as failed, and the other parts go on. result.json is written
+however the experiment ends.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ T = TypeVar("T")
 
 Better = Literal["higher", "lower", "none"]
 
-#: The length of a run. The smoke form measures nothing that counts: it shows that an experiment runs to its end.
+#: Length of a run. The smoke form produces no meaningful figures: it shows that an experiment runs to its end.
 Form = Literal["full", "quick", "smoke"]
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number as it stands in result.json.
+    """One measured number of result.json.
 
-    Ratios, shares and losses are fractions. `paper` is the paper's own value where it has one; `spread` is the
-    smallest and the largest of `runs` measurements.
+    Ratios, shares and losses are fractions. `paper` is the paper's value if it gives one; `spread` is the smallest
+    and the largest of `runs` measurements.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Failure:
-    """A part of an experiment that failed: the empty name stands for the experiment itself."""
+    """A failed part of an experiment; an empty name means the experiment itself."""
 
     part: str
     reason: str
@@ -76,7 +76,7 @@ class Failure:
 
 @dataclass
 class Run:
-    """One execution of an experiment: its settings, its display, and what it has found so far."""
+    """One execution of an experiment: its settings, its display and its results so far."""
 
     name: str
     form: Form
@@ -84,58 +84,58 @@ class Run:
     folder: Path
     display: Display
     figures: list[Figure] = field(default_factory=list)
-    #: Which of its cases were asked for; none for those that the form has.
+    #: Cases chosen by the user; empty for those of the form.
     asked: tuple[str, ...] = ()
-    #: A directory with recordings of links, if any was given.
+    #: Directory with recordings of links, if given.
     traces: Path | None = None
-    #: Free facts for the reader: settings that matter, deviations from the paper.
+    #: Notes for the reader: settings that matter, deviations from the paper.
     notes: list[str] = field(default_factory=list)
-    #: A table that is printed at the end and shown in the report: header, then rows of texts.
+    #: Table that is printed at the end and shown in the report: a header, then rows of texts.
     table: list[list[str]] = field(default_factory=list)
     #: Names of the plots in the order in which they were made.
     plots: list[str] = field(default_factory=list)
-    #: Parts that failed; the figures that they would have recorded are missing.
+    #: Failed parts; the figures that they would have recorded are missing.
     failures: list[Failure] = field(default_factory=list)
 
     @property
     def random(self) -> random.Random:
-        """A fresh generator from the run's seed."""
+        """A new generator with the run's seed."""
         return random.Random(self.seed)
 
     def of_form(self, *, full: T, quick: T, smoke: T) -> T:
-        """Return what belongs to this run's form."""
+        """Return the value for this run's form."""
         return {"full": full, "quick": quick, "smoke": smoke}[self.form]
 
     def cases(self, of_form: Sequence[str]) -> tuple[str, ...]:
-        """Return the cases to measure: those that were asked for, else those of the form."""
+        """Return the cases to measure: those that the user chose, else those of the form."""
         return self.asked or tuple(of_form)
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Measure something that the rest does not depend on: an error ends this block alone, and is recorded."""
+        """Run a part that nothing else depends on: an error ends only this block, and is recorded."""
         try:
             yield
         except Exception as error:
             self.fail(name, error)
 
     def fail(self, part: str, error: BaseException) -> None:
-        """Record that a part failed, and say so."""
+        """Record and print that a part failed."""
         expected = isinstance(error, LabError)
         failure = Failure(part, str(error) if expected else f"{type(error).__name__}: {error}")
         self.failures.append(failure)
         self.display.note(f"{self.name} failed: {failure}")
         if not expected:
-            # A program said something else than the experiment thought, or a rate was zero: the place is of use.
+            # An unexpected error, such as unparsable output or a rate of zero: the traceback helps.
             self.display.note("".join(traceback.format_exception(error)).rstrip())
 
     def too_slow(self, what: str) -> None:
-        """Say that the machine was too slow for what was measured: raise LabError, unless nothing is measured."""
+        """Report that the machine was too slow for this measurement: raise LabError unless in the smoke form."""
         if self.form != "smoke":
             raise LabError(f"{what}: the machine was too slow; measure again")
         self.notes.append(f"{what}: the machine was too slow.")
 
     def step(self, text: str) -> contextlib.AbstractContextManager[None]:
-        """Show what is being done."""
+        """Show the current step."""
         return self.display.step(text)
 
     def figure(
@@ -149,7 +149,7 @@ class Run:
         runs: int = 1,
         spread: tuple[float, float] | None = None,
     ) -> None:
-        """Record a figure that was worked out elsewhere."""
+        """Record a figure that was computed elsewhere."""
         if any(each.name == name for each in self.figures):
             raise LabError(f"figure {name} recorded twice")
         known = Figure(name, float(value), unit, paper, better, runs, spread or (float(value), float(value)))
@@ -173,7 +173,7 @@ class Run:
         return value
 
     def passes(self, case: str, good: bool) -> None:
-        """Record a behaviour that is there or not."""
+        """Record whether a behaviour is present."""
         self.figure(f"pass_{case}", 1.0 if good else 0.0, better="higher")
 
     def series(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -187,7 +187,7 @@ class Run:
 
     @contextlib.contextmanager
     def plot(self, name: str, *, width: float = 7.0, height: float = 4.0) -> Iterator[Plot]:
-        """Hand out an empty plot and save it as NAME.svg and NAME.png."""
+        """Provide an empty plot and save it as NAME.svg and NAME.png."""
         from braid_lab.plots import new
 
         plot = new(width, height)
@@ -205,9 +205,9 @@ class Experiment:
     title: str
     paper: str
     body: Callable[[Run], None]
-    #: What `--case` can choose.
+    #: Values of `--case`.
     cases: tuple[str, ...] = ()
-    #: It takes recordings of links, which have cases of their own.
+    #: True if the experiment takes recordings of links, which have cases of their own.
     recordings: bool = False
 
 
@@ -217,10 +217,10 @@ _registered: dict[str, Experiment] = {}
 def experiment(
     name: str, title: str, *, paper: str = "", cases: Sequence[str] = (), recordings: bool = False
 ) -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
-    """Register a function as the experiment `name` (`room/what`).
+    """Register a function as the experiment `name` (`group/name`).
 
-    `paper` says what it repeats; `cases` which parts of it can be asked for alone, `recordings`
-    that it takes recorded links instead.
+    `paper` names what it reproduces; `cases` are the parts that can be chosen with `--case`; `recordings` is true if
+    it takes recorded links instead.
     """
 
     def register(body: Callable[[Run], None]) -> Callable[[Run], None]:
@@ -233,7 +233,7 @@ def experiment(
 
 
 def all_experiments() -> dict[str, Experiment]:
-    """Import everything below `braid_lab.experiments` and return what registered, by name."""
+    """Import everything below `braid_lab.experiments` and return the registered experiments, by name."""
     package = importlib.import_module("braid_lab.experiments")
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         importlib.import_module(module.name)
@@ -243,13 +243,13 @@ def all_experiments() -> dict[str, Experiment]:
 def execute(
     chosen: Experiment, *, form: Form, seed: int, out: Path, cases: Sequence[str] = (), traces: Path | None = None
 ) -> Run:
-    """Run an experiment and write out/NAME/result.json; whether its figures are good is for the reader.
+    """Run an experiment and write out/NAME/result.json; judging the figures is left to the reader.
 
-    Parts that fail are in the run's `failures`. `cases` are those that were asked for; LabError for a strange one.
+    Failed parts are in the run's `failures`. `cases` are the user's choice; raises LabError for an unknown one.
     """
     if traces and not chosen.recordings:
         raise LabError(f"{chosen.name} takes no recordings: leave --traces out")
-    # The experiment finds the cases of recordings.
+    # With recordings, the experiment determines the cases itself.
     for case in () if traces else cases:
         if case not in chosen.cases:
             raise LabError(f"{chosen.name} has no case {case}: there are {', '.join(chosen.cases) or 'none'}")
@@ -279,7 +279,7 @@ def execute(
 
 @dataclass(frozen=True)
 class RunStart:
-    """The clock, the machine's counters and the repository when a run began."""
+    """The clock, the machine's counters and the repository's state at the start of a run."""
 
     at: datetime
     ticks: CpuTicks
@@ -288,7 +288,7 @@ class RunStart:
 
     @staticmethod
     def now() -> RunStart:
-        """Look."""
+        """Read them."""
         return RunStart(datetime.now(UTC), CpuTicks.now(), *commit())
 
 

@@ -1,4 +1,4 @@
-"""What several experiments and the tests stand on: the demo's two uplinks, and servers for a network."""
+"""Shared by several experiments and the tests: the demo's two uplinks, and servers for a network."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.process import Process
 from braid_lab.servers import catalog
 
-#: A DSL and an LTE line as a household has them. A queue of 250 ms is usual for such modems and cells, and holds
-#: the first windows of a page's 42 connections; in one of 100 ms they lose hundreds of packets, and the page load
-#: time is then mostly one of retransmission time-outs.
+#: A DSL and an LTE line as in a household. A queue of 250 ms is usual for such modems and cells, and holds the first
+#: windows of a page's 42 connections; in a queue of 100 ms they lose hundreds of packets, and retransmission timeouts
+#: dominate the page load time.
 DEMO_UPLINKS = (
     UplinkSpec("dsl", LinkSpec(rate="20Mbit/s", delay="15ms", queue="250ms")),
     UplinkSpec("lte", LinkSpec(rate="30Mbit/s", delay="40ms", queue="250ms")),
 )
 
-#: The same lines' capacities, Mbit/s.
+#: Rates of these lines, Mbit/s.
 DEMO_MBIT = {"dsl": 20.0, "lte": 30.0}
 
 
 def serve(net: Topology, *kinds: str) -> list[Process]:
-    """Start servers of these kinds in the internet for as long as the network lives; returns when all answer."""
+    """Start servers of these kinds in the internet, for the network's lifetime; returns when all are ready."""
     addresses = [*net.servers(4), *net.servers(6)]
     started = []
     for kind in kinds:
@@ -44,7 +44,7 @@ def serve_everything(net: Topology) -> list[Process]:
 
 
 def run_client(place: Namespace, kind: str, *words: object, timeout: float = 60.0) -> dict[str, Any]:
-    """Run the client `braid_lab.clients.KIND` somewhere and return what it reports."""
+    """Run the client `braid_lab.clients.KIND` and return its report."""
     argv = [sys.executable, "-m", f"braid_lab.clients.{kind}", *map(str, words)]
     answer: dict[str, Any] = json.loads(place.run(argv, timeout=timeout).stdout)
     return answer

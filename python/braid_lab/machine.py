@@ -1,4 +1,4 @@
-"""What a measurement was taken on, and whether the machine was ours alone while it was."""
+"""The machine of a measurement, and the share of it that other guests took."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class CpuTicks:
 
     @staticmethod
     def parse(stat: str) -> CpuTicks:
-        """Return the counters of /proc/stat's text, proc(5)."""
+        """Parse the text of /proc/stat, proc(5)."""
         fields = [int(word) for word in stat.splitlines()[0].split()[1:]]
-        # user nice system idle iowait irq softirq steal; the guest columns are already within user and nice.
+        # user nice system idle iowait irq softirq steal; user and nice include the guest columns.
         return CpuTicks(total=sum(fields[:8]), idle=fields[3] + fields[4], steal=fields[7])
 
     @property
     def steal_share(self) -> float:
-        """The share of the time that the hypervisor gave to other guests."""
+        """Share of the time that the hypervisor gave to other guests."""
         return self.steal / max(1, self.total)
 
     def since(self, before: CpuTicks) -> CpuTicks:
-        """Return the difference to an earlier reading."""
+        """Return the difference from an earlier reading."""
         return CpuTicks(self.total - before.total, self.idle - before.idle, self.steal - before.steal)
 
 
@@ -46,7 +46,7 @@ def _first(path: str, pattern: str) -> str:
 
 
 def describe(before: CpuTicks) -> dict[str, Any]:
-    """Return the facts that a reader needs to judge a figure; `before` was read when the run began."""
+    """Return the facts needed to judge a figure; `before` was read when the run began."""
     during = CpuTicks.now().since(before)
     return {
         "cpu": _first("/proc/cpuinfo", r"^model name\s*:\s*(.*)$"),
@@ -56,6 +56,6 @@ def describe(before: CpuTicks) -> dict[str, Any]:
         "python": platform.python_version(),
         "load_average": os.getloadavg(),
         "ticks": asdict(during),
-        # Figures taken under much of it are not ours.
+        # Figures with a high share are unreliable.
         "steal_share": during.steal_share,
     }

@@ -1,4 +1,4 @@
-"""Looking at a host from outside: what its kernel is set to, and how the world sees its flows."""
+"""Observations of a host from outside: its kernel's settings, and its flows as servers see them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Topology
 from braid_lab.product import Braid
 
-#: Settings that Braid may touch, and those next to them.
+#: Settings that Braid may touch, and similar ones.
 SYSCTLS = r"^net\.(ipv4\.(conf|ip_|ping|fwmark)|ipv6\.(conf|ip6?_))"
 
-#: Values that the kernel itself changes as time passes.
+#: Values that the kernel itself changes over time.
 VOLATILE_SYSCTLS = ("stable_secret", "ip_local_port_range_used")
 
 
 def kernel_state(place: Namespace) -> dict[str, list[str]]:
-    """Return everything that `braid down` promises to leave as found, as comparable text."""
-    # Not "operstate": it changes with a carrier that was lost and is back.
+    """Return all state that `braid down` promises to restore, as comparable text."""
+    # Without "operstate": it changes when a carrier is lost and restored.
     link_words = ("ifname", "flags", "mtu", "qdisc", "link_type", "master", "xdp", "group")
     links = json.loads(place.run(["ip", "-json", "-details", "link"]).stdout)
     settings = place.run(["sysctl", "--all", "--pattern", SYSCTLS]).stdout.splitlines()
@@ -42,7 +42,7 @@ def _lines(place: Namespace, command: str) -> list[str]:
 
 
 def differences(before: dict[str, list[str]], after: dict[str, list[str]]) -> list[str]:
-    """Return what is gone (-) and what is new (+), line by line."""
+    """Return removed (-) and added (+) lines."""
     found = []
     for subject, lines in before.items():
         was, now = Counter(lines), Counter(after[subject])
@@ -52,7 +52,7 @@ def differences(before: dict[str, list[str]], after: dict[str, list[str]]) -> li
 
 
 def ask_tcp(place: Namespace, count: int, *addresses: str) -> list[tuple[str, int]]:
-    """Return the address and port that each of COUNT connections per server has at the server."""
+    """Return the address and port that servers see for each of COUNT connections per server."""
     return [(address, port) for address, port in _whoami(place, "tcp", count, addresses)]
 
 
@@ -68,7 +68,7 @@ def _whoami(place: Namespace, kind: str, count: int, addresses: Sequence[str]) -
 
 
 def by_uplink(net: Topology, seen: Sequence[tuple[str, int]]) -> dict[str, int]:
-    """Count flows by the uplink whose address they had; KeyError for an address that is none of ours."""
+    """Count flows by the uplink of their address; KeyError for an address of no uplink."""
     names = {
         address: uplink.name for uplink in net.uplinks.values() for address in (uplink.address4, uplink.address6)
     }
@@ -84,6 +84,6 @@ def states(daemon: Braid) -> dict[str, str]:
 
 
 def verdicts(daemon: Braid) -> list[tuple[str, str]]:
-    """Return every change of judgement over an uplink, in order: its name, and up, degraded, portal or dead."""
+    """Return every verdict on an uplink, in order: its name, and up, degraded, portal or dead."""
     changes = [event for event in daemon.json("events")["events"] if event["kind"] == "verdict"]
     return [(event["uplink"], event["text"].partition(":")[0]) for event in changes]

@@ -1,4 +1,4 @@
-"""How our plots look: quiet axes, the two uplinks and Braid always in the same colours."""
+"""Style of our plots: quiet axes, and constant colours for the two uplinks and Braid."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: Colours that stay apart for colour-blind readers (Okabe and Ito).
+#: Colours that colour-blind readers can distinguish (Okabe and Ito).
 COLOURS = {
     "dsl": "#0072b2",
     "lte": "#e69f00",
@@ -22,7 +22,7 @@ COLOURS = {
 
 def new(width: float, height: float) -> Figure:
     """Return an empty plot, `width` by `height` inches."""
-    # Slow to load, and of no use to `list`, `shell` and `clean`.
+    # Slow to load, and not needed by `list`, `shell` and `clean`.
     import matplotlib as mpl
     from matplotlib.figure import Figure
 

@@ -1,7 +1,7 @@
-"""Running other programs so that none of them outlives the lab.
+"""Child programs, none of which outlives the lab.
 
-Every child is started through `setpriv --pdeathsig KILL`, so it dies with us even when we are killed;
-in the ordinary case its context manager ends it. Output goes to files, which stay for the post-mortem.
+Every child is started through `setpriv --pdeathsig KILL`, so it dies with us even when we are killed; normally its
+context manager ends it. Output goes to files, which stay for the post-mortem.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Self, TypeVar
 
 T = TypeVar("T")
 
-#: How often a condition is looked at while waiting for it; short against everything we wait for.
+#: Interval of polling a condition; short compared with everything waited for.
 POLL_SECONDS = 0.01
 
 
 class LabError(Exception):
-    """Something the lab needs did not work; the text is meant for the person at the terminal."""
+    """The lab cannot go on; the text is meant for the person at the terminal."""
 
 
 class CommandError(LabError):
-    """A command ended with a status that its caller did not expect."""
+    """A command ended with an unexpected status."""
 
     def __init__(self, argv: Sequence[str], status: int, output: str) -> None:
-        """Keep the pieces, so that tests can look at them one by one."""
+        """Keep the parts, so that tests can inspect them."""
         self.argv = list(argv)
         self.status = status
         self.output = output
@@ -40,7 +40,7 @@ class CommandError(LabError):
 
 @dataclass(frozen=True)
 class Output:
-    """What a finished command left behind."""
+    """Output and status of a finished command."""
 
     status: int
     stdout: str
@@ -53,10 +53,10 @@ class Output:
 
 
 def prefix(namespace: str | None) -> list[str]:
-    """Return the words that put a command into a network namespace and tie its life to ours.
+    """Return the prefix that runs a command in a network namespace and ends it with us.
 
-    `nsenter`, not `ip netns exec`: the latter makes a private mount namespace, in which a daemon's
-    bpffs mount would be lost.
+    `nsenter`, not `ip netns exec`: the latter makes a private mount namespace, in which a daemon's bpffs mount would
+    be lost.
     """
     enter = ["nsenter", f"--net=/run/netns/{namespace}", "--"] if namespace else []
     return [*enter, "setpriv", "--pdeathsig", "KILL", "--"]
@@ -88,7 +88,7 @@ def run(
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise LabError(f"{' '.join(words)}: no end after {timeout:g} s") from error
+        raise LabError(f"{' '.join(words)}: still running after {timeout:g} s") from error
     if check and done.returncode != 0:
         raise CommandError(words, done.returncode, done.stdout + done.stderr)
     return Output(done.returncode, done.stdout, done.stderr)
@@ -97,36 +97,36 @@ def run(
 def wait_until(
     condition: Callable[[], T | None], *, what: str, timeout: float = 10.0, poll: float = POLL_SECONDS
 ) -> T:
-    """Wait until `condition` returns something true and return that; LabError names `what` otherwise."""
+    """Wait until `condition` returns a true value and return it; LabError names `what` otherwise."""
     deadline = time.monotonic() + timeout
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise LabError(f"waited {timeout:g} s in vain for {what}")
+            raise LabError(f"timed out after {timeout:g} s waiting for {what}")
         time.sleep(poll)
 
 
 def state_of(pid: int) -> list[str] | None:
-    """Return what the kernel tells of a process, proc(5)'s fields from the third on; None if there is none."""
-    # It may end between opening and reading.
+    """Return the fields of a process's proc(5) stat from the third on; None if there is no such process."""
+    # The process may end between opening and reading.
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        # The second field, the program's name, may contain anything; what follows its last ')' may not.
+        # The second field, the program's name, may contain anything; the text after its last ')' may not.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return None
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time that a process has taken, in programs and in the kernel on its behalf."""
+    """Return a process's processor time, in user mode and in the kernel on its behalf."""
     fields = state_of(pid)
     if fields is None:
-        raise LabError(f"process {pid} is gone, and with it what it took of the processor")
+        raise LabError(f"process {pid} is gone, and its processor time with it")
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Process:
-    """A program that runs beside us, with its output in `<log>.out` and `<log>.err`."""
+    """A running program, with its output in `<log>.out` and `<log>.err`."""
 
     def __init__(
         self,
@@ -151,24 +151,24 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The program's own process id: `nsenter` and `setpriv` only pass through it."""
+        """The program's own process id, which `nsenter` and `setpriv` preserve."""
         return self._child.pid
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True until it has ended."""
         return self._child.poll() is None
 
     def stdout(self) -> str:
-        """Everything it has printed so far."""
+        """Its standard output so far."""
         return self.out.read_text(errors="replace")
 
     def stderr(self) -> str:
-        """Everything it has complained about so far."""
+        """Its standard error so far."""
         return self.err.read_text(errors="replace")
 
     def wait_output(self, pattern: str, *, timeout: float = 10.0) -> re.Match[str]:
-        """Wait for output that matches `pattern`; LabError with its words if it ends or stays silent."""
+        """Wait for output that matches `pattern`; LabError with its output if it ends or stays silent."""
 
         def seen() -> re.Match[str] | None:
             match = re.search(pattern, self.stdout(), re.MULTILINE)
@@ -179,11 +179,11 @@ class Process:
         return wait_until(seen, what=f"/{pattern}/ from {self.argv[0]}", timeout=timeout)
 
     def wait(self, *, timeout: float = 60.0) -> Output:
-        """Wait for its own end."""
+        """Wait until it ends by itself."""
         try:
             status = self._child.wait(timeout)
         except subprocess.TimeoutExpired as error:
-            raise LabError(f"{' '.join(self.argv)}: no end after {timeout:g} s") from error
+            raise LabError(f"{' '.join(self.argv)}: still running after {timeout:g} s") from error
         return Output(status, self.stdout(), self.stderr())
 
     def signal(self, number: signal.Signals) -> None:
@@ -191,7 +191,7 @@ class Process:
         self._child.send_signal(number)
 
     def stop(self, *, grace: float = 5.0) -> Output:
-        """Ask it to end, insist after `grace` seconds, and return what it left."""
+        """Send SIGTERM, kill after `grace` seconds, and return the output."""
         if self.running:
             self._child.terminate()
         try:
@@ -209,7 +209,7 @@ class Process:
 
 
 def _stop(number: int, _frame: object) -> None:
-    """Unwind every context manager once; further signals must not interrupt the tearing down."""
+    """Unwind all context managers once; further signals must not interrupt the clean-up."""
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     raise SystemExit(128 + number)
@@ -217,7 +217,7 @@ def _stop(number: int, _frame: object) -> None:
 
 @contextlib.contextmanager
 def unwind_on_signals() -> Iterator[None]:
-    """Turn SIGINT, SIGTERM and SIGHUP into an exception, so that leaving is always the same path."""
+    """Turn SIGINT, SIGTERM and SIGHUP into an exception, so that every exit takes the same path."""
     before = {each: signal.signal(each, _stop) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield

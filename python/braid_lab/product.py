@@ -1,4 +1,4 @@
-"""Where the product is: the repository, the binary, and a daemon under the lab's control."""
+"""The product under test: the repository, the binary, and a daemon under the lab's control."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def repository() -> Path:
-    """Return the root of the repository that this package lies in."""
+    """Return the root of this package's repository."""
     for folder in Path(__file__).resolve().parents:
         if (folder / "Cargo.toml").exists():
             return folder
@@ -29,11 +29,11 @@ def repository() -> Path:
 
 @functools.cache
 def binary(name: str = "braid") -> Path:
-    """Return a built program, of the folder BRAID_BIN if that is set, else of target/release."""
+    """Return a built program, from the folder BRAID_BIN if set, else from target/release."""
     chosen = os.environ.get("BRAID_BIN")
     path = (Path(chosen).resolve() if chosen else repository() / "target" / "release") / name
     if not path.exists():
-        raise LabError(f"{path} is not there: run `make build`, or set BRAID_BIN to the folder it is in")
+        raise LabError(f"{path} does not exist: run `make build`, or set BRAID_BIN to its folder")
     return path
 
 
@@ -45,16 +45,16 @@ def unpacked(package: str, program: str) -> Path:
     return repository() / ".tools" / package / program
 
 
-#: The configuration that `braid up` and `braid doctor` read if none is named.
+#: The default configuration file of `braid up` and `braid doctor`.
 MACHINES_CONFIGURATION = Path("/etc/braid/braid.toml")
 
 
 def unconfigured() -> list[str]:
-    """Return the options by which these have no configuration, even on a machine that has one of its own."""
+    """Return options that select an empty configuration, even on a machine that has one of its own."""
     return ["--config", "/dev/null"] if MACHINES_CONFIGURATION.exists() else []
 
 
-#: The exit status of commands that show a state which is not as it should be.
+#: Exit status of commands that show a degraded state.
 DEGRADED = 4
 
 
@@ -62,21 +62,21 @@ class Braid:
     """The real `braid` in a namespace, with its own run directory."""
 
     def __init__(self, namespace: Namespace, run_dir: Path, program: Path | None = None) -> None:
-        """Nothing is started yet; see `up`. `program` is another file than `binary`."""
+        """Start nothing yet; see `up`. `program` replaces the default `binary`."""
         self.namespace = namespace
         self.run_dir = run_dir
         self.program = program or binary()
-        #: What outlives `braid down`: which hub was joined, what quotas have been used.
+        #: State that survives `braid down`: the hub that was joined, used quotas.
         self.state_dir = run_dir.with_name(f"{run_dir.name}-state")
 
     def call(self, *words: str | Path, check: bool = True, timeout: float = 30.0) -> Output:
-        """Run `braid WORDS…` inside the namespace; the machine's own configuration is no part of it."""
+        """Run `braid WORDS…` inside the namespace, without the machine's own configuration."""
         own = unconfigured() if words[0] in ("up", "doctor") and "--config" not in words else []
         argv = [self.program, "--run-dir", self.run_dir, "--state-dir", self.state_dir, *words, *own]
         return run(argv, namespace=self.namespace.name, check=check, timeout=timeout)
 
     def json(self, *words: str) -> dict[str, Any]:
-        """Return what `braid WORDS… --json` says; a degraded state is an answer too."""
+        """Return the output of `braid WORDS… --json`; a degraded state is no error."""
         said = self.call(*words, "--json", check=False)
         if said.status not in (0, DEGRADED):
             raise CommandError(["braid", *words], said.status, said.text)
@@ -88,7 +88,7 @@ class Braid:
         return self.call("up", *options)
 
     def down(self) -> Output:
-        """Stop it and put the machine back as it was."""
+        """Stop it and restore the machine."""
         return self.call("down")
 
     @property
@@ -98,11 +98,11 @@ class Braid:
         return pid
 
     def stop(self) -> None:
-        """End the daemon as `systemctl stop` does, and wait until it is gone; traffic goes on."""
+        """Stop the daemon as `systemctl stop` does, and wait until it has ended; traffic goes on."""
         self._end(signal.SIGTERM)
 
     def kill9(self) -> None:
-        """Kill the daemon as a crash would, and wait until it is gone."""
+        """Kill the daemon as a crash would, and wait until it has ended."""
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> None:
@@ -112,14 +112,14 @@ class Braid:
 
 
 def running(pid: int) -> bool:
-    """Whether a process runs; one that ended and was not yet reaped by its parent does not."""
+    """Return whether a process runs; an ended one that was not yet reaped does not."""
     fields = state_of(pid)
     return fields is not None and fields[0] != "Z"
 
 
 @contextlib.contextmanager
 def braid(namespace: Namespace, run_dir: Path, *options: str | Path, program: Path | None = None) -> Iterator[Braid]:
-    """Run `braid up OPTIONS…` for the length of a block and `braid down` after it, come what may."""
+    """Run `braid up OPTIONS…` for the length of a block and `braid down` after it, also after an error."""
     daemon = Braid(namespace, run_dir, program)
     daemon.up(*options)
     try:
@@ -129,7 +129,7 @@ def braid(namespace: Namespace, run_dir: Path, *options: str | Path, program: Pa
 
 
 def commit() -> tuple[str, bool]:
-    """Return the full id of the commit that is checked out and whether tracked files differ from it."""
+    """Return the full id of the checked-out commit and whether tracked files differ from it."""
 
     def git(*words: str) -> str:
         argv = ["git", "-C", str(repository()), *words]
@@ -138,5 +138,5 @@ def commit() -> tuple[str, bool]:
     try:
         return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--untracked-files=no"))
     except (OSError, subprocess.CalledProcessError):
-        # A copy without its history can still be measured; it just cannot say what it is.
+        # A copy without history can still be measured, only without a commit id.
         return "unknown", True

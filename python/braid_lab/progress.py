@@ -1,4 +1,4 @@
-"""What a person sees while an experiment runs: a live display on a terminal, a line per step elsewhere."""
+"""Progress of an experiment: a live display on a terminal, a line per step elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 
 
 class Display:
-    """Progress on stderr; the answer, a table at the end, on stdout."""
+    """Progress on stderr; the result, a table at the end, on stdout."""
 
     def __init__(self, title: str, steps: int | None = None) -> None:
         """Prepare a display for `steps` steps, or an unknown number."""
@@ -45,14 +45,14 @@ class Display:
             self._live.stop()
 
     def expect(self, steps: int) -> None:
-        """Say how many steps there will be, once that is known."""
+        """Set the number of steps, once it is known."""
         self._steps = steps
         if self._live is not None:
             self._live.update(self._task, total=steps)
 
     @contextlib.contextmanager
     def step(self, text: str) -> Iterator[None]:
-        """Show that something is going on, and, when its block ends, that it is done."""
+        """Show a step, and, when its block ends, that it is done."""
         if self._live is not None:
             self._live.update(self._task, description=text)
         else:
@@ -65,12 +65,12 @@ class Display:
             self._live.update(self._task, completed=self._done)
 
     def note(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a permanent line."""
         self.console.print(text, markup=False, soft_wrap=True)
 
 
 def table(title: str, header: list[str], rows: list[list[str]], *, texts: int = 1) -> None:
-    """Print a table on stdout; the first `texts` columns are texts, all others figures that stand to the right."""
+    """Print a table on stdout; the first `texts` columns are text, all others right-aligned figures."""
     made = Table(title=title, title_justify="left", title_style="bold")
     for number, name in enumerate(header):
         made.add_column(name, justify="left" if number < texts else "right")

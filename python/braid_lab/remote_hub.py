@@ -1,4 +1,4 @@
-"""A real `braid hub` on a machine elsewhere, and clients that join it."""
+"""A real `braid hub` on a remote machine, and clients that join it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from braid_lab.net.remote_host import RemoteHost
 from braid_lab.process import CommandError, LabError, Process, run, wait_until
 from braid_lab.product import DEGRADED, binary
 
-#: UDP port of a hub that is told no other.
+#: Default UDP port of a hub.
 PORT = 27243
 
 CONFIGURATION = """
@@ -23,10 +23,10 @@ store = "{store}"
 
 
 class Hub:
-    """The far end. It keeps its store over restarts."""
+    """The hub. It keeps its store over restarts."""
 
     def __init__(self, far: RemoteHost, folder: Path, configuration: str = "", program: Path | None = None) -> None:
-        """Nothing is started yet; see `start`. `configuration` is as in hub.toml, without the store."""
+        """Start nothing yet; see `start`. `configuration` is the content of hub.toml, without the store."""
         self.program = program or binary()
         self.far = far
         self.folder = folder
@@ -36,7 +36,7 @@ class Hub:
         self._starts = 0
 
     def configure(self, configuration: str) -> None:
-        """Give it another configuration, which counts from its next start."""
+        """Set another configuration, effective from its next start."""
         self.file.write_text(CONFIGURATION.format(store=self.folder / "hub.redb") + configuration)
 
     def words(self, *words: str | Path) -> list[str | Path]:
@@ -44,7 +44,7 @@ class Hub:
         return [self.program, "--run-dir", self.folder / "run", "hub", *words]
 
     def start(self) -> None:
-        """Start it; returns when it serves."""
+        """Start it; returns once it serves."""
         self._starts += 1
         log = self.folder / f"hub-{self._starts}"
         process = Process(self.words("--config", self.file), log=log, namespace=self.far.namespace.name)
@@ -58,13 +58,13 @@ class Hub:
         wait_until(serves, what="the hub to serve", timeout=60)
 
     def invite(self, name: str, *addresses: str) -> str:
-        """Return a token for a client, which finds the hub at these addresses; at its IPv4 one if none is named."""
+        """Return a token for a client, with the hub's addresses; the IPv4 one by default."""
         at = [word for address in addresses or (self.far.address4,) for word in ("--address", address)]
         said = run(self.words("invite", name, *at), namespace=self.far.namespace.name)
         return said.stdout.strip()
 
     def json(self, *words: str) -> dict[str, Any]:
-        """Return what `braid hub WORDS… --json` says; a degraded state is an answer too."""
+        """Return the output of `braid hub WORDS… --json`; a degraded state is no error."""
         said = run(self.words(*words, "--json"), namespace=self.far.namespace.name, check=False)
         if said.status not in (0, DEGRADED):
             raise CommandError(["braid", "hub", *words], said.status, said.text)
@@ -72,7 +72,7 @@ class Hub:
         return answer
 
     def revoke(self, name: str) -> None:
-        """Serve a client no more."""
+        """Revoke a client's access."""
         run(self.words("revoke", name), namespace=self.far.namespace.name)
 
     def kill9(self) -> None:
@@ -82,7 +82,7 @@ class Hub:
             self.stop()
 
     def stop(self) -> None:
-        """End it in order, if it runs."""
+        """Stop it with SIGTERM, if it runs."""
         if self.process is not None:
             self.process.stop()
             self.process = None

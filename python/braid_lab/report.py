@@ -1,4 +1,4 @@
-"""One HTML page of all results: the papers' figures beside ours, every plot inside, no link to anywhere."""
+"""One HTML page of all results: the papers' figures beside ours, with all plots inline and no external links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def write(out: Path) -> bool:
-    """Write OUT/report.html from every result.json below `out` that counts; False if there is none."""
+    """Write OUT/report.html from every valid result.json below `out`; False if there is none."""
     loaded = [_load(path) for path in sorted(out.rglob("result.json"))]
     results = [each for each in loaded if each["form"] != "smoke"]
     if not results:
@@ -35,18 +35,18 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _inline(plot: Path) -> Markup:
-    """Return an SVG as an element of the page: without XML prologue, and with ids that stay unique in it."""
+    """Return an SVG as an element of the page: without XML prologue, and with ids unique within the page."""
     text = plot.read_text()
     text = text[text.index("<svg") :]
     own = f"{plot.parent.name}-{plot.stem}-"
     text = re.sub(r'(\bid="|url\(#|href="#)', lambda match: match.group(1) + own, text)
-    # What matplotlib says about itself, with links to vocabularies, is of no use on the page.
+    # matplotlib's metadata, with links to vocabularies, is useless on the page.
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     return Markup(text)  # noqa: S704
 
 
 def number(value: float | None) -> str:
-    """Return a figure with the digits that a reader can use."""
+    """Return a figure with a sensible number of digits."""
     if value is None:
         return "\N{EN DASH}"
     if value == int(value) and abs(value) < 1e15:

@@ -1,4 +1,4 @@
-"""A program on one uplink: what it is given is taken back, whatever ends it."""
+"""`braid run`, a program on one uplink: its settings are removed however the program ends."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from braid_lab.process import Process, run, wait_until
 from braid_lab.product import Braid, binary
 from conftest import StartBraid
 
-#: Says that it is ready, and what signal it had.
+#: Prints that it is ready, and which signal it received.
 PATIENT = "trap 'echo got; exit 5' TERM INT HUP USR1; echo ready; while :; do sleep 0.05; done"
 
 
 def hierarchy() -> Path:
-    """Return where control groups are."""
+    """Return the mount point of control groups."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         if after.split()[0] == "cgroup2":
@@ -97,7 +97,7 @@ def test_a_killed_run_keeps_to_its_uplink_and_is_forgotten_when_it_is_over(
         program.wait_output("ready")
         program.signal(signal.SIGKILL)
         program.wait(timeout=10)
-    # Neither that nor a new daemon lets it out on another uplink.
+    # Neither the kill nor a new daemon lets it use another uplink.
     daemon.kill9()
     daemon.up()
     assert len(runs(daemon)) == 1
@@ -110,7 +110,7 @@ def test_a_killed_run_keeps_to_its_uplink_and_is_forgotten_when_it_is_over(
 
 
 def test_a_run_without_room_for_its_rule_starts_nothing(net: Topology, start_braid: StartBraid) -> None:
-    """Else the program would run without it, and be seen on the other uplink."""
+    """Otherwise the program would run without the rule, and appear on the other uplink."""
     file = net.scratch / "full.toml"
     kinds = "".join(f'[[rule]]\nport = {n}\nuse = "rr"\nsticky = "{n} s"\n' for n in range(1, 64))
     ports = list(range(1000, 1255))

@@ -1,4 +1,4 @@
-"""A captive portal: the line answers, but not as the internet would."""
+"""A captive portal: the line answers, but with the portal's page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from braid_lab.observe import ask_udp, by_uplink, states
 from braid_lab.process import wait_until
 from conftest import StartBraid, configured
 
-#: The portal's page is asked for less often than pings are sent.
+#: Time limit: the portal's page is requested less often than pings are sent.
 SOON_S = 15.0
 
 

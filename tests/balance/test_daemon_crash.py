@@ -72,7 +72,7 @@ def test_a_restart_moves_no_source_to_another_uplink(make_network: MakeNetwork, 
     def is_at(state: str) -> bool:
         return any(each["name"] == "dsl" and each["state"] == state for each in daemon.json("uplinks")["uplinks"])
 
-    # An uplink that was away leaves another table than a fresh start would make.
+    # After an uplink's failure the table differs from that of a fresh start.
     isp = net.uplinks["dsl"].far
     isp.namespace.ip(f"link set {isp.device} down")
     wait_until(lambda: is_at("down"), what="dsl to be seen down")

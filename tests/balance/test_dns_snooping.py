@@ -1,4 +1,4 @@
-"""Name servers that lie, and strangers that answer in their place: rules by name follow nobody but who was asked."""
+"""Rules by name under attack: lying name servers, and answers forged by third parties."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from braid_lab.packets.tap import expect
 from braid_lab.process import wait_until
 
 DNS, A, CNAME, AAAA, IN = 53, 1, 5, 28, 1
-#: Name servers that clients ask, by their number in `NatTestbed.remote`: one that is listed, one of a client's own.
+#: Name servers that clients query, by their number in `NatTestbed.remote`: a listed one, and a client's own.
 TRUSTED, STRANGE = 53, 54
 RULES = """
 name_servers = "198.51.100.53"
@@ -40,7 +40,7 @@ def wire_name(name: str) -> bytes:
 
 @dataclass(frozen=True)
 class Record:
-    """One answer: an address, an alias, or anything at all."""
+    """One record of an answer: an address, an alias, or arbitrary data."""
 
     owner: bytes
     kind: int
@@ -63,26 +63,26 @@ def message(asked: str, *records: Record, kind: int = A, answers: int | None = N
 
 
 def ask(location: NatTestbed, asked: str, kind: int = A, server: int = TRUSTED) -> Mapping:
-    """Let a client ask a name server."""
+    """Let a client query a name server."""
     mapping = location.send_udp(4, remote=server, remote_port=DNS)
     location.out(mapping.request(message(asked, kind=kind, flags=0x0100)))
     return mapping
 
 
 def answer(location: NatTestbed, mapping: Mapping, data: bytes) -> None:
-    """Let the server answer, and see that the client gets what it said, whatever that is."""
+    """Let the server answer, and check that the client gets its answer unchanged."""
     got = location.back(mapping.uplink, mapping.answer(data))
     assert got.udp().data == data
 
 
 def rule_for(location: NatTestbed, server: str) -> bool:
-    """Whether a connection to this address would be the rule's."""
+    """Return whether a connection to this address would match the rule."""
     explained = location.daemon.json("explain", f"{server}:443", "--source", location.client(4))["answers"][0]
     return bool(explained["outcome"] == "uplink" and explained["uplink"] == "lte")
 
 
 def learn(location: NatTestbed, number: int) -> None:
-    """Let something true be learnt behind what was sent before: answers are looked at in their order."""
+    """Let a true answer be learnt after the packets sent before: answers are processed in order."""
     name, server = f"n{number}.bank.example", f"203.0.113.{number}"
     answer(location, ask(location, name), message(name, address(name, server)))
     wait_until(lambda: rule_for(location, server), what=f"{name} to be learnt")
@@ -154,7 +154,7 @@ def test_addresses_that_are_nowhere_else_are_not_learnt(location: NatTestbed, se
 
 
 def test_a_stranger_is_not_believed(location: NatTestbed) -> None:
-    """A mapping lets anybody in; who was not asked teaches nothing."""
+    """A mapping is open to any remote, but only the queried server's answers are learnt."""
     mapping = ask(location, "pay.bank.example")
     said = message("pay.bank.example", address("pay.bank.example", "203.0.113.11"))
     forged = Packet(location.remote(4, 99), mapping.outer, Udp(DNS, mapping.outer_port, said))
@@ -165,7 +165,7 @@ def test_a_stranger_is_not_believed(location: NatTestbed) -> None:
 
 
 def test_a_name_server_of_a_clients_own_teaches_nobody(location: NatTestbed) -> None:
-    """Anybody can run one and have it put any address under any name."""
+    """Anyone can run a name server that maps any name to any address."""
     name, server = "pay.bank.example", "203.0.113.13"
     answer(location, ask(location, name, server=STRANGE), message(name, address(name, server)))
     learn(location, 62)

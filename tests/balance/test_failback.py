@@ -1,4 +1,4 @@
-"""Uplinks that come back: when they are believed, and what is put on them again."""
+"""Uplinks that come back: when they count as up again, and which flows return to them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from conftest import LINES, ROUND_ROBIN, MakeNetwork, StartBraid, configured, ea
 
 Trouble = Callable[[Uplink], AbstractContextManager[float]]
 
-#: Deaths are found in well under a second, first returns take a second or two.
+#: Time limit: failures are detected in well under a second, a first return in a second or two.
 SOON_S = 6.0
 
-#: Slow enough for a download to be under way while a line dies and is believed again.
+#: Slow enough that a download lasts while a line fails and is up again.
 SLOW = (
     UplinkSpec("dsl", LinkSpec(rate="10Mbit/s", delay="10ms")),
     UplinkSpec("lte", LinkSpec(rate="10Mbit/s", delay="10ms")),
 )
 DOWNLOAD_BYTES = 9_000_000
 
-#: A question over UDP every so many milliseconds.
+#: Interval of UDP queries, ms.
 ASK_MS = 50
 
 
@@ -39,7 +39,7 @@ def wait_for(daemon: Braid, name: str, *wanted: str, timeout: float = SOON_S) ->
 
 
 def die_and_return(daemon: Braid, uplink: Uplink, how: Trouble = black_hole, back: str = "up") -> None:
-    """Let an uplink die and wait until it is believed again."""
+    """Let an uplink fail and wait until it is up again."""
     with how(uplink):
         wait_for(daemon, uplink.name, "dead", "down")
     wait_for(daemon, uplink.name, back)
@@ -100,7 +100,7 @@ def test_a_udp_socket_moves_with_its_next_packet_and_stays(
 
 
 def downloaded(location: Location, family: int, daemon: Braid) -> str | None:
-    """Let the line of a running QUIC download die and return; say by which address it came at its end."""
+    """Let the line of a running QUIC download fail and return; return the download's address at its end."""
     dsl = location.net.uplinks["dsl"]
     with location.start("http3_download", location.net.server(1, family), DOWNLOAD_BYTES) as download:
         assert download.wait_output(r"^from (\S+)\n").group(1) == location.address(dsl, family)

@@ -1,4 +1,4 @@
-"""An uplink dies under running traffic: what new connections, open ones, QUIC and everybody else notice of it."""
+"""An uplink fails under running traffic: the effect on new connections, open ones, QUIC and other traffic."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from conftest import LINES, PLAIN, ROUND_ROBIN, MakeNetwork, StartBraid, each_pa
 
 Trouble = Callable[[Uplink], AbstractContextManager[float]]
 
-#: An outage beyond this is a failure of its kind, not a slow machine; `balance/failover` has the exact figures.
+#: Time limit: a longer outage is a failure even on a slow machine; `balance/failover` has the exact figures.
 SOON_S = 4.0
 
-#: A new connection every so many milliseconds: light traffic.
+#: Interval of new connections, ms: light traffic.
 LIGHT_INTERVAL_MS = 25
 
-#: Longer than any silence that kills, and than the gap between two ticks that no busy machine has.
+#: Longer than any silence that kills an uplink, and than any gap between two ticks on a busy machine.
 SLEEP_S = 3.0
 
 
@@ -45,7 +45,7 @@ def wait_told(location: Location, held: Process, uplink: Uplink, family: int) ->
 
 
 def only(net: Topology, seen_as: list[tuple[str, int]], uplink: Uplink) -> bool:
-    """Whether every flow that servers saw is on this uplink."""
+    """Return whether all flows that servers saw are on this uplink."""
     return all(count == 0 for name, count in by_uplink(net, seen_as).items() if name != uplink.name)
 
 
@@ -60,7 +60,7 @@ def test_a_silent_line_gets_no_new_flows(location: Location, family: int, start_
             server = location.net.server(1, family)
             assert only(location.net, ask_tcp(location.application, 6, server), dsl)
             assert only(location.net, [one for (one,) in ask_udp(location.application, 6, server)], dsl)
-            # A second later it would be back, which is a verdict too.
+            # A second later it would be back, which is another verdict.
             found = [event for event in daemon.json("events")["events"] if event["kind"] == "verdict"]
     assert [event["uplink"] for event in found] == ["lte"]
     assert found[0]["evidence"]
@@ -149,11 +149,11 @@ def test_nothing_is_torn_down_while_no_line_works(location: Location, start_brai
     with location.start("open_connections", 2, 2, location.net.server()) as held:
         held_by(held)
         with black_hole(dsl), black_hole(lte):
-            # Whichever dies first may tell its own: the other one is still thought to work.
+            # The flows of the first to fail may be reset: the other one still counts as up.
             dead = {("dsl", "dead"), ("lte", "dead")}
             wait_until(lambda: dead <= set(verdicts(daemon)), what="both to be found dead", timeout=10)
             assert len({each.via for each in ended(held)}) <= 1
-        # Whichever is back first takes over; those on the other one may be told then.
+        # The first to come back takes over; flows of the other one may be reset then.
         wait_until(lambda: "up" in states(daemon).values(), what="a line to be back", timeout=20)
         assert len(ask_tcp(location.application, 4, location.net.server())) == 4
 
@@ -172,7 +172,7 @@ def test_a_daemon_killed_in_the_middle_of_a_death_is_taken_over(
         held_by(held)
         wait_until(lambda: len(seen(fresh)) > 20, what="traffic")
         with black_hole(lte) as began:
-            # The moment matters, not a condition: a death is found in well under half a second.
+            # The time matters, not a condition: a failure is detected in well under half a second.
             time.sleep(max(0.0, began + after_ms / 1000 - time.monotonic()))
             daemon.kill9()
             daemon.up()
@@ -188,7 +188,7 @@ def test_a_machine_that_slept_finds_nobody_dead(location: Location, start_braid:
     with location.start("new_connections", LIGHT_INTERVAL_MS, *location.net.servers()) as fresh:
         wait_until(lambda: len(seen(fresh)) > 20, what="traffic")
         for _ in range(2):
-            # Stopped for longer than any silence that kills, with traffic going on: all timers are late at once.
+            # Stopped for longer than any silence that kills an uplink, under traffic: all timers are late at once.
             os.kill(pid, signal.SIGSTOP)
             time.sleep(SLEEP_S)
             os.kill(pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""What is back as it was within a moment costs no connection: a renewed lease, a new access point, another plug."""
+"""Short flaps cost no connection: a renewed lease, a new access point, a replugged cable."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from braid_lab.process import wait_until
 from braid_lab.product import Braid
 from conftest import StartBraid
 
-#: No grace is shorter; a flap that a busy machine made longer than this shows nothing.
+#: Shorter than every grace period; a flap that a busy machine made longer than this shows nothing.
 SHORT_S = 0.2
 
-#: The longest grace, and some time for what would follow it.
+#: The longest grace period, and time for its consequences.
 OVER_S = 1.5
 
 TRIES = 3
@@ -49,7 +49,7 @@ def test_a_flap_resets_nobody(
     for _ in range(TRIES):
         with location.start("open_connections", 4, 4, location.net.server(1, family)) as held:
             assert location.address(lte, family) in held_by(held)
-            # The second time it has to prove itself for longer than a grace lasts.
+            # The second time it must prove itself for longer than the grace period.
             took = [flap(location, daemon, lte, away, back) for _ in range(2)]
             if max(took) > SHORT_S:
                 continue
@@ -61,14 +61,14 @@ def test_a_flap_resets_nobody(
 
 
 def flap(location: Location, daemon: Braid, uplink: Uplink, away: Words, back: Words) -> float:
-    """Take a line away for 0.1 s, wait until new flows take it again, and return how long it was away."""
+    """Take a line away for 0.1 s, wait until new flows use it again, and return how long it was away."""
     began = time.monotonic()
     location.net.host.ip(*away(uplink))
-    # Its daemon has to see it, or nothing is shown.
+    # The daemon must notice the flap, or the test shows nothing.
     time.sleep(0.1)
     location.net.host.ip(*back(uplink))
     took = time.monotonic() - began
-    # Connections that are told later can only be waited for.
+    # Later resets of connections can only be waited for.
     time.sleep(OVER_S)
     wait_until(lambda: states(daemon).get(uplink.name) == "up", what=f"{uplink.name} to be up again", timeout=60)
     return took

@@ -18,7 +18,7 @@ BEHIND_THE_MODEM = (
     '  iifname "{far}" ip6 daddr != {{ 2001:db8:1::/64, fe80::/10, ff00::/8 }} drop\n }}\n}}\n'
 )
 
-#: curl's exit status for a refused connection; a time-out would have another.
+#: curl's exit status for a refused connection; a timeout has another.
 CURL_COULD_NOT_CONNECT = 7
 
 both_families = pytest.mark.parametrize("family", [4, 6])
@@ -53,7 +53,7 @@ def test_the_gateways_own_traffic_works_beside_its_clients(
 def test_clients_reach_what_is_on_an_uplinks_own_link(
     lan: Topology, start_braid: StartBraid, family: int, alive: bool
 ) -> None:
-    """The modem's page, above all while the line behind it is dead; and a neighbour that is no gateway."""
+    """The modem's page, also while the line behind it is dead; and a neighbour that is no gateway."""
     neighbours = {4: ["100.64.1.1", "100.64.1.77"], 6: ["2001:db8:1::1", "2001:db8:1::77"]}[family]
     far = lan.uplinks["dsl"].far.device
     lan.internet.ip(f"address add 100.64.1.77/24 dev {far}", f"address add 2001:db8:1::77/64 dev {far} nodad")
@@ -67,10 +67,10 @@ def test_clients_reach_what_is_on_an_uplinks_own_link(
         for client in lan.clients:
             seen = ask_tcp(client, 3, *neighbours)
             assert by_uplink(lan, seen) == {"dsl": 6, "lte": 0}
-            # The machine's own sockets, which go there past Braid, never have these ports.
+            # The machine's own sockets, which bypass Braid for these destinations, never have these ports.
             assert all(16384 <= port <= 32767 for _, port in seen)
             client.run(["ping", "-c", "2", "-i", "0.1", "-W", "2", neighbours[1]])
-        # The machine itself goes there as it always did.
+        # The machine itself uses its usual route.
         assert by_uplink(lan, ask_tcp(lan.host, 2, neighbours[1])) == {"dsl": 2, "lte": 0}
     whys = {each["why"] for each in daemon.json("flows")["flows"] if each["uplink"] == "dsl"}
     assert "its destination is on the uplink's own link" in whys
@@ -131,7 +131,7 @@ def test_smaller_uplink_mtu_is_found_out(make_network: MakeNetwork, start_braid:
 def test_the_hop_count_goes_down_by_one(lan: Topology, start_braid: StartBraid) -> None:
     start_braid(lan)
     client = lan.clients[0]
-    # One hop is the gateway itself, which must say so; two reach the server.
+    # One hop ends at the gateway itself, which must report it; two reach the server.
     short = client.run(["ping", "-c", "1", "-W", "2", "-t", "1", lan.server()], check=False)
     assert "exceeded" in short.stdout, short.text
     client.run(["ping", "-c", "1", "-W", "2", "-t", "2", lan.server()])

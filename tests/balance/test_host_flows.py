@@ -35,7 +35,7 @@ def test_udp_takes_both_uplinks_and_keeps_one_mapping_per_socket(
 ) -> None:
     start_braid(net, *ROUND_ROBIN)
     sockets = ask_udp(net.host, 10, *net.servers(family)[:3])
-    # RFC 4787 REQ-1: whoever is asked sees the same address and port of one socket.
+    # RFC 4787 REQ-1: all remotes see the same address and port of one socket.
     assert all(len(set(socket)) == 1 for socket in sockets)
     assert by_uplink(net, [socket[0] for socket in sockets]) == {"dsl": 5, "lte": 5}
 
@@ -45,7 +45,7 @@ def test_udp_takes_both_uplinks_and_keeps_one_mapping_per_socket(
 def test_a_traceroute_follows_one_way(net: Topology, start_braid: StartBraid, family: int, policy: str) -> None:
     """Each probe comes from a socket of its own and goes to a port of its own."""
     daemon = start_braid(net, "--policy", policy)
-    # All are open until the end: a port that comes again has the mapping that it had, and opens no flow.
+    # All stay open until the end: a reused port has its old mapping, and opens no flow.
     with contextlib.ExitStack() as stack:
         for server in net.servers(family)[:4]:
             before = opened(daemon)
@@ -85,7 +85,7 @@ def test_http3_flows_take_both_uplinks_and_stay_there(
 @both_families
 def test_weights_are_kept_exactly(net: Topology, start_braid: StartBraid, family: int) -> None:
     start_braid(net, "--policy", "wrr", "--weight", "dsl=5", "--weight", "lte=3")
-    # 1024 slots hold 5:3 exactly, and any 8 neighbouring ones do too.
+    # 1024 slots hold 5:3 exactly, and any 8 neighbouring ones do, too.
     seen = ask_tcp(net.host, 80, net.server(1, family))
     assert by_uplink(net, seen) == {"dsl": 50, "lte": 30}
 

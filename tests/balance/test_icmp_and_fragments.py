@@ -1,4 +1,4 @@
-"""What most setups forget: ICMP errors that name a translated flow, and packets in pieces."""
+"""ICMP errors that name a translated flow, and fragments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from conftest import PLAIN, MakeNetwork, StartBraid
 both_families = pytest.mark.parametrize("family", [4, 6])
 locations = pytest.mark.parametrize("location", ["host", "client"])
 
-#: Asks a port that nobody listens on, from a connected socket: only an ICMP error that was translated back to
-#: exactly this socket makes the second call fail.
+#: Sends to a closed port from a connected socket: the second call fails only if an ICMP error was translated back to
+#: exactly this socket.
 ASK_A_CLOSED_PORT = """
 import socket, sys
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
@@ -56,8 +56,8 @@ def test_large_pings_pass_in_fragments(lan: Topology, start_braid: StartBraid, f
         assert " 0% packet loss" in at(lan, location).run(words).stdout
 
 
-#: Sends a protocol without ports from a connected socket, and says what the second call hears. Host unreachable is
-#: no error that the kernel ends a socket with, so it is asked for.
+#: Sends a protocol without ports from a connected socket, and prints the second call's error. Host unreachable does
+#: not end a socket by default, so the script requests it.
 SEND_WITHOUT_PORTS = """
 import errno, socket, sys
 IP_RECVERR = 11
@@ -87,7 +87,7 @@ def test_a_protocol_that_cannot_be_translated_is_reported(
     lan: Topology, start_braid: StartBraid, family: int, location: str
 ) -> None:
     daemon = start_braid(lan)
-    # UDP-Lite, AH, DCCP and L2TP; IPsec's own headers are no protocol to the kernel's IPv6.
+    # UDP-Lite, AH, DCCP and L2TP; the kernel's IPv6 does not treat IPsec's own headers as a protocol.
     for protocol in (136, 51, 33, 115) if family == 4 else (136, 33, 115):
         server = lan.server(1, family)
         words = [sys.executable, "-c", SEND_WITHOUT_PORTS, server, str(protocol)]
@@ -96,7 +96,7 @@ def test_a_protocol_that_cannot_be_translated_is_reported(
         said = daemon.call("explain", "--protocol", str(protocol), server)
         assert "new flow: is dropped" in said.stdout, said.text
         assert "administratively prohibited" in said.stdout, said.text
-    # Routers of one link among themselves: nobody on the way answers.
+    # Protocols between routers on one link: nobody on the path answers.
     words = [sys.executable, "-c", SEND_WITHOUT_PORTS, lan.server(1, family), "89"]
     assert at(lan, location).run(words).stdout == "nothing\n"
 
@@ -110,7 +110,7 @@ def test_a_further_client_of_one_remote_hears_that_it_is_taken(
     for client in net.clients:
         words = [sys.executable, "-c", SEND_WITHOUT_PORTS, net.server(), "47"]
         heard.append(client.run(words).stdout)
-    # The first two reach the server, which knows no GRE.
+    # The first two reach the server, which does not support GRE.
     assert heard == ["ENOPROTOOPT\n", "ENOPROTOOPT\n", "EHOSTUNREACH\n"]
     said = daemon.call("explain", "--protocol", "gre", net.server())
     assert "nat_address_taken" in said.stdout, said.text

@@ -22,7 +22,7 @@ def test_servers_on_every_uplinks_address_are_reached(net: Topology, start_braid
         log = net.scratch / f"inbound-{uplink.name}"
         with Process(argv, log=log, namespace=net.host.name) as process:
             process.wait_output(catalog.READY)
-            # From an address that the host can answer only over its default routes.
+            # From an address that the host can only answer over its default routes.
             source = net.server(1, family)
             host = address if family == 4 else f"[{address}]"
             words = ["curl", "-sSf", "--max-time", "10", "--interface", source, "-o", str(net.scratch / "got")]

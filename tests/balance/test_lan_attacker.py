@@ -1,4 +1,4 @@
-"""A client in the LAN that means harm: it is stopped, the reason has a name, and nobody else notices."""
+"""A hostile client in the LAN: it is stopped, with a named reason, and nobody else is affected."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from braid_lab.packets.codec import Flag, FragmentInfo, Packet, Raw, Tcp, Udp, e
 from braid_lab.packets.fragments import split
 from braid_lab.process import LabError, wait_until
 
-#: Uplinks with few ports and a small table, so that a test can use them up.
+#: Uplinks with few ports and a small table, so that a test can exhaust them.
 TIGHT = """
 [[uplink]]
 name = "dsl"
@@ -46,7 +46,7 @@ def tight() -> Iterator[NatTestbed]:
 
 
 class Bystander:
-    """Another client, with a connection and a mapping from before and whatever it opens now."""
+    """Another client, with a connection and a mapping from before, and new ones."""
 
     def __init__(self, location: NatTestbed, family: int) -> None:
         self._place, self._family = location, family
@@ -63,7 +63,7 @@ class Bystander:
 
 
 def flood(location: NatTestbed, family: int, packets: Iterable[Packet]) -> None:
-    """Let a client send all this, and take what leaves from the wires before they are full."""
+    """Let a client send these packets, and take outgoing ones from the wires before they are full."""
     for number, packet in enumerate(packets):
         location.lan.send(packet)
         if number % 100 == 99:
@@ -128,7 +128,7 @@ def test_a_flood_of_syns_pushes_out_its_like_only(roomy: NatTestbed, family: int
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_a_flood_of_fragments_harms_no_others(roomy: NatTestbed, family: int) -> None:
-    """Pieces whose first one never comes may not take the room of those whose first one does."""
+    """Fragments whose first one never comes must not displace those whose first one does."""
     other = Bystander(roomy, family)
     before = roomy.reasons()
     source, remote = roomy.client(family, EVIL), roomy.remote(family, 63)
@@ -170,7 +170,7 @@ def test_lying_headers_are_named_and_go_nowhere(roomy: NatTestbed, family: int) 
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_icmp_errors_about_others_flows_change_nothing(roomy: NatTestbed, family: int) -> None:
-    """A client may claim that another one's connection is unreachable; what leaves is at most that claim."""
+    """A client may claim that another one's connection is unreachable; at most that claim is forwarded."""
     mapping = roomy.open_tcp(family, client=GOOD, remote=66)
     quote = encode(mapping.reply(Flag.ACK, b"data"))
     inside = dataclasses.replace(mapping.reply(Flag.ACK), dest=mapping.inside)
@@ -187,7 +187,7 @@ def clashing(location: NatTestbed, family: int, port: int) -> list[Mapping]:
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_unanswered_mappings_keep_no_port_from_others(tight: NatTestbed, family: int) -> None:
-    """All ports of both ranges are taken by mappings that nobody has answered: they give way."""
+    """Unanswered mappings occupy all ports of both ranges: they are evicted."""
     other = Bystander(tight, family)
     for port in range(20000, 20032):
         clashing(tight, family, port)
@@ -197,7 +197,7 @@ def test_unanswered_mappings_keep_no_port_from_others(tight: NatTestbed, family:
 
 
 def test_used_up_ports_are_named(tight: NatTestbed) -> None:
-    """Answered mappings keep their ports; who wants one of those is told by a reason, and any other port works."""
+    """Answered mappings keep their ports; a request for one of them fails with a reason, and any other port works."""
     other = Bystander(tight, 4)
     for port in range(20000, 20032):
         for client in (EVIL, 3):
@@ -210,7 +210,7 @@ def test_used_up_ports_are_named(tight: NatTestbed) -> None:
 
 
 def test_a_client_that_fills_the_table_is_limited(tight: NatTestbed) -> None:
-    """Beyond its share of a table that is half full a client opens nothing new, and the others do."""
+    """Beyond its share of a half-full table a client opens nothing new, while others do."""
     other = Bystander(tight, 4)
     opened = [tight.open_udp(4, client=EVIL) for _ in range(600)]
 
@@ -227,13 +227,13 @@ def test_a_client_that_fills_the_table_is_limited(tight: NatTestbed) -> None:
     for client, outcome in ((EVIL, "refused"), (GOOD, "shared")):
         explained = tight.daemon.json("explain", server, "--source", tight.client(4, client))["answers"][0]
         assert explained["outcome"] == outcome, explained
-    # What it has goes on.
+    # Its existing flows go on.
     tight.out(opened[0].request())
     other.is_well()
 
 
 def anything(location: NatTestbed, generator: random.Random, family: int) -> Packet:
-    """Return a packet of any protocol, whole or in pieces, with anything in it."""
+    """Return a packet of any protocol, whole or in fragments, with random content."""
     protocol = generator.choice([1, 6, 17, 41, 44, 47, 50, 58, 132, generator.randrange(256)])
     offset, more = generator.randrange(0, 4000, 8), generator.random() < 0.5
     return Packet(

@@ -1,4 +1,4 @@
-"""Who gets which uplink beyond plain turns: stickiness, tiers, overflow, load."""
+"""The choice of uplinks beyond round robin: stickiness, tiers, overflow, load."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def test_a_client_keeps_its_uplink_to_a_site(make_network: MakeNetwork, start_br
     net = make_network(*PLAIN, lan_clients=2)
     start_braid(net, "--config", configured(net, 'policy = "rr"\nsticky = "10 min"\n'))
     for location in (net.host, *net.clients):
-        # All servers of the lab lie in one /24, or one /48: one site.
+        # All servers of the lab are in one /24, or one /48: one site.
         counts = by_uplink(net, ask_tcp(location, 3, *net.servers(family)[:4]))
         assert len(used(counts)) == 1, counts
-    # Other clients are not bound by it: the clients' first flows took turns.
+    # It does not bind other clients: the clients' first flows took turns.
     firsts = [
         used(by_uplink(net, ask_tcp(location, 1, net.server(1, family)))) for location in (net.host, *net.clients)
     ]
@@ -70,7 +70,7 @@ def test_a_backup_takes_flows_only_when_the_first_is_gone(net: Topology, start_b
     assert by_uplink(net, ask_tcp(net.host, 6, net.server())) == {"dsl": 0, "lte": 6}
 
 
-#: Two lines as slow and as fast as the configurations above say.
+#: Two lines with the rates of the configurations above.
 LINES = (
     UplinkSpec("dsl", LinkSpec(rate="8Mbit/s", delay="5ms", queue="200ms")),
     UplinkSpec("lte", LinkSpec(rate="40Mbit/s", delay="10ms", queue="200ms")),
@@ -78,7 +78,7 @@ LINES = (
 
 
 def download(net: Topology, *, rate: str) -> Process:
-    """Download from the host, by one connection of its own uplink, until it is stopped."""
+    """Download from the host, over one connection on its own uplink, until stopped."""
     words = ["curl", "-sSf", "--limit-rate", rate, "-o", "/dev/null", f"http://{net.server(8)}/bytes/200000000"]
     return Process(words, log=net.scratch / "download", namespace=net.host.name)
 
@@ -127,7 +127,7 @@ def test_new_flows_avoid_the_loaded_line(make_network: MakeNetwork, start_braid:
 
 
 def test_a_mapping_keeps_its_uplink_when_shares_change(net: Topology, start_braid: StartBraid) -> None:
-    """A reload moves no flow that is there."""
+    """A reload moves no existing flow."""
     file = configured(net, 'policy = "wrr"\n')
     daemon = start_braid(net, "--config", file)
     before = ask_udp(net.host, 2, net.server())

@@ -1,4 +1,4 @@
-"""Starting, stopping, and everything that can be wrong with it."""
+"""Starting and stopping, and their errors."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_foreign_program_on_the_hook_is_named_and_left(net: Topology, start_br
 
 
 def test_a_reload_that_the_kernel_refuses_lets_no_uplink_back(net: Topology, start_braid: StartBraid) -> None:
-    """All or nothing: what waits goes on waiting until a reload succeeds."""
+    """All or nothing: a waiting uplink goes on waiting until a reload succeeds."""
     file = net.scratch / "never.toml"
     one = '[[uplink]]\ndevice = "{}"\n'
     file.write_text('failback = "never"\n' + one.format("dsl") + one.format("lte"))
@@ -275,7 +275,7 @@ def test_without_root_the_reason_is_said(net: Topology) -> None:
     location = net.scratch / "unprivileged"
     location.mkdir(mode=0o777)
     location.chmod(0o777)
-    # The binary may lie where nobody else can read it.
+    # The binary may be in a folder that only root can read.
     copy = location / "braid"
     copy.write_bytes(binary().read_bytes())
     copy.chmod(0o755)
@@ -306,7 +306,7 @@ def test_version_and_doctor_work_without_a_daemon(net: Topology) -> None:
 
 
 def test_the_units_capabilities_are_enough(net: Topology) -> None:
-    """What the service may not do it need not: up, a reload, taking over and down work all the same."""
+    """The service does not need more privileges than its unit grants: up, reload, takeover and down all work."""
     unit = (repository() / "packaging/systemd/braid.service").read_text()
     [left] = [
         line.partition("=")[2].split() for line in unit.splitlines() if line.startswith("CapabilityBoundingSet=")

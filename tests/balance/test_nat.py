@@ -1,4 +1,4 @@
-"""What RFC 4787, 5382 and 5508 ask of an address translator; the behaviours are the lab's, docs/nat.md lists them."""
+"""RFC 4787, 5382 and 5508: the lab's NAT behaviours, which docs/nat.md lists."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_behaviours_are_there_unless_their_lack_is_explained(machine: tuple[Role
 
 
 def test_an_explained_lack_is_real(machine: tuple[Role, NatTestbed]) -> None:
-    """A deviation that is none any more must not stay in the documentation."""
+    """A deviation that no longer exists must be removed from the documentation."""
     role, made = machine
     there = [
         each.name

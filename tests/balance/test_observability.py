@@ -1,4 +1,4 @@
-"""What the command line tells of what goes on: events, explanations, metrics, generated pages."""
+"""Observability from the command line: events, explanations, metrics, generated pages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kinds(daemon: Braid, *words: str) -> list[str]:
 
 
 def revive(net: Topology, name: str) -> None:
-    """Bring a device back with what goes when it does."""
+    """Bring a device back with its addresses and routes."""
     uplink = net.uplinks[name]
     net.host.ip(
         f"link set {name} up",
@@ -57,7 +57,7 @@ def test_events_tell_what_happened_and_in_which_order(net: Topology, start_braid
     assert "best" in refused["text"] + (refused.get("evidence") or ""), refused
     assert {each.get("uplink") for each in daemon.json("events", "--uplink", "lte")["events"]} == {"lte"}
     assert len(daemon.json("events", "--last", "2")["events"]) == 2
-    # A restart remembers them.
+    # They survive a restart.
     daemon.kill9()
     daemon.up("--config", file)
     assert daemon.json("events")["events"][: len(told)] == told
@@ -73,7 +73,7 @@ def test_only_what_is_for_nobody_here_counts_as_of_no_flow(net: Topology, start_
         count: int = daemon.json("status")["reasons"].get(reason, 0)
         return count
 
-    # A machine at rest hears the answers to its own probes, and what neighbours tell each other.
+    # An idle machine receives the replies to its own probes, and neighbour discovery.
     say = "import socket, sys; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', (sys.argv[1], int(sys.argv[2])))"
     talk = [sys.executable, "-c", say]
     group = ["224.0.0.251", "5353"]
@@ -106,7 +106,7 @@ def test_events_can_be_followed(net: Topology, start_braid: StartBraid) -> None:
         follow.wait_output('"started"')
         net.host.ip("link set dsl down")
         follow.wait_output('"uplink-gone"')
-        # Over a restart of the daemon too.
+        # Also across a restart of the daemon.
         daemon.kill9()
         daemon.up()
         wait_until(lambda: follow.stdout().count('"started"') >= 2, what="the new daemon's first event")
@@ -183,7 +183,7 @@ def test_top_shows_uplinks_and_ends_with_q(make_network: MakeNetwork, start_brai
     net = make_network(*PLAIN)
     daemon = start_braid(net)
     command = f"stty rows 40 cols 120; exec {binary()} --run-dir {daemon.run_dir} top --every 0.2"
-    # `script` gives it a terminal, which has no size by itself; what is typed is what we feed it.
+    # `script` gives it a terminal, which has no size by itself; its input is what we write.
     keys = net.scratch / "keys"
     run(["mkfifo", keys])
     argv = ["sh", "-c", f"script -qec '{command}' /dev/null < {keys}"]
@@ -211,8 +211,8 @@ def test_completions_are_made(shell: str) -> None:
         run(["bash", "-n"], text=text)
 
 
-#: Completes a line as bash does when Tab is pressed at its end, and prints what is offered, and whether bash would
-#: fall back to names of files.
+#: Completes a line as bash does when Tab is pressed at its end; prints the candidates, and whether bash would fall
+#: back to file names.
 COMPLETE = """
     shopt -s extglob
     source "$1"

@@ -1,4 +1,4 @@
-"""What the daemon tells of races and of the ways it remembers, and what it keeps of them."""
+"""The daemon's reports on races and on the path cache, and what the cache keeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
 from conftest import MakeNetwork, StartBraid, configured
 
-#: A near way and a far one; 15 ms and 60 ms there and back.
+#: A near path and a far one, with round trips of 15 ms and 60 ms.
 NEAR = UplinkSpec("dsl", LinkSpec(rate="40Mbit/s", delay="7500us", queue="100ms"))
 FAR = UplinkSpec("lte", LinkSpec(rate="40Mbit/s", delay="30ms", queue="100ms"))
 
@@ -43,7 +43,7 @@ def explained(daemon: Braid, net: Topology, family: int, *words: str) -> dict[st
 
 
 def ways(daemon: Braid, net: Topology, family: int) -> dict[str, dict[str, Any]]:
-    """Return what is remembered of the servers' network, by uplink; nothing if it is not."""
+    """Return the path cache's entry for the servers' network, by uplink; empty if there is none."""
     path = explained(daemon, net, family)["path_cache"] or {"paths": []}
     return {way["uplink"]: way for way in path["paths"]}
 
@@ -64,7 +64,7 @@ def test_a_race_is_told_and_remembered(make_network: MakeNetwork, start_braid: S
     assert by_uplink(net, ask_tcp(net.host, 1, net.server(1, family))) == {"dsl": 1, "lte": 0}
     wait_until(lambda: both_count(daemon, net, family), what="both round trips to be remembered")
     found = ways(daemon, net, family)
-    # The first packet by a line may have to ask for its gateway's address first, over the same line.
+    # The first packet on a line may have to resolve its gateway's address first.
     assert 14 < found["dsl"]["rtt_ms"] < 55, found
     assert 59 < found["lte"]["rtt_ms"] < 150, found
     listed = daemon.json("paths")["destinations"]
@@ -76,7 +76,7 @@ def test_a_race_is_told_and_remembered(make_network: MakeNetwork, start_braid: S
         after
     )
     assert explained(daemon, net, family, "--protocol", "udp")["uplink"] == "dsl"
-    # What was said of it is what comes of it.
+    # The prediction matches the actual choice.
     assert by_uplink(net, ask_tcp(net.host, 3, net.server(1, family))) == {"dsl": 3, "lte": 0}
     for seen in ask_udp(net.host, 3, net.server(1, family)):
         assert by_uplink(net, seen) == {"dsl": 1, "lte": 0}
@@ -108,7 +108,7 @@ def test_the_memory_outlives_daemon_and_datapath(make_network: MakeNetwork, star
     }
     assert all(again[name]["age_ms"] >= first[name]["age_ms"] for name in again), (first, again)
 
-    # Without races nothing is left, and what was left is taken away.
+    # Without races nothing is kept, and earlier entries are removed.
     daemon.call("down")
     assert kept.exists()
     daemon.call("down")
@@ -155,7 +155,7 @@ def test_the_fastest_is_predicted_by_what_is_left(make_network: MakeNetwork, sta
 
     wait_until(lambda: 0 < predicted()["dsl"] < predicted()["lte"] < 1000, what="the near line to be predicted")
     assert explained(daemon, net, 4)["uplink"] == "dsl"
-    # A download takes the near line too, and fills it.
+    # A download also takes the near line, and fills it.
     words = ["curl", "-sSf", "-o", "/dev/null", f"http://{net.server(8)}/bytes/200000000"]
     with Process(words, log=net.scratch / "download", namespace=net.host.name):
         wait_until(lambda: explained(daemon, net, 4)["uplink"] == "lte", what="the far line to be better", timeout=20)

@@ -1,4 +1,4 @@
-"""The race on real packets: the SYN that returns first chooses the uplink, and nobody is left waiting."""
+"""The race on real packets: the SYN that returns first chooses the uplink, and no connection is left waiting."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from braid_lab.servers import catalog
 from braid_lab.servers.catalog import HTTP_PORT
 from conftest import MakeNetwork, StartBraid, configured
 
-#: Round trips of 50 and 16 ms; the one that round robin would take first is the slow one.
+#: Round trips of 50 and 16 ms; round robin would take the slow one first.
 SLOW, QUICK = LinkSpec(delay="25ms"), LinkSpec(delay="8ms")
 LINES = (UplinkSpec("dsl", SLOW), UplinkSpec("lte", QUICK))
-#: The third answers so late that what the others say is there before, on a busy machine too.
+#: The third replies so late that the others' replies come first, on a busy machine, too.
 SILENT = (UplinkSpec("dsl", QUICK), UplinkSpec("lte", QUICK), UplinkSpec("sat", LinkSpec(delay="100ms")))
 
-#: Nobody watches the lines, so that the race alone has to cope, and nothing that is known is raced again.
+#: No health checks, so that the race alone has to cope, and known destinations are not raced again.
 RACE = 'policy = "race"\n[race]\nexplore_one_in = 0\n[liveness]\nenabled = false\n'
 
 #: Less than the time after which a SYN is repeated (1 s), more than any round trip here on a busy machine.
@@ -46,7 +46,7 @@ SYN = "tcp flags & (syn | ack) == syn"
 
 @dataclass(frozen=True)
 class Racing:
-    """A network whose internet answers everywhere, with Braid on its host, and who connects."""
+    """A network whose internet answers everywhere, with Braid on its host, and the connecting client."""
 
     net: Topology
     daemon: Braid
@@ -54,7 +54,7 @@ class Racing:
     family: int
 
     def counted(self, *names: str) -> tuple[int, ...]:
-        """Return how often Braid counted these reasons so far."""
+        """Return Braid's counters of these reasons so far."""
         reasons = self.daemon.json("status")["reasons"]
         return tuple(reasons[name] for name in names)
 
@@ -70,7 +70,7 @@ _prefixes = itertools.count(1)
 
 
 def new_site(family: int) -> str:
-    """Return an address in a prefix that nobody has been to."""
+    """Return an address in an unused prefix."""
     number = next(_prefixes)
     return f"81.{number // 250}.{number % 250}.1" if family == 4 else f"2001:db8:a{number:03x}::1"
 
@@ -86,7 +86,7 @@ def racing(net: Topology, daemon: Braid, family: int) -> Iterator[Racing]:
 
 @pytest.fixture(params=["host-ipv4", "host-ipv6", "gateway-ipv4", "gateway-ipv6"])
 def race(request: pytest.FixtureRequest, make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
-    """Two lines of which one is quicker, over each IP version, from the host and from behind it."""
+    """Two lines, one of them faster, over each IP version, from the host and from behind it."""
     where, _, version = request.param.partition("-ipv")
     net = make_network(*LINES, lan_clients=where == "gateway", serving=("dns", "http3"))
     with racing(net, start_braid(net, "--config", configured(net, RACE)), int(version)) as made:
@@ -95,7 +95,7 @@ def race(request: pytest.FixtureRequest, make_network: MakeNetwork, start_braid:
 
 @pytest.fixture
 def three(make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
-    """Three lines, two quick ones and a slow one, IPv4 from the host."""
+    """Three lines, two fast ones and a slow one, IPv4 from the host."""
     net = make_network(*SILENT, serving=())
     with racing(net, start_braid(net, "--config", configured(net, RACE)), 4) as made:
         yield made
@@ -123,7 +123,7 @@ def test_what_is_known_is_not_raced(race: Racing) -> None:
 
 
 def test_what_is_not_tcp_follows_what_is_known(race: Racing) -> None:
-    """Datagrams cannot be raced. The servers of the lab are one prefix."""
+    """Datagrams cannot be raced. The lab's servers share one prefix."""
     server = race.net.server(1, race.family)
     race.client.run(["ping", "-c", "1", "-W", "2", server])
     with inside(race.client), socket.socket(socket.AF_INET6 if race.family == 6 else socket.AF_INET) as tcp:
@@ -148,7 +148,7 @@ def test_raced_connections_carry_data_whole(
     body, got = net.scratch / "body", net.scratch / "got"
     body.write_bytes(bytes(range(256)) * 800)
     with racing(net, start_braid(net, "--config", configured(net, RACE)), family) as made:
-        # Cables of equal length: any of them may be first, and all answer at nearly the same moment.
+        # Cables of equal length: any of them may be first, and all reply at nearly the same time.
         for _ in range(10):
             site = new_site(family) if family == 4 else f"[{new_site(family)}]"
             net.host.run(["curl", "-sSf", "--max-time", "10", f"http://{site}/bytes/300000", "-o", got])
@@ -170,7 +170,7 @@ def test_two_silent_uplinks_delay_nothing(three: Racing) -> None:
 
 @contextlib.contextmanager
 def answering(net: Topology, verdict: str, *names: str) -> Iterator[None]:
-    """Have the internet answer every SYN that comes by these uplinks with `verdict` of nftables."""
+    """Let the internet handle every SYN on these uplinks with `verdict` of nftables."""
     devices = ", ".join(f'"{net.uplinks[name].far.device}"' for name in names)
     net.internet.unlimit_icmp_errors()
     net.internet.run(
@@ -197,7 +197,7 @@ def test_one_refusal_is_not_an_answer(three: Racing, how: str) -> None:
         got = three.connect(*(new_site(4) for _ in range(4)))
     assert [each.via for each in got] == [three.net.uplinks["sat"].address4] * 4
     assert max(each.connect_s for each in got) < AT_ONCE_S
-    # A refusal that comes after the answer is the loser's, and counted as such.
+    # A refusal that comes after the reply is the loser's, and counted as such.
     (refused,) = three.counted("race_refused")
     assert 4 <= refused <= 8
 
@@ -216,7 +216,7 @@ SYN_AGAIN = 1.0
 
 
 def lost_syn_is_repeated(race: Racing) -> bool:
-    """See a SYN repeated on all uplinks whose first was dropped; False if the machine stood still meanwhile."""
+    """Return whether a SYN is repeated on all uplinks after its first was dropped; False if the machine stalled."""
     begun, repeated, won = race.counted("race_begun", "race_repeated", "race_won")
     with inside(race.client), socket.socket() as tcp, tcp_counters(list(race.net.uplinks.values())) as count_tcp:
         tcp.setblocking(False)
@@ -236,7 +236,7 @@ def lost_syn_is_repeated(race: Racing) -> bool:
 
 
 def test_a_syn_that_is_lost_is_repeated_on_all(three: Racing) -> None:
-    """A machine that stands still for a second repeats it once too often; then another one is looked at."""
+    """A machine that stalls for a second repeats it once too often; then another one is tried."""
     assert any(lost_syn_is_repeated(three) for _ in range(5))
 
 
@@ -248,8 +248,8 @@ def test_private_destinations_are_not_raced(three: Racing) -> None:
 
 
 def test_syns_with_data_are_not_raced(three: Racing) -> None:
-    """TCP Fast Open (RFC 7413): what is sent twice could be carried out twice."""
-    # Clients send data without a cookie, and servers take it, on every listener.
+    """TCP Fast Open (RFC 7413): data sent twice could be acted on twice."""
+    # Clients send data without a cookie, and servers accept it, on every listener.
     for location in (three.net.host, three.net.internet):
         location.sysctl(ipv4__tcp_fastopen=0x1 | 0x2 | 0x4 | 0x200 | 0x400)
     with inside(three.client), socket.socket() as tcp, tcp_counters(list(three.net.uplinks.values())) as count_tcp:
@@ -311,7 +311,7 @@ def test_fastest_races_what_is_new_and_predicts_what_is_known(
         site = new_site(4)
         assert made.via(site) == {"dsl": 0, "lte": 1}
         wait_until(lambda: made.counted("race_lost") == (1,), what="the loser's answer")
-        # Where these go is a matter of room as well: each that was opened a moment ago takes some.
+        # Their uplinks also depend on headroom: each recent connection takes some.
         assert sum(made.via(*[site] * 3).values()) == 3
         assert made.counted("race_begun", "path_predicted") == (1, 3)
 
@@ -326,7 +326,7 @@ DOWNLOAD = Amount(1_200_000, 20.0)
 
 @pytest.fixture(params=[4, 6], ids=["ipv4", "ipv6"])
 def shared(request: pytest.FixtureRequest, make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
-    """Two lines of unlike rate and delay under `fastest`, over each IP version, from the host."""
+    """Two lines of different rate and delay under `fastest`, over each IP version, from the host."""
     net = make_network(*SHARED, serving=())
     daemon = start_braid(net, "--config", configured(net, RACE.replace('"race"', '"fastest"')))
     with racing(net, daemon, request.param) as made:
@@ -334,7 +334,7 @@ def shared(request: pytest.FixtureRequest, make_network: MakeNetwork, start_brai
 
 
 def test_downloads_at_once_from_an_unknown_network_share_the_lines(shared: Racing) -> None:
-    """All of their first answers come by the nearer line, before anything is known of the other one."""
+    """All of their first replies come over the nearer line, before anything is known of the other one."""
     got = fetch(shared.client, [new_site(shared.family)] * 8, DOWNLOAD)
     seen = by_uplink(shared.net, [(each.via or "", 0) for each in got])
     assert min(seen.values()) >= 3, seen
@@ -349,13 +349,13 @@ def test_who_is_waited_for_and_silent_is_not_waited_for_again(shared: Racing) ->
     with answering(shared.net, "drop", "lte"):
         first, second = ([*shared.connect(*[site] * 8)] for _ in range(2))
     assert {each.via for each in first + second} <= near
-    # Whoever waits in vain says its SYN again, after a second.
+    # A client that waits in vain repeats its SYN after a second.
     assert max(each.connect_s for each in first) < SYN_AGAIN + AT_ONCE_S
     assert max(each.connect_s for each in second) < AT_ONCE_S
 
 
 def test_who_is_waited_for_and_refuses_is_not_believed(shared: Racing) -> None:
-    """The other line's answer was told that it came too late, so the client has to ask once more."""
+    """The other line's reply was rejected as too late, so the client has to try again."""
     with answering(shared.net, "reject with tcp reset", "lte"):
         got = shared.connect(*[new_site(shared.family)] * 8)
     assert {each.error for each in got} == {None}

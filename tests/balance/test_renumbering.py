@@ -1,4 +1,4 @@
-"""Addresses and gateways that change under running flows, as leases do."""
+"""Addresses and gateways that change under running flows, as with leases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
 from conftest import PLAIN, MakeNetwork, StartBraid
 
-#: What changes is seen at once; the rest is a slow machine.
+#: Time limit: changes are noticed at once; the rest is for a slow machine.
 SOON_S = 5.0
 
 
@@ -45,7 +45,7 @@ def renumber(uplink: Uplink, family: int) -> None:
 
 
 def keep_other_addresses(end: End) -> None:
-    """Let the other addresses of a subnet live when its first one goes, as DHCP clients have it."""
+    """Keep the other addresses of a subnet when its first one goes, as DHCP clients do."""
     end.namespace.sysctl(ipv4__conf__all__promote_secondaries=1)
 
 
@@ -54,13 +54,13 @@ def seen_addresses(location: Location, family: int) -> set[str]:
 
 
 def exchanging(daemon: Braid, uplink: str) -> bool:
-    """Whether each TCP flow on an uplink has heard something just now."""
+    """Return whether each TCP flow on an uplink has just received data."""
     flows = [each for each in daemon.json("flows")["flows"] if each["protocol"] == "tcp" and each["uplink"] == uplink]
     return bool(flows) and all(each["idle_ms"] < 1000 for each in flows)
 
 
 def assert_all_go_on(daemon: Braid, held: Process) -> None:
-    """Every connection still exchanges something, and none has ended."""
+    """Check that every connection still exchanges data, and none has ended."""
     wait_until(lambda: all(exchanging(daemon, name) for name in ("dsl", "lte")), what="the flows to go on")
     assert ended(held) == []
 

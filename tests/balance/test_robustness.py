@@ -1,4 +1,4 @@
-"""What goes wrong around a daemon: full disks, damaged files, other clocks, devices and addresses that change."""
+"""Failures around a daemon: full disks, damaged files, wrong clocks, devices and addresses that change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARED = {"dsl": 2, "lte": 2}
 
 @contextlib.contextmanager
 def tiny_disk(location: Path, size: str) -> Iterator[Path]:
-    """A file system of its own that is soon full."""
+    """A small file system that is soon full."""
     location.mkdir()
     run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", location])
     try:
@@ -46,12 +46,12 @@ def test_a_full_disk_stops_nothing(net: Topology) -> None:
         try:
             fill(disk)
             assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
-            # What happens now is remembered, even if it cannot be written down.
+            # This event is remembered, even if it cannot be written.
             net.host.ip("link set lte down")
             wait_until(lambda: states(daemon).get("lte") != "up", what="lte to be seen down")
             assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 4, "lte": 0}
             assert [each for each in daemon.json("events")["events"] if each.get("uplink") == "lte"]
-            # A crash on a full disk: either it comes back, or it says why it does not, and flows go on.
+            # A crash on a full disk: the daemon either comes back or reports why not, and flows go on.
             daemon.kill9()
             again = daemon.call("up", check=False)
             assert again.status == 0 or "space" in again.stderr, again.text
@@ -69,7 +69,7 @@ def test_a_full_disk_stops_nothing(net: Topology) -> None:
 
 
 def recreate(net: Topology, name: str) -> None:
-    """Make an uplink's device anew, as a modem that was unplugged and is back, with all that belongs to it."""
+    """Recreate an uplink's device with its addresses and routes, as after a modem was replugged."""
     uplink = net.uplinks[name]
     far = uplink.far
     run(
@@ -130,7 +130,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(net: Topology, word: signal.
             ended = front.wait(timeout=20)
         if ended.status != 0:
             break
-        # It was quicker.
+        # The daemon had already ended.
         run([binary(), "--run-dir", run_dir, "down"], namespace=net.host.name)
     assert "interrupted" in ended.stderr
     assert "the machine is as it was" in ended.stderr
@@ -146,7 +146,7 @@ def test_starting_on_a_full_disk_is_refused_by_name(net: Topology) -> None:
         daemon = Braid(net.host, disk)
         refused = daemon.call("up", check=False)
         if refused.status == 0:
-            # It found room for all that it must not forget.
+            # It had room for all that it must keep.
             daemon.down()
         else:
             assert "space" in refused.stderr, refused.text
@@ -171,7 +171,7 @@ def test_a_damaged_state_file_is_put_aside(net: Topology, start_braid: StartBrai
     state.write_bytes(DAMAGE[damage](state.read_bytes()))
     said = daemon.call("up", *ROUND_ROBIN)
     assert (daemon.run_dir / "state.json.broken").exists(), said.text
-    # Flows in the kernel still mean the same uplinks.
+    # Flows in the kernel still refer to the same uplinks.
     after = {each["outer"]: each["uplink"] for each in daemon.json("flows")["flows"]}
     assert all(after.get(each["outer"], each["uplink"]) == each["uplink"] for each in before)
     assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED
@@ -203,7 +203,7 @@ def test_a_removed_device_is_no_uplink_and_comes_back(net: Topology, start_braid
     wait_until(lambda: states(daemon).get("lte", "down") != "up", what="lte to be missed")
     assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 4, "lte": 0}
     recreate(net, "lte")
-    # It is up with the first address that is back, and takes flows of both IP versions a moment later.
+    # It is up with the first restored address, and carries flows of both IP versions a moment later.
     wait_until(
         lambda: by_uplink(net, ask_tcp(net.host, 4, net.server())) == SHARED, what="new flows to take both lines"
     )
@@ -211,7 +211,7 @@ def test_a_removed_device_is_no_uplink_and_comes_back(net: Topology, start_braid
 
 @pytest.mark.parametrize("family", [4, 6])
 def test_an_address_that_changes_in_the_middle_of_a_flow(net: Topology, start_braid: StartBraid, family: int) -> None:
-    """A UDP flow goes on by itself; new flows and the other uplink are not concerned."""
+    """A UDP flow goes on by itself; new flows and the other uplink are not affected."""
     daemon = start_braid(net, *ROUND_ROBIN)
     old = {each.name: each.address4 if family == 4 else each.address6 for each in net.uplinks.values()}
     askers = [
@@ -236,7 +236,7 @@ def test_an_address_that_changes_in_the_middle_of_a_flow(net: Topology, start_br
             f"address replace {new}/{size} dev lte" + (" nodad" if family == 6 else ""),
             *(f"route replace {route}" for route in routes),
         )
-        # By the new address or by the other uplink, as the policy has it.
+        # Over the new address or over the other uplink, as the policy decides.
         wait_until(lambda: on_lte.stdout().split()[-1] != old["lte"], what="the flow to go on", timeout=5)
         assert set(elsewhere.stdout().split()) == {old["dsl"]}
     wait_until(lambda: states(daemon).get("lte") == "up", what="lte to be used with its new address")

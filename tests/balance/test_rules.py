@@ -1,4 +1,4 @@
-"""Rules: which flows are not for the common policy, seen from the servers that they reach."""
+"""Rules, as seen by the servers that flows reach."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ USAGE = 2
 NOBODY, SOMEBODY = 65534, 4711
 EXPEDITED = 46
 
-#: One rule of each kind. Every one leads to lte, which by round robin would have every second flow.
+#: One rule of each kind. Every one selects lte, which round robin would give every second flow.
 RULES = """
 policy = "rr"
 
@@ -100,7 +100,7 @@ with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as ask
     print(asker.recv(1000).decode().split("\\r\\n\\r\\n")[1].split()[0])
 """
 
-#: Looks a name up at a name server and prints the addresses that it answers with.
+#: Queries a name server and prints the addresses in its answer.
 LOOK_UP = """
 import socket, struct, sys
 server, name, kind = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -179,7 +179,7 @@ def test_pings_take_their_uplink(ruled: tuple[Topology, Braid]) -> None:
             location.run(["ping", "-c", "1", "-W", "2", net.server(2)])
     flows = [each for each in daemon.json("flows")["flows"] if each["protocol"] == "icmp"]
     assert flows
-    # The probes that watch the lines are not flows.
+    # Probes of the health checks are not flows.
     assert {each["uplink"] for each in flows} == {"lte"}
 
 
@@ -203,11 +203,11 @@ def test_a_device_and_an_address_of_the_lan_take_their_uplink(ruled: tuple[Topol
 
 @both_families
 def test_a_name_takes_its_uplink_once_it_was_looked_up(ruled: tuple[Topology, Braid], family: int) -> None:
-    """The name server's answer passes through us; who then connects to that address means that name."""
+    """The name server's answer passes through Braid; a connection to that address then counts as one to the name."""
     net, _ = ruled
     kind = "1" if family == 4 else "28"
     for location in (net.host, net.clients[0]):
-        # These are the third server and the eighth, which no other rule and no other test means.
+        # The third server and the eighth, which no other rule and no other test uses.
         for name in ("pay.bank.example", "home.bank.example"):
             found = location.run([sys.executable, "-c", LOOK_UP, net.server(1, family), name, kind]).stdout.strip()
             assert found in net.servers(family)

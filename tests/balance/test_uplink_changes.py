@@ -47,7 +47,7 @@ def test_a_renamed_device_is_the_same_uplink(net: Topology, start_braid: StartBr
     )
     indices = {each["name"]: each["id"] for each in daemon.json("uplinks")["uplinks"]}
     assert indices == {"dsl": 0, "mobile": 1}
-    # It is up with the first address that is back, and takes flows of both IP versions a moment later.
+    # It is up with the first restored address, and carries flows of both IP versions a moment later.
     wait_until(
         lambda: by_uplink(net, ask_tcp(net.host, 10, net.server())) == {"dsl": 5, "lte": 5},
         what="new flows to take both lines",

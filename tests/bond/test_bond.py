@@ -1,4 +1,4 @@
-"""One flow over all uplinks: a hub is joined, lost and found again, and what becomes of the flows."""
+"""One flow over all uplinks: joining, losing and finding a hub, and the effect on flows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from braid_lab.product import Braid, binary
 from braid_lab.remote_hub import Hub
 from conftest import PLAIN, ROUND_ROBIN, MakeNetwork, StartBraid, configured
 
-#: Two lines that a download needs both of to be faster than 20 Mbit/s.
+#: Two lines; a download over 20 Mbit/s needs both.
 LINE = LinkSpec(rate="20Mbit/s", delay="5ms", queue="100ms")
 LINES = (UplinkSpec("dsl", LINE), UplinkSpec("lte", LINE))
 
@@ -35,7 +35,7 @@ StartHub = Callable[[Topology], Hub]
 
 @pytest.fixture
 def start_hub() -> Iterator[StartHub]:
-    """Start a hub on a machine elsewhere in a network's internet."""
+    """Start a hub on a remote machine in a network's internet."""
     with contextlib.ExitStack() as stack:
 
         def start(net: Topology) -> Hub:
@@ -63,15 +63,15 @@ def join(daemon: Braid, hub: Hub, *addresses: str) -> None:
 
 
 def seen_from(net: Topology, place: Namespace, family: int = 4, count: int = 1) -> set[str]:
-    """Return the addresses that connections from a place have at a server."""
+    """Return the addresses that a server sees for connections from a place."""
     return {address for address, _ in ask_tcp(place, count, net.server(1, family))}
 
 
 class Download(threading.Thread):
-    """A download beside the test, held against the file that was asked for."""
+    """A background download that is compared with the original file."""
 
     def __init__(self, place: Namespace, server: str, size: int, target: Path) -> None:
-        """Begin at once."""
+        """Start it at once."""
         super().__init__()
         self.size, self.target, self.problem = size, target, ""
         url = f"http://{server}/bytes/{size}"
@@ -80,16 +80,16 @@ class Download(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Fetch it."""
+        """Fetch the file."""
         said = self._place.run(self._words, check=False)
         self.problem = said.text
 
     def came(self) -> int:
-        """Return how many bytes have come."""
+        """Return how many bytes have arrived."""
         return self.target.stat().st_size if self.target.exists() else 0
 
     def finish(self) -> None:
-        """Wait for its end; all of it must have come."""
+        """Wait for its end; all of it must have arrived."""
         self.join(60)
         assert not self.is_alive()
         assert self.problem == ""
@@ -104,7 +104,7 @@ def test_a_download_takes_both_uplinks_and_outlives_one(
     daemon = start_braid(net)
     join(daemon, hub)
     before = links(daemon)
-    # Of three quarters by one line it would take twice as long as it does by two; curl's limit allows for one.
+    # With three quarters over one line it would take twice as long as over two; curl's limit allows for one.
     download = Download(net.host, net.server(1), 30_000_000, net.scratch / f"{net.host.name}.got")
     wait_until(lambda: download.came() > 12_000_000, what="the download to get going", timeout=40)
     after = links(daemon)
@@ -128,7 +128,7 @@ def test_a_dead_hub_leaves_the_uplinks_and_a_live_one_takes_the_flows_back(
     assert seen_from(net, net.host, count=4) == {hub.far.address4}
 
     hub.kill9()
-    # What finds out is a connection that gets no answer through the bond: it is repeated by an uplink.
+    # A connection that gets no reply through the bond detects it, and is repeated over an uplink.
     own = {uplink.address4 for uplink in net.uplinks.values()}
     assert seen_from(net, net.host) <= own
     wait_until(lambda: bond(daemon)["state"] == "lost", what="the hub to be missed")
@@ -159,7 +159,7 @@ def test_what_must_not_leave_the_bond_is_blocked_without_it(
     daemon.up("--config", file)
     wait_until(lambda: states(daemon).get("bond") == "up", what="the bond to take flows again", timeout=20)
     assert seen_from(net, net.host) == {hub.far.address4}
-    # A hub that was started again has proven itself by its answer. Each further proof would take twice as long.
+    # A restarted hub proves itself by its reply. Each further proof would take twice as long.
     for _ in range(2):
         hub.kill9()
         assert net.host.run(words, check=False).status != 0
@@ -185,13 +185,13 @@ def test_a_hub_that_is_restarted_costs_no_session(make_network: MakeNetwork, sta
                     grown(download.came, 500_000)
                     grown(asker.answers, 5)
                     stop()
-                    # The server repeats what was not acknowledged, and finds nobody who would refuse it.
+                    # The server repeats unacknowledged data, and nobody refuses it.
                     grown(lambda: dropped(place), 1)
                     hub.start()
                 download.finish()
                 grown(asker.answers, 5)
             assert asker.addresses() == {far.address4}
-            # Also of one that runs.
+            # Also while it runs.
             said = run(hub.words("down"), namespace=place.name).stdout
             assert "device braid-hub: removed" in said
             assert differences(before, kernel_state(place)) == []
@@ -201,7 +201,7 @@ def test_a_hub_that_is_restarted_costs_no_session(make_network: MakeNetwork, sta
 def test_the_bonds_device_outlives_its_daemon(
     make_network: MakeNetwork, start_hub: StartHub, start_braid: StartBraid
 ) -> None:
-    """Without it the kernel refuses what comes, and programs that watch addresses give up their requests."""
+    """Without it the kernel would refuse incoming packets, and programs that watch addresses would give up."""
     net = make_network(*LINES)
     before = kernel_state(net.host)
     hub = start_hub(net)
@@ -215,7 +215,7 @@ def test_the_bonds_device_outlives_its_daemon(
             grown(asker.answers, 5)
             stop()
             assert device(net.host) == made
-            # The next daemon has uplinks, and no answer from the hub yet.
+            # The next daemon has uplinks, but no reply from the hub yet.
             hub.kill9()
             daemon.up()
             assert states(daemon)["bond"] == "down"
@@ -235,7 +235,7 @@ def test_the_bonds_device_outlives_its_daemon(
 
 
 def device(place: Namespace) -> tuple[int, frozenset[str]] | None:
-    """Return the index and the global addresses of a host's bond."""
+    """Return the index and the global addresses of a host's bond device."""
     told = place.run(["ip", "-json", "address", "show", "dev", "braid-bond"], check=False)
     if told.status != 0:
         return None
@@ -255,29 +255,29 @@ def test_a_download_outlives_a_restart_of_the_hubs_machine(
             join(daemon, hub)
             download = Download(net.host, net.server(1), 12_000_000, net.scratch / f"{net.host.name}.rebooted")
             grown(download.came, 500_000)
-            # The machine stops, and everything that its kernel knew is gone.
+            # The machine stops, and all state of its kernel is lost.
             hub.stop()
             net.internet.ip(f"route add blackhole {far.address4}")
             run(hub.words("down"), namespace=place.name)
             place.run(["conntrack", "--flush"])
-            # It starts: first the unit, then the network, and only when the server has sent something the hub.
+            # The machine boots: first the unit, then the network, and only after a packet of the server the hub.
             run(hub.words("boot", "--config", hub.file), namespace=place.name)
             net.internet.ip(f"route del blackhole {far.address4}")
             wait_until(lambda: unknown(place) > 0, what="the server to send to a hub that is not there", timeout=20)
             hub.start()
-            # The client has nothing to say: without the daemon's keepalives nothing would go on.
+            # The client sends nothing itself: without the daemon's keepalives nothing would go on.
             download.finish()
 
 
 def unknown(place: Namespace) -> int:
-    """Return how many packets of unknown connections were dropped since a machine was started."""
+    """Return how many packets of unknown connections were dropped since the machine started."""
     told = place.run(["nft", "--json", "list", "chain", "inet", "braid_hub_boot", "unknown"])
     rules = [entry["rule"]["expr"] for entry in json.loads(told.stdout)["nftables"] if "rule" in entry]
     return sum(part["counter"]["packets"] for parts in rules for part in parts if "counter" in part)
 
 
 class Asker(Process):
-    """A program on the host that asks a server again and again from one UDP socket, as a call does."""
+    """A program on the host that queries a server repeatedly from one UDP socket, as a call does."""
 
     def __init__(self, net: Topology) -> None:
         """Start it."""
@@ -285,7 +285,7 @@ class Asker(Process):
         super().__init__(argv, log=net.scratch / f"{net.host.name}-asker", namespace=net.host.name)
 
     def answers(self) -> int:
-        """Return how many answers have come."""
+        """Return how many replies have arrived."""
         return len(self.stdout().splitlines())
 
     def addresses(self) -> set[str]:
@@ -295,20 +295,20 @@ class Asker(Process):
 
 @contextlib.contextmanager
 def asking(net: Topology) -> Iterator[Asker]:
-    """Run an asker, which has had its first answer."""
+    """Run an asker, which has had its first reply."""
     with Asker(net) as asker:
         grown(asker.answers, 1)
         yield asker
 
 
 def grown(count: Callable[[], int], by: int) -> None:
-    """Wait until what is counted has grown."""
+    """Wait until a counter has grown."""
     before = count()
     wait_until(lambda: count() >= before + by, what=f"{by} more", timeout=20)
 
 
 def dropped(place: Namespace) -> int:
-    """Return how many packets for clients were dropped since the hub's device was left alone."""
+    """Return how many packets for clients were dropped since the hub left its device."""
     told = json.loads(place.run(["ip", "-json", "-stats", "link", "show", "braid-hub"]).stdout)
     counted: int = told[0]["stats64"]["tx"]["dropped"]
     return counted
@@ -378,7 +378,7 @@ def test_clients_behind_a_gateway_go_through_the_bond(
     net = make_network(*PLAIN, lan_clients=1)
     hub = start_hub(net)
     daemon = start_braid(net)
-    # Outside it is the other IP version than inside: neither depends on the other.
+    # The outer IP version differs from the inner one: neither depends on the other.
     join(daemon, hub, hub.far.address(10 - family).join("[]") if family == 4 else hub.far.address4)
     for place in (net.host, net.clients[0]):
         assert seen_from(net, place, family, 2) == {hub.far.address(family)}
@@ -446,7 +446,7 @@ def test_a_token_is_good_for_one_machine_and_says_so(
     assert not kept.exists()
     assert bond(daemon)["state"] == "none"
     wait_until(lambda: seen_from(net, net.host) != {hub.far.address4}, what="flows to leave the bond")
-    # It has another key now, and is another machine.
+    # It has another key now, and counts as another machine.
     used = daemon.call("join", token, check=False)
     assert used.status == FAILED, used.text
     assert "used by another machine" in used.stderr
@@ -484,7 +484,7 @@ def test_joined_while_nothing_runs_it_is_there_at_the_next_start(
     hub = start_hub(net)
     daemon = start_braid(net)
     daemon.call("down")
-    # From standard input, where nobody else on the machine sees it.
+    # From standard input, hidden from other users of the machine.
     words: list[str | Path] = [binary(), "--run-dir", daemon.run_dir, "--state-dir", daemon.state_dir, "join", "-"]
     said = net.host.run(words, text=hub.invite("home") + "\n")
     assert said.stdout == "joined: braid up will call the hub\n"
@@ -505,7 +505,7 @@ def test_links_follow_the_uplinks(make_network: MakeNetwork, start_hub: StartHub
     download = Download(net.host, net.server(1), 20_000_000, net.scratch / f"{net.host.name}.got")
     wait_until(lambda: download.came() > 2_000_000, what="the download to get going", timeout=30)
     before = links(daemon)["dsl"]["rx_bytes"]
-    # Another address, as a provider gives every night, and then no line at all.
+    # Another address, as from a provider every night, and then no line at all.
     net.host.ip(
         "address del 100.64.1.2/24 dev dsl",
         "address add 100.64.1.7/24 dev dsl",
@@ -535,14 +535,14 @@ def test_a_used_up_quota_is_kept_and_spares_its_uplink(
     def codes() -> list[str]:
         return [finding["code"] for finding in daemon.json("status")["health"]]
 
-    # How much of a download a link carries is not this test's affair.
+    # A link's share of a download does not matter to this test.
     for number in range(5):
         Download(net.host, net.server(1), 10_000_000, net.scratch / f"{net.host.name}.got{number}").finish()
         uplinks = {uplink["name"]: uplink for uplink in daemon.json("uplinks")["uplinks"]}
         if uplinks["lte"]["quota_used_bytes"] >= 2_000_000:
             break
     wait_until(lambda: "quota-exhausted" in codes(), what="the quota to be used up")
-    # A quota leaves the line for what no other can carry, and its link is known to be spared for it.
+    # A quota spares the line for overflow, and the report says so of its link.
     wait_until(
         lambda: any(link["why"].startswith("its quota") for link in bond(daemon)["links"]),
         what="the link to be spared",

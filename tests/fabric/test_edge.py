@@ -1,4 +1,4 @@
-"""Edges, controller and Open vSwitch together: one TCP flow over two paths, in order, and what happens to it."""
+"""Edges, controller and Open vSwitch together: one TCP flow over two paths, in order, under changes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from braid_lab.process import run, wait_until
 from braid_lab.product import binary
 from conftest import came_in_order
 
-#: 10 ms apart, so that without order nearly every second segment would come too early.
+#: 10 ms apart, so that without reordering nearly every second segment would come too early.
 SHAPE = two_paths(mbit=10, delay_ms=10, other_ms=20)
-#: More than either path carries, less than both do: nothing is lost for want of room.
+#: More than either path carries, less than both do: no queue overflows.
 BETWEEN = "14M"
 
 
@@ -110,7 +110,7 @@ def test_hosts_go_on_over_single_paths_without_their_edge(network: EdgedNetwork)
     edge.process.wait()
     address = network.net.stations["hb"].address
     try:
-        # What comes under tags is nobody's until the controller misses the edge.
+        # Tagged packets reach nobody until the controller notices that the edge is gone.
         wait_until(functools.partial(pinged, network, address), what="a ping", timeout=20)
     finally:
         edge.start()
@@ -149,5 +149,5 @@ def test_what_cannot_be_is_refused_by_name(network: EdgedNetwork) -> None:
     assert "--key-file" in refused(2, *devices, "--controller", "http://127.0.0.1:8653")
     said = run([binary(), "--run-dir", folder, "edge", "status", "nobody"], check=False)
     assert said.status == 3
-    # And the one that is there was not disturbed.
+    # The other edge was not disturbed.
     assert pinged(network, network.net.stations["hb"].address)

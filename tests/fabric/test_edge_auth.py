@@ -1,4 +1,4 @@
-"""An edge that asks its controller over TCP: both sides have its key, or nothing is followed."""
+"""An edge that connects to its controller over TCP: both sides must have its key, or nothing is accepted."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_edge_follows_over_tcp_with_its_key_and_with_no_other(place: Namespac
             wait_until(lambda: codes(tmp_path), what="to be told why", timeout=20)
             assert codes(tmp_path) == ["key-refused"]
             assert status(tmp_path)["generation"] is None
-        # Nobody else is answered either, nor told anything.
+        # Other clients get neither an answer nor any information.
         told = place.run(["curl", "-sS", "--max-time", "5", f"http://{WHERE}/v1/fabric/status"]).stdout
         assert "error" in json.loads(told)
         assert "switches" not in json.loads(told)

@@ -1,4 +1,4 @@
-"""Edges whose programs are clsact filters, as on kernels before 6.6: they work alike, and go at an end as well."""
+"""Edges whose programs are clsact filters, as before Linux 6.6: they work the same, and are removed at the end."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def network() -> Iterator[EdgedNetwork]:
 
 
 def filters(network: EdgedNetwork) -> list[str]:
-    """Return the programs of the first edge that are on its devices."""
+    """Return the first edge's programs that are on its devices."""
     box = network.edges["ha"].box
     shown = [box.run(["tc", "filter", "show", "dev", device, "ingress"]).stdout for device in (INSIDE, OUTSIDE)]
-    # A filter's line has its own name and then its program's, which are the same.
+    # A filter's line has its own name and then its program's, which are equal.
     return sorted(re.findall(r" name (braid_\w+)", " ".join(shown)))
 
 
@@ -56,7 +56,7 @@ def test_a_killed_edge_lets_everything_pass_and_the_next_one_takes_its_place(net
         return station.run(["ping", "-c", "1", "-W", "1", address], check=False).status == 0
 
     try:
-        # What comes under tags is nobody's until the controller misses the edge.
+        # Tagged packets reach nobody until the controller notices that the edge is gone.
         wait_until(pinged, what="a ping", timeout=20)
     finally:
         edge.start()

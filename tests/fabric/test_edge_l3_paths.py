@@ -1,4 +1,4 @@
-"""Layer-3 paths: one TCP flow over two pairs of addresses, routers of others between the edges."""
+"""Layer-3 paths: one TCP flow over two pairs of addresses, with third-party routers between the edges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from braid_lab.product import binary
 from conftest import came_in_order
 
 MBIT = (10.0, 10.0)
-#: 10 ms apart, so that without order nearly every second segment would come too early.
+#: 10 ms apart, so that without reordering nearly every second segment would come too early.
 WIRES = [Wire("A", "B", MBIT[0], 10), Wire("A", "B", MBIT[1], 20)]
 #: More than either path carries, less than both do.
 BETWEEN = "14M"
@@ -55,7 +55,7 @@ def test_ipv6_and_what_is_no_tcp_arrive_too(sites: RoutedSites) -> None:
 
 
 def test_routers_on_the_way_can_speak_to_hosts(sites: RoutedSites) -> None:
-    # What a router says of a packet quotes addresses that the host has never heard of.
+    # A router's error quotes addresses that the host does not know.
     place = sites.stations["ha"].place
     for router in sites.routers:
         router.ip("link set tohb mtu 1300")

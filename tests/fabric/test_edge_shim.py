@@ -1,4 +1,4 @@
-"""UDP and QUIC over two paths: numbers of ours on packets that have none, where the far edge asks for them."""
+"""UDP and QUIC over two paths: the shim adds sequence numbers to packets without any, on the far edge's request."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from braid_lab.fabric.tcp_transfer import run_iperf3
 from braid_lab.process import Process, wait_until
 from braid_lab.servers.catalog import READY, argv
 
-#: Little, so that Python's QUIC is not what limits, however busy the machine.
+#: Low, so that Python's QUIC is not the limit, even on a busy machine.
 MBIT = 2.0
-#: 10 ms apart, so that without order nearly every second datagram would come too early.
+#: 10 ms apart, so that without reordering nearly every second datagram would come too early.
 SHAPE = two_paths(mbit=MBIT, delay_ms=10, other_ms=20)
 #: More than either path carries, less than both do; and less than either carries.
 BETWEEN, WITHIN = "2.8M", "0.8M"
-#: IP and UDP headers; the frame's own.
+#: IP and UDP headers; the frame's MTU; the shim's header.
 HEADERS, MTU, SHIM = 28, 1500, 8
 SECONDS = 3
 
-#: A number of ours, of epoch 7 and lane 0, before an IPv4 packet that nobody reads.
+#: A shim header, of epoch 7 and lane 0, before an IPv4 packet that nobody reads.
 NUMBERED = "88b6" + "0700080000000001" + "45" + "00" * 59
-#: Sends a frame by a device: to, from, and what follows, in hex.
+#: Sends a frame by a device; arguments in hex: destination, source, and the rest.
 SENDER = """
 import socket, sys
 device, *words = sys.argv[1:]
@@ -42,7 +42,7 @@ with socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as door:
 
 @dataclass(frozen=True)
 class Measured:
-    """What the datagrams' receiver saw, what was sent by each path, the fewest first, and what the edge counted."""
+    """Results: what the receiver saw, packets sent by each path (fewest first), and the edge's counters."""
 
     seen: dict[str, Any]
     sent: list[int]
@@ -51,10 +51,10 @@ class Measured:
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[EdgedNetwork]:
-    """Two paths of 2 Mbit/s; the edge at hb takes numbers off, the one at ha would not."""
+    """Two paths of 2 Mbit/s; the edge at hb accepts the shim, the one at ha does not."""
     with edged_network(SHAPE, shims=("hb",)) as made:
         made.settle("ha", "hb", 2)
-        # That hb takes numbers is told by its question, and may come later than the paths.
+        # hb announces in its requests that it accepts the shim, which may happen later than the paths.
         ping = ["bash", "-c", f"echo > /dev/udp/{made.net.stations['hb'].address}/9"]
 
         def numbers() -> bool:
@@ -66,7 +66,7 @@ def network() -> Iterator[EdgedNetwork]:
 
 
 def datagrams(network: EdgedNetwork, length: int, rate: str, *words: str) -> dict[str, Any]:
-    """Send so long datagrams from ha to hb (`-R`: back); return what their receiver saw."""
+    """Send datagrams of this size from ha to hb (`-R`: back); return what their receiver saw."""
     stations = network.net.stations
     options = ["-u", "-l", str(length), "-b", rate, *words]
     told = run_iperf3(stations["ha"], stations["hb"], network.net.folder, SECONDS, options)
@@ -84,7 +84,7 @@ def reasons(network: EdgedNetwork, edge: str) -> dict[str, int]:
 
 
 def measured(network: EdgedNetwork, source: str, target: str, length: int, rate: str, *words: str) -> Measured:
-    """Send datagrams while the plan stays the same; return what was seen and counted where they come from."""
+    """Send datagrams while the plan stays the same; return the receiver's and the sender's counters."""
 
     def measure() -> tuple[dict[str, Any], list[list[int]], list[dict[str, int]]]:
         sent, counted = [packets(network, source, target)], [reasons(network, source)]
@@ -109,7 +109,7 @@ def test_datagrams_take_both_paths_and_arrive_in_order(network: EdgedNetwork) ->
 
 def test_an_edge_that_does_not_ask_is_sent_none(network: EdgedNetwork) -> None:
     made = measured(network, "hb", "ha", 1200, WITHIN, "-R")
-    # TCP's own connection beside it is split; the datagrams are not.
+    # Only TCP's own connection beside it is split; the datagrams are not.
     assert made.sent[1] > made.seen["packets"] > 100 > made.sent[0]
     assert reasons(network, "hb")["shim_added"] == 0
 
@@ -119,7 +119,7 @@ def test_what_has_no_room_keeps_to_one_path_and_is_counted(network: EdgedNetwork
     assert made.sent[1] > made.seen["packets"] > 100 > made.sent[0]
     assert made.seen["lost_packets"] <= 0.002 * made.seen["packets"]
     assert made.reasons["no_shim_room"] >= made.seen["packets"]
-    # As long as fits goes by both.
+    # As long as they fit, datagrams use both paths.
     made = measured(network, "ha", "hb", MTU - HEADERS - SHIM, WITHIN)
     assert made.sent[0] > 0.4 * sum(made.sent)
 
@@ -128,7 +128,7 @@ def test_numbers_that_nobody_asked_for_go_nowhere(network: EdgedNetwork) -> None
     network.settle("ha", "hb", 2)
     source, box = network.net.stations["ha"], network.net.stations["hb"].box
     assert box is not None
-    # A host's: to the other host, as its edge would have written it.
+    # A host sends it to the other host, as its edge would have written it.
     target = network.net.stations["hb"]
     macs = [each.place.run(["cat", "/sys/class/net/eth0/address"]).stdout for each in (target, source)]
     before = reasons(network, "ha")
@@ -136,7 +136,7 @@ def test_numbers_that_nobody_asked_for_go_nowhere(network: EdgedNetwork) -> None
     wait_until(
         lambda: reasons(network, "ha")["host_shim"] == before["host_shim"] + 1, what="the host's to be dropped"
     )
-    # An edge's, to one that did not ask.
+    # A packet for an edge that did not request the shim.
     tag = network.edges["hb"].paths_to("ha")[0]["tag"]
     macs.reverse()
     box.run([sys.executable, "-c", SENDER, OUTSIDE, *macs, f"8100{tag:04x}{NUMBERED}"])
@@ -160,11 +160,11 @@ def test_a_quic_download_gets_what_neither_path_carries_alone(network: EdgedNetw
             seconds = time.monotonic() - began
         told = json.loads(client.stdout().splitlines()[-1])
         assert (told["bytes"], told["error"]) == (size, None)
-        # The nine tenths that were still to come.
+        # The remaining nine tenths.
         return 8e-6 * 0.9 * size / seconds
 
     with Process(argv("http3", [source.address]), log=log, namespace=source.place.name) as server:
         server.wait_output(READY, timeout=20)
-        # A busy machine only slows it down: what one of three downloads gets, the paths carry.
+        # A busy machine only slows it down: if one of three downloads has the rate, the paths carry it.
         speeds = (network.measure_undisturbed("ha", "hb", 2, measure) for _ in range(3))
         assert any(speed > 1.2 * MBIT for speed in speeds)

@@ -1,4 +1,4 @@
-"""The fabric controller with real Open vSwitch: hosts and tagged packets end to end, and what happens to them."""
+"""The fabric controller with real Open vSwitch: hosts and tagged packets end to end, under changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def net() -> Iterator[OvsNetwork]:
 
 @pytest.fixture(scope="module")
 def fabric(net: OvsNetwork) -> Iterator[Fabric]:
-    """Their controller, with everything found."""
+    """Their controller, once everything is discovered."""
     with controller(net.place, net.folder, configuration(SHAPE)) as made:
         whole(made)
         yield made
@@ -44,7 +44,7 @@ def pair(fabric: Fabric) -> dict[str, Any] | None:
 
 
 def whole(fabric: Fabric) -> dict[str, Any]:
-    """Wait until both paths are in place and nothing is being changed; return the pair."""
+    """Wait until both paths are installed and no change is in progress; return the pair."""
 
     def ready() -> dict[str, Any] | None:
         status, found = fabric.api_get("status"), pair(fabric)
@@ -76,7 +76,7 @@ def counted(process: Process) -> tuple[dict[int, list[int]], float]:
 def test_hosts_reach_one_another_by_ipv4_and_ipv6_and_tcp(net: OvsNetwork, fabric: Fabric) -> None:
     ha, hb = net.stations["ha"], net.stations["hb"]
     for address in (hb.address, "fd77::2"):
-        # The first one also has to ask for the address, and nobody has heard of the host yet.
+        # The first ping also resolves the address, and the host is still unknown.
         wait_until(functools.partial(pinged, ha, address), what="a ping", timeout=30)
         assert " 0% packet loss" in ha.place.run(["ping", "-c", "3", "-i", "0.1", address]).stdout
     server = Process(["iperf3", "-s", "-1"], log=net.folder / "iperf3", namespace=hb.place.name)
@@ -91,7 +91,7 @@ def test_hosts_reach_one_another_by_ipv4_and_ipv6_and_tcp(net: OvsNetwork, fabri
 
 
 def test_tagged_packets_take_their_paths_in_proportion(net: OvsNetwork, fabric: Fabric, tmp_path: Path) -> None:
-    """What no select group of Open vSwitch does: one flow, split packet by packet, by nothing but rules."""
+    """One flow split packet by packet by rules alone, which no select group of Open vSwitch does."""
     ha, hb = net.stations["ha"], net.stations["hb"]
     found = whole(fabric)
     tags = [path["tag"] for path in found["paths"]]
@@ -103,10 +103,10 @@ def test_tagged_packets_take_their_paths_in_proportion(net: OvsNetwork, fabric: 
     sent = {tags[0]: {n for n in range(400) if n % 4 < 3}, tags[1]: set(range(3, 400, 4))}
     assert seen.keys() == sent.keys()
     for tag, numbers in seen.items():
-        # Each came by the path that it was sent on; a busy machine may drop some of them.
+        # Each arrived over the path that it was sent on; a busy machine may drop some of them.
         assert set(numbers) <= sent[tag]
         assert len(numbers) >= 0.9 * len(sent[tag])
-    # Each path is in order by itself.
+    # Each path by itself keeps order.
     assert all(numbers == sorted(numbers) for numbers in seen.values())
 
 
@@ -115,7 +115,7 @@ def test_a_path_costs_one_rule_a_switch(net: OvsNetwork, fabric: Fabric) -> None
     for path in found["paths"]:
         for switch in path["switches"]:
             matching = net.ofctl("dump-flows", switch, f"table=3,dl_vlan={path['tag']}").count("cookie=")
-            # The last one's also tells the path's probes from its packets.
+            # The last switch's rule also tells the path's probes from its packets.
             assert matching == (2 if switch == path["switches"][-1] else 1)
 
 
@@ -127,7 +127,7 @@ def test_the_network_forwards_on_without_its_controller_which_then_takes_over(
     wait_until(functools.partial(pinged, hb, ha.address), what="a ping", timeout=30)
     assert fabric.process is not None
     with count(hb, tmp_path, 2.0) as counting:
-        # Hosts' packets. Tags are new after a takeover, and edges would follow their new table.
+        # Packets of hosts: after a takeover tags are new, and edges would follow their new table.
         argv = send(hb, 2500, 250, 0)
         with Process(argv, log=tmp_path / "send", namespace=ha.place.name) as sending:
             fabric.process.signal(signal.SIGKILL)
@@ -136,11 +136,11 @@ def test_the_network_forwards_on_without_its_controller_which_then_takes_over(
             fabric.start()
             sending.wait()
         seen, _ = counted(counting)
-    # On a busy machine a switch may drop some; without rules it would be nearly all.
+    # A switch may drop some on a busy machine; without rules it would drop nearly all.
     assert sum(len(numbers) for numbers in seen.values()) >= 2475
     after = whole(fabric)
     assert [path["switches"] for path in after["paths"]]
-    # Hosts are known again by their rules alone.
+    # The controller relearns hosts from their rules alone.
     assert {host["mac"] for host in fabric.api_get("status")["hosts"]} == {ha.mac, hb.mac}
 
 
@@ -148,7 +148,7 @@ def test_a_cable_that_is_pulled_costs_at_most_200_ms(net: OvsNetwork, fabric: Fa
     whole(fabric)
     net.place.ip("link set A-P down")
     try:
-        # From the sign at the port to the new table; how long packets were lost is the experiment's to measure.
+        # From the port's link-down to the new table; the experiment measures how long packets were lost.
         wait_until(lambda: (found := pair(fabric)) and len(found["paths"]) == 1, what="one path", timeout=5)
         (left,) = pair(fabric)["paths"]  # type: ignore[index]
         assert left["switches"] == ["A", "Q", "B"]
@@ -175,7 +175,7 @@ def tags_known(net: OvsNetwork, switch: str) -> set[int]:
 
 
 def tags_due(net: OvsNetwork, fabric: Fabric, switch: str) -> set[int]:
-    """Return the tags that a switch gets packets with: those of paths through it, and whatever switches put on."""
+    """Return the tags that a switch receives: those of paths through it, and those that switches add."""
     paths = {
         path["tag"]
         for each in fabric.api_get("paths")["pairs"]
@@ -183,12 +183,12 @@ def tags_due(net: OvsNetwork, fabric: Fabric, switch: str) -> set[int]:
         if switch in path["switches"]
     }
     tables = "".join(net.ofctl("dump-flows", each, "table=2") for each in SHAPE.switches)
-    # 4096 stands for the tag's being there.
+    # 4096 is the flag that the tag is present.
     return paths | {int(field) - 4096 for field in re.findall(r"set_field:(\d+)->vlan_vid", tables)}
 
 
 def test_rules_that_somebody_deletes_are_healed(net: OvsNetwork, fabric: Fabric, tmp_path: Path) -> None:
-    """The path may be found dead before the audit, and hosts may appear: what heals is the plan of the moment."""
+    """The path may fail before the audit, and hosts may appear: the current plan repairs both."""
     ha, hb = net.stations["ha"], net.stations["hb"]
     whole(fabric)
     wait_until(lambda: tags_known(net, "P") == tags_due(net, fabric, "P"), what="the plan to be in place", timeout=20)
@@ -206,15 +206,14 @@ def test_rules_that_somebody_deletes_are_healed(net: OvsNetwork, fabric: Fabric,
 
 def test_the_command_line_shows_it(net: OvsNetwork, fabric: Fabric, tmp_path: Path) -> None:
     whole(fabric)
-    # Hosts are known by what they send, and by their addresses once they ask for one another: a controller that was
-    # started anew waits for that.
+    # The controller knows hosts by their packets, and their addresses by ARP; after a restart it waits for both.
     ha, hb = net.stations["ha"], net.stations["hb"]
     for one, other in ((ha, hb), (hb, ha)):
         one.place.ip("neigh flush dev eth0")
         wait_until(functools.partial(pinged, one, other.address), what="a ping", timeout=30)
     place = Path(sys.executable).parent
     path = {"PATH": f"{place}:/usr/sbin:/usr/bin:/sbin:/bin", "BRAID_RUN_DIR": str(fabric.folder)}
-    # By way of the binary, as a person would.
+    # Through the binary, as a person would.
     said = run([binary(), "sdn", "fabric", "status"], env=path)
     assert "A:A-P" in said.stdout
     assert "ha → hb" in fabric.call("paths").stdout

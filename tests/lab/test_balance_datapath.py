@@ -1,4 +1,4 @@
-"""The balance experiment's pure parts, and its loads through a gateway that needs no Braid."""
+"""Pure parts of the datapath experiment, and its loads through a gateway without Braid."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_dead_connections_are_noticed(baseline: AbTestbed) -> None:
     with loads.hold(baseline, baseline.nft, 20, proof_seconds=0.5) as held:
         baseline.nft.gateway.sysctl(ipv4__ip_forward=0)
         try:
-            # Each is given up at the common deadline of the proof.
+            # Each is given up at the common deadline of the check.
             assert held.alive() == 0
         finally:
             baseline.nft.gateway.sysctl(ipv4__ip_forward=1)
@@ -106,5 +106,5 @@ def test_train_loses_nothing_on_a_quiet_way(baseline: AbTestbed) -> None:
         assert (counted["sent"], counted["duplicated"]) == (200, 0)
         return int(counted["lost"])
 
-    # A train that a busy machine held up leaves in a burst, of which a new flow's second datagram may be lost.
+    # A train delayed by a busy machine leaves in a burst, which may lose a new flow's second datagram.
     assert 0 in (lost() for _ in range(3))

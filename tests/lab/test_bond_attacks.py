@@ -1,4 +1,4 @@
-"""What is sent to a hub that it must refuse: each kind is wrong in the one way that its counter is for."""
+"""Attack packets for the hub: each kind is wrong only in the way that its counter records."""
 
 from __future__ import annotations
 

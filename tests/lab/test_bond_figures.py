@@ -1,4 +1,4 @@
-"""The bond experiments' pure parts: what is to be had of links, and figures from courses."""
+"""Pure parts of the bond experiments: theoretical goodput, and figures from traces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from braid_lab.process import LabError
 
 
 def trace(*mbit: float) -> GoodputTrace:
-    """Return a course of these goodputs, one a bin of 0.1 s."""
+    """Return a trace of these goodputs, one per bin of 0.1 s."""
     return GoodputTrace(0.1, tuple(round(each * 1e6 / 8 * 0.1) for each in mbit))
 
 
@@ -24,9 +24,9 @@ def test_headers_leave_what_is_on_the_wire_less_headers() -> None:
     one = Case("x", {"one": Link(100, 5)})
     # 1471 bytes on the wire: Ethernet 14, IPv4 20, UDP 8, bond 32, inner IPv4 and TCP 15 of their 52.
     assert one.ceiling_mbit(TCP) == pytest.approx(100 * 1382 / 1471)
-    # Of IPv4 and UDP 6 of 28 are left.
+    # IPv4 and UDP headers take 6 of their 28 bytes.
     assert one.ceiling_mbit(UDP) == pytest.approx(100 * 1412 / 1492)
-    # QUIC's datagrams have 1200 bytes; its headers, the cipher's tag and a STREAM frame's header take 35 of them.
+    # QUIC's datagrams have 1200 bytes; its headers, the AEAD tag and a STREAM frame's header take 35 of them.
     assert one.ceiling_mbit(QUIC) == pytest.approx(100 * 1165 / (14 + 20 + 8 + 32 + 6 + 1200))
     lossy = Case("x", {"one": Link(50, 5), "two": Link(50, 5, loss=0.1)})
     assert lossy.ceiling_mbit(TCP) == pytest.approx(95 * 1382 / 1471)

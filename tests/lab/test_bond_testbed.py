@@ -1,4 +1,4 @@
-"""[l3b]'s testbed and demand, and what is counted of numbered datagrams."""
+"""The testbed and demand of [l3b], and the analysis of numbered datagrams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_ramp_is_the_papers() -> None:
 def test_a_packet_on_the_line_is_as_long_as_the_papers() -> None:
     assert testbed.PAYLOAD_BYTES + 6 + 32 + 28 == 1492
     assert testbed.per_second(64) * 1492 * 8 == pytest.approx(64e6)
-    # A line of which 64 Mbit/s are left for those packets, Ethernet headers and all.
+    # A line with 64 Mbit/s left for those packets, Ethernet headers included.
     assert testbed.LINKS["fixed"].mbit == pytest.approx(64 * 1506 / 1492)
 
 

@@ -1,4 +1,4 @@
-"""Experiments run to their end, and keep what they have measured when a part of them fails."""
+"""Experiments run to their end, and keep their measurements if a part fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from braid_lab.process import LabError
 
 
 def halting(run: Run) -> None:
-    """Measure, fail, and measure on."""
+    """Measure, fail, and measure again."""
     run.measure("before", [1.0])
     with run.part("middle"), run.step("what fails"), run.plot("plot"):
         raise LabError("the line\nis gone")
@@ -115,13 +115,13 @@ def test_all_run_to_the_end_and_those_that_failed_are_named(
     assert status("c") is None
 
 
-#: Those of kernels download these, and have `make verifier` and `make kernels` of their own.
+#: Kernel experiments download kernels, and run by `make verifier` and `make kernels`.
 SMOKED = [name for name in all_experiments() if not name.startswith("kernels/")]
 
 
 @pytest.mark.parametrize("name", SMOKED)
 def test_its_smoke_form_runs_to_its_end(name: str, tmp_path: Path) -> None:
-    """No figure of it counts; but what no longer fits a default, or one another, ends it."""
+    """None of its figures counts; but incompatible defaults or parameters make it fail."""
     done = execute(all_experiments()[name], form="smoke", seed=1, out=tmp_path)
     assert done.failures == []
     assert done.figures

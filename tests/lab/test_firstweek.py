@@ -1,4 +1,4 @@
-"""What */firstweek works out, and how it keeps sessions going."""
+"""Figures of */firstweek, and its running of sessions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_gap_goes_back_to_a_trouble(began: float, ended: float, expected: Faul
 
 
 class Scripted(Program):
-    """A client that does what a shell is told."""
+    """A client that runs a shell script."""
 
     name = "scripted"
 
@@ -52,7 +52,7 @@ class Scripted(Program):
         self._argv, self._folder, self._session = ["sh", "-c", script], folder, session
 
     def serve(self, env: ProgramEnv) -> None:
-        """Nobody is asked."""
+        """Needs no server."""
 
     def begin(self, _: ProgramEnv) -> Session:
         return self._session(Process(self._argv, log=self._folder / "client"))

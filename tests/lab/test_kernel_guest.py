@@ -1,4 +1,4 @@
-"""The pure parts of booting a kernel: what its first root contains, and which modules it loads in which order."""
+"""Pure parts of booting a kernel: the content of its initial root, and the order of modules."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_cpio_unpacks_the_archive(tmp_path: Path) -> None:
     listed = run(words).stdout.split()
     assert {"init", "bin/busybox", "modules/0.ko", "modules/2.ko", "root", "proc"} <= set(listed)
     assert (target / "bin/busybox").read_bytes() == b"a program of odd length"
-    # An .xz module is unpacked: the kernel's loader in the first root takes none.
+    # An .xz module is unpacked: the module loader in the initial root does not support it.
     assert (target / "modules/0.ko").read_bytes() == b"kernel/fs/netfs/netfs.ko"
     assert (target / "modules/1.ko").read_bytes() == b"kernel/net/9p/9pnet.ko.xz"
     script = (target / "init").read_text().splitlines()
@@ -82,7 +82,7 @@ def test_the_matrix_has_a_row_for_every_check_of_the_scenario() -> None:
     assert sorted(CHECKS) == sorted(SCENARIO)
 
 
-#: A reader of the format written from its description (cpio(5), "New ASCII Format"), apart from the writer.
+#: A reader of the format written from its description (cpio(5), "New ASCII Format"), independent of the writer.
 UNPACK = """
 import os, sys
 data, target = open(sys.argv[1], "rb").read(), sys.argv[2]

@@ -1,4 +1,4 @@
-"""The mirror of Debian is found in whatever way a machine's sources are written."""
+"""Debian's mirror is found in every format of a machine's sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lab itself: it leaves nothing behind, and its workloads are what they claim."""
+"""The lab itself: it leaves nothing behind, and its workloads match their descriptions."""
 
 from __future__ import annotations
 

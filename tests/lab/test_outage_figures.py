@@ -1,4 +1,4 @@
-"""How outages and pauses are worked out, and the watched clients through a network without Braid."""
+"""Computation of outages and pauses, and the clients through a network without Braid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from braid_lab.process import Process, wait_until
 
 
 def series(*qualities: bool) -> list[Attempt]:
-    """Connections begun at 0, 1, 2… seconds."""
+    """Return connections begun at 0, 1, 2… seconds."""
     return [
         Attempt(number, float(number), 0.1 if good else 3.0, "198.51.100.9") for number, good in enumerate(qualities)
     ]
@@ -32,9 +32,9 @@ def series(*qualities: bool) -> list[Attempt]:
         ((True, False, True, True), 0.5, 2.9),
         # No new one was good for longer than any of them took.
         ((True, False, True, False, True), 0.5, 3.5),
-        # What began before the event is not about new connections.
+        # Connections that began before the event do not count as new.
         ((False, True, True, True), 0.5, 0.1),
-        # It never got well: as long as anybody looked.
+        # It never recovered within the observed time.
         ((True, True, False, False, False, False), 0.5, 4.5),
     ],
 )
@@ -46,7 +46,7 @@ def test_an_outage_is_the_longest_wait_and_lasts_until_connections_are_good(
 
 def test_a_wait_that_ends_soon_is_an_outage_too_and_each_uplink_has_its_usual_time() -> None:
     usual = [Attempt(1, 0.0, 0.04, "dsl"), Attempt(2, 0.1, 0.16, "lte"), Attempt(3, 0.2, 0.04, "dsl")]
-    # Begun on the one that died, answered by the other; the last is as quick as ever.
+    # Begun on the failed one, answered over the other; the last is as fast as usual.
     after = [Attempt(4, 0.3, 0.46, "lte"), Attempt(5, 0.5, 0.26, "lte"), Attempt(6, 0.8, 0.16, "lte")]
     assert outage([*usual, *after], 0.25) == pytest.approx(0.3)
     assert all(each.good for each in after)

@@ -1,4 +1,4 @@
-"""The packet tools agree with the kernel's own idea of packets, and find every fault."""
+"""The packet tools agree with the kernel on packets, and find every error."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_what_is_encoded_is_decoded(family: int) -> None:
     for body in [*BODIES, echo(family, 7), unreachable(encode(packet(family, BODIES[0])))]:
         made = packet(family, body)
         assert decode(encode(made)) == made
-        # Padding of short frames is not the packet's.
+        # Padding of short frames is not part of the packet.
         assert decode(encode(made) + bytes(20)) == made
 
 
 @both_families
 def test_every_flipped_bit_is_a_fault(family: int) -> None:
     data = encode(packet(family, Tcp(5000, 80, Flag.ACK, 1, 1, b"data")))
-    # IPv6's header has no sum of its own; addresses and payload are the transport's.
+    # IPv6's header has no checksum of its own; the transport's covers addresses and payload.
     first = 0 if family == 4 else 8
     for at in range(first, len(data)):
         spoilt = bytearray(data)
@@ -68,7 +68,7 @@ def test_every_flipped_bit_is_a_fault(family: int) -> None:
             found = decode(bytes(spoilt))
         except ValueError:
             continue
-        # Another protocol number makes it something that we do not check.
+        # Another protocol number makes it a packet that is not checked.
         assert found.faults or isinstance(found.body, Raw), (at, found)
 
 

@@ -1,4 +1,4 @@
-"""A page load with failures on the way: what is repeated, and what counts as failed."""
+"""A page load with failures: repeated requests, and failed ones."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ADDRESSES = ["192.0.2.1", "192.0.2.2"]
 
 
 class Server:
-    """Stands for all servers; refuses as told."""
+    """Stands for all servers; fails as told."""
 
     def __init__(self, breaks: Callable[[int], bool]) -> None:
-        """Break the request with this number, counted over all connections from 1, if `breaks` says so."""
+        """Fail the request with this number, counted over all connections from 1, if `breaks` says so."""
         self.breaks = breaks
         self.requests = 0
         self.opened = 0
@@ -37,7 +37,7 @@ class Server:
         return b""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to close."""
 
 
 def visit(monkeypatch: pytest.MonkeyPatch, server: Server, retries: int) -> Visit:

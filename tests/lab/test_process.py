@@ -1,4 +1,4 @@
-"""What is known of processes beside us."""
+"""Facts about child processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_processor_time_of_a_process_is_what_it_knows_itself() -> None:
     until = time.process_time() + 0.1
     while time.process_time() < until:
         pass
-    # The kernel tells it in ticks.
+    # The kernel counts in ticks.
     tick = 1 / os.sysconf("SC_CLK_TCK")
     before = time.process_time()
     told = processor_seconds(os.getpid())
@@ -26,7 +26,7 @@ def test_the_processor_time_of_a_process_is_what_it_knows_itself() -> None:
 
 def test_a_process_that_is_gone_or_was_not_reaped_does_not_run() -> None:
     child = subprocess.Popen(["true"])
-    # It has ended, and is still there to be reaped.
+    # It has ended, but is not yet reaped.
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert state_of(child.pid) is not None
     assert not running(child.pid)

@@ -1,4 +1,4 @@
-"""The race experiments' pure parts: rounds drawn from a seed, addresses, figures from choices."""
+"""Pure parts of the race experiments: rounds drawn from a seed, addresses, figures from choices."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_round_is_always_the_same_and_no_two_are_alike() -> None:
 def test_a_path_shakes_as_much_as_the_paper_measured() -> None:
     """[ofrp] §3.1: "the largest Coefficient-of-variance (CoV) is only 0.045"."""
     traces = [trace for number in range(40) for trace in draw(1, number).traces.values()]
-    # The median, because excursions are no part of that.
+    # The median, because excursions are not part of the paper's value.
     assert statistics.median(trace.cov(60, 120) for trace in traces) == pytest.approx(COV, rel=0.1)
     # Close in time, values are alike: the round trip "is short-time stable".
     steps = [abs(trace.at(60.1) - trace.at(60)) / trace.at(60) for trace in traces]
@@ -39,7 +39,7 @@ def test_a_path_shakes_as_much_as_the_paper_measured() -> None:
 
 
 def test_the_best_uplink_changes_and_round_robin_is_as_good_as_in_the_paper() -> None:
-    """[ofrp] Fig. 6: round robin gives 0.69 of the best; here a path's rate is what its round trip allows."""
+    """[ofrp] Fig. 6: round robin gives 0.69 of the best; here a path's rate is limited by its round trip."""
     ratios = []
     rounds = [draw(1, number) for number in range(120)]
     for destination in USUAL_RTT_MS:
@@ -53,7 +53,7 @@ def test_the_best_uplink_changes_and_round_robin_is_as_good_as_in_the_paper() ->
 def test_unusually_long_round_trips_are_rare() -> None:
     """[ofrp] §4.2: "the unusual large RTT seriously degrades the throughput provided by one links"."""
     traces = [trace for number in range(60) for trace in draw(1, number).traces.values()]
-    # Some last all the time, some come and go; only the latter can be told from another usual round trip.
+    # Some last the whole time, some come and go; only the latter differ from another usual round trip.
     struck = sum(max(trace.between(0, 120)) > 1.4 * min(trace.between(0, 120)) for trace in traces)
     assert 0.02 < struck / len(traces) < 0.1
 
@@ -79,7 +79,7 @@ def test_figures_from_choices() -> None:
     some = [choice("dsl"), choice("lte"), choice(None), choice("dsl", best=20)]
     assert hit_ratio(some) == 0.5
     assert of_best(some) == pytest.approx((10 + 5 + 0 + 20) / (10 + 10 + 10 + 20))
-    # A line that gives most is the best one, whatever its round trip.
+    # The line with the highest rate is the best one, whatever its round trip.
     assert choice("lte", best=4).hit
     assert choice("dsl").apart
     assert not choice("dsl", rtts=(20, 29)).apart
@@ -110,7 +110,7 @@ def test_every_address_is_for_one_policy_or_one_uplink() -> None:
     assert pinned == [*UPLINKS]
     assert known["liveness"] == {"enabled": False}
     assert {each["capacity"] for each in known["uplink"]} == {"20 Mbit/s"}
-    # What one round learns of a /24 is of no use in the next.
+    # Path cache entries of one round's /24 are of no use in the next.
     prefixes = {
         address_plan.chosen_address("race", 1, number).rpartition(".")[0] for number in range(address_plan.ROUNDS)
     }

@@ -1,4 +1,4 @@
-"""How the soak judges: losses with and without an excuse, and what grows."""
+"""The soak's analysis: explained and unexplained losses, and growth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Debian packages: what is in them, and that they say and do what their own programs mean."""
+"""The Debian packages: their content, and the consistency of units, pages and examples with the programs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HUB_UNIT = "usr/lib/systemd/system/braid-hub.service"
 BOOT_UNIT = "usr/lib/systemd/system/braid-hub-boot.service"
 EDGE_UNIT = "usr/lib/systemd/system/braid-edge@.service"
 SDN_UNIT = "usr/lib/systemd/system/braid-sdn.service"
-#: When everything in the packages says that it was made, in seconds since 1970.
+#: Modification time of everything in the packages, in seconds since 1970.
 DATE = 1_700_000_000
 WANTED = (
     "usr/bin/braid",
@@ -48,7 +48,7 @@ WANTED = (
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Build all packages as `make package` does, but for their compression, which takes a minute; by name."""
+    """Build all packages as `make package` does, without compression, which takes a minute; by name."""
     output = tmp_path_factory.mktemp("package")
     scripts = repository() / "packaging/debian"
     with pytest.MonkeyPatch.context() as environment:
@@ -63,7 +63,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def roots(packages: dict[str, Path]) -> dict[str, Path]:
-    """Unpack them, maintainer scripts too."""
+    """Unpack them, including maintainer scripts."""
     found = {}
     for name, package in packages.items():
         found[name] = package.parent / f"root-{name}"
@@ -90,7 +90,7 @@ def files_in(root: Path) -> set[str]:
 def test_everything_is_where_it_belongs(unpacked: Path) -> None:
     files = files_in(unpacked)
     assert set(WANTED) <= files, set(WANTED) - files
-    # Nothing that a machine's owner did not ask for.
+    # Nothing outside these folders.
     places = ("usr/bin/", "usr/lib/systemd/", "usr/share/", "etc/braid/", "DEBIAN/")
     assert [file for file in files if not file.startswith(places)] == []
 
@@ -134,7 +134,7 @@ def test_the_example_is_a_valid_configuration_that_changes_nothing(unpacked: Pat
     nothing = unpacked / "nothing.toml"
     nothing.write_text("")
     assert run([*effective, example]).stdout == run([*effective, nothing]).stdout
-    # What it shows is right too: every commented line is one that may be uncommented.
+    # The example is valid too: every commented line may be uncommented.
     words = [line.removeprefix("#") for line in example.read_text().splitlines() if not line.startswith("# ")]
     whole = unpacked / "whole.toml"
     whole.write_text("\n".join(words).replace('group = "adm"', 'group = "root"') + "\n")
@@ -158,7 +158,7 @@ def test_pages_and_completions_are_about_every_command(unpacked: Path) -> None:
 def test_the_units_are_ones_that_systemd_takes(roots: dict[str, Path], name: str, unit: str) -> None:
     root = roots[name]
     text = (root / unit).read_text()
-    # The machine that tests has the targets, and the package's program somewhere else.
+    # The test machine has the targets, and the package's program in another folder.
     copy = root.parent / Path(unit).name.replace("@", "@north")
     copy.write_text(text.replace("/usr/bin/braid", str(root / "usr/bin/braid")))
     said = run(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", copy], check=False)
@@ -167,7 +167,7 @@ def test_the_units_are_ones_that_systemd_takes(roots: dict[str, Path], name: str
 
 def test_the_daemon_has_no_mount_namespace_of_its_own(unpacked: Path) -> None:
     text = (unpacked / UNIT).read_text()
-    # A mount namespace of its own would take the datapath along when the service stops.
+    # A mount namespace of its own would remove the datapath when the service stops.
     for option in ("ProtectSystem", "ProtectHome", "PrivateTmp", "ProtectKernelModules", "RuntimeDirectory"):
         assert f"\n{option}=" not in text
 
@@ -206,7 +206,7 @@ def test_the_controllers_package_has_what_it_needs_and_nothing_of_the_programs(
     }
     sources = {f"usr/share/braid-sdn/{file.relative_to(repository() / 'python')}" for file in _sources("braid_sdn")}
     assert {file for file in files if not file.startswith("DEBIAN/")} == wanted | sources
-    # Two packages that have one file cannot be installed together.
+    # Two packages that contain the same file cannot be installed together.
     shared = {file for file in files & files_in(roots["braid"]) if not file.startswith("DEBIAN/")}
     assert shared == set()
     said = run(["dpkg-deb", "--field", packages["braid-sdn"], "Architecture"]).stdout

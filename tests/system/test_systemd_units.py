@@ -1,4 +1,4 @@
-"""The systemd units: what they let their services do is enough, and these say when they are ready."""
+"""The systemd units: their privileges suffice, and the services report readiness."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SYSTEMD = repository() / "packaging/systemd"
 
 @pytest.fixture
 def folder() -> Path:
-    """A folder whose path is short enough for sockets."""
+    """A folder with a path short enough for sockets."""
     made = directory() / "units"
     made.mkdir(exist_ok=True)
     return made
@@ -32,7 +32,7 @@ def folder() -> Path:
 
 @contextlib.contextmanager
 def service_manager(folder: Path) -> Iterator[tuple[str, socket.socket]]:
-    """Listen as systemd does for what services tell it."""
+    """Receive service notifications as systemd does."""
     path = folder / "notify"
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
@@ -42,7 +42,7 @@ def service_manager(folder: Path) -> Iterator[tuple[str, socket.socket]]:
 
 
 def confinement(unit: str) -> list[str | Path]:
-    """Return the words before a program that leave it the capabilities of its unit."""
+    """Return the command prefix that limits a program to its unit's capabilities."""
     [left] = re.findall(r"^CapabilityBoundingSet=(.*)$", (SYSTEMD / unit).read_text(), re.MULTILINE)
     bounds = ["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in left.split())]
     return ["setpriv", "--no-new-privs", f"--bounding-set={','.join(bounds)}", "--"]

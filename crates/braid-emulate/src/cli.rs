@@ -20,7 +20,7 @@ use crate::{Config, Settings};
 /// Rates count whole Ethernet frames.
 #[derive(Debug, Args)]
 pub struct EmulateArgs {
-    /// One end: a name in /run/netns (or - for this namespace) and the device to make there
+    /// One end: a namespace in /run/netns (or - for the current one) and the device to create there
     #[arg(long, value_name = "NETNS:DEV")]
     pub a: Endpoint,
     /// The other end
@@ -38,21 +38,21 @@ pub struct EmulateArgs {
     up: UpArgs,
     #[command(flatten)]
     down: DownArgs,
-    /// Seed of the random numbers: the same seed and packets give the same fates
+    /// Seed of the random numbers: equal seeds and packets give equal results
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Socket to listen on for "braid emulate-ctl"
+    /// Socket on which to listen for "braid emulate-ctl"
     #[arg(long, value_name = "SOCK")]
     pub control: Option<PathBuf>,
-    /// File for one CSV line per packet: when it came, was sent and was due, and its fate
+    /// File for one CSV line per packet: its arrival, start of sending and due time, and its fate
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
-    /// End after this time [default: when told by SIGTERM or SIGINT]
+    /// End after this time [default: on SIGTERM or SIGINT]
     #[arg(long = "for", value_name = "TIME")]
     pub run_for: Option<Span>,
 }
 
-/// Change or ask a running emulator.
+/// Change or query a running emulator.
 #[derive(Debug, Args)]
 pub struct EmulateCtlArgs {
     /// Its control socket
@@ -64,20 +64,20 @@ pub struct EmulateCtlArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Change settings; what is not given stays
+    /// Change settings; omitted ones stay as they are
     Set {
-        /// Which direction
+        /// Direction of the change
         #[arg(long, value_enum, default_value_t)]
         direction: Direction,
         #[command(flatten)]
         settings: LinkArgs,
     },
-    /// Let nothing come out (on), or everything again (off)
+    /// Drop all packets (on), or none (off)
     Blackhole {
-        /// Whether it swallows everything
+        /// State of the black hole
         #[arg(value_parser = ["on", "off"])]
         state: String,
-        /// Which direction
+        /// Direction of the black hole
         #[arg(long, value_enum, default_value_t)]
         direction: Direction,
     },
@@ -85,7 +85,7 @@ enum Command {
     Stats,
 }
 
-/// Declares the same options once for each direction: the names differ by a suffix.
+/// Declares the same options once per direction: the names differ by a suffix.
 macro_rules! link_args {
     ($name:ident, $suffix:literal, $heading:literal) => {
         #[derive(Debug, Clone, Default, Args)]
@@ -100,10 +100,10 @@ macro_rules! link_args {
             /// One-way delay, such as 15ms
             #[arg(id = concat!("delay", $suffix), long = concat!("delay", $suffix), value_name = "TIME")]
             delay: Option<Span>,
-            /// Scatter of the delay, in order unless --reorder
+            /// Variation of the delay, in order unless --reorder
             #[arg(id = concat!("jitter", $suffix), long = concat!("jitter", $suffix), value_name = "TIME")]
             jitter: Option<Span>,
-            /// Shape of the scatter
+            /// Distribution of the variation
             #[arg(id = concat!("jitter-dist", $suffix), long = concat!("jitter-dist", $suffix), value_name = "SHAPE", value_enum)]
             jitter_dist: Option<Distribution>,
             /// Let jitter change the order of packets
@@ -112,13 +112,14 @@ macro_rules! link_args {
             /// Random loss, such as 1% or 0.01
             #[arg(id = concat!("loss", $suffix), long = concat!("loss", $suffix), value_name = "SHARE")]
             loss: Option<Share>,
-            /// Bursty loss (Gilbert-Elliott): chance of turning bad, of turning good again, and if wanted loss while bad and while good; or "off"
+            /// Bursty loss (Gilbert-Elliott): chance of turning bad, of turning good again, and
+            /// optionally loss while bad and while good; or "off"
             #[arg(id = concat!("loss-burst", $suffix), long = concat!("loss-burst", $suffix), value_name = "P,R[,BAD,GOOD]")]
             loss_burst: Option<BurstSetting>,
-            /// What waits at most, in time, packets or bytes: 100ms, 1000p, 256KB
+            /// Most that waits in the queue, as time, packets or bytes: 100ms, 1000p, 256KB
             #[arg(id = concat!("queue", $suffix), long = concat!("queue", $suffix), value_name = "LIMIT")]
             queue: Option<Limit>,
-            /// What drops packets before the queue is full
+            /// Active queue management: what drops packets before the queue is full
             #[arg(id = concat!("aqm", $suffix), long = concat!("aqm", $suffix), value_name = "AQM", value_enum)]
             aqm: Option<Aqm>,
         }
@@ -140,8 +141,8 @@ link_args!(LinkArgs, "", "The link, both directions");
 link_args!(UpArgs, "-up", "Only from a to b");
 link_args!(DownArgs, "-down", "Only from b to a");
 
-/// `braid emulate`: prints one line of JSON when both devices are up, and one with the statistics
-/// at the end.
+/// Runs `braid emulate`: prints one line of JSON once both devices are up, and one with the
+/// statistics at the end.
 ///
 /// # Errors
 /// See [`EmulatorError`].
@@ -168,10 +169,10 @@ pub fn run(args: EmulateArgs) -> Result<(), EmulatorError> {
     print(&emulator.run()?)
 }
 
-/// `braid emulate-ctl`: prints the emulator's answer as one line of JSON.
+/// Runs `braid emulate-ctl`: prints the emulator's reply as one line of JSON.
 ///
 /// # Errors
-/// Nobody listens on the socket, or the emulator refuses; the text is its own.
+/// No emulator listens on the socket, or it refuses the request, with its own text.
 pub fn control(args: EmulateCtlArgs) -> Result<(), EmulatorError> {
     let request = match args.command {
         Command::Set {
@@ -190,7 +191,7 @@ pub fn control(args: EmulateCtlArgs) -> Result<(), EmulatorError> {
     print(&control::send_request(&args.socket, &request)?)
 }
 
-/// The emulator may run in another directory.
+/// Makes a path absolute: the emulator may run in another directory.
 fn absolute(mut settings: Settings) -> Result<Settings, EmulatorError> {
     if let Some(path) = &mut settings.trace {
         *path = std::path::absolute(&path).map_err(EmulatorError::system("find the trace"))?;
@@ -198,7 +199,7 @@ fn absolute(mut settings: Settings) -> Result<Settings, EmulatorError> {
     Ok(settings)
 }
 
-/// A reader that has seen enough and is gone is no failure.
+/// Prints a line; a reader that has closed the pipe is no error.
 fn print(line: &Value) -> Result<(), EmulatorError> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {

@@ -1,4 +1,5 @@
-//! CoDel at the head of the emulated queue: the controller is the core's, the times are RFC 8289's.
+//! CoDel at the head of the emulated queue: the controller is `braid-core`'s, the times are RFC
+//! 8289's.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! How one direction of a link behaves, and how that is written.
+//! Parameters of one direction of a link, and their textual form.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -17,18 +17,18 @@ use crate::queue::Limit;
 use crate::rate::Speed;
 use crate::trace::{Trace, TraceError};
 
-/// What decides about packets in the queue.
+/// Active queue management.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Aqm {
-    /// Nothing: the queue drops what finds it full.
+    /// None: a full queue drops arrivals.
     #[default]
     DropTail,
     /// CoDel (RFC 8289) on top of the limit.
     Codel,
 }
 
-/// How one direction of a link behaves. The default is a perfect wire.
+/// Parameters of one direction of a link. The default is a perfect link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Rate of the wire.
@@ -37,11 +37,11 @@ pub struct Config {
     pub delay: Delay,
     /// Random loss.
     pub loss: Share,
-    /// Bursty loss, besides the random one.
+    /// Bursty loss, in addition to the random loss.
     pub burst: Option<Burst>,
-    /// How much waits for the wire.
+    /// Limit of the queue.
     pub queue: Limit,
-    /// What is dropped of it before it is full.
+    /// Active queue management of the queue.
     pub aqm: Aqm,
 }
 
@@ -63,20 +63,20 @@ impl Default for Config {
 pub enum RateSetting {
     /// A packet takes no time.
     Unlimited,
-    /// So much.
+    /// A rate limit.
     Limited(Rate),
 }
 
 /// Bursty loss or the word `off`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BurstSetting {
-    /// None.
+    /// No bursty loss.
     Off,
-    /// With these probabilities.
+    /// Bursty loss with these probabilities.
     On(Burst),
 }
 
-/// A span of time, read as `40 ms`.
+/// A duration, written as `40 ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span(pub Duration);
 
@@ -134,7 +134,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// In JSON the texts of the command line.
+/// In JSON, these types have the same text as on the command line.
 macro_rules! serde_as_text {
     ($($type:ty),*) => {$(
         impl Serialize for $type {
@@ -153,27 +153,26 @@ macro_rules! serde_as_text {
 
 serde_as_text!(RateSetting, BurstSetting, Span);
 
-/// Some of a configuration, as the command line and the control socket say it: what is not said
-/// stays as it is.
+/// Partial settings from the command line or the control socket; an omitted setting stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// A fixed rate, or `unlimited`. Not together with a trace.
+    /// A fixed rate, or `unlimited`. Excludes a trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateSetting>,
-    /// A file with a recorded rate. Not together with a rate.
+    /// A file with a recorded rate. Excludes a rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<PathBuf>,
     /// One-way delay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<Span>,
-    /// Scatter of the delay.
+    /// Variation of the delay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter: Option<Span>,
-    /// Its shape.
+    /// Distribution of the variation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jitter_dist: Option<Distribution>,
-    /// Whether jitter may change the order.
+    /// True if jitter may change the order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder: Option<bool>,
     /// Random loss.
@@ -190,7 +189,7 @@ pub struct Settings {
     pub aqm: Option<Aqm>,
 }
 
-/// Why settings cannot be applied.
+/// Reason why settings cannot be applied.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// A rate and a trace for the same direction.
@@ -202,7 +201,7 @@ pub enum ConfigError {
 }
 
 impl Settings {
-    /// The names of all settings, as the control socket knows them.
+    /// The names of all settings on the control socket.
     pub const NAMES: [&str; 10] = [
         "rate",
         "trace",
@@ -216,10 +215,10 @@ impl Settings {
         "aqm",
     ];
 
-    /// These settings where they say something, `other` elsewhere.
+    /// Returns these settings, with `other` for the omitted ones.
     #[must_use]
     pub fn or(self, other: Settings) -> Settings {
-        // A rate for one direction stands against a trace for both, and the other way round.
+        // A rate for one direction conflicts with a trace for both, and vice versa.
         let speed = self.rate.is_some() || self.trace.is_some();
         let (rate, trace) = if speed {
             (self.rate, self.trace)
@@ -240,10 +239,10 @@ impl Settings {
         }
     }
 
-    /// `config`, changed by these settings. Reads the trace.
+    /// Returns `config` changed by these settings. Reads the trace.
     ///
     /// # Errors
-    /// A rate and a trace at once, or an unusable trace; nothing has been changed then.
+    /// Both a rate and a trace, or an unusable trace; nothing has been changed then.
     pub fn applied_to(&self, config: &Config) -> Result<Config, ConfigError> {
         let speed = match (&self.rate, &self.trace) {
             (Some(_), Some(_)) => return Err(ConfigError::RateAndTrace),

@@ -1,4 +1,4 @@
-//! From the wire's end to the other side: propagation delay and jitter.
+//! Propagation delay and jitter, after the wire.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,36 +9,35 @@ use crate::Time;
 use crate::queue::QueuedPacket;
 use crate::rng::Rng;
 
-/// How the delay of single packets scatters around its mean.
+/// Distribution of packets' delays around the mean.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Distribution {
-    /// Evenly within ± jitter.
+    /// Uniform within ± jitter.
     #[default]
     Uniform,
-    /// Normal with a standard deviation of the jitter, cut at ± 3 of them.
+    /// Normal with the jitter as standard deviation, cut off at ± 3 of them.
     Normal,
-    /// Never below the delay; above it, Pareto with shape 3 and a mean of the jitter, cut at 20
-    /// times it: mostly little, now and then much.
+    /// At least the delay; above it a Pareto distribution with shape 3 and the jitter as mean, cut
+    /// off at 20 times it: mostly small, occasionally large.
     Pareto,
 }
 
 /// Delay and jitter of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delay {
-    /// One-way delay; the mean of it for the symmetric distributions.
+    /// One-way delay; the mean for symmetric distributions.
     pub base: Duration,
-    /// Scatter; none at zero.
+    /// Variation; none at zero.
     pub jitter: Duration,
-    /// Its shape.
+    /// Its distribution.
     pub distribution: Distribution,
-    /// Whether a packet may overtake another. If not, one that would is held back until the other
-    /// has left.
+    /// True if a packet may overtake another. Otherwise it waits until the other has left.
     pub reorder: bool,
 }
 
 impl Delay {
-    /// The largest delay that a packet can get.
+    /// Returns the largest delay of a packet.
     #[must_use]
     pub fn longest(&self) -> Duration {
         self.base
@@ -49,7 +48,7 @@ impl Delay {
             }
     }
 
-    /// The smallest delay that a packet can get.
+    /// Returns the smallest delay of a packet.
     #[must_use]
     pub fn shortest(&self) -> Duration {
         self.base.saturating_sub(match self.distribution {
@@ -74,13 +73,13 @@ impl Delay {
     }
 }
 
-/// Standard normal (Box and Muller).
+/// Standard normal distribution (Box and Muller).
 fn normal(rng: &mut Rng) -> f64 {
     let radius = (-2.0 * (1.0 - rng.unit()).ln()).sqrt();
     radius * (std::f64::consts::TAU * rng.unit()).cos()
 }
 
-/// Packets under way, by the time that they come out.
+/// Packets in flight, ordered by their time of leaving.
 #[derive(Debug)]
 pub(crate) struct DelayLine<P> {
     packets: VecDeque<(Time, QueuedPacket<P>)>,
@@ -103,18 +102,18 @@ impl<P> DelayLine<P> {
         if out >= last {
             self.packets.push_back((out, held));
         } else {
-            // Overtaking is rare and short, so the place is near the end, and moving is cheap.
+            // Overtaking is rare and short, so the position is near the end, and moving is cheap.
             let place = self.packets.partition_point(|(time, _)| *time <= out);
             self.packets.insert(place, (out, held));
         }
     }
 
-    /// When the next packet comes out.
+    /// Returns when the next packet leaves.
     pub fn next(&self) -> Option<Time> {
         self.packets.front().map(|(time, _)| *time)
     }
 
-    /// The next packet that has come out by `now`, and when it did.
+    /// Returns the next packet that has left by `now`, and when.
     pub fn pop(&mut self, now: Time) -> Option<(Time, QueuedPacket<P>)> {
         self.next().filter(|time| *time <= now)?;
         self.packets.pop_front()

@@ -1,9 +1,8 @@
-//! The driver: two TAP devices, two links between them, and the clock.
+//! The emulator's I/O: two TAP devices, two links between them, and the clock.
 //!
-//! One thread, one loop: wait until a device is readable or a packet is due; read every packet
-//! there is; write every packet that is due. The thread asks for real-time priority, because a
-//! thread that wakes late delays every packet of the link; how late it was is part of the
-//! statistics.
+//! One thread runs one loop: it waits until a device is readable or a packet is due, reads all
+//! available packets, and writes all packets that are due. The thread asks for real-time priority,
+//! because a late wake-up delays every packet of the link; the statistics include this lateness.
 
 mod buffers;
 pub mod control;

@@ -12,10 +12,10 @@ use crate::rate::Wire;
 use crate::rng::Rng;
 use crate::stats::{Count, Stats};
 
-/// What became of a packet.
+/// Fate of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It comes out at the other side.
+    /// It arrives at the other side.
     Delivered,
     /// The queue was full when it arrived.
     QueueFull,
@@ -25,12 +25,12 @@ pub enum Fate {
     LostRandom,
     /// Lost on the wire by [`Config::burst`].
     LostBurst,
-    /// It would have come out while the black hole was on.
+    /// Black hole: it would have arrived while the black hole was on.
     BlackHole,
 }
 
 impl Fate {
-    /// The name in the decision log and in statistics.
+    /// Returns the name used in the decision log and in statistics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -44,32 +44,32 @@ impl Fate {
     }
 }
 
-/// A packet that leaves the link, in whichever way.
+/// A packet that leaves the link, delivered or lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Output<P> {
-    /// The packet, for delivery or to be recycled.
+    /// The packet, for delivery or for recycling.
     pub packet: P,
-    /// Its number in this direction, from 0 in order of arrival.
+    /// Its sequence number in this direction, from 0 in order of arrival.
     pub number: u64,
     /// Bytes of the frame.
     pub len: u32,
-    /// What became of it.
+    /// Its fate.
     pub fate: Fate,
-    /// When it arrived.
+    /// Time of arrival.
     pub arrived: Time,
-    /// When the wire began to send it; where it never did, when it was dropped.
+    /// Time when the wire began to send it; if it never did, time of the drop.
     pub started: Time,
-    /// When it was due to come out, or was dropped.
+    /// Time when it was due at the other side, or was dropped.
     pub due: Time,
 }
 
-/// One direction of an emulated link over packets of type `P`, which it only hands through.
+/// One direction of an emulated link over packets of type `P`, which it only passes through.
 ///
 /// Give it packets with [`handle_packet`](Self::handle_packet) and call
-/// [`poll_output`](Self::poll_output) until it returns nothing, at the latest when
-/// [`poll_timeout`](Self::poll_timeout) has come. Times must not run backwards. Everything inside
-/// happens at its exact virtual time, however late the calls are, so a slow driver delays packets
-/// but changes no decision; only changes of configuration act at the time of their call.
+/// [`poll_output`](Self::poll_output) until it returns nothing, at the latest at the time of
+/// [`poll_timeout`](Self::poll_timeout). Times must not go backwards. Everything inside happens at
+/// its exact virtual time, however late the calls are: a slow driver delays packets but changes no
+/// decision. Only configuration changes take effect at the time of their call.
 #[derive(Debug)]
 pub struct Link<P> {
     config: Config,
@@ -85,7 +85,7 @@ pub struct Link<P> {
 }
 
 impl<P> Link<P> {
-    /// An idle link. The same seed and input give the same fates.
+    /// Returns an idle link. The same seed and input give the same fates.
     #[must_use]
     pub fn new(config: Config, seed: u64) -> Link<P> {
         Link {
@@ -122,7 +122,8 @@ impl<P> Link<P> {
         }
     }
 
-    /// The next packet that has left the link by now, delivered or not; none for the time being.
+    /// Returns the next packet that has left the link by now, delivered or lost; `None` if there is
+    /// none yet.
     pub fn poll_output(&mut self, now: Time) -> Option<Output<P>> {
         self.advance(now);
         let output = match self.dropped.pop_front() {
@@ -141,8 +142,8 @@ impl<P> Link<P> {
         Some(output)
     }
 
-    /// When to poll again; none if nothing happens before the next packet or change. It may be a
-    /// little early, never late.
+    /// Returns when to poll again; `None` if nothing happens before the next packet or change. The
+    /// time may be slightly early, never late.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if let Some(output) = self.dropped.front() {
@@ -155,7 +156,8 @@ impl<P> Link<P> {
         self.line.next().into_iter().chain(sending).min()
     }
 
-    /// Changes the configuration. What waits keeps its place; what is under way keeps its time.
+    /// Changes the configuration. Queued packets keep their place, packets in flight keep their
+    /// time.
     pub fn configure(&mut self, now: Time, config: Config) {
         self.advance(now);
         if !config.speed.goes_on_as(&self.config.speed) {
@@ -168,25 +170,25 @@ impl<P> Link<P> {
         self.config = config;
     }
 
-    /// The configuration in force.
+    /// Returns the current configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Switches the black hole: while it is on, nothing comes out, and whatever would is lost. The
-    /// link works on as before, as it does when a far router dies.
+    /// Switches the black hole: while it is on, every packet that would leave is lost. The link
+    /// otherwise works as before, as when a distant router dies.
     pub fn set_black_hole(&mut self, on: bool) {
         self.black_hole = on;
     }
 
-    /// Whether the black hole is on.
+    /// Returns true while the black hole is on.
     #[must_use]
     pub fn black_hole(&self) -> bool {
         self.black_hole
     }
 
-    /// What has been counted so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let queued = Count {
@@ -199,7 +201,7 @@ impl<P> Link<P> {
         }
     }
 
-    /// Lets everything happen on queue and wire that is due by `now`, in virtual time.
+    /// Processes all events on queue and wire that are due by `now`, in virtual time.
     fn advance(&mut self, now: Time) {
         loop {
             if self.wire.is_busy() {

@@ -10,18 +10,18 @@ use thiserror::Error;
 use crate::rng::Rng;
 
 /// Bursty loss by Gilbert's model with Elliott's extension: a link is good or bad, and loses a
-/// packet with the probability that belongs to its state. Written `p,r` or `p,r,bad,good`.
+/// packet with the probability of its state. Written `p,r` or `p,r,bad,good`.
 ///
-/// Mean loss is `(p·bad + r·good) / (p + r)`; a bad spell lasts `1/r` packets on average.
+/// Mean loss is `(p·bad + r·good) / (p + r)`; a bad period lasts `1/r` packets on average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Burst {
     /// Probability, per packet, of turning bad.
     pub p: Share,
     /// Probability, per packet, of turning good again.
     pub r: Share,
-    /// Loss while bad; all unless said otherwise.
+    /// Loss probability while bad; 1 by default.
     pub bad: Share,
-    /// Loss while good; none unless said otherwise.
+    /// Loss probability while good; 0 by default.
     pub good: Share,
 }
 
@@ -77,7 +77,7 @@ impl<'de> Deserialize<'de> for Burst {
     }
 }
 
-/// What became of a packet on the wire.
+/// Outcome for a packet on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LossOutcome {
     Arrives,
@@ -85,7 +85,7 @@ pub(crate) enum LossOutcome {
     LostBurst,
 }
 
-/// Decides about one packet after the other.
+/// Loss process: decides for one packet after the other.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Loss {
     bad: bool,

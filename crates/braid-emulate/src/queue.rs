@@ -1,4 +1,4 @@
-//! The queue in front of the wire, and how much it holds.
+//! The queue in front of the wire, and its limit.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,31 +12,31 @@ use thiserror::Error;
 
 use crate::Time;
 
-/// A packet in the link, with what the link knows of it.
+/// A packet in the link, with its times.
 #[derive(Debug)]
 pub(crate) struct QueuedPacket<P> {
     pub packet: P,
     pub number: u64,
     pub len: u32,
     pub arrived: Time,
-    /// When its first bit was sent; its arrival as long as it waits.
+    /// When its first bit was sent; its arrival while it waits.
     pub started: Time,
 }
 
-/// How much waits at most, not counting the packet on the wire. What arrives beyond that is
-/// dropped (drop-tail).
+/// Limit of the queue, not counting the packet on the wire. Arrivals beyond it are dropped
+/// (drop-tail).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// So many packets, at least 1.
+    /// This many packets, at least 1.
     Packets(u32),
-    /// So many bytes, at least one packet.
+    /// This many bytes, at least one packet.
     Bytes(Bytes),
     /// As many bytes as the wire sends in this time at its (mean) rate, at least one packet.
     Time(Duration),
 }
 
 impl Limit {
-    /// 100 ms: what a home router typically has at its uplink's rate.
+    /// 100 ms: typical of a home router at its uplink's rate.
     pub const DEFAULT: Limit = Limit::Time(Duration::from_millis(100));
 }
 
@@ -109,8 +109,8 @@ pub(crate) struct Fifo<P> {
 }
 
 impl<P> Fifo<P> {
-    /// `rate` is the wire's mean; without one (no limit of rate) a limit by time has no meaning,
-    /// and nothing ever waits.
+    /// `rate` is the wire's mean rate. Without one (unlimited), a limit by time has no meaning, and
+    /// nothing ever waits.
     pub fn new(limit: Limit, rate: Option<Rate>) -> Fifo<P> {
         let mut fifo = Fifo {
             packets: VecDeque::new(),
@@ -122,7 +122,7 @@ impl<P> Fifo<P> {
         fifo
     }
 
-    /// Changes the limit. What waits already stays.
+    /// Changes the limit. Packets already in the queue stay.
     pub fn set_limit(&mut self, limit: Limit, rate: Option<Rate>) {
         (self.most_packets, self.most_bytes) = match (limit, rate) {
             (Limit::Packets(count), _) => (count as usize, u64::MAX),
@@ -150,7 +150,7 @@ impl<P> Fifo<P> {
         Some(held)
     }
 
-    /// When the first one arrived.
+    /// Returns when the first packet arrived.
     pub fn head_arrived(&self) -> Option<Time> {
         self.packets.front().map(|held| held.arrived)
     }

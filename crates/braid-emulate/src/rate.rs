@@ -1,7 +1,7 @@
 //! The wire: one packet at a time, at a fixed rate, by a trace, or without limit.
 //!
-//! What counts against the rate is the whole Ethernet frame without its checksum, as `tc` counts:
-//! 1514 bytes for an IP packet of 1500.
+//! The rate counts whole Ethernet frames without their checksum, as `tc` does: 1514 bytes for an IP
+//! packet of 1500.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,19 +11,19 @@ use braid_core::{Bytes, Rate};
 use crate::Time;
 use crate::trace::{Cursor, Trace};
 
-/// How fast the wire is.
+/// Rate of the wire.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Speed {
     /// A packet takes no time.
     Unlimited,
-    /// So many bits per second; at zero, nothing passes until the speed changes.
+    /// Bits per second; at zero, nothing passes until the speed changes.
     Fixed(Rate),
-    /// As a recorded link did, over and over.
+    /// The rate of a recorded link, repeated.
     Trace(Arc<Trace>),
 }
 
 impl Speed {
-    /// Returns true if nothing changes. A trace that is read anew begins anew.
+    /// Returns true if nothing changes. A trace that is loaded again starts over.
     pub(crate) fn goes_on_as(&self, other: &Speed) -> bool {
         match (self, other) {
             (Speed::Trace(one), Speed::Trace(other)) => Arc::ptr_eq(one, other),
@@ -31,7 +31,7 @@ impl Speed {
         }
     }
 
-    /// The mean rate; none if unlimited. Queues that are limited by time are sized by it.
+    /// Returns the mean rate; `None` if unlimited. Queue limits by time are computed from it.
     #[must_use]
     pub fn mean(&self) -> Option<Rate> {
         match self {
@@ -49,7 +49,7 @@ impl Speed {
 #[derive(Debug)]
 pub(crate) struct Wire<P> {
     speed: Speed,
-    /// When a trace began: when it was set.
+    /// Start of the current trace: when it was set.
     began: Time,
     cursor: Cursor,
     /// When the last packet left.
@@ -81,7 +81,8 @@ impl<P> Wire<P> {
         self.busy.is_some()
     }
 
-    /// When the wire is free for a packet that is ready at `ready`. Only while it is not busy.
+    /// Returns when the wire is free for a packet that is ready at `ready`. The wire must not be
+    /// busy.
     pub fn start_time(&self, ready: Time) -> Time {
         self.free_at.max(ready)
     }
@@ -98,19 +99,20 @@ impl<P> Wire<P> {
         });
     }
 
-    /// When the packet on the wire will have left; none if there is none, or at rate zero.
+    /// Returns when the packet on the wire will have left; `None` if there is none, or at rate
+    /// zero.
     pub fn done_at(&self) -> Option<Time> {
         self.busy.as_ref().and_then(|sending| sending.done)
     }
 
-    /// Takes the packet off the wire that has left by `now`, and when it did.
+    /// Takes the packet that has left the wire by `now`, with the time.
     pub fn take(&mut self, now: Time) -> Option<(P, Time)> {
         let done = self.done_at().filter(|done| *done <= now)?;
         self.free_at = done;
         self.busy.take().map(|sending| (sending.packet, done))
     }
 
-    /// Changes the speed. What is left of the packet on the wire is sent at the new one.
+    /// Changes the speed. The rest of the packet on the wire is sent at the new speed.
     pub fn set_speed(&mut self, now: Time, speed: Speed) {
         self.speed = speed;
         self.began = now;

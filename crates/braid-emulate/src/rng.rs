@@ -2,8 +2,8 @@
 
 use braid_core::Share;
 
-/// SplitMix64 (Steele, Lea, Flood 2014). Written here rather than taken from a crate, so that a
-/// seed that is noted in a report gives the same losses with every later version.
+/// SplitMix64 (Steele, Lea, Flood 2014). Implemented here instead of taken from a crate, so that a
+/// seed in a report gives the same losses in every later version.
 #[derive(Debug, Clone)]
 pub(crate) struct Rng(u64);
 
@@ -25,7 +25,7 @@ impl Rng {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// True with the given probability; draws nothing where there is nothing to decide.
+    /// Returns true with the given probability; draws nothing if the result is certain.
     pub fn happens(&mut self, probability: Share) -> bool {
         probability > Share::NONE && self.unit() < probability.fraction()
     }

@@ -1,4 +1,4 @@
-//! What a link has counted, and how late its driver was.
+//! Counters of a link, and a histogram of its driver's lateness.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ impl Count {
     }
 }
 
-/// Counters of one direction. `arrived` is the sum of the fates and of `held`, in packets and in
-/// bytes, at every moment.
+/// Counters of one direction. At all times `arrived` is the sum of the fates and of `held`, in
+/// packets and in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Stats {
-    /// Came into the link.
+    /// Arrived at the link.
     pub arrived: Count,
-    /// Came out of it.
+    /// Delivered at the other side.
     pub delivered: Count,
-    /// Found the queue full.
+    /// Dropped by a full queue.
     pub queue_full: Count,
     /// Dropped by CoDel.
     pub codel: Count,
@@ -38,9 +38,9 @@ pub struct Stats {
     pub lost_random: Count,
     /// Lost in a burst.
     pub lost_burst: Count,
-    /// Swallowed by the black hole.
+    /// Lost in the black hole.
     pub black_hole: Count,
-    /// In the link now: waiting, on the wire or under way.
+    /// In the link now: in the queue, on the wire or in flight.
     pub held: Count,
     /// In the queue now, without the packet on the wire.
     pub queued: Count,
@@ -62,10 +62,10 @@ impl Stats {
     }
 }
 
-/// Steps per doubling: a value is known to 1/8.
+/// Steps per doubling: values are exact to 1/8.
 const STEPS: usize = 8;
 
-/// How often something took how long, from 1 ns to 584 years, to an eighth; without allocation.
+/// Histogram of durations, from 1 ns to 584 years, exact to an eighth; never allocates.
 #[derive(Debug, Clone)]
 pub struct Histogram {
     counts: [u64; 64 * STEPS],
@@ -84,7 +84,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Counts one duration.
     pub fn record(&mut self, span: Duration) {
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket(nanos)] += 1;
@@ -92,8 +92,8 @@ impl Histogram {
         self.max = self.max.max(nanos);
     }
 
-    /// What the given fraction of all stayed below, rounded up by at most an eighth; zero if
-    /// nothing was counted.
+    /// Returns the value that the given fraction of all stayed below, rounded up by at most an
+    /// eighth; zero if nothing was counted.
     #[must_use]
     pub fn quantile(&self, fraction: f64) -> Duration {
         let rank = (self.total as f64 * fraction).ceil() as u64;
@@ -107,7 +107,7 @@ impl Histogram {
         Duration::ZERO
     }
 
-    /// The largest of all, exactly.
+    /// Returns the largest duration, exactly.
     #[must_use]
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max)
@@ -121,7 +121,7 @@ fn bucket(nanos: u64) -> usize {
     log as usize * STEPS + step
 }
 
-/// The largest value of a bucket.
+/// Returns the largest value of a bucket.
 fn upper(index: usize) -> u64 {
     let (log, step) = ((index / STEPS) as u32, (index % STEPS) as u64);
     let next = (STEPS as u64 + step + 1) as u128;

@@ -1,7 +1,8 @@
-//! Recorded rates of real links, in the two formats that are in use.
+//! Recorded rates of real links, in the two common formats.
 //!
 //! - **mahimahi**: one number per line, a time in ms at which one full-sized packet may leave;
 //!   several equal lines are several packets. The last line ends the trace.
+//!
 //! - **CSV**: lines `seconds,Mbit/s`, with or without that heading; each rate holds until the next
 //!   line. The last one holds as long as the one before it.
 //!
@@ -16,13 +17,13 @@ use thiserror::Error;
 
 use crate::Time;
 
-/// What one line of a mahimahi trace lets through: a full Ethernet frame. Mahimahi counts 1504,
-/// which is its full packet with its own device's header.
+/// Bytes of one line of a mahimahi trace: a full Ethernet frame. Mahimahi counts 1504, its full
+/// packet with its own device's header.
 pub const OPPORTUNITY_BYTES: u32 = 1514;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
-/// Why a trace cannot be used; shown as `file:line: why`.
+/// Reason why a trace is unusable; shown as `file:line: reason`.
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// The file cannot be read.
@@ -30,30 +31,30 @@ pub enum TraceError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// A line is wrong.
+    /// A line is invalid.
     #[error("{}:{line}: {why}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error.
         why: LineError,
     },
-    /// There are no lines, or they never let anything through.
+    /// The trace has no lines, or never lets anything through.
     #[error("trace {}: {why}", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
-        /// What is missing.
+        /// The problem.
         why: &'static str,
     },
 }
 
-/// What is wrong with a line of a trace.
+/// Error of a line of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum LineError {
     /// Neither format.
@@ -65,10 +66,10 @@ pub enum LineError {
     /// Not a pair of numbers.
     #[error("{0:?} is not \"seconds,Mbit/s\" with two numbers, zero or more")]
     NotPair(String),
-    /// Time runs backwards, or in CSV stands still.
+    /// Time goes backwards, or in CSV stands still.
     #[error("{now} is not after {before} of the line before")]
     Order {
-        /// This line's time.
+        /// The previous line's time.
         now: String,
         /// The last one's.
         before: String,
@@ -93,7 +94,7 @@ struct Step {
     rate: Rate,
 }
 
-/// Where on the trace a wire is: which opportunity, and how much of it has been used.
+/// Position of a wire on the trace: an opportunity, and how much of it has been used.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Cursor {
     opportunity: u64,
@@ -104,7 +105,7 @@ impl Trace {
     /// Reads a file in either format; its first line decides.
     ///
     /// # Errors
-    /// The file cannot be read, a line is wrong, or nothing would ever pass.
+    /// The file cannot be read, a line is invalid, or nothing would ever pass.
     pub fn read(path: &Path) -> Result<Trace, TraceError> {
         let text = std::fs::read_to_string(path).map_err(|source| TraceError::Read {
             path: path.to_owned(),
@@ -113,10 +114,10 @@ impl Trace {
         Trace::parse(path, &text)
     }
 
-    /// Reads a text in either format; `path` is for errors only.
+    /// Parses a text in either format; `path` is for errors only.
     ///
     /// # Errors
-    /// A line is wrong, or nothing would ever pass.
+    /// A line is invalid, or nothing would ever pass.
     pub fn parse(path: &Path, text: &str) -> Result<Trace, TraceError> {
         let at = |line: usize, why| TraceError::Line {
             path: path.to_owned(),
@@ -152,7 +153,7 @@ impl Trace {
             .map_err(empty)
     }
 
-    /// The mean rate over the whole trace.
+    /// Returns the mean rate over the whole trace.
     #[must_use]
     pub fn mean(&self) -> Rate {
         let (work, period) = match &self.0 {
@@ -165,7 +166,7 @@ impl Trace {
         Rate::from_bits_per_sec(u64::try_from(work / u128::from(period)).unwrap_or(u64::MAX))
     }
 
-    /// When the last bit of `len` bytes has been sent whose first is ready at `start`.
+    /// Returns when the last of `len` bytes has been sent if the first is ready at `start`.
     pub(crate) fn finish(&self, cursor: &mut Cursor, start: Time, len: u32) -> Time {
         let nanos = match &self.0 {
             TraceModel::Opportunities(times) => opportunity(times, cursor, start.as_nanos(), len),
@@ -176,14 +177,14 @@ impl Trace {
 }
 
 impl Step {
-    /// Bits times 10⁹ that pass between two times within the step.
+    /// Returns the bits times 10⁹ that pass between two times within the step.
     fn work(&self, from: u64, to: u64) -> u128 {
         u128::from(self.rate.bits_per_sec()) * u128::from(to - from)
     }
 }
 
-/// Follows the rates from `start` on until `len` bytes have left; what would take longer than 584
-/// years ends there, as all time does.
+/// Follows the rates from `start` until `len` bytes have left. The result is capped at 584 years,
+/// the end of time here.
 fn integrate(steps: &[Step], period_work: u128, start: u64, len: u32) -> u64 {
     let period = steps[steps.len() - 1].end;
     let mut left = u128::from(len) * 8 * u128::from(NANOS_PER_SEC);
@@ -202,7 +203,7 @@ fn integrate(steps: &[Step], period_work: u128, start: u64, len: u32) -> u64 {
         at = step.end;
         index += 1;
         if index == steps.len() {
-            // Whole periods at once: a slow trace of short steps may need many of them.
+            // Skips whole periods: a slow trace of short steps may need many of them.
             let skipped = (left - 1) / period_work;
             left -= skipped * period_work;
             let periods = u64::try_from(skipped).unwrap_or(u64::MAX).saturating_add(1);
@@ -212,8 +213,8 @@ fn integrate(steps: &[Step], period_work: u128, start: u64, len: u32) -> u64 {
     }
 }
 
-/// Uses opportunities from `start` on until `len` bytes have left. What remains of one is for a
-/// packet that is there at the same instant; later it is gone.
+/// Uses opportunities from `start` until `len` bytes have left. The rest of an opportunity is only
+/// for a packet that is ready at the same instant; later it is lost.
 fn opportunity(times: &[u64], cursor: &mut Cursor, start: u64, len: u32) -> u64 {
     let (count, period) = (times.len() as u64, times[times.len() - 1]);
     let when = |n: u64| {
@@ -248,14 +249,14 @@ fn opportunity(times: &[u64], cursor: &mut Cursor, start: u64, len: u32) -> u64 
     }
 }
 
-/// The lines of a trace while it is read.
+/// Parser state: the lines read so far.
 enum TraceParser {
     Millis(Vec<u64>),
     Pairs(Vec<(u64, Rate)>),
 }
 
 impl TraceParser {
-    /// Which format a first line is of.
+    /// Returns the format of a first line.
     fn of(row: &str) -> Result<TraceParser, LineError> {
         if row.contains(',') {
             Ok(TraceParser::Pairs(Vec::new()))

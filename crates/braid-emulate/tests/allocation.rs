@@ -1,4 +1,4 @@
-//! In a steady state a link allocates nothing, whatever it is told to do.
+//! In a steady state a link allocates nothing, whatever its settings.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ mod counting;
 
 use counting::ALLOCATIONS;
 
-/// Overloads a link by half for a while; the packets are numbers of buffers.
+/// Overloads a link by half for a while; the packets are buffer numbers.
 fn load(link: &mut Link<u32>, now: &mut Time, packets: u32) {
     for packet in 0..packets {
         *now = *now + Duration::from_micros(80);

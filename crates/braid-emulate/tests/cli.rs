@@ -1,4 +1,4 @@
-//! The command line: it fits together, and what is wrong is named.
+//! The command line: its consistency, and its errors.
 
 use std::path::PathBuf;
 

@@ -22,7 +22,7 @@ fn codel_at(mbits: u64) -> Link<()> {
     )
 }
 
-/// One frame every `gap` until `end`; everything that left by then.
+/// Sends one frame every `gap` until `end`; returns all that left by then.
 fn load(link: &mut Link<()>, gap: Duration, end: Duration) -> Vec<Output<()>> {
     let (mut now, mut outputs) = (Time::ZERO, Vec::new());
     while now < Time::ZERO + end {
@@ -40,7 +40,7 @@ fn drops(outputs: &[Output<()>]) -> Vec<f64> {
         .collect()
 }
 
-/// RFC 8289 §3: a queue whose delay stays below TARGET (5 ms) is left alone, also for long.
+/// RFC 8289 §3: a queue whose delay stays below TARGET (5 ms) loses nothing, however long it lasts.
 #[test]
 fn a_short_standing_queue_is_left_alone() {
     let mut link = codel_at(10);
@@ -59,7 +59,7 @@ fn a_short_standing_queue_is_left_alone() {
 #[test]
 fn drops_follow_the_inverse_square_root() {
     let mut link = codel_at(10);
-    // Twice the rate: the queue grows at once and stays.
+    // At twice the rate the queue grows at once and persists.
     let outputs = load(
         &mut link,
         Duration::from_nanos(605_600),
@@ -69,7 +69,7 @@ fn drops_follow_the_inverse_square_root() {
     assert!(drops.len() > 20, "{drops:?}");
     // 5 ms of waiting is reached about 10 ms after the start.
     assert!((0.105..0.125).contains(&drops[0]), "{}", drops[0]);
-    // Drops happen when a frame is dequeued: 1.2 ms of grain for each interval.
+    // Drops happen when a frame is dequeued, so each interval has a granularity of 1.2 ms.
     let mut expected = drops[0];
     for (count, drop) in (1..).zip(&drops[1..12]) {
         expected += 0.1 / f64::from(count).sqrt();
@@ -80,7 +80,7 @@ fn drops_follow_the_inverse_square_root() {
     }
 }
 
-/// RFC 8289 §5.6: the last frame of a queue is never dropped, however long it waited.
+/// RFC 8289 §5.6: the last frame of a queue is never dropped, however long it has waited.
 #[test]
 fn a_queue_of_one_frame_is_never_dropped() {
     // 120 ms per frame: every wait is above TARGET.
@@ -102,8 +102,8 @@ fn a_queue_of_one_frame_is_never_dropped() {
     assert!(outputs.iter().any(|output| output.fate == Fate::QueueFull));
 }
 
-/// RFC 8289 §3: an elastic load is brought back to about TARGET. Here a sender that halves its
-/// rate on a loss and otherwise speeds up slowly, as TCP does.
+/// RFC 8289 §3: an elastic load is brought back to about TARGET. The sender here halves its rate on
+/// a loss and otherwise speeds up slowly, as TCP does.
 #[test]
 fn an_elastic_load_settles_near_the_target() {
     let mut link = codel_at(10);

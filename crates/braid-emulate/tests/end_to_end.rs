@@ -1,4 +1,4 @@
-//! The whole emulator between two network namespaces of its own. Needs root; without it, it fails.
+//! The whole emulator between two network namespaces of its own. Fails without root.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -17,7 +17,7 @@ use nix::sched::{CloneFlags, setns};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Two namespaces with an emulated link between them; everything is gone when it is dropped.
+/// Two namespaces with an emulated link between them; all of it is removed on drop.
 struct Lab {
     id: String,
     folder: TempDir,
@@ -37,7 +37,7 @@ fn ip(arguments: &str) {
 }
 
 impl Lab {
-    /// Namespaces `<id>-a` and `<id>-b`, unique to this run and test.
+    /// Creates namespaces `<id>-a` and `<id>-b`, unique to this run and test.
     fn new(test: &str) -> Lab {
         let lab = Lab {
             id: format!("bre{}{test}", std::process::id()),
@@ -68,13 +68,14 @@ impl Lab {
         }
     }
 
-    /// Starts the emulator with these settings for both directions and gives its ends addresses.
+    /// Starts the emulator with these settings for both directions and assigns addresses to its
+    /// ends.
     fn emulate(&mut self, settings: Value) {
         let options = self.options(settings);
         let (send, ready) = mpsc::channel();
         self.emulator = Some(std::thread::spawn(move || {
             let mut emulator = Emulator::start(options)?;
-            // Nobody waits any more only if the test has failed already.
+            // The receiver is gone only if the test has already failed.
             let _ = send.send(emulator.ready());
             emulator.run()
         }));
@@ -97,7 +98,7 @@ impl Lab {
         send_request(&self.socket(), &request).map_err(|error| error.to_string())
     }
 
-    /// Replies to `count` pings and their mean round trip in ms.
+    /// Returns the replies to `count` pings and their mean round trip in ms.
     fn ping(&self, count: u32) -> (u32, f64) {
         let output = Command::new("ip")
             .args(["netns", "exec", &format!("{}-a", self.id)])
@@ -127,7 +128,7 @@ impl Lab {
         )
     }
 
-    /// A UDP socket in one of the namespaces, which threads of the test may then use.
+    /// Returns a UDP socket in one of the namespaces, which any thread may use.
     fn udp(&self, end: char, address: &str) -> UdpSocket {
         let path = format!("/run/netns/{}-{end}", self.id);
         let address = address.to_owned();
@@ -142,7 +143,7 @@ impl Lab {
         inside.join().expect("a socket")
     }
 
-    /// Ends the emulator as SIGTERM does, and returns its statistics.
+    /// Ends the emulator with SIGTERM, and returns its statistics.
     fn stop(&mut self) -> Option<Value> {
         let emulator = self.emulator.take()?;
         // SAFETY: the thread has not been joined, so its handle is valid; it blocks the signal and
@@ -166,7 +167,7 @@ impl Drop for Lab {
 fn a_ping_takes_twice_the_delay() {
     let mut lab = Lab::new("d");
     lab.emulate(json!({ "rate": "50 Mbit/s", "delay": "20 ms" }));
-    // The first waits for ARP as well.
+    // The first ping also waits for ARP.
     assert_eq!(lab.ping(1).0, 1);
     let (received, mean) = lab.ping(20);
     assert_eq!(received, 20);
@@ -243,7 +244,7 @@ fn udp_gets_the_rate_and_no_more() {
         .duration_since(times[0])
         .as_secs_f64();
     let rate = (times.len() - 1) as f64 * 1442.0 * 8.0 / span / 1e6;
-    // The receiver's own clock readings may lie apart by a few ms.
+    // The receiver's own clock readings may be a few ms late.
     assert!((19.0..20.2).contains(&rate), "{rate} Mbit/s");
 
     let end = lab.stop().expect("statistics");
@@ -259,8 +260,8 @@ fn udp_gets_the_rate_and_no_more() {
     assert!(the_log_never_exceeds(&lab.log(), 20e6) > 2000);
 }
 
-/// Checks what the decision log says of the way up against the rate, over every window of ten
-/// packets; returns how many were delivered.
+/// Checks the decision log's upstream packets against the rate, over every window of ten packets;
+/// returns how many were delivered.
 fn the_log_never_exceeds(log: &PathBuf, rate: f64) -> usize {
     let text = std::fs::read_to_string(log).expect("a log");
     let mut lines = text.lines();

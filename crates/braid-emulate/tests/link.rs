@@ -1,4 +1,4 @@
-//! What a link promises, over random configurations and traffic in virtual time.
+//! Properties of a link, over random configurations and traffic in virtual time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use braid_emulate::{Config, Fate, Link, Output, Time};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// A packet of some length some time after the one before.
+/// Time since the previous packet, and length of this one.
 type Arrival = (Duration, u32);
 
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
@@ -51,7 +51,7 @@ fn trace() -> impl Strategy<Value = Arc<Trace>> {
             text += &format!("{}.{:03},{}\n", at / 1000, at % 1000, mbits);
             at += gap;
         }
-        // So that something passes at last.
+        // The last row lets packets pass.
         text + &format!("{}.{:03},5\n", at / 1000, at % 1000)
     });
     prop_oneof![millis, csv]
@@ -105,7 +105,7 @@ fn config() -> impl Strategy<Value = Config> {
     )
 }
 
-/// Sends all arrivals through a link that is polled whenever it asks for it, then to the end.
+/// Sends all arrivals through a link that is polled at its timeouts, then drains it.
 fn drive(link: &mut Link<u64>, arrivals: &[Arrival]) -> Vec<Output<u64>> {
     let mut outputs = Vec::new();
     let mut now = Time::ZERO;
@@ -119,14 +119,14 @@ fn drive(link: &mut Link<u64>, arrivals: &[Arrival]) -> Vec<Output<u64>> {
     outputs
 }
 
-/// Polls until nothing is due any more by `until`.
+/// Polls until nothing is due by `until`.
 fn drain(link: &mut Link<u64>, outputs: &mut Vec<Output<u64>>, until: Time) {
     while let Some(due) = link.poll_timeout().filter(|due| *due <= until) {
         outputs.extend(std::iter::from_fn(|| link.poll_output(due)));
     }
 }
 
-/// The same packets, but polled only after the last has arrived.
+/// Sends the same packets, but polls only after the last has arrived.
 fn drive_late(link: &mut Link<u64>, arrivals: &[Arrival]) -> Vec<Output<u64>> {
     let mut now = Time::ZERO;
     for (number, &(gap, len)) in (0..).zip(arrivals) {
@@ -145,8 +145,8 @@ fn delivered(outputs: &[Output<u64>]) -> Vec<Output<u64>> {
         .collect()
 }
 
-/// Bits that left minus bits that may leave, at worst over all windows that begin and end with a
-/// packet; the first packet of a window may have begun before it.
+/// Returns the largest excess of sent bits over allowed bits, over all windows that begin and end
+/// with a packet; the first packet of a window may have begun before it.
 fn worst_excess(times: &[(Time, u32)], allowed: impl Fn(Time, Time) -> f64) -> f64 {
     let mut worst = 0f64;
     for (first, &(from, _)) in times.iter().enumerate() {
@@ -204,7 +204,7 @@ proptest! {
         let outputs = drive(&mut Link::new(config, 1), &arrivals);
         let times: Vec<_> = delivered(&outputs).iter().map(|o| (o.due, o.len)).collect();
         let allowed = |from, to: Time| to.since(from).as_secs_f64() * rate.bits_per_sec() as f64;
-        // What leaves in a window is at most rate · window and the one packet that opens it.
+        // A window lets through at most rate · window and the packet that opens it.
         prop_assert!(worst_excess(&times, allowed) < 1e-3);
     }
 
@@ -283,7 +283,7 @@ proptest! {
 
     #[test]
     fn drop_tail_agrees_with_a_list_of_departures(rate in rate(), most in 1u32..50, arrivals in arrivals()) {
-        // Reference: a packet is dropped if `most` wait; it starts when the one before is through.
+        // Reference: a packet is dropped if `most` wait; it starts once the previous one has left.
         let config = Config {
             speed: Speed::Fixed(rate),
             queue: Limit::Packets(most),
@@ -308,7 +308,7 @@ proptest! {
 
     #[test]
     fn a_changed_rate_holds_from_then_on(before in rate(), after in rate(), at in 0u64..20_000_000) {
-        // A long queue, one change: from the change on no window exceeds the new rate.
+        // A long queue and one change: from the change on no window exceeds the new rate.
         let wide = Config { queue: Limit::Packets(1000), ..Config::default() };
         let mut link = Link::new(Config { speed: Speed::Fixed(before), ..wide.clone() }, 1);
         (0..300).for_each(|number| link.handle_packet(Time::ZERO, 1500, number));

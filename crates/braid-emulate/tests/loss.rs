@@ -1,4 +1,4 @@
-//! Loss is as frequent and as bursty as it was asked to be.
+//! Loss has the configured frequency and burstiness.
 
 use braid_core::Share;
 use braid_emulate::{Config, Fate, Link, Time};
@@ -20,13 +20,13 @@ fn loss_is_what_was_asked_for() {
         loss: share(3),
         ..Config::default()
     });
-    // Three standard deviations of a binomial are 0.11 %.
+    // Three standard deviations of a binomial distribution are 0.11 %.
     assert!((random - 0.03).abs() < 0.0012, "{random}");
     let burst = lost(Config {
         burst: "1 %, 20 %".parse().ok(),
         ..Config::default()
     });
-    // 0.01 / (0.01 + 0.2); runs of five packets make the count scatter more.
+    // 0.01 / (0.01 + 0.2); runs of five packets widen the spread of the count.
     assert!((burst - 0.0476).abs() < 0.005, "{burst}");
 }
 

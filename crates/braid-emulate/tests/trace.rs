@@ -1,4 +1,4 @@
-//! Trace files: what is read, and what is refused with file and line.
+//! Trace files: accepted ones, and rejected ones with file and line.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn parse(text: &str) -> Result<Trace, String> {
     Trace::parse("drive.csv".as_ref(), text).map_err(|error| error.to_string())
 }
 
-/// When frames of these lengths leave that are all there at the start, in ms.
+/// Returns when frames of these lengths leave that are all queued at the start, in ms.
 fn departures(text: &str, lens: &[u32]) -> Vec<f64> {
     let trace = Arc::new(parse(text).expect("a trace"));
     let mut link = Link::new(
@@ -137,7 +137,8 @@ proptest! {
 
 #[test]
 fn a_trace_begins_when_it_is_set_and_goes_on_when_something_else_is() {
-    // A frame of 1250 bytes takes 1 ms in the first second of the trace, and has to wait in the second one.
+    // A frame of 1250 bytes takes 1 ms in the first second of the trace, and waits in the second
+    // one.
     let config = || Config {
         speed: Speed::Trace(Arc::new(parse("0,10\n1,0\n").expect("a trace"))),
         ..Config::default()

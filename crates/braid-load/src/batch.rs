@@ -1,28 +1,28 @@
-//! Many datagrams per system call: `sendmmsg` and `recvmmsg` over buffers made once.
+//! Many datagrams per system call: `sendmmsg` and `recvmmsg` over buffers allocated once.
 //!
-//! The only place of this crate where pointers meet the kernel. A batch owns its bytes, the names and
+//! Only here in this crate does the kernel get pointers. A batch owns its bytes, the names and
 //! vectors that go with them, and the headers that point at all three; none of them moves or grows.
 
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Equally long datagrams and the kernel's description of them.
+/// Datagrams of equal length and the kernel's description of them.
 pub(crate) struct Batch {
     bytes: Box<[u8]>,
     stride: usize,
-    /// Pointed at by `headers`, which is why they must live as long. Empty on connected sockets.
+    /// `headers` points at these, so they must live as long. Empty on connected sockets.
     names: Box<[libc::sockaddr_storage]>,
     _vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
 }
 
 impl Batch {
-    /// `count` datagrams of `stride` zero bytes each, for a connected socket.
+    /// Returns `count` datagrams of `stride` zero bytes each, for a connected socket.
     pub(crate) fn connected(count: usize, stride: usize) -> Batch {
         Batch::new(count, stride, 0)
     }
 
-    /// The same for a socket that hears from anyone and answers: peers' addresses are kept.
+    /// The same for a socket that receives from any peer and replies: peers' addresses are kept.
     pub(crate) fn unconnected(count: usize, stride: usize) -> Batch {
         Batch::new(count, stride, count)
     }
@@ -61,12 +61,13 @@ impl Batch {
         }
     }
 
-    /// The bytes of datagram `index`.
+    /// Returns the bytes of datagram `index`.
     pub(crate) fn datagram_mut(&mut self, index: usize) -> &mut [u8] {
         &mut self.bytes[index * self.stride..][..self.stride]
     }
 
-    /// Sends the first `count` datagrams on a connected socket; how many the kernel took.
+    /// Sends the first `count` datagrams on a connected socket; returns how many the kernel
+    /// accepted.
     pub(crate) fn send(&mut self, socket: &impl AsRawFd, count: usize) -> io::Result<usize> {
         let count = count.min(self.headers.len());
         // SAFETY: what the headers point at is owned by `self`, which is borrowed for the call.
@@ -81,8 +82,8 @@ impl Batch {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives what is there, without waiting; how many datagrams came. What is longer than the
-    /// stride is cut.
+    /// Receives available datagrams without waiting; returns how many. Datagrams longer than the
+    /// stride are truncated.
     pub(crate) fn receive(&mut self, socket: &impl AsRawFd) -> io::Result<usize> {
         for header in self.headers.iter_mut().take(self.names.len()) {
             header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
@@ -100,12 +101,13 @@ impl Batch {
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// The bytes of datagram `index` as last received.
+    /// Returns the bytes of datagram `index` as last received.
     pub(crate) fn received(&self, index: usize) -> &[u8] {
         &self.bytes[index * self.stride..][..self.headers[index].msg_len as usize]
     }
 
-    /// Sends datagram `index`, as it is now and at full stride, to whom it last came from.
+    /// Sends datagram `index`, in its current state and at full stride, to the peer that it last
+    /// came from.
     pub(crate) fn reply(&self, socket: &impl AsRawFd, index: usize) -> io::Result<()> {
         // SAFETY: as in `send`; the name is the one the kernel wrote.
         let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &self.headers[index].msg_hdr, 0) };

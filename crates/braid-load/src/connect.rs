@@ -1,4 +1,4 @@
-//! Opens and closes connections: as fast as they go (connection rate), or paced (latency).
+//! Opens and closes connections: as fast as possible (connection rate), or paced (latency).
 
 use crate::error::Error;
 use crate::percentile::Percentiles;
@@ -18,24 +18,24 @@ pub(crate) struct ConnectArgs {
     /// Threads that open connections
     #[arg(long, default_value_t = 2)]
     workers: usize,
-    /// How long to go on, in seconds
+    /// Duration, in seconds
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
     seconds: f64,
-    /// Stop after so many connections
+    /// Stop after this many connections
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     count: u64,
-    /// Connections per second over all workers; as many as possible without it
+    /// Connections per second over all workers; as many as possible by default
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
     /// Send one byte and wait for it to come back before closing
     #[arg(long)]
     exchange: bool,
-    /// How a connection ends
+    /// How to close a connection
     #[arg(long, value_enum, default_value_t = Close::Rst)]
     close: Close,
 }
 
-/// What came of it.
+/// Result of the load.
 #[derive(Debug, Serialize)]
 pub(crate) struct ConnectReport {
     opened: u64,
@@ -46,11 +46,11 @@ pub(crate) struct ConnectReport {
     rate: f64,
     /// Time of the `connect` call alone, microseconds.
     connect_us: Percentiles,
-    /// The first failure's own words.
+    /// Text of the first failure.
     first_failure: Option<String>,
 }
 
-/// One worker's share.
+/// Result of one worker.
 #[derive(Default)]
 struct WorkerResult {
     times: Vec<Duration>,
@@ -58,7 +58,7 @@ struct WorkerResult {
     first_failure: Option<String>,
 }
 
-/// Runs the load; refused connections are counted, not fatal.
+/// Runs the load; refused connections are counted, and do not end it.
 pub(crate) fn run(args: &ConnectArgs) -> Result<ConnectReport, Error> {
     let begin = Instant::now();
     let ticket = AtomicU64::new(0);
@@ -86,8 +86,8 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<ConnectReport, Error> {
     })
 }
 
-/// Takes tickets until time or count run out. Tickets are shared so that `--count` is exact and
-/// destinations are used in turn over all workers.
+/// Takes tickets until time or count run out. Workers share tickets, so that `--count` is exact and
+/// destinations take turns over all workers.
 fn work(args: &ConnectArgs, begin: Instant, ticket: &AtomicU64) -> WorkerResult {
     let targets = args.targets.all();
     let end = begin + Duration::from_secs_f64(args.seconds);
@@ -114,7 +114,7 @@ fn work(args: &ConnectArgs, begin: Instant, ticket: &AtomicU64) -> WorkerResult 
     }
 }
 
-/// One connection; the time its `connect` took.
+/// Opens one connection; returns the time of its `connect`.
 fn once(target: SocketAddr, args: &ConnectArgs) -> std::io::Result<Duration> {
     let begin = Instant::now();
     let mut stream = open(target, args.close)?;

@@ -1,6 +1,6 @@
-//! What went wrong, on what, and what the kernel said.
+//! Errors: the failed step, its object, and the kernel's error.
 
-/// A failed step of a load. None of them is worth a retry: the lab reports it and tears down.
+/// A failed step of a load. Nothing is retried: the lab reports the error and tears down.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {source}")]
 pub(crate) struct Error {
@@ -17,7 +17,7 @@ impl Error {
         }
     }
 
-    /// The kernel's last word on the calling thread.
+    /// Returns the calling thread's last kernel error.
     pub(crate) fn last_os(what: impl Into<String>) -> Error {
         Error::new(what, std::io::Error::last_os_error())
     }

@@ -1,4 +1,4 @@
-//! Holds many connections open at once, then proves each alive.
+//! Holds many connections open at once, then checks each.
 
 use crate::error::Error;
 use crate::print_line;
@@ -13,8 +13,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Connections asked at once during the proof: enough to keep both ends busy, few enough for any
-/// queue on the way.
+/// Connections checked at once: enough to keep both ends busy, few enough for any queue on the
+/// path.
 const MAX_CONCURRENT_CHECKS: usize = 256;
 
 #[derive(Debug, Args)]
@@ -24,14 +24,14 @@ pub(crate) struct HoldArgs {
     /// Connections to open
     #[arg(long, default_value_t = 1000)]
     count: usize,
-    /// Threads that open and later ask
+    /// Threads that open connections and later check them
     #[arg(long, default_value_t = 2)]
     workers: usize,
-    /// Longest time between the last connection and the proof, which SIGTERM begins earlier, in
+    /// Longest time between the last connection and the check, which SIGTERM starts earlier, in
     /// seconds
     #[arg(long, default_value_t = 120.0, value_name = "SECONDS")]
     seconds: f64,
-    /// Longest time for the proof, in seconds
+    /// Longest time for the check, in seconds
     #[arg(long, default_value_t = 15.0, value_name = "SECONDS")]
     proof_seconds: f64,
 }
@@ -45,17 +45,17 @@ struct Held {
     seconds: f64,
 }
 
-/// Last line: how many answered.
+/// Last line: the number of replies.
 #[derive(Debug, Serialize)]
 pub(crate) struct HoldReport {
     held: usize,
     alive: usize,
-    /// Time of the proof.
+    /// Duration of the check.
     seconds: f64,
     first_failure: Option<String>,
 }
 
-/// Opens, prints a line, waits for SIGTERM, proves.
+/// Opens the connections, prints a line, waits for SIGTERM, checks them.
 pub(crate) fn run(args: &HoldArgs) -> Result<HoldReport, Error> {
     let go_on = StopSignal::prepare()?;
     allow_files(args.count as u64 + 64)?;
@@ -113,8 +113,8 @@ struct Opened {
     first_failure: Option<String>,
 }
 
-/// Opens one worker's connections and gives up at the first that fails: after that the experiment
-/// has its answer, and a hundred thousand time-outs would only take hours.
+/// Opens one worker's connections and stops at the first failure: by then the result is clear, and
+/// a hundred thousand timeouts would take hours.
 fn open_share(targets: &[SocketAddr], numbers: std::ops::Range<usize>) -> Opened {
     let mut streams = Vec::with_capacity(numbers.len());
     for number in numbers {
@@ -134,7 +134,7 @@ fn open_share(targets: &[SocketAddr], numbers: std::ops::Range<usize>) -> Opened
     }
 }
 
-/// How many of `streams` echo a byte before `end`.
+/// Returns how many of `streams` echo a byte before `end`.
 fn prove(streams: &mut [TcpStream], end: Instant) -> usize {
     let mut alive = 0;
     for group in streams.chunks_mut(MAX_CONCURRENT_CHECKS) {
@@ -150,7 +150,8 @@ fn prove(streams: &mut [TcpStream], end: Instant) -> usize {
     alive
 }
 
-/// Whether the byte comes back before `end`. Past `end` only what is already there counts.
+/// Returns true if the byte comes back before `end`. After `end` only data that is already there
+/// counts.
 fn answers(stream: &mut TcpStream, end: Instant) -> bool {
     let left = end.saturating_duration_since(Instant::now());
     let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);

@@ -1,13 +1,13 @@
 //! Workload generator of the lab.
 //!
-//! One process is one role: a server in the lab's internet, or one kind of load from a client. The
+//! A process has one role: a server in the lab's internet, or one kind of load from a client. The
 //! lab starts it inside a network namespace, reads one JSON object per line from its standard
-//! output, and tells a role that waits to go on by SIGTERM; every role is also bounded by a count or
-//! a time of its own, so that nothing outlives an experiment that died. Bulk transfers are iperf3's.
+//! output, and tells a waiting role by SIGTERM to go on. Every role also has a limit of its own, a
+//! count or a time, so that nothing outlives a failed experiment. Bulk transfers are iperf3's.
 //!
-//! The generator must never be what is measured: connections are opened by plain blocking calls
-//! (across veth pairs a connect is answered before the system call would sleep), datagrams go out in
-//! `sendmmsg` batches, and the counting side wakes up per batch and not per packet.
+//! The generator must never be the bottleneck: connections are opened by plain blocking calls
+//! (across veth pairs a connect is answered before the system call would sleep), datagrams are sent
+//! in `sendmmsg` batches, and the counting side wakes up per batch and not per packet.
 
 mod batch;
 mod connect;
@@ -46,13 +46,13 @@ enum Role {
     Serve(serve::ServeArgs),
     /// Open and close connections: rate, or latency when paced
     Connect(connect::ConnectArgs),
-    /// Open many connections, keep them, then prove each alive by an echo
+    /// Open many connections, keep them, then check each with an echo
     Hold(hold::HoldArgs),
-    /// Send small datagrams as fast as they go and ask the sink how many arrived
+    /// Send small datagrams as fast as possible and ask the sink how many arrived
     UdpRate(udp_rate::UdpRateArgs),
     /// Send TCP SYNs from spoofed source addresses
     SynFlood(syn_flood::SynFloodArgs),
-    /// Send numbered datagrams at a fixed rate and count the echoes that never came
+    /// Send numbered datagrams at a fixed rate and count the missing echoes
     PingTrain(ping_train::PingTrainArgs),
 }
 

@@ -1,4 +1,4 @@
-//! Percentiles of durations, exact: a run has at most a few hundred thousand samples.
+//! Exact percentiles of durations: a run has at most a few hundred thousand samples.
 
 use serde::Serialize;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Summary of a set of durations, in microseconds.
 #[derive(Debug, Default, Clone, PartialEq, Serialize)]
 pub(crate) struct Percentiles {
-    /// Number of samples; with zero of them all other fields are zero and mean nothing.
+    /// Number of samples; if zero, all other fields are zero and mean nothing.
     pub samples: usize,
     pub p50: f64,
     pub p90: f64,

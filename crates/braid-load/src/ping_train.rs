@@ -1,5 +1,5 @@
-//! A numbered train of datagrams at a fixed rate, echoed by the server: what was lost on the way,
-//! and how long the longest silence was.
+//! A train of numbered datagrams at a fixed rate, echoed by the server: losses, and the longest
+//! silence.
 
 use crate::error::Error;
 use crate::socket::datagram_to;
@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long after the last departure an echo may still arrive.
+/// How long after the last departure echoes are still accepted.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
@@ -23,7 +23,7 @@ pub(crate) struct PingTrainArgs {
     /// Datagrams per second over all flows
     #[arg(long, default_value_t = 1000.0, value_name = "PER_SECOND")]
     rate: f64,
-    /// How long to send, in seconds
+    /// Duration of sending, in seconds
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
     seconds: f64,
     /// Flows (source ports) used in turn
@@ -31,7 +31,7 @@ pub(crate) struct PingTrainArgs {
     flows: usize,
 }
 
-/// What came of it.
+/// Result of the train.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct PingTrainReport {
     sent: usize,
@@ -40,13 +40,13 @@ pub(crate) struct PingTrainReport {
     lost: usize,
     /// Longest time without any echo between the first and the last one, milliseconds.
     longest_gap_ms: f64,
-    /// Departure of the first lost datagram after the train's begin, seconds.
+    /// Departure of the first lost datagram, seconds since the start of the train.
     first_lost_at: Option<f64>,
-    /// The same of the last lost one.
+    /// Departure of the last lost one.
     last_lost_at: Option<f64>,
 }
 
-/// Sends the train; a datagram that the kernel refuses to send is a lost one.
+/// Sends the train; a datagram that the kernel refuses counts as lost.
 pub(crate) fn run(args: &PingTrainArgs) -> Result<PingTrainReport, Error> {
     let target = args.targets.datagram();
     let sockets: Vec<UdpSocket> = (0..args.flows.max(1))
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &PingTrainArgs) -> Result<PingTrainReport, Error> {
     Ok(summary(sent, args.rate, &arrivals?))
 }
 
-/// Departures by the clock and not by the previous one, so that a stall is followed by a burst and
+/// Departures follow the clock and not the previous departure, so that a burst follows a stall and
 /// the train keeps its length.
 fn send(sockets: &[UdpSocket], run: u32, args: &PingTrainArgs, begin: Instant) -> usize {
     let count = (args.rate * args.seconds) as usize;
@@ -76,17 +76,17 @@ fn send(sockets: &[UdpSocket], run: u32, args: &PingTrainArgs, begin: Instant) -
             run,
             number: number as u64,
         };
-        // A refusal shows as a missing echo, with its place in the train.
+        // A refused datagram shows as a missing echo, at its position in the train.
         let _ = sockets[number % sockets.len()].send(&datagram.bytes());
     }
     count
 }
 
-/// An echo that came back.
+/// A returned echo.
 #[derive(Debug, Clone, Copy)]
 struct Arrival {
     number: usize,
-    /// Since the train's begin.
+    /// Since the start of the train.
     at: Duration,
 }
 
@@ -129,7 +129,7 @@ fn receive(
     Ok(arrivals)
 }
 
-/// Counts what is missing among `sent` numbers that left at `rate` per second.
+/// Counts the missing ones among `sent` numbers that left at `rate` per second.
 fn summary(sent: usize, rate: f64, arrivals: &[Arrival]) -> PingTrainReport {
     let mut seen = vec![false; sent];
     for arrival in arrivals {

@@ -1,4 +1,4 @@
-//! Sockets as the loads need them: bounded waits, abortive close, buffers that do not overflow.
+//! Sockets for the loads: bounded waits, abortive close, large buffers.
 
 use crate::error::Error;
 use clap::ValueEnum;
@@ -11,15 +11,15 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Longest wait for one connection or one answer. A lost SYN is repeated after 1 s and 3 s; what has
-/// not come after that has failed.
+/// Longest wait for one connection or one reply. A lost SYN is repeated after 1 s and 3 s; after
+/// that the connection has failed.
 pub(crate) const SOCKET_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Receive buffer asked for on datagram sockets, in bytes: a tenth of a second at a million small
-/// packets per second.
+/// Receive buffer of datagram sockets, in bytes: a tenth of a second at a million small packets per
+/// second.
 const DATAGRAM_BUFFER: usize = 64 << 20;
 
-/// How a connection ends.
+/// How a connection is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Close {
     /// Four-way FIN exchange; the client's side stays in TIME_WAIT
@@ -49,7 +49,7 @@ pub(crate) fn open(target: SocketAddr, close: Close) -> std::io::Result<TcpStrea
     Ok(TcpStream::from(fd))
 }
 
-/// A UDP socket that only talks to `target`, from a port of the kernel's choice.
+/// Returns a UDP socket connected to `target`, from a port of the kernel's choice.
 pub(crate) fn datagram_to(target: SocketAddr) -> Result<UdpSocket, Error> {
     let any: SocketAddr = if target.is_ipv4() {
         (std::net::Ipv4Addr::UNSPECIFIED, 0).into()
@@ -61,14 +61,15 @@ pub(crate) fn datagram_to(target: SocketAddr) -> Result<UdpSocket, Error> {
         .map_err(|e| Error::new(format!("open a datagram socket to {target}"), e))
 }
 
-/// Makes the receive buffer as large as [`DATAGRAM_BUFFER`], past the system's limit (needs
+/// Enlarges the receive buffer to [`DATAGRAM_BUFFER`], beyond the system's limit (needs
 /// `CAP_NET_ADMIN`).
 pub(crate) fn enlarge_receive_buffer(socket: &impl AsFd) -> Result<(), Error> {
     setsockopt(socket, sockopt::RcvBufForce, &DATAGRAM_BUFFER)
         .map_err(|e| Error::new("enlarge the receive buffer", e.into()))
 }
 
-/// Datagrams that found `socket`'s receive buffer full since it was opened (wraps after 2³²).
+/// Returns how many datagrams `socket` has dropped at a full receive buffer since it was opened
+/// (wraps after 2³²).
 pub(crate) fn dropped_datagrams(socket: &impl AsRawFd) -> Result<u32, Error> {
     // linux/sock_diag.h: SO_MEMINFO fills an array of nine words, the last of which counts drops.
     const SO_MEMINFO: libc::c_int = 55;
@@ -91,7 +92,7 @@ pub(crate) fn dropped_datagrams(socket: &impl AsRawFd) -> Result<u32, Error> {
     }
 }
 
-/// A raw IPv4 socket whose writer supplies the IP header (needs `CAP_NET_RAW`).
+/// Returns a raw IPv4 socket whose writer supplies the IP header (needs `CAP_NET_RAW`).
 pub(crate) fn raw_to(target: SocketAddr) -> Result<OwnedFd, Error> {
     // nix has no name for IPPROTO_RAW on AF_INET that takes the header from the caller.
     // SAFETY: plain system call without pointers; the result is checked before it is owned.
@@ -112,8 +113,8 @@ pub(crate) fn raw_to(target: SocketAddr) -> Result<OwnedFd, Error> {
     Ok(fd)
 }
 
-/// Allows this process `files` open files (needs `CAP_SYS_RESOURCE` beyond the hard limit, which even
-/// root lacks in some containers: then a crowd of processes must share the work).
+/// Allows this process `files` open files. Beyond the hard limit this needs `CAP_SYS_RESOURCE`,
+/// which even root lacks in some containers; several processes must then share the work.
 pub(crate) fn allow_files(files: u64) -> Result<(), Error> {
     let explain = |e: nix::Error| Error::new(format!("allow {files} open files"), e.into());
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(explain)?;

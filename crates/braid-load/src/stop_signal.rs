@@ -1,7 +1,7 @@
-//! How the lab tells a role that waits to go on: by SIGTERM.
+//! The stop signal: with SIGTERM the lab tells a waiting role to go on.
 //!
-//! The signal must be blocked before any thread starts, else it ends the process; that is what
-//! [`StopSignal::prepare`] is for.
+//! The signal must be blocked before any thread starts, else it ends the process;
+//! [`StopSignal::prepare`] does that.
 
 use crate::error::Error;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(crate) struct StopSignal(SignalFd);
 
 impl StopSignal {
-    /// Takes SIGTERM and SIGINT over, for this thread and those it starts.
+    /// Blocks SIGTERM and SIGINT in this thread and those it starts, to receive them here.
     pub(crate) fn prepare() -> Result<StopSignal, Error> {
         let explain = |e: nix::Error| Error::new("take over SIGTERM", e.into());
         let signals: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
@@ -22,7 +22,7 @@ impl StopSignal {
         SignalFd::new(&signals).map(StopSignal).map_err(explain)
     }
 
-    /// Waits for the signal, `longest` at most. Whichever comes first, the caller goes on.
+    /// Waits for the signal, at most for `longest`. The caller goes on in either case.
     pub(crate) fn wait(&self, longest: Duration) -> Result<(), Error> {
         let timeout = PollTimeout::try_from(longest).unwrap_or(PollTimeout::MAX);
         poll(

@@ -1,5 +1,5 @@
-//! TCP SYNs from spoofed sources, as fast as they go: what an infected machine inside a network
-//! does to the flow table of its gateway.
+//! TCP SYNs from spoofed sources, as fast as possible: the load of an infected machine on its
+//! gateway's flow table.
 
 use crate::batch::Batch;
 use crate::error::Error;
@@ -21,14 +21,14 @@ const BATCH: usize = 256;
 
 #[derive(Debug, Args)]
 pub(crate) struct SynFloodArgs {
-    /// Address the SYNs go to
+    /// Destination address of the SYNs
     #[arg(long, value_name = "ADDRESS")]
     to: Ipv4Addr,
-    /// Ports they go to, in turn
+    /// Destination ports, in turn
     #[arg(long, default_value = "80", value_parser = parse_ports, value_name = "PORTS")]
     ports: RangeInclusive<u16>,
-    /// Network the sources are picked from
-    #[arg(long, value_parser = parse_network, value_name = "ADDRESS/LENGTH")]
+    /// Network from which the sources are drawn
+    #[arg(long, value_parser = parse_network, value_name = "ADDRESS/SYN_BYTES")]
     from: Network,
     /// SYNs to send
     #[arg(long, default_value_t = 1_000_000)]
@@ -36,7 +36,7 @@ pub(crate) struct SynFloodArgs {
     /// Threads that send
     #[arg(long, default_value_t = 2)]
     threads: u64,
-    /// Longest time, in seconds
+    /// Longest run time, in seconds
     #[arg(long, default_value_t = 30.0, value_name = "SECONDS")]
     seconds: f64,
     /// Seed of the sources
@@ -44,7 +44,7 @@ pub(crate) struct SynFloodArgs {
     seed: u64,
 }
 
-/// What left.
+/// Result of the flood.
 #[derive(Debug, Serialize)]
 pub(crate) struct SynFloodReport {
     sent: u64,
@@ -57,7 +57,7 @@ pub(crate) struct SynFloodReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Network {
     address: u32,
-    /// Set bits are the host's.
+    /// Bits of the host part.
     host_mask: u32,
 }
 
@@ -67,7 +67,7 @@ impl Network {
     }
 }
 
-/// Reads "10.64.0.0/16".
+/// Parses "10.64.0.0/16".
 fn parse_network(text: &str) -> Result<Network, String> {
     let wrong = || format!("\"{text}\" is not a network, such as \"10.64.0.0/16\"");
     let (address, length) = text.split_once('/').ok_or_else(wrong)?;
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &SynFloodArgs) -> Result<SynFloodReport, Error> {
     })
 }
 
-/// One thread's share; how many the kernel took.
+/// Sends one thread's share; returns how many packets the kernel accepted.
 fn send(args: &SynFloodArgs, count: u64, seed: u64, end: Instant) -> Result<u64, Error> {
     let socket = raw_to(SocketAddr::new(args.to.into(), 0))?;
     let mut rng = SmallRng::seed_from_u64(seed);
@@ -129,7 +129,7 @@ fn send(args: &SynFloodArgs, count: u64, seed: u64, end: Instant) -> Result<u64,
         }
         match batch.send(&socket, wanted) {
             Ok(taken) => sent += taken as u64,
-            // The queue of the device is full: that is as fast as it goes.
+            // The device's queue is full: this is the highest rate.
             Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => {}
             Err(e) => return Err(Error::new("send SYNs", e)),
         }
@@ -137,7 +137,7 @@ fn send(args: &SynFloodArgs, count: u64, seed: u64, end: Instant) -> Result<u64,
     Ok(sent)
 }
 
-/// A SYN; the kernel fills in the IP header's checksum and identification.
+/// Builds a SYN; the kernel fills in the IP header's checksum and identification.
 fn syn(
     from: Ipv4Addr,
     to: Ipv4Addr,
@@ -154,7 +154,7 @@ fn syn(
     ip[9] = libc::IPPROTO_TCP as u8;
     ip[12..16].copy_from_slice(&from.octets());
     ip[16..20].copy_from_slice(&to.octets());
-    // RFC 9293 §3.1; port 0 is nobody's.
+    // RFC 9293 §3.1; port 0 is reserved.
     tcp[0..2].copy_from_slice(&from_port.max(1).to_be_bytes());
     tcp[2..4].copy_from_slice(&to_port.to_be_bytes());
     tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
@@ -192,7 +192,8 @@ mod tests {
         #[test]
         fn the_checksum_is_right(from: u32, to: u32, from_port: u16, to_port: u16, sequence: u32) {
             let packet = syn(from.into(), to.into(), from_port, to_port, sequence);
-            // A receiver sums the pseudo header and the segment, checksum included, and wants zero.
+            // A receiver sums the pseudo header and the segment, checksum included, and expects
+            // zero.
             let pseudo = [0, 6, 0, 20];
             prop_assert_eq!(checksum(packet[12..20].iter().chain(&pseudo).chain(&packet[20..])), 0);
         }

@@ -1,7 +1,7 @@
-//! Where a load goes: every address on every port, in turn.
+//! Destinations of a load: every address on every port, in turn.
 //!
-//! Several destinations are what keeps a client from running out of ports: a source port is used
-//! again for another destination while the old connection still waits in TIME_WAIT.
+//! Several destinations keep a client from running out of ports: a source port can be reused for
+//! another destination while the old connection is still in TIME_WAIT.
 
 use clap::Args;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +19,7 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    /// All destinations; neighbours in the list differ in address first.
+    /// Returns all destinations; neighbours in the list differ in address first.
     pub(crate) fn all(&self) -> Vec<SocketAddr> {
         let on_port = |port| {
             self.addresses
@@ -29,13 +29,13 @@ impl Targets {
         self.ports.clone().flat_map(on_port).collect()
     }
 
-    /// The first address on the first port, where the server answers datagrams.
+    /// Returns the first address on the first port, where the server serves datagrams.
     pub(crate) fn datagram(&self) -> SocketAddr {
         SocketAddr::new(self.addresses[0], *self.ports.start())
     }
 }
 
-/// Reads "7000" or "7000-7015".
+/// Parses "7000" or "7000-7015".
 pub(crate) fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let port = |t: &str| t.parse::<u16>().map_err(|e| format!("port \"{t}\": {e}"));

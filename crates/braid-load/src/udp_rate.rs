@@ -1,4 +1,4 @@
-//! Small datagrams as fast as they go, counted where they arrive.
+//! Small datagrams as fast as possible, counted where they arrive.
 
 use crate::batch::Batch;
 use crate::error::Error;
@@ -10,23 +10,23 @@ use serde::Serialize;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-/// Datagrams per system call, and of one flow in a row.
+/// Datagrams per system call, all of one flow.
 const BATCH: usize = 32;
 
-/// Wait for an answer before the question is repeated.
+/// Wait for a reply before the query is repeated.
 const QUERY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// IPv4 and UDP headers.
 const HEADERS: u16 = 20 + 8;
 
-/// The shortest packet that is one of ours.
+/// Shortest packet of the generator.
 const MIN_PACKET_BYTES: u16 = HEADERS + LENGTH as u16;
 
 #[derive(Debug, Args)]
 pub(crate) struct UdpRateArgs {
     #[command(flatten)]
     targets: Targets,
-    /// Flows (source ports), shared out over the threads
+    /// Flows (source ports), divided among the threads
     #[arg(long, default_value_t = 64)]
     flows: usize,
     /// Threads that send
@@ -36,30 +36,30 @@ pub(crate) struct UdpRateArgs {
     #[arg(long, default_value_t = MIN_PACKET_BYTES, value_name = "BYTES",
           value_parser = clap::value_parser!(u16).range(i64::from(MIN_PACKET_BYTES)..=1500))]
     packet: u16,
-    /// How long to send, in seconds
+    /// Duration of sending, in seconds
     #[arg(long, default_value_t = 2.0, value_name = "SECONDS")]
     seconds: f64,
 }
 
-/// What came of it.
+/// Result of the load.
 #[derive(Debug, Serialize)]
 pub(crate) struct UdpRateReport {
     sent: u64,
     delivered: u64,
-    /// Time of sending.
+    /// Duration of sending.
     seconds: f64,
     /// Delivered per second of sending.
     rate: f64,
 }
 
-/// Opens the flows, sends, asks the sink.
+/// Opens the flows, sends, and queries the sink.
 pub(crate) fn run(args: &UdpRateArgs) -> Result<UdpRateReport, Error> {
     let target = args.targets.datagram();
     let run = std::process::id();
     let flows: Vec<UdpSocket> = (0..args.flows.max(1))
         .map(|_| datagram_to(target))
         .collect::<Result<_, _>>()?;
-    // An answered flow is an established one for every gateway on the way, as it is in real life.
+    // An answered flow is established for every gateway on the path, as in real use.
     for flow in &flows {
         ask(
             flow,
@@ -94,8 +94,8 @@ pub(crate) fn run(args: &UdpRateArgs) -> Result<UdpRateReport, Error> {
     })
 }
 
-/// Sends batch after batch of datagrams of `payload` bytes, flow after flow, until `end`. What they
-/// have beyond [`LENGTH`] is zeros, and cut off where they arrive.
+/// Sends batches of datagrams of `payload` bytes, flow after flow, until `end`. Bytes beyond
+/// [`LENGTH`] are zeros, which the receiver cuts off.
 fn send(flows: &[UdpSocket], payload: usize, run: u32, end: Instant) -> Result<u64, Error> {
     let mut batch = Batch::connected(BATCH, payload);
     let bytes = Datagram {
@@ -121,8 +121,8 @@ fn send(flows: &[UdpSocket], payload: usize, run: u32, end: Instant) -> Result<u
     Ok(sent)
 }
 
-/// The sink's count of `run`, once two answers in a row agree: until then datagrams may still be on
-/// their way.
+/// Returns the sink's count of `run`, once two replies in a row agree: until then datagrams may
+/// still be in flight.
 fn settled_count(flow: &UdpSocket, run: u32) -> Result<u64, Error> {
     let mut last = None;
     let end = Instant::now() + SOCKET_TIMEOUT;
@@ -143,7 +143,7 @@ fn settled_count(flow: &UdpSocket, run: u32) -> Result<u64, Error> {
     unreachable!("the loop over all numbers returns")
 }
 
-/// Sends a question until it is answered; the number in the answer.
+/// Repeats a query until it is answered; returns the number in the reply.
 fn ask(flow: &UdpSocket, question: Datagram) -> Result<u64, Error> {
     let end = Instant::now() + SOCKET_TIMEOUT;
     let explain = |e| Error::new("ask the sink", e);

@@ -1,7 +1,7 @@
 //! The datagrams between the generator's two ends.
 //!
-//! 18 bytes of payload make the smallest Ethernet frame there is (64 bytes with its checksum), which
-//! is what "small packet" means in every figure of this crate.
+//! 18 bytes of payload make the smallest Ethernet frame (64 bytes with its checksum), which "small
+//! packet" means in every figure of this crate.
 //!
 //! ```text
 //! 0      2      3      4            8                        16   18
@@ -11,17 +11,17 @@
 /// Length of every datagram, in bytes.
 pub(crate) const LENGTH: usize = 18;
 
-/// First two bytes, so that a stray datagram is not taken for one of ours.
+/// First two bytes, which tell the generator's datagrams from stray ones.
 const MAGIC: u16 = 0xb41d;
 
-/// What the server does with a datagram.
+/// Action of the server on a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Send it back as it is; `number` is the sender's own.
+    /// Send it back unchanged; `number` is the sender's own.
     Echo,
-    /// Count it under its run and stay silent.
+    /// Count it under its run, without a reply.
     Count,
-    /// Answer with the same kind, `number` replaced by how many datagrams of this run were counted.
+    /// Reply with the same kind, and in `number` the datagrams counted of this run.
     Query,
 }
 
@@ -49,7 +49,7 @@ impl Datagram {
         bytes
     }
 
-    /// `None` when `bytes` is not one of our datagrams.
+    /// Returns `None` if `bytes` is not one of the generator's datagrams.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Datagram> {
         let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
         if bytes[0..2] != MAGIC.to_be_bytes() {

@@ -1,1 +1,1 @@
-"""The clients: what a person's machine asks of the internet. Each is a program that prints one line of JSON."""
+"""Clients for the lab's traffic. Each is a program that prints JSON or lines for its caller."""

@@ -1,7 +1,7 @@
-"""Parallel downloads without end, counted over a fixed time.
+"""Endless parallel downloads, counted over a fixed time.
 
-Run as `python -m braid_lab.clients.bulk CONNECTIONS WARMUP_S SECONDS ADDRESS…`. The warm-up, in which windows
-open and queues fill, is not counted.
+Run as `python -m braid_lab.clients.bulk CONNECTIONS WARMUP_S SECONDS ADDRESS…`. The warm-up, in which windows open
+and queues fill, is not counted.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import time
 
 from braid_lab.clients.http1 import Connection
 
-#: How finely the course of the transfer is recorded.
+#: Interval of the goodput samples.
 SAMPLE_SECONDS = 0.25
 
 
 class Meter:
-    """Counts what all connections receive."""
+    """Counts the bytes of all connections."""
 
     def __init__(self) -> None:
-        """Start at nothing."""
+        """Start at zero."""
         self.bytes = 0
 
     def add(self, count: int) -> None:
@@ -32,7 +32,7 @@ class Meter:
 
 
 async def load(connections: int, warmup: float, seconds: float, addresses: list[str]) -> dict[str, object]:
-    """Download and return the goodput in Mbit/s with its course."""
+    """Download and return the goodput in Mbit/s, in total and over time."""
     meter = Meter()
 
     async def one(address: str) -> None:
@@ -62,7 +62,7 @@ async def load(connections: int, warmup: float, seconds: float, addresses: list[
 
 
 def main() -> None:
-    """Download and print what came."""
+    """Download and print the result."""
     connections, warmup, seconds, *addresses = sys.argv[1:]
     json.dump(asyncio.run(load(int(connections), float(warmup), float(seconds), addresses)), sys.stdout)
 

@@ -1,8 +1,8 @@
-"""Flows of all kinds for as long as one likes: many that last, and short ones without end.
+"""Flows of all kinds for any length of time: long ones, and an endless series of short ones.
 
-Run as `python -m braid_lab.clients.churn TCP UDP QUIC PER_SECOND ADDRESS…`: keeps TCP connections, UDP sockets and UDP
-sockets to QUIC's port in use, each asking twice a second, and opens PER_SECOND short connections. Prints one line of
-JSON per event, `Event`'s fields, and totals when it is told to end by SIGTERM. What is lost is opened again.
+Run as `python -m braid_lab.clients.churn TCP UDP QUIC PER_SECOND ADDRESS…`. It keeps TCP connections, UDP sockets and
+UDP sockets to QUIC's port in use, each with two requests per second, and opens PER_SECOND short connections. Prints
+one line of JSON per event, with `Event`'s fields, and totals on SIGTERM. Lost flows are opened again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Literal
 from braid_lab.servers.catalog import ECHO_PORT, QUIC_PORT
 
 REQUEST_INTERVAL_SECONDS = 0.5
-#: A flow is lost when it hears nothing for this long: more than a dying uplink takes to be left, with time to spare
-#: for TCP's own repetitions.
+#: A flow is lost when nothing has arrived for this long: longer than Braid takes to leave a dying uplink, with time
+#: to spare for TCP's retransmissions.
 FLOW_TIMEOUT_SECONDS = 6.0
 SHORT_FLOW_TIMEOUT_SECONDS = 5.0
-#: Pause before what was lost is opened again.
+#: Pause before a lost flow is opened again.
 RECONNECT_SECONDS = 0.2
 
 Kind = Literal["tcp", "udp", "quic", "short"]
@@ -35,7 +35,7 @@ Kind = Literal["tcp", "udp", "quic", "short"]
 
 @dataclass(frozen=True)
 class Event:
-    """A flow was lost; times are of the monotonic clock, in seconds."""
+    """Loss of a flow; times are seconds of the monotonic clock."""
 
     kind: Kind
     opened: float
@@ -76,7 +76,7 @@ async def keep_tcp(address: str) -> None:
             async with asyncio.timeout(FLOW_TIMEOUT_SECONDS):
                 reader, writer, outer = await connect(address)
         except (OSError, TimeoutError):
-            # Opening is what the short ones are counted for.
+            # Failures to open are measured by the short connections.
             totals["tcp_refused"] += 1
             await asyncio.sleep(RECONNECT_SECONDS)
             continue
@@ -96,7 +96,7 @@ async def keep_tcp(address: str) -> None:
 
 
 async def keep_udp(kind: Literal["udp", "quic"], address: str) -> None:
-    """Keep one socket in use: it asks whether it is answered or not, as games and QUIC do."""
+    """Keep one socket in use: like games and QUIC, it sends requests whether or not replies come."""
     loop = asyncio.get_running_loop()
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     port = QUIC_PORT if kind == "quic" else ECHO_PORT
@@ -111,7 +111,7 @@ async def keep_udp(kind: Literal["udp", "quic"], address: str) -> None:
                 if time.monotonic() - heard > FLOW_TIMEOUT_SECONDS:
                     _lost(kind, opened, outer, "silence")
                     break
-                # Errors that routers report about earlier datagrams end nothing.
+                # ICMP errors about earlier datagrams end nothing.
                 with contextlib.suppress(OSError):
                     await loop.sock_sendall(asker, str(number).encode())
                 with contextlib.suppress(OSError, TimeoutError):
@@ -124,7 +124,7 @@ async def keep_udp(kind: Literal["udp", "quic"], address: str) -> None:
 
 
 async def open_short(address: str) -> None:
-    """Open one connection, ask once, close it."""
+    """Open one connection, send one request, close it."""
     began = time.monotonic()
     totals["short_opened"] += 1
     try:
@@ -136,7 +136,7 @@ async def open_short(address: str) -> None:
 
 
 async def churn(tcp: int, udp: int, quic: int, per_second: float, addresses: list[str]) -> None:
-    """Go on until SIGTERM."""
+    """Run until SIGTERM."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     turn = itertools.cycle(addresses)
@@ -158,7 +158,7 @@ async def churn(tcp: int, udp: int, quic: int, per_second: float, addresses: lis
 
 
 def main() -> None:
-    """Read the words and run."""
+    """Parse the arguments and run."""
     tcp, udp, quic, per_second, *addresses = sys.argv[1:]
     asyncio.run(churn(int(tcp), int(udp), int(quic), float(per_second), addresses))
 

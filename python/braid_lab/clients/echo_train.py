@@ -1,8 +1,8 @@
-"""Small datagrams at a steady beat to echo servers: which came back, and when, on CLOCK_MONOTONIC.
+"""Echo train: small datagrams at a fixed interval to echo servers, with the arrival time of each reply.
 
-Run as `python -m braid_lab.clients.echo_train SPACING_MS BYTES ADDRESS…`; all servers are asked at every beat, until SIGTERM.
-Prints `ready` at the first answer of each of them, and at the end a list for each: [sent s, answered s, address that
-the server saw], the last two null if no answer came.
+Run as `python -m braid_lab.clients.echo_train SPACING_MS BYTES ADDRESS…`; it sends to all servers at every interval,
+until SIGTERM. Prints `ready` once each of them has replied, and at the end a list for each: [sent s, answered s,
+address that the server saw], the last two null without a reply. Times are CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from braid_lab.servers.catalog import ECHO_PORT
 
 SEQUENCE = struct.Struct("!I")
 
-#: How long answers are waited for after the last beat.
+#: Wait for replies after the last probe.
 DRAIN_SECONDS = 1.0
 
-#: Room for an answer: the beat, and whom the server saw.
+#: Largest reply: the probe, and the address that the server saw.
 MAX_REPLY_BYTES = 2048
 
 
 class EchoTrain:
-    """One server's beats."""
+    """The probes to one server."""
 
     def __init__(self, address: str, size: int) -> None:
-        """Nothing is sent yet."""
+        """Send nothing yet."""
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
         self.socket.connect((address, ECHO_PORT))
@@ -40,26 +40,26 @@ class EchoTrain:
         self.answered: dict[int, tuple[float, str]] = {}
 
     def send(self) -> None:
-        """Ask once. A network that is being repaired may refuse for a moment: that beat is lost."""
+        """Send a probe. A network under repair may refuse for a moment: that probe is lost."""
         number = len(self.sent)
         self.sent.append(time.monotonic())
         with contextlib.suppress(OSError):
             self.socket.send(SEQUENCE.pack(number) + self._filler)
 
     def receive(self) -> None:
-        """Take an answer; of a copy the first one counts."""
+        """Receive a reply; of duplicates the first one counts."""
         with contextlib.suppress(OSError):
             answer = self.socket.recv(MAX_REPLY_BYTES)
             seen = answer.rsplit(b" ", 2)[1].decode()
             self.answered.setdefault(SEQUENCE.unpack_from(answer)[0], (time.monotonic(), seen))
 
     def results(self) -> list[tuple[float, float | None, str | None]]:
-        """Return what became of every beat."""
+        """Return the outcome of every probe."""
         return [(sent, *self.answered.get(number, (None, None))) for number, sent in enumerate(self.sent)]
 
 
 def main() -> None:
-    """Beat and print."""
+    """Send probes and print the results."""
     spacing, size, addresses = float(sys.argv[1]) / 1000, int(sys.argv[2]), sys.argv[3:]
     over = False
 

@@ -1,8 +1,8 @@
-"""Asks servers who we are, and fetches from them, over one new connection each.
+"""Asks servers for the address they see, and fetches from them, over one new connection each.
 
-Run as `python -m braid_lab.clients.fetch [--bytes N] [--limit SECONDS] [--spacing SECONDS] ADDRESS…`; prints a line of
-JSON, a `Fetched` for every address, in their order. Connections are begun in that order, with `--spacing` so far
-apart. `--limit` ends a slow fetch early; its rate is then that of what came.
+Run as `python -m braid_lab.clients.fetch [--bytes N] [--limit SECONDS] [--spacing SECONDS] ADDRESS…`; prints a line
+of JSON, a `Fetched` for every address, in their order. Connections start in that order, `--spacing` apart. `--limit`
+ends a slow fetch early; its rate is then that of the bytes so far.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from dataclasses import asdict, dataclass
 
 from braid_lab.clients.http1 import Connection
 
-#: Until the server has said who we are: a SYN that is lost three times has been repeated after 7 s.
+#: Limit until the server's first reply: a SYN lost three times has been repeated after 7 s.
 FETCH_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """What one connection was like. Times are of CLOCK_MONOTONIC, which all namespaces share."""
+    """Result of one connection. Times are CLOCK_MONOTONIC, which all namespaces share."""
 
     address: str
-    #: The address by which the server saw us; None if it never came to that.
+    #: The address that the server saw; None if the connection failed before.
     via: str | None
-    #: From the first SYN until the connection was open.
+    #: Time from the first SYN until the connection was open.
     connect_s: float
-    #: The fetch itself, from the request on.
+    #: Start of the fetch itself, with the request.
     began: float
     ended: float
     bytes: int
@@ -43,7 +43,7 @@ class Fetched:
 
 
 async def fetch(address: str, size: int, limit: float, after: float) -> Fetched:
-    """Connect `after` so many seconds, ask who we are, and fetch `size` bytes unless that is zero."""
+    """Connect after `after` seconds, ask for the address that the server sees, and fetch `size` bytes unless zero."""
     await asyncio.sleep(after)
     start = opened = began = time.monotonic()
     via, received = None, 0
@@ -76,7 +76,7 @@ async def fetch_all(addresses: list[str], size: int, limit: float, spacing: floa
 
 
 def main() -> None:
-    """Read the words, fetch and print."""
+    """Parse the arguments, fetch and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bytes", type=int, default=0)
     parser.add_argument("--limit", type=float, default=60.0)

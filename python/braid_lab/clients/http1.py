@@ -1,4 +1,4 @@
-"""The client's half of HTTP/1.1: one connection, GET requests one after the other."""
+"""HTTP/1.1 client: one connection, GET requests one after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Connection:
         return Connection(*await asyncio.open_connection(address, port, limit=4 * READ_BYTES))
 
     async def get(self, path: str, *, count: Callable[[int], None] | None = None) -> bytes:
-        """Fetch `path` and return its body, or, with `count`, hand out only the sizes as they arrive."""
+        """Fetch `path` and return its body; with `count`, only report the sizes of chunks as they arrive."""
         self._writer.write(f"GET {path} HTTP/1.1\r\nHost: lab\r\n\r\n".encode())
         head = await self._reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200 "):

@@ -1,7 +1,7 @@
 """An HTTP/3 download: one QUIC connection, one request after the other.
 
-Run as `python -m braid_lab.clients.http3 ADDRESS PATH…`; prints the seconds taken and each answer's size, and the
-text of those that are short.
+Run as `python -m braid_lab.clients.http3 ADDRESS PATH…`; prints the seconds taken, each response's size, and the text
+of short ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aioquic.quic.events import ConnectionTerminated, QuicEvent
 
 from braid_lab.servers.catalog import QUIC_PORT
 
-#: Answers up to this size are shown as text.
+#: Responses up to this size are printed as text.
 SHORT_BYTES = 100
 
 
@@ -40,7 +40,7 @@ class Client(QuicConnectionProtocol):
         self._ends: dict[int, asyncio.Future[bytes]] = {}
 
     def quic_event_received(self, event: QuicEvent) -> None:
-        """Collect the answers."""
+        """Collect the responses."""
         if isinstance(event, ConnectionTerminated):
             for end in self._ends.values():
                 if not end.done():
@@ -58,7 +58,7 @@ class Client(QuicConnectionProtocol):
             self._bodies[stream] += data
 
     async def get(self, path: str, *, count: Callable[[int], None] | None = None) -> bytes:
-        """Fetch `path` and return its body, or, with `count`, hand out only the sizes as they arrive."""
+        """Fetch `path` and return its body; with `count`, only report the sizes of chunks as they arrive."""
         stream = self._quic.get_next_available_stream_id()
         self._bodies[stream] = bytearray()
         if count is not None:
@@ -73,7 +73,7 @@ class Client(QuicConnectionProtocol):
 @contextlib.asynccontextmanager
 async def connected(address: str) -> AsyncIterator[Client]:
     """Open a connection to a server."""
-    # The lab's servers sign their own certificates, made a moment ago.
+    # The lab's servers have new self-signed certificates.
     configuration = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, verify_mode=ssl.CERT_NONE)
     async with connect(address, QUIC_PORT, configuration=configuration, create_protocol=Client) as made:
         yield cast(Client, made)

@@ -1,7 +1,7 @@
 """One long download over HTTP/3, watched for pauses.
 
-Run as `python -m braid_lab.clients.http3_download ADDRESS BYTES`. Prints `from ADDRESS` as the server sees us, `flowing`
-once the first tenth is here, and at the end one line of JSON, as in `Downloaded`.
+Run as `python -m braid_lab.clients.http3_download ADDRESS BYTES`. Prints `from ADDRESS` with the address that the
+server sees, `flowing` after the first tenth, and at the end one line of JSON, as in `Downloaded`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from braid_lab.clients.http3 import connected
 
 @dataclass(frozen=True)
 class Downloaded:
-    """What a download was like: `pause` in seconds, `began` on the clock that all namespaces share."""
+    """Result of a download: `pause` in seconds, `began` in CLOCK_MONOTONIC, which all namespaces share."""
 
     bytes: int
     pause: float
     began: float
-    #: The address by which the server saw us at the end, if it came to that.
+    #: The address that the server saw at the end; None if the download failed before.
     via: str | None
     error: str | None
 
 
 def longest_pause(arrivals: list[float]) -> tuple[float, float]:
-    """Return the longest time between two neighbours, and the earlier one's time."""
+    """Return the longest time between two neighbours, and the time of the earlier one."""
     pauses = ((later - earlier, earlier) for earlier, later in itertools.pairwise(arrivals))
     return max(pauses, default=(0.0, 0.0))
 
 
 async def download(address: str, size: int) -> Downloaded:
-    """Download and return what it was like."""
+    """Download and return the result."""
     arrivals: list[float] = []
     received = 0
 
@@ -65,7 +65,7 @@ def print_line(line: str) -> None:
 
 
 def main() -> None:
-    """Download and print what it was like."""
+    """Download and print the result."""
     address, size = sys.argv[1:]
     print_line(json.dumps(asdict(asyncio.run(download(address, int(size))))))
 

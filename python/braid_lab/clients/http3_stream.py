@@ -1,7 +1,7 @@
-"""A download over HTTP/3 that lasts as long as one likes: how much of it arrives, and when.
+"""A download over HTTP/3 of any length, and the bytes that arrive in each bin of time.
 
-Run as `python -m braid_lab.clients.http3_stream ADDRESS SECONDS`; prints what came in every bin of time since it began to
-connect, and why if the connection broke before its time.
+Run as `python -m braid_lab.clients.http3_stream ADDRESS SECONDS`; prints the bytes of every bin since it began to
+connect, and the reason if the connection broke early.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 from braid_lab.clients.http3 import connected
 from braid_lab.clients.tcp_stream import BIN_SECONDS
 
-#: More than comes in any such time.
+#: More than arrives in any such time.
 MAX_BYTES = 200_000_000
 
 
 async def receive(address: str, seconds: float) -> dict[str, object]:
-    """Download for so long; returns what came in which bins since it began."""
+    """Download for `seconds`; return the bytes per bin since the start."""
     began = time.monotonic()
     bins = [0] * round(seconds / BIN_SECONDS)
 
@@ -42,7 +42,7 @@ async def receive(address: str, seconds: float) -> dict[str, object]:
 
 
 def main() -> None:
-    """Download and print what came."""
+    """Download and print the result."""
     address, seconds = sys.argv[1:]
     json.dump(asyncio.run(receive(address, float(seconds))), sys.stdout)
 

@@ -1,7 +1,8 @@
-"""Opens a new connection every so often, as light traffic does, and tells what became of each.
+"""Opens new connections at a fixed interval, as light traffic does, and reports the outcome of each.
 
-Run as `python -m braid_lab.clients.new_connections SPACING_MS ADDRESS…`; goes on until SIGTERM, then lets what is under way end.
-Prints a line of JSON when a connection is begun and another when it is over, each an `Attempt`, for `attempts`.
+Run as `python -m braid_lab.clients.new_connections SPACING_MS ADDRESS…`; runs until SIGTERM, then lets open
+connections finish. Prints a line of JSON when a connection starts and another when it ends, each an `Attempt`, for
+`attempts`.
 """
 
 from __future__ import annotations
@@ -18,50 +19,49 @@ from dataclasses import asdict, dataclass, replace
 
 from braid_lab.clients.http1 import Connection
 
-#: A person has long reloaded the page by then.
+#: By then a person has long reloaded the page.
 CONNECTION_TIMEOUT_SECONDS = 5.0
 
-#: One that takes longer has met a packet that nobody answered: the first repetition of a SYN comes after a second
-#: (RFC 6298 §2), and what the lab's lines need by themselves is a quarter of this.
+#: A slower connection has lost a packet: the first repetition of a SYN comes after a second (RFC 6298 §2), and the
+#: lab's lines themselves need a quarter of this.
 PROMPT_CONNECTION_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One connection: opened, asked one question, closed."""
+    """One connection: opened, one request, closed."""
 
     number: int
-    #: When it was begun, by CLOCK_MONOTONIC, which all namespaces share.
+    #: Time of the start, CLOCK_MONOTONIC, which all namespaces share.
     at: float
-    #: Until the server's answer was there; None while it is under way.
+    #: Time until the server's reply; None while the connection is in progress.
     seconds: float | None = None
-    #: The address by which the server saw it.
+    #: The address that the server saw.
     via: str | None = None
     error: str | None = None
 
     @property
     def good(self) -> bool:
-        """Whether its user noticed nothing."""
+        """True if its user noticed no delay."""
         return self.error is None and self.seconds is not None and self.seconds <= PROMPT_CONNECTION_SECONDS
 
 
 def attempts(output: str, now: float) -> list[Attempt]:
-    """Return what a run of this program has printed so far, leaving out what may yet turn out good."""
-    # The last piece is a line that is being written, or nothing.
+    """Return the results that a run of this program has printed, without attempts that may still turn out good."""
+    # The last piece is an incomplete line, or empty.
     latest = {each.number: each for each in (Attempt(**json.loads(line)) for line in output.split("\n")[:-1])}
     return [each for each in latest.values() if each.seconds is not None or now - each.at > PROMPT_CONNECTION_SECONDS]
 
 
 def outage(attempts: Sequence[Attempt], since: float) -> float:
-    """Return what an event at `since` cost people who began to connect after it, in seconds.
+    """Return the delay that an event at `since` caused for connections that began after it, in seconds.
 
-    That is the longest that one of them waited beyond what is usual: what nine of ten earlier connections by the
-    uplink that answered in the end stayed within. Who begins right after a line has died waits until somebody has
-    noticed and something is done about it, so this is how long new connections were stuck, also where they succeed
-    at last.
+    It is the longest extra wait of any of them, beyond the time that nine of ten earlier connections over the same
+    uplink (the one that answered in the end) took. A connection that begins right after a line has died waits until
+    the failure is detected and handled, so this is how long new connections were stuck, even if they succeed at last.
 
-    Where connections were not good at all (an error, or longer than any that lost no packet), it is at least the time
-    from `since` until the first good one begins after the last bad one; with none after it, until the last one.
+    If connections were not good at all (an error, or longer than any without packet loss), the delay is at least the
+    time from `since` until the first good one begins after the last bad one; with none after it, until the last one.
     """
     later = sorted((each for each in attempts if each.at >= since), key=lambda each: each.at)
     usual = _usual_seconds([each for each in attempts if each.at < since])
@@ -72,7 +72,7 @@ def outage(attempts: Sequence[Attempt], since: float) -> float:
 
 
 def _usual_seconds(before: Sequence[Attempt]) -> dict[str | None, float]:
-    """Return how long good connections take by each address at which servers see us."""
+    """Return the usual duration of good connections, by the address that the server sees."""
     taken: dict[str | None, list[float]] = {}
     for each in before:
         if each.good and each.seconds is not None:
@@ -81,7 +81,7 @@ def _usual_seconds(before: Sequence[Attempt]) -> dict[str | None, float]:
 
 
 async def attempt(begun: Attempt, address: str) -> Attempt:
-    """Open one connection and ask who we are."""
+    """Open one connection and ask for the address that the server sees."""
     try:
         async with asyncio.timeout(CONNECTION_TIMEOUT_SECONDS):
             channel = await Connection.open(address)

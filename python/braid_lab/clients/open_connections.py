@@ -1,9 +1,9 @@
-"""Connections that are open already when something happens to them.
+"""Connections that are already open when a fault occurs.
 
-Run as `python -m braid_lab.clients.open_connections WAITING SENDING ADDRESS`: of the connections it opens, WAITING only wait for
-what the server may say next, as a chat or a mail program does, and SENDING ask something every tenth of a second.
-Prints a line of JSON with the address by which the server sees each; then one per connection that ends, when and
-with which error. Goes on until SIGTERM.
+Run as `python -m braid_lab.clients.open_connections WAITING SENDING ADDRESS`: of the connections it opens, WAITING
+only wait for the server, as a chat or a mail program does, and SENDING send a request every tenth of a second. Prints
+a line of JSON with the address that the server sees for each; then a line for each connection that ends, with time
+and error. Runs until SIGTERM.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class OpenConnection:
 
     @staticmethod
     async def open(kind: Kind, address: str) -> OpenConnection:
-        """Connect and ask who we are."""
+        """Connect and ask for the address that the server sees."""
         reader, writer = await asyncio.open_connection(address, HTTP_PORT)
         writer.write(REQUEST)
         await reader.readuntil(b"\r\n\r\n")
         return OpenConnection(kind, reader, writer, (await reader.readline()).decode().split()[0])
 
     async def wait_closed(self) -> str:
-        """Live until the connection ends; return by which error."""
+        """Wait until the connection ends; return its error."""
         asking = asyncio.create_task(self._ask()) if self.kind == "sending" else None
         try:
             while await self.reader.read(65536):

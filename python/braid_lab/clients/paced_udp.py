@@ -1,8 +1,8 @@
-"""Numbered datagrams at rates that change from step to step, and what of them arrives, when, and in which order.
+"""Numbered datagrams at rates that change step by step, and a receiver that records arrival times and order.
 
-Run `python -m braid_lab.clients.paced_udp receive ADDRESS` first (prints `ready`, and its findings as JSON when it is ended
-by SIGTERM), then `python -m braid_lab.clients.paced_udp send ADDRESS BYTES STEP_S FILE`, as often as there are flows: FILE
-holds packets per second, a number a line, each for one step. Times are CLOCK_MONOTONIC, in s.
+Run `python -m braid_lab.clients.paced_udp receive ADDRESS` first (prints `ready`, and its results as JSON when
+SIGTERM ends it), then `python -m braid_lab.clients.paced_udp send ADDRESS BYTES STEP_S FILE` once per flow. FILE
+holds packets per second, one number a line, each for one step. Times are CLOCK_MONOTONIC, in s.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from braid_lab.clients.packet_train import BUFFER_BYTES, SO_RCVBUFFORCE, SO_SNDB
 PORT = 7110
 SEQUENCE = struct.Struct("!I")
 
-#: Address and port that a flow comes from; when a datagram of it came, and its number.
+#: A flow's source address and port; an arrival: time, source and sequence number of a datagram.
 Source = tuple[str, int]
 Arrival = tuple[float, Source, int]
 
-#: How finely arrivals are counted, s: as the paper has it ([l3b] §5.3).
+#: Width of an arrival bin, s: the paper's ([l3b] §5.3).
 BIN_SECONDS = 0.1
 
-#: Less than any queue on the way: so much of a stall is made up for, s.
+#: The sender makes up for at most this much of a stall, s: less than any queue on the path holds.
 MAX_CATCH_UP_SECONDS = 0.004
 
 
 def receive(address: str) -> None:
-    """Count until told to end."""
+    """Count arrivals until SIGTERM."""
     arrivals: list[Arrival] = []
     over = False
 
@@ -61,7 +61,7 @@ def receive(address: str) -> None:
 
 
 def results(arrivals: list[Arrival]) -> dict[str, object]:
-    """Return how many came, per bin since the first, and of those how many came in their flow's order."""
+    """Return the arrivals per bin since the first one, and how many of each bin were in their flow's order."""
     began = arrivals[0][0] if arrivals else 0.0
     received, in_order = array.array("L"), array.array("L")
     highest: dict[Source, int] = {}
@@ -88,9 +88,10 @@ def results(arrivals: list[Arrival]) -> dict[str, object]:
 
 
 def send(address: str, size: int, step: float, rates: list[float]) -> None:
-    """Send by the clock. What a stall of the machine has kept back is not made up for: a burst would fill queues.
+    """Send at the given rates.
 
-    So that there are few, it goes before everything that is not real-time, where that is permitted.
+    After a stall of the machine the sender makes up for at most `MAX_CATCH_UP_SECONDS`, since a burst would fill
+    queues. Where permitted it asks for real-time priority, so that stalls are rare.
     """
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
@@ -118,7 +119,7 @@ def send(address: str, size: int, step: float, rates: list[float]) -> None:
 
 
 def main() -> None:
-    """Receive or send."""
+    """Run the receiver or the sender."""
     match sys.argv[1:]:
         case ["receive", address]:
             receive(address)

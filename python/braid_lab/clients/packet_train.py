@@ -1,10 +1,10 @@
-"""A train of UDP packets and what became of it: rate, one-way delay and loss of a path.
+"""A train of UDP packets, and the rate, one-way delay and loss with which it arrives.
 
-Both ends run on one machine and so share a clock; arrival is stamped by the kernel. Run the receiver first, as
-`python -m braid_lab.clients.packet_train receive ADDRESS` (prints `ready`, and its findings as JSON once the train has
-passed), then `python -m braid_lab.clients.packet_train send ADDRESS COUNT BYTES PER_SECOND CATCH_UP_S`. A sender that the
-machine kept waiting makes up for at most CATCH_UP_S: much where a link is to be kept full, little where delay is
-measured, since a burst fills the queue and is then taken for the link's delay.
+Both ends run on one machine and so share a clock; the kernel stamps arrivals. Run the receiver first, as `python -m
+braid_lab.clients.packet_train receive ADDRESS` (prints `ready`, and its results as JSON once the train has passed),
+then `python -m braid_lab.clients.packet_train send ADDRESS COUNT BYTES PER_SECOND CATCH_UP_S`. A sender that the
+machine has delayed makes up for at most CATCH_UP_S. Choose it large to keep a link full, and small to measure delay:
+a burst fills the queue and would be taken for the link's delay.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import sys
 import time
 
 PORT = 9
-#: Sequence number and time of sending in ns.
+#: Sequence number and send time, ns.
 STAMP = struct.Struct("!QQ")
 # Linux socket options that Python does not name.
 SO_SNDBUFFORCE, SO_RCVBUFFORCE, SO_TIMESTAMPNS = 32, 33, 35
 TIMESPEC = struct.Struct("qq")
-#: IPv4 and UDP headers, and Ethernet's: a link's rate is about frames.
+#: Ethernet, IPv4 and UDP headers: a link's rate counts frames.
 HEADERS_BYTES = 14 + 20 + 8
-#: The train has passed when nothing came for this long.
+#: The train has ended when nothing has arrived for this long.
 TRAIN_END_SECONDS = 0.6
-#: How long the first packet may take.
+#: Longest wait for the first packet.
 FIRST_PACKET_TIMEOUT_SECONDS = 10.0
 BUFFER_BYTES = 16 << 20
 
 
 def receive(address: str) -> None:
-    """Take one train and print what it was like."""
+    """Receive one train and print its results."""
     arrivals: list[tuple[int, int, int, int]] = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
@@ -88,7 +88,7 @@ def send(address: str, count: int, size: int, per_second: float, catch_up: float
         packet = bytearray(size)
         start = time.monotonic()
         for sequence in range(count):
-            # Sleeping is too coarse for fast trains: those send what has fallen due since the last look.
+            # Sleeping is too coarse for fast trains: each wake-up sends all packets that are due.
             ahead = start + sequence / per_second - time.monotonic()
             if ahead > 0:
                 time.sleep(ahead)
@@ -99,7 +99,7 @@ def send(address: str, count: int, size: int, per_second: float, catch_up: float
 
 
 def main() -> None:
-    """Receive or send."""
+    """Run the receiver or the sender."""
     match sys.argv[1:]:
         case ["receive", address]:
             receive(address)

@@ -1,10 +1,10 @@
-"""A web page as a browser loads it, shaped after the pages of [host] §4.
+"""A web page as a browser loads it, modelled on the pages of [host] §4.
 
-A page is what the paper measured on 100 sites: about 42 connections (Fig. 6) whose sizes have a long tail, most
-at most a few hundred KB and the largest of all near 5 MB (Fig. 7). We make it from objects on several hosts,
-since a browser does not know sizes beforehand: it fetches the document, then opens up to six connections per
-host, and each connection takes the host's next object as soon as it is free. Deviation: no TLS, no scripts that
-ask for more, and no DNS.
+The paper measured 100 sites: about 42 connections a page (Fig. 6) with a long tail of sizes, most at most a few
+hundred KB and the largest near 5 MB (Fig. 7). The page here consists of objects on several hosts, since a browser
+does not know sizes beforehand: it fetches the document, then opens up to six connections per host, and each
+connection takes the host's next object as soon as it is free. Deviations: no TLS, no scripts that request more
+objects, no DNS.
 
 Run as `python -m braid_lab.clients.page [--retries N] [--halfway] SEED NUMBER ADDRESS…`; the last line is JSON.
 """
@@ -25,40 +25,40 @@ from typing import Any
 
 from braid_lab.clients.http1 import Connection
 
-#: What browsers allow themselves with HTTP/1.1.
+#: Limit of browsers with HTTP/1.1.
 CONNECTIONS_PER_HOST = 6
 
-#: Objects per host: the site's own host has most, third parties few. With six connections per host at most,
-#: this makes 6+6+6+6+6+5+4+3 = 42 connections, the paper's mean.
+#: Objects per host: most on the site's own host, few on third parties. With at most six connections per host, this
+#: makes 6+6+6+6+6+5+4+3 = 42 connections, the paper's mean.
 OBJECTS = (34, 20, 12, 9, 7, 5, 4, 3)
 
-#: Log-normal object sizes. About 2.2 objects share a connection, whose median is then near 100 KB; among the
-#: paper's 100 pages the largest object is expected at 4 to 5 MB.
+#: Log-normal object sizes. About 2.2 objects share a connection, which gives a median near 100 KB per connection;
+#: among the paper's 100 pages the largest object is expected at 4 to 5 MB.
 MEDIAN_BYTES = 30_000
 SIGMA = 1.3
 LARGEST_BYTES = 5_000_000
 
 DOCUMENT_BYTES = 60_000
 
-#: After this a person asks again.
+#: A request that takes longer is made again, as a user would reload.
 REQUEST_TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Page:
-    """The sizes of a page's objects, host by host; the first object of the first host is the document."""
+    """Object sizes of a page, by host; the first object of the first host is the document."""
 
     hosts: tuple[tuple[int, ...], ...]
 
     @property
     def total(self) -> int:
-        """All bytes of the page."""
+        """Size of the whole page, bytes."""
         return sum(map(sum, self.hosts))
 
 
 @dataclass
 class Flow:
-    """What one connection carried."""
+    """Traffic of one connection."""
 
     host: int
     opened_s: float
@@ -68,7 +68,7 @@ class Flow:
 
 
 def page(seed: int, number: int) -> Page:
-    """Return page `number` of the series `seed`: always the same one."""
+    """Return page `number` of the series `seed`; the same arguments give the same page."""
     generator = random.Random(f"page {seed} {number}")
 
     def size() -> int:
@@ -82,12 +82,12 @@ def page(seed: int, number: int) -> Page:
 class Visit:
     """One load of a page.
 
-    With `retries`, a request that fails, or takes too long, is made again over a new connection, as browsers do; what
-    fails more often than that is counted and left. Without, the first failure is the visit's end.
+    With `retries`, a request that fails or times out is made again over a new connection, as browsers do; a request
+    that fails more often is counted and dropped. Without retries, the first failure ends the visit.
     """
 
     def __init__(self, what: Page, addresses: list[str], *, retries: int = 0) -> None:
-        """Nothing is loaded yet; see `load`."""
+        """Load nothing yet; see `load`."""
         self._addresses = addresses
         self._retries = retries
         self._queues = [deque(sizes) for sizes in what.hosts]
@@ -116,11 +116,11 @@ class Visit:
         return Channel(self._addresses[host % len(self._addresses)], flow)
 
     async def _connection(self, channel: Channel) -> None:
-        """Fetch the host's next object for as long as there is one."""
+        """Fetch the host's remaining objects, one after another."""
         queue = self._queues[channel.flow.host]
         opened = await self._attempt(channel.open())
         while queue:
-            # A connection that did not come to be was its first request's first try.
+            # A failed connection counts as the first try of its first request.
             await self._request(channel, queue.popleft(), tried=0 if opened else 1)
             opened = True
         channel.flow.closed_s = time.monotonic() - self.started
@@ -139,7 +139,7 @@ class Visit:
             self.halfway.set()
 
     async def _attempt(self, what: Awaitable[None]) -> bool:
-        """Await something and return whether it worked; without retries, what fails is raised."""
+        """Await an operation and return whether it succeeded; without retries, raise its error."""
         if not self._retries:
             await what
             return True
@@ -152,16 +152,16 @@ class Visit:
 
 
 class Channel:
-    """A place in a browser's pool: a connection, made anew when it broke."""
+    """A slot in a browser's connection pool; its connection is replaced after a failure."""
 
     def __init__(self, address: str, flow: Flow) -> None:
-        """Not connected yet."""
+        """Connect later, in `open`."""
         self._address = address
         self.flow = flow
         self._connection: Connection | None = None
 
     async def open(self) -> None:
-        """Connect if need be."""
+        """Connect unless connected."""
         if self._connection is None:
             self._connection = await Connection.open(self._address)
 
@@ -177,14 +177,14 @@ class Channel:
         self.flow.objects += 1
 
     def close(self) -> None:
-        """Leave the connection, if there is one."""
+        """Close the connection, if there is one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
 async def visit(one: Visit, *, tell_halfway: bool) -> dict[str, Any]:
-    """Load a page and return what it took."""
+    """Load a page and return its load time and connections."""
     loading = asyncio.create_task(one.load())
     if tell_halfway:
         await one.halfway.wait()
@@ -195,7 +195,7 @@ async def visit(one: Visit, *, tell_halfway: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Load one page and print what it took."""
+    """Load one page and print the result."""
     parser = argparse.ArgumentParser(description="Load a page.")
     parser.add_argument("--retries", type=int, default=0, help="how often a request that failed is made again")
     parser.add_argument("--halfway", action="store_true", help="print `halfway` when half of the objects are there")

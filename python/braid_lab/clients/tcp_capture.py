@@ -1,7 +1,8 @@
-"""TCP data as it arrives at a device: when, and with which sequence numbers.
+"""TCP segments as they arrive at a device: arrival times and sequence numbers.
 
-Run as `python -m braid_lab.clients.tcp_capture DEVICE PORT SECONDS`; prints `ready`, and after SECONDS one line of JSON: of
-the connection to PORT that brought the most, the times since the first segment, s, and numbers counted from it.
+Run as `python -m braid_lab.clients.tcp_capture DEVICE PORT SECONDS`; prints `ready`, and after SECONDS one line of
+JSON: for the connection to PORT with the most data, each segment's time since the first one, s, and its relative
+sequence number.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ ETH_P_IP = 0x0800
 ETHERNET = 14
 TCP = 6
 BUFFER = 16 << 20
-#: <asm-generic/socket.h>: SO_RCVBUF without its limit, for root.
+#: <asm-generic/socket.h>: SO_RCVBUF beyond the system's limit, for root.
 SO_RCVBUFFORCE = 33
 
 
 def capture(device: str, port: int, seconds: float) -> list[tuple[float, int]]:
-    """Return (time, number) of each data segment of the largest connection to `port` over IPv4."""
+    """Return (time, sequence number) of each data segment of the largest connection to `port` over IPv4."""
     found: dict[int, list[tuple[float, int]]] = defaultdict(list)
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP)) as tap:
         tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
@@ -33,7 +34,7 @@ def capture(device: str, port: int, seconds: float) -> list[tuple[float, int]]:
         while (left := until - time.monotonic()) > 0:
             tap.settimeout(left)
             try:
-                # Where its headers end is all that is needed.
+                # Only the headers are needed.
                 frame = tap.recv(128)
             except TimeoutError:
                 break
@@ -50,11 +51,11 @@ def capture(device: str, port: int, seconds: float) -> list[tuple[float, int]]:
 
 
 def main() -> None:
-    """Capture and tell."""
+    """Capture and print."""
     device, port, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     segments = capture(device, port, seconds)
     first, zero = segments[0] if segments else (0.0, 0)
-    # Numbers wrap; none of them is half a circle from the first.
+    # Sequence numbers wrap; none of these is 2^31 or more from the first.
     told = {
         "s": [round(at - first, 6) for at, _ in segments],
         "number": [((number - zero + (1 << 31)) % (1 << 32)) - (1 << 31) for _, number in segments],

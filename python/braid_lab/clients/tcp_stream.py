@@ -1,10 +1,9 @@
-"""TCP and kernel MPTCP streams without end: how much of them arrives, and when.
+"""Endless TCP and kernel MPTCP streams, and the bytes that arrive in each bin of time.
 
-Run `python -m braid_lab.clients.tcp_stream serve ADDRESS` first (prints `ready`), then `python -m braid_lab.clients.tcp_stream take
-ADDRESS SECONDS [--from ADDRESS] [--flows N] [--mptcp]`, which prints what came in every bin of time since it began to
-connect, and why if the stream broke before its time, or `… give ADDRESS SECONDS [--from ADDRESS] [--flows N] [--after
-SECONDS]`, which sends, and prints the same of what was acknowledged. Listeners serve both: plain TCP is answered
-by plain TCP.
+Run `python -m braid_lab.clients.tcp_stream serve ADDRESS` first (prints `ready`). `… take ADDRESS SECONDS [--from
+ADDRESS] [--flows N] [--mptcp]` receives: it prints the bytes of every bin since it began to connect, and the reason
+if the stream broke early. `… give ADDRESS SECONDS [--from ADDRESS] [--flows N] [--after SECONDS]` sends, and prints
+the acknowledged bytes in the same form. Listeners accept both protocols: plain TCP is answered by plain TCP.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ import threading
 import time
 from collections.abc import Callable
 
-#: Where streams come from, and where they go to.
+#: Ports of the server that sends, and of the one that receives.
 PORT, DRAIN_PORT = 7100, 7101
 IPPROTO_MPTCP = 262
 
-#: Where the kernel's struct tcp_info has what was acknowledged.
+#: Offset of `tcpi_bytes_acked` in the kernel's struct tcp_info.
 BYTES_ACKED = slice(120, 128)
 
-#: How finely arrivals are recorded, s.
+#: Width of a bin, s.
 BIN_SECONDS = 0.02
 
-#: How much is given to the kernel, or taken from it, at a time.
+#: Bytes per read or write.
 CHUNK_BYTES = 1 << 18
 
 
@@ -38,7 +37,7 @@ def _socket(mptcp: bool) -> socket.socket:
 
 
 def serve(address: str) -> None:
-    """Send to whoever connects, and take what others send, until they have had enough."""
+    """Send to every client of `PORT`, and receive from every client of `DRAIN_PORT`, until they disconnect."""
     with contextlib.ExitStack() as stack:
         listeners = {
             _listen(stack, address, PORT): _send_forever,
@@ -80,7 +79,7 @@ def _receive_forever(peer: socket.socket) -> None:
 
 
 def send(address: str, seconds: float, *, source: str | None, flows: int) -> dict[str, object]:
-    """Send over so many connections at once; returns what was acknowledged in which bins since it began."""
+    """Send over `flows` connections at once; return the acknowledged bytes per bin since the start."""
     chunk = bytes(CHUNK_BYTES)
     bins = [0] * max(1, round(seconds / BIN_SECONDS))
     before = 0
@@ -104,13 +103,13 @@ def send(address: str, seconds: float, *, source: str | None, flows: int) -> dic
 
 
 def _acknowledged(peer: socket.socket) -> int:
-    """Return how many bytes of a connection have been acknowledged: `tcpi_bytes_acked`."""
+    """Return how many bytes of a connection the peer has acknowledged: `tcpi_bytes_acked`."""
     info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_ACKED.stop)
     return int.from_bytes(info[BYTES_ACKED], sys.byteorder)
 
 
 def _connected(stack: contextlib.ExitStack, to: tuple[str, int], source: str | None, *, mptcp: bool) -> socket.socket:
-    """Return a connection that does not block from now on."""
+    """Return a connected, non-blocking socket."""
     peer = stack.enter_context(_socket(mptcp))
     if source:
         peer.bind((source, 0))
@@ -121,7 +120,7 @@ def _connected(stack: contextlib.ExitStack, to: tuple[str, int], source: str | N
 
 
 def receive(address: str, seconds: float, *, source: str | None, flows: int, mptcp: bool) -> dict[str, object]:
-    """Receive over so many connections at once; returns what came in which bins since `began` (CLOCK_MONOTONIC)."""
+    """Receive over `flows` connections at once; return the bytes per bin since `began` (CLOCK_MONOTONIC)."""
     began = time.monotonic()
     bins = [0] * max(1, round(seconds / BIN_SECONDS))
     segments: list[int] = []
@@ -155,7 +154,7 @@ def receive(address: str, seconds: float, *, source: str | None, flows: int, mpt
 
 
 def main() -> None:
-    """Serve, take or give."""
+    """Serve, receive or send."""
     parser = argparse.ArgumentParser(description=__doc__)
     verbs = parser.add_subparsers(required=True, dest="verb")
     verbs.add_parser("serve").add_argument("address")

@@ -1,7 +1,6 @@
-"""Somebody who types: `python -m braid_lab.clients.typist COMMAND…` types a line five times a second into a program.
+"""A typist: `python -m braid_lab.clients.typist COMMAND…` types a line five times a second into a program.
 
-Prints the moment of everything that the program shows, on the monotonic clock; ends when the program does, with its
-exit status.
+Prints the time (CLOCK_MONOTONIC) of every output of the program, and ends with the program's exit status.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ def _type_lines(program: subprocess.Popen[bytes]) -> None:
             program.stdin.flush()
             time.sleep(LINE_SECONDS)
     except OSError:
-        # It has ended, and the other thread tells how.
+        # The program has ended; the other thread reports how.
         return
 
 
 def main() -> int:
-    """Type and look."""
+    """Type, and print when output arrives."""
     program = subprocess.Popen([*prefix(None), *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert program.stdout is not None  # noqa: S101
     threading.Thread(target=_type_lines, args=[program], daemon=True).start()

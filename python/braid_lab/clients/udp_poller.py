@@ -1,7 +1,7 @@
-"""One UDP socket that asks a server every so often who we are, as a game or a call keeps talking.
+"""A UDP socket that asks a server at intervals for the address it sees, as a game or a call keeps sending.
 
-Run as `python -m braid_lab.clients.udp_poller SPACING_MS ADDRESS`; goes on until SIGTERM. Prints the address that the server
-saw, a line for every answer.
+Run as `python -m braid_lab.clients.udp_poller SPACING_MS ADDRESS`; runs until SIGTERM. Prints the address that the
+server saw, one line per reply.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from braid_lab.servers.catalog import DNS_PORT
 
 
 def main() -> None:
-    """Ask and print."""
+    """Send queries and print the replies."""
     spacing, address = float(sys.argv[1]) / 1000, sys.argv[2]
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asker:
         next_at = time.monotonic()
         while True:
-            # A network that is being repaired may refuse for a moment; the next question shows whether it does not.
+            # A network under repair may refuse for a moment; the next query shows whether it has recovered.
             with contextlib.suppress(OSError):
                 asker.sendto(QUERY, (address, DNS_PORT))
             next_at += spacing

@@ -1,6 +1,6 @@
-"""Overhears what another program gets: `python -m braid_lab.clients.udp_sniffer PORT`.
+"""A sniffer of UDP datagrams to another program: `python -m braid_lab.clients.udp_sniffer PORT`.
 
-Prints `ready`, then the moment of every UDP datagram that arrives at the port in this namespace.
+Prints `ready`, then the arrival time of every UDP datagram to the port in this namespace.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 
 
 def main(port: int) -> None:
-    """Listen for ever."""
-    # Such a socket is given a copy of every datagram that a local program gets.
+    """Sniff until killed."""
+    # A raw socket gets a copy of every datagram that a local program receives.
     with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as ear:
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -1,7 +1,7 @@
-"""A channel of WebRTC: `python -m braid_lab.clients.webrtc SERVER SOURCE`, SOURCE being the address it offers.
+"""A WebRTC data channel: `python -m braid_lab.clients.webrtc SERVER SOURCE`; SOURCE is the address it offers.
 
-Sends a message ten times a second, which the far end sends back, and prints the moment of every answer. Ends with the
-connection, and says how that was.
+Sends a message ten times a second, which the server echoes, and prints the time of every echo. Ends with the
+connection, and prints its final state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MESSAGE_SECONDS = 0.1
 
 
 async def main(server: str, source: str) -> str:
-    """Talk until it is over; return how it ended."""
+    """Exchange messages until the connection ends; return its final state."""
     offer_only(source)
     peer = new_peer()
     channel = peer.createDataChannel("talk")

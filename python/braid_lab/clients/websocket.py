@@ -1,7 +1,7 @@
 """A chat over a WebSocket: `python -m braid_lab.clients.websocket ADDRESS`.
 
-Sends a message ten times a second, which the server sends back, and prints the moment of every answer. Ends when the
-connection does, with a word of why.
+Sends a message ten times a second, which the server echoes, and prints the time of every echo. Ends with the
+connection, and prints the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ async def _send(peer: ClientConnection) -> None:
 
 
 async def main(address: str) -> None:
-    """Talk."""
+    """Chat, and print when echoes arrive."""
     async with connect(f"ws://{address}:{PORT}", proxy=None) as peer:
         sending = asyncio.create_task(_send(peer))
         try:

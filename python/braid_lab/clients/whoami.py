@@ -1,8 +1,8 @@
-"""Asks servers who we are: the address and port that each of our flows has on the far side.
+"""Asks servers for the address and port from which they see each of our flows.
 
-`python -m braid_lab.clients.whoami tcp COUNT ADDRESS…` opens COUNT connections to every address, one after the
-other; `udp COUNT ADDRESS…` asks all addresses from each of COUNT sockets. Prints the answers as a list of
-`[address, port]`, for udp one such list per socket.
+`python -m braid_lab.clients.whoami tcp COUNT ADDRESS…` opens COUNT connections to every address, one after the other;
+`udp COUNT ADDRESS…` queries all addresses from each of COUNT sockets. Prints the replies as a list of `[address,
+port]`, for UDP one such list per socket.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from braid_lab.servers.catalog import DNS_PORT, HTTP_PORT
 from braid_lab.servers.dns import HEADER, IN, TXT
 
 TIMEOUT_SECONDS = 5.0
-#: A standard query for one question, recursion not asked for.
+#: A standard query with one question, no recursion desired.
 QUERY = HEADER.pack(1, 0, 1, 0, 0, 0) + b"\x06whoami\x03lab\0" + struct.pack("!2H", TXT, IN)
 
 Seen = tuple[str, int]
@@ -33,15 +33,16 @@ def by_tcp(address: str) -> Seen:
 
 
 def by_udp(asker: socket.socket, address: str) -> Seen:
-    """Ask from a socket; TimeoutError if nobody answers."""
+    """Ask from a socket; TimeoutError if no reply comes."""
     asker.sendto(QUERY, (address, DNS_PORT))
     answer, _ = asker.recvfrom(512)
     return seen_as(answer)
 
 
 def seen_as(answer: bytes) -> Seen:
-    """Return whom the answer to `QUERY` says we are."""
-    # The question comes back, then a record of 12 bytes before its data, which begins with the text's length.
+    """Return the address and port in a reply to `QUERY`."""
+    # A reply repeats the question; then comes a record with 12 bytes before its data, and the data begins with the
+    # text's length.
     return _seen(answer[len(QUERY) + 13 :])
 
 

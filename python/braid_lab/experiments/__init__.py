@@ -1,1 +1,1 @@
-"""The experiments, one folder per subject; each module registers what it offers."""
+"""The experiments, one folder per subject; each module registers its own."""

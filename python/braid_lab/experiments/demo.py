@@ -1,11 +1,10 @@
-"""The demonstration: one host, a DSL and an LTE line, a page and a bulk of downloads.
+"""The demonstration: one host, a DSL and an LTE line, a web page and bulk downloads.
 
-Repeats the paper's static experiment ([host] §5.1) with the paper's own kind of page: each uplink alone, as a
-host without Braid uses one, then both by the real `braid up` without any configuration file, first with equal
-weights (`rr`), with weights after the lines' rates (`wrr`), by the first answer to a SYN (`race`, [ofrp]) and by the
-fastest transfer expected (`fastest`). The paper's two lines were equal, so its ratio
-of 0.63 stands against 0.50 in theory; ours against 30/50 = 0.60. At the end each line is unplugged in the middle of
-a page, and a browser that asks once more for what it did not get must not notice.
+Repeats the paper's static experiment ([host] §5.1) with the paper's own kind of page: each uplink alone, as a host
+without Braid uses one, then both with the real `braid up` without any configuration file: equal weights (`rr`),
+weights by the lines' rates (`wrr`), the first reply to a SYN (`race`, [ofrp]) and the fastest expected transfer
+(`fastest`). The paper's two lines were equal, so its ratio of 0.63 compares with 0.50 in theory; ours with 30/50 =
+0.60. At the end each line is unplugged in the middle of a page, and a browser that retries once must not notice.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CASES = (*ALONE, *BOTH)
 
 WEIGHTS = [word for name, rate in DEMO_MBIT.items() for word in ("--weight", f"{name}={rate:.0f}")]
 
-#: `braid up` needs no options for `fastest`: that is what it does by itself.
+#: `braid up` needs no options for `fastest`, its default.
 OPTIONS: dict[str, list[str]] = {
     "rr": ["--policy", "rr"],
     "wrr": ["--policy", "wrr", *WEIGHTS],
@@ -46,13 +45,13 @@ BULK_CONNECTIONS = 10
 
 @dataclass(frozen=True)
 class Extent:
-    """How much is measured: `pages` in each of `rounds`, and a bulk of `bulk_s` in the first `bulks` of them."""
+    """Amount of measurement: `pages` in each of `rounds`, and a bulk of `bulk_s` in the first `bulks` of them."""
 
     rounds: int
     pages: int
     bulks: int
     bulk_s: float
-    #: Until the lines are full and the slow starts' losses repaired.
+    #: Time until the lines are full and the losses of slow start are repaired.
     warm_up_s: float = 1.5
 
 
@@ -60,13 +59,13 @@ FULL = Extent(rounds=2, pages=2, bulks=2, bulk_s=4.0)
 QUICK = Extent(rounds=2, pages=1, bulks=1, bulk_s=3.0)
 SMOKE = Extent(rounds=1, pages=1, bulks=1, bulk_s=0.2, warm_up_s=0.2)
 
-#: A browser repeats a request that failed, once.
+#: A browser repeats a failed request once.
 RETRIES = 1
 
 
 @dataclass
 class Measured:
-    """What one case gave, run by run."""
+    """Results of one case, run by run."""
 
     page_s: list[float] = field(default_factory=list)
     bulk_mbit: list[float] = field(default_factory=list)
@@ -76,7 +75,7 @@ class Measured:
 
 @experiment("demo", "One page and one bulk over a DSL and an LTE line", paper="host-flow-balancing §5.1")
 def demo(run: Run) -> None:
-    """Measure all cases in turn, forwards and backwards, so that drift touches all alike."""
+    """Measure all cases in turn, forwards and backwards, so that drift affects all alike."""
     extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(len(CASES) * (extent.rounds * extent.pages + extent.bulks) + extent.rounds * len(ALONE))
     with network(DEMO_UPLINKS) as net:
@@ -90,7 +89,7 @@ def demo(run: Run) -> None:
 
 
 def _compare(run: Run, net: Topology, extent: Extent) -> None:
-    """Measure all cases, and record what is left of them if one fails."""
+    """Measure all cases; if one fails, record the others."""
     measured = {case: Measured() for case in CASES}
     rows: list[dict[str, object]] = []
     try:
@@ -110,7 +109,7 @@ def _compare(run: Run, net: Topology, extent: Extent) -> None:
 
 @dataclass(frozen=True)
 class Broken:
-    """What a page load was like in whose middle a line was unplugged."""
+    """A page load during which a line was unplugged."""
 
     seconds: float
     #: Requests that failed once, and those that failed again.
@@ -120,7 +119,7 @@ class Broken:
 
 @contextlib.contextmanager
 def _using(net: Topology, case: str, measured: Measured) -> Iterator[None]:
-    """Send the host's traffic as the case says."""
+    """Route the host's traffic as the case requires."""
     if case in ALONE:
         with net.only(case):
             yield
@@ -132,7 +131,7 @@ def _using(net: Topology, case: str, measured: Measured) -> Iterator[None]:
 
 
 def _pages(run: Run, net: Topology, case: str, numbers: range, measured: Measured) -> list[dict[str, object]]:
-    """Load the pages and return a row for every flow of theirs."""
+    """Load the pages and return a row for each of their flows."""
     rows: list[dict[str, object]] = []
     for number in numbers:
         with run.step(f"{case}: page {number + 1}"):
@@ -151,7 +150,7 @@ def _bulk(run: Run, net: Topology, case: str, extent: Extent, measured: Measured
 
 
 def _unplugged(run: Run, net: Topology, name: str, number: int) -> Broken:
-    """Load a page and unplug a line when half of its objects are there."""
+    """Load a page and unplug a line once half of its objects have arrived."""
     words = ["--retries", str(RETRIES), "--halfway", str(run.seed), str(number), *net.servers()]
     argv = [sys.executable, "-m", "braid_lab.clients.page", *words]
     with (
@@ -177,7 +176,7 @@ def _figures_unplugged(run: Run, broken: list[Broken]) -> None:
     run.table.append(["both, one unplugged", f"{seconds:.2f}", "", "", ""])
     run.notes.append(
         f"A line unplugged in the middle of {len(broken)} page loads: of {sum(OBJECTS)} requests each, {retried:.0f} "
-        f"were made again in the median, and {sum(failed)} of all failed then too."
+        f"were repeated in the median, and {sum(failed)} in all failed again."
     )
 
 

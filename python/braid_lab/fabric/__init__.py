@@ -1,1 +1,1 @@
-"""Networks of OpenFlow switches for the lab: made-up switches, Open vSwitch, and the shapes they are wired in."""
+"""OpenFlow networks for the lab: fake switches, Open vSwitch, and the shapes in which they are wired."""

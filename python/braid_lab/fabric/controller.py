@@ -1,4 +1,4 @@
-"""The real controller, `braid sdn fabric run`, under the lab's control."""
+"""Runs the real controller, `braid sdn fabric run`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Fabric:
     """A running controller."""
 
     def __init__(self, place: Namespace | None, folder: Path, config: str, *options: str) -> None:
-        """Nothing runs yet; see `start`. Without a namespace it runs where we are."""
+        """Create it; `start` runs it, in the current namespace if none is given."""
         self.place = place
         self.folder = folder
         self.options = options
@@ -49,7 +49,7 @@ class Fabric:
         self._runs = 0
 
     def start(self) -> str:
-        """Start it; returns where it listens for switches once it does."""
+        """Start it; returns its switches' address once it listens."""
         self._runs += 1
         self.process = Process(
             [*SDN, "run", "--run-dir", self.folder, "--config", self.config, *self.options],
@@ -67,7 +67,7 @@ class Fabric:
         return f"{match[1]}:{match[2]}"
 
     def stop(self) -> None:
-        """End it; the network forwards on."""
+        """Stop it; the network keeps forwarding."""
         if self.process is not None:
             self.process.stop()
 
@@ -76,7 +76,7 @@ class Fabric:
         return run([*SDN, *words, "--run-dir", self.folder], check=check)
 
     def json(self, *words: str) -> dict[str, Any]:
-        """Return what a command says with --json; a degraded state is an answer too."""
+        """Return a command's `--json` output; a degraded state is no error."""
         said = self.call(*words, "--json", check=False)
         if said.status not in (0, DEGRADED):
             raise CommandError(words, said.status, said.text)
@@ -84,7 +84,7 @@ class Fabric:
         return told
 
     def api_get(self, what: str) -> dict[str, Any]:
-        """Return what the API says of `status`, `paths` or `edges/NAME`: many looks, without a program for each."""
+        """Return the API's reply for `status`, `paths` or `edges/NAME`, without starting a program each time."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             peer.settimeout(10)
             peer.connect(str(self.folder / "fabric.sock"))
@@ -94,7 +94,7 @@ class Fabric:
         return told
 
     def codes(self) -> set[str]:
-        """Return the codes of all that is not as it should be."""
+        """Return the codes of all health problems."""
         return {each["code"] for each in self.api_get("status")["health"]}
 
 

@@ -18,15 +18,15 @@ from braid_lab.process import CommandError, Process, wait_until
 from braid_lab.product import DEGRADED, binary
 
 T = TypeVar("T")
-#: How often something is measured until nothing disturbed it.
+#: Attempts at an undisturbed measurement.
 MAX_ATTEMPTS = 6
 
 
 def measure_undisturbed(settle: Callable[[], object], plan: Callable[[], object], measure: Callable[[], T]) -> T:
-    """Return what was measured while the plan stayed the same, after `settle`; raise an error if it never did.
+    """Return a measurement during which the plan stayed the same, after `settle`; raise an error if there is none.
 
-    A machine that lets nothing run for a tenth of a second has a path left for a while, which is right, and is
-    another measurement's.
+    A machine that runs nothing for a tenth of a second makes the edge leave a path for a while. That is correct
+    behaviour, but not what is measured here.
     """
     for _ in range(MAX_ATTEMPTS):
         settle()
@@ -34,7 +34,8 @@ def measure_undisturbed(settle: Callable[[], object], plan: Callable[[], object]
         transfer = measure()
         if plan() == before:
             return transfer
-    msg = f"the plan changed during each of {MAX_ATTEMPTS} measurements: the machine is too busy, or a path comes and goes"
+    cause = "the machine is too busy, or a path comes and goes"
+    msg = f"the plan changed during each of {MAX_ATTEMPTS} measurements: {cause}"
     raise RuntimeError(msg)
 
 
@@ -42,13 +43,13 @@ class Edge:
     """An edge in a box."""
 
     def __init__(self, box: Namespace, folder: Path, name: str, *options: str) -> None:
-        """Nothing runs yet; see `start`. `folder` holds its socket and logs, `options` say what its paths are."""
+        """Create it; see `start`. `folder` gets its socket and logs, `options` select its paths."""
         self.box, self.folder, self.name, self.options = box, folder, name, options
         self.process: Process | None = None
         self._runs = 0
 
     def start(self) -> None:
-        """Start it; returns when packets pass."""
+        """Start it; returns once packets pass."""
         self._runs += 1
         words = ["--run-dir", str(self.folder), "edge", "run", "--name", self.name, "--inside", INSIDE, *self.options]
         log = self.folder / f"edge-{self.name}{self._runs}"
@@ -56,12 +57,12 @@ class Edge:
         self.process.wait_output("ready", timeout=60)
 
     def stop(self) -> None:
-        """End it; the box bridges on."""
+        """Stop it; the box goes on bridging."""
         if self.process is not None:
             self.process.stop()
 
     def status(self) -> dict[str, Any]:
-        """Return what it says of itself; a degraded state is an answer too."""
+        """Return its status; a degraded state is no error."""
         argv = [str(binary()), "--run-dir", str(self.folder), "edge", "status", self.name, "--json"]
         said = self.box.run(argv, check=False)
         if said.status not in (0, DEGRADED):
@@ -70,59 +71,59 @@ class Edge:
         return told
 
     def paths_to(self, target: str) -> list[dict[str, Any]]:
-        """Return the paths that it sends by."""
+        """Return the paths that it uses to a target."""
         return next((each["paths"] for each in self.status()["egress"] if each["target"] == target), [])
 
     def sent_to(self, target: str) -> list[int]:
-        """Return how many packets it has sent by each of these paths."""
+        """Return how many packets it has sent over each of these paths."""
         return [path["tx_packets"] for path in self.paths_to(target)]
 
     def held(self) -> int:
-        """Return how many segments have waited for others here."""
+        """Return how many segments have waited here for earlier ones."""
         return sum(each["segments"]["held"] for each in self.status()["ingress"])
 
 
 @dataclass(frozen=True)
 class SplitFlow:
-    """One flow over several paths: what came of it, and how many segments waited at the far edge."""
+    """One flow over several paths: its transfer, and the segments that waited at the far edge."""
 
     transfer: Transfer
     held: int
-    #: What had been sent by each path before it, and after it.
+    #: Packets sent over each path before it, and after it.
     before: list[int]
     after: list[int]
 
     @property
     def packets(self) -> list[int]:
-        """What was sent by each path, if they are the same ones still."""
+        """Packets sent over each path, provided that the paths are still the same."""
         return [after - before for before, after in zip(self.before, self.after, strict=True)]
 
 
 def split_flow(source: Edge, target: Edge, name: str, send: Callable[[], Transfer]) -> SplitFlow:
-    """Send from behind an edge to behind another, which the first one knows by a name."""
+    """Send from behind an edge to behind another; `name` is the target's name at the source."""
     before, held = source.sent_to(name), target.held()
     transfer = send()
     return SplitFlow(transfer, target.held() - held, before, source.sent_to(name))
 
 
 class EdgedNetwork:
-    """A network with its controller and an edge at each station that is one."""
+    """A network with its controller and its edges."""
 
     def __init__(self, net: OvsNetwork, fabric: Fabric, edges: dict[str, Edge]) -> None:
-        """Made by `edged_network`."""
+        """Use `edged_network`."""
         self.net, self.fabric, self.edges = net, fabric, edges
 
     def pair(self, source: str, target: str) -> dict[str, Any] | None:
-        """Return how the controller serves a pair of edges."""
+        """Return the controller's entry for a pair of edges."""
         pairs = self.fabric.api_get("paths")["pairs"]
         return next((each for each in pairs if (each["source"], each["target"]) == (source, target)), None)
 
     def settle(self, source: str, target: str, paths: int | None, *, timeout: float = 60.0) -> dict[str, Any]:
-        """Wait until a pair has so many paths both ways (None: any), its edges follow, and its hosts are known."""
+        """Wait until a pair has `paths` paths both ways (None: any), its edges are current, and its hosts known."""
         one, other = self.net.stations[source], self.net.stations[target]
 
         def ready() -> dict[str, Any] | None:
-            # Hosts are known by what they send.
+            # The controller learns hosts from their packets.
             if one.place.run(["ping", "-c", "1", "-W", "1", other.address], check=False).status:
                 return None
             status, there, back = self.fabric.api_get("status"), self.pair(source, target), self.pair(target, source)
@@ -140,7 +141,7 @@ class EdgedNetwork:
         return wait_until(ready, what=f"{paths or 'any'} paths from {source} to {target}", timeout=timeout, poll=0.1)
 
     def measure_undisturbed(self, source: str, target: str, paths: int, measure: Callable[[], T]) -> T:
-        """Return what was measured over so many paths while the controller changed nothing."""
+        """Return a measurement over `paths` paths during which the controller changed nothing."""
         return measure_undisturbed(
             lambda: self.settle(source, target, paths), lambda: self.fabric.api_get("status")["generation"], measure
         )
@@ -158,8 +159,8 @@ def edged_network(
 ) -> Iterator[EdgedNetwork]:
     """Build a shape with its controller and edges.
 
-    `limits` is the controller's `[paths]`, `order` the edges' word on it, one for all or by edge; `shims` are those
-    that have others number what has no numbers; `hook` is how programs are put on devices.
+    `limits` is the controller's `[paths]`; `order` is the edges' `--order`, one for all or by edge; `shims` are the
+    edges that request sequence numbers for packets without any; `hook` is how programs are attached to devices.
     """
     with contextlib.ExitStack() as stack:
         net = stack.enter_context(ovs_network(shape, boxes=True, plain=plain))

@@ -1,10 +1,9 @@
-"""Made-up switches that speak OpenFlow: for the controller alone, hundreds of them in one process.
+"""Fake OpenFlow switches to test the controller alone, hundreds of them in one process.
 
     python -m braid_lab.fabric.fake_switches ADDRESS PORT generated:500[:SEED[:HOSTS]] | fat-tree:8 | east-asia
 
-Each connects to the controller by TCP; wires between them take no time. When all have connected and the controller
-has heard of all wires is for the controller to say. By SIGUSR1 every host speaks once, by SIGUSR2 the first wire is
-pulled.
+Each connects to the controller by TCP; wires between them have no delay. The controller itself reports when all have
+connected and all wires are discovered. On SIGUSR1 every host sends once, on SIGUSR2 the first wire is unplugged.
 """
 
 from __future__ import annotations
@@ -45,15 +44,15 @@ from braid_sdn.openflow.messages import (
 )
 from braid_sdn.openflow.wire import HEADER, VERSION, parse
 
-# What switches say, by OpenFlow 1.3 §A.3.1, §A.2.1, §A.3.5.2, §A.3.5.6 and §A.4.1: os-ken reads it, but does not
-# write it.
+# Messages of switches, by OpenFlow 1.3 §A.3.1, §A.2.1, §A.3.5.2, §A.3.5.6 and §A.4.1: os-ken parses them, but does
+# not write them.
 FEATURES = struct.Struct("!QIBBxxII")
 PORT = struct.Struct("!I4x6s2x16s8I")
 FLOW = struct.Struct("!HBxIIHHHH4xQQQ")
 PORT_STATS = struct.Struct("!I4x12QII")
 PACKET_IN = struct.Struct("!IHBBQHHII")
 
-#: Entries of one part of a long answer.
+#: Entries per part of a multipart reply.
 MAX_PART_ENTRIES = 200
 
 
@@ -61,24 +60,24 @@ class FakeSwitch(asyncio.Protocol):
     """One switch's connection."""
 
     def __init__(self, network: FakeNetwork, pipeline: Pipeline) -> None:
-        """Made by `FakeNetwork`."""
+        """Use `FakeNetwork`."""
         self.network = network
         self.pipeline = pipeline
         self.transport: asyncio.Transport | None = None
         self._buffer = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say hello."""
+        """Send a hello."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self.transport = transport
         self._send(parser.OFPHello(DIALECT, [parser.OFPHelloElemVersionBitmap([VERSION])]))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """Nobody is told any more."""
+        """Stop sending."""
         self.transport = None
 
     def data_received(self, data: bytes) -> None:
-        """Cut the stream into messages."""
+        """Split the stream into messages."""
         self._buffer += data
         at = 0
         while len(self._buffer) - at >= HEADER.size:
@@ -90,7 +89,7 @@ class FakeSwitch(asyncio.Protocol):
         del self._buffer[:at]
 
     def outcomes(self, outcomes: list[Outcome], xid: int = 0) -> None:
-        """Let happen what a message or a frame leads to."""
+        """Carry out the results of a message or a frame."""
         for each in outcomes:
             if isinstance(each, FrameOut):
                 self.network.carry(PortId(self.pipeline.dpid, each.port), each.frame)
@@ -154,7 +153,7 @@ class FakeNetwork:
     """A shape's switches and the wires between them."""
 
     def __init__(self, shape: Shape) -> None:
-        """Nobody is connected yet; see `connect`."""
+        """Create it; see `connect`."""
         self.switches: dict[int, FakeSwitch] = {}
         self.peer: dict[PortId, PortId] = {}
         for name in shape.switches:
@@ -172,7 +171,7 @@ class FakeNetwork:
         return PortId(dpid, number)
 
     def carry(self, source: PortId, frame: bytes) -> None:
-        """Bring a frame to the other end of a wire."""
+        """Deliver a frame to the other end of a wire."""
         target = self.peer.get(source)
         if target is not None:
             switch = self.switches[target.switch]
@@ -185,33 +184,33 @@ class FakeNetwork:
             await loop.create_connection(lambda s=switch: s, host, port, ssl=tls)
 
     def broadcast_from_hosts(self) -> None:
-        """Have every host send a broadcast."""
+        """Send a broadcast from every host."""
         for number, port in enumerate(self.stations.values(), 1):
             frame = bytes.fromhex("ffffffffffff0200") + struct.pack("!I", number) + b"\x08\x00" + bytes(46)
             switch = self.switches[port.switch]
             switch.outcomes(list(switch.pipeline.receive(port.port, frame)))
 
     def unplug(self) -> None:
-        """Pull the first wire out at both ends."""
+        """Unplug the first wire at both ends."""
         one = next(iter(self.peer))
         for end in (one, self.peer[one]):
             switch = self.switches[end.switch]
             switch.outcomes([switch.pipeline.set_port(end.port, up=False)])
 
     def close(self) -> None:
-        """Cut all connections."""
+        """Close all connections."""
         for switch in self.switches.values():
             if switch.transport is not None:
                 switch.transport.abort()
 
 
 def _request(kind: int, xid: int, data: bytes) -> ToSwitch | None:
-    """Return what a controller wants, None of what a made-up switch need not know."""
+    """Parse a controller's request; return None for those that a fake switch can ignore."""
     if kind == of.OFPT_ECHO_REQUEST:
         return Echo(data[8:])
     if kind == of.OFPT_BARRIER_REQUEST:
         return Barrier(xid & 0x7FFFFFFF)
-    # os-ken reads most of what controllers send in no version of its own; OpenFlow 1.3 §A.3.5 and §A.3.7.
+    # os-ken cannot parse most messages of controllers in any version; OpenFlow 1.3 §A.3.5 and §A.3.7.
     if kind == of.OFPT_MULTIPART_REQUEST:
         if int.from_bytes(data[8:10], "big") == of.OFPMP_PORT_STATS:
             return PortStatsRequest()
@@ -251,7 +250,7 @@ def _flow_stats(rule: Rule, packets: int, octets: int) -> bytes:
 
 
 def shape_of(word: str) -> Shape:
-    """Return the shape that a word names."""
+    """Return the shape that an argument names."""
     kind, *words = word.split(":")
     numbers = [int(each) for each in words]
     if kind == "generated":

@@ -1,4 +1,4 @@
-"""A file to be fetched over HTTP and FTP, as people have them: Python's own server, and vsftpd."""
+"""Servers of one file over HTTP and FTP, as in common use: Python's own server, and vsftpd."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Files:
     bytes: int
 
     def fetch(self, place: Station, kind: str) -> float:
-        """Fetch it by `http` or `ftp`; return the goodput, Mbit/s, from the start of the program to its end."""
+        """Fetch it by `http` or `ftp`; return the goodput, Mbit/s, over the program's whole run time."""
         port = {"http": HTTP_PORT, "ftp": vsftpd.PORT}[kind]
         began = time.monotonic()
         where = f"{kind}://{self.address}:{port}/{NAME}"
-        # No disk is in the way, and what came is counted, so that nothing short passes for the whole.
+        # No disk is involved, and the received bytes are counted, so a short download does not pass.
         words = ["--fail", "--silent", "--show-error", "--output", "/dev/null"]
         got = place.place.run(["curl", *words, "--write-out", "%{size_download}", where], timeout=600).stdout
         seconds = time.monotonic() - began
@@ -40,7 +40,7 @@ class Files:
 
 @contextlib.contextmanager
 def files(station: Station, folder: Path, size: int) -> Iterator[Files]:
-    """Serve a file of so many bytes from a station, by FTP only if there is a server for it (`vsftpd.program`)."""
+    """Serve a file of `size` bytes from a station; by FTP only if a server is installed (`vsftpd.program`)."""
     log = folder / f"files-{station.name}"
     shared = vsftpd.prepare(folder, station.address)
     with (shared / NAME).open("wb") as file:

@@ -1,4 +1,4 @@
-"""Two hosts with several lines between them and nothing else: what MPTCP, and a single path, are measured on."""
+"""Two hosts joined only by several lines: the testbed for MPTCP and for a single path."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ STREAM = [sys.executable, "-m", "braid_lab.clients.tcp_stream"]
 
 @dataclass(frozen=True)
 class MultihomedPair:
-    """Two hosts with an address at each line."""
+    """Two hosts with an address on each line."""
 
     source: Namespace
     target: Namespace
     lines: tuple[Emulated, ...]
 
     def address(self, line: int, *, target: bool) -> str:
-        """Return an end's address at a line, counted from 0."""
+        """Return an end's address on a line, counted from 0."""
         return f"10.78.{line}.{2 if target else 1}"
 
 
 @contextlib.contextmanager
 def multihomed_pair(wires: Sequence[Wire], folder: Path, *, mptcp: bool) -> Iterator[MultihomedPair]:
-    """Join two hosts by lines like these; with `mptcp` the target tells of its other addresses (ADD_ADDR)."""
+    """Join two hosts by these lines; with `mptcp` the target announces its other addresses (ADD_ADDR)."""
     with contextlib.ExitStack() as stack:
         source, target = (stack.enter_context(namespace(f"home-{word}")) for word in ("source", "target"))
         lines = []
@@ -54,14 +54,14 @@ def multihomed_pair(wires: Sequence[Wire], folder: Path, *, mptcp: bool) -> Iter
 
 @contextlib.contextmanager
 def stream_server(place: Namespace, address: str, log: Path) -> Iterator[None]:
-    """Have a server at `address` send streams to whoever connects."""
+    """Run a server at `address` that sends streams to its clients."""
     with Process([*STREAM, "serve", address], log=log, namespace=place.name) as server:
         server.wait_output(READY, timeout=20)
         yield
 
 
 def received_mbit(place: Namespace, address: str, seconds: float, *options: str) -> float:
-    """Receive one stream from a server for so long; return the goodput of all of it, Mbit/s."""
+    """Receive one stream from a server for `seconds`; return its mean goodput, Mbit/s."""
     told = json.loads(place.run([*STREAM, "take", address, f"{seconds:g}", *options], timeout=seconds + 30).stdout)
     if told["broken"]:
         raise LabError(f"the stream from {address} broke: {told['broken']}")

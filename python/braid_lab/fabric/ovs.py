@@ -1,9 +1,9 @@
-"""Real Open vSwitch in a namespace: one ovs-vswitchd with a bridge for each switch of a shape, in userspace.
+"""Real Open vSwitch in a namespace: one ovs-vswitchd in userspace, with a bridge per switch of a shape.
 
-Everything of it (database, sockets, logs) is in the lab's own directory, so several may run beside one another and
-beside the machine's own. Bridges are `datapath_type=netdev`, fail-mode secure, OpenFlow 1.3; links between them are
-veth pairs, or emulated lines where they have a delay or a rate. Checksum offload is off on every veth end: packets
-that a host left unfinished would pass ping and lose TCP.
+All its files (database, sockets, logs) are in the lab's own directory, so several instances can run beside one
+another and beside the machine's own. Bridges are `datapath_type=netdev`, fail-mode secure, OpenFlow 1.3; links
+between them are veth pairs, or emulated lines where they have a delay or a rate. Checksum offload is off on every
+veth end: packets with unfinished checksums would work for ping and fail for TCP.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from braid_lab.process import Process, wait_until
 
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 
-#: Where the controller of a lab's switches listens.
+#: Where the controller of the lab's switches listens.
 CONTROLLER = "tcp:127.0.0.1:6653"
 
-#: The devices of the machine between a host and its switch.
+#: Devices of the machine between a host and its switch.
 INSIDE, OUTSIDE = "inside", "outside"
 
-#: Names of devices hold 15 characters.
+#: Longest name of a device.
 DEVICE = 15
 
 
@@ -41,13 +41,13 @@ class Station:
     place: Namespace
     mac: str
     address: str
-    #: The machine between it and its switch, where an edge may run; none if it is plugged in directly.
+    #: The machine between it and its switch, where an edge may run; None if it is plugged in directly.
     box: Namespace | None = None
 
 
 @dataclass
 class OvsNetwork:
-    """A shape made of Open vSwitch; everything in it goes when its block ends."""
+    """A shape built with Open vSwitch; all of it is removed when its block ends."""
 
     shape: Shape
     place: Namespace
@@ -73,10 +73,10 @@ class OvsNetwork:
         return self.ofctl("dump-flows", switch).count("cookie=")
 
     def start(self) -> None:
-        """Start the switches; their database keeps what they are."""
+        """Start the switches; their database keeps the configuration."""
         self._runs += 1
         environment = {"OVS_RUNDIR": str(self.folder), "OVS_LOGDIR": str(self.folder), "OVS_DBDIR": str(self.folder)}
-        # Before everything that is not real-time, as the lines: a switch that is not let run drops what piles up.
+        # Real-time priority, like the emulated lines: a switch that does not run drops packets.
         daemon = Process(
             [
                 "chrt",
@@ -101,14 +101,14 @@ class OvsNetwork:
         self._daemon.wait()
 
     def control(self, target: str = CONTROLLER, *switches: str) -> None:
-        """Have switches (all without a name) connect to a controller."""
+        """Make switches (all without a name) connect to a controller."""
         words: list[str] = []
         for switch in switches or self.shape.switches:
             words += ["--", "set-controller", switch, target]
         self.vsctl(*words[1:])
 
     def connected(self, switch: str) -> bool:
-        """Whether a switch has its controller."""
+        """Return whether a switch is connected to its controller."""
         return "is_connected: true" in self.vsctl("show").partition(f"Bridge {switch}\n")[2].partition("Bridge ")[0]
 
 
@@ -131,14 +131,14 @@ def _database(net: OvsNetwork) -> None:
 def ovs_network(
     shape: Shape, *, controller: str = CONTROLLER, plain: bool = False, boxes: bool = False
 ) -> Iterator[OvsNetwork]:
-    """Build a shape; `plain` makes every link a veth pair, whatever its rate and delay are.
+    """Build a shape; `plain` makes every link a veth pair, whatever its rate and delay.
 
-    The switches are told to connect to `controller`, which may come later. With `boxes`, stations that are edges have
-    a machine between them and their switch that bridges, until an edge runs there.
+    The switches connect to `controller`, which may start later. With `boxes`, stations that are edges have a machine
+    between them and their switch, which bridges until an edge runs there.
     """
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(namespace("fabric"))
-        # What a switch's port holds until it is read; the kernel's own 200 kB are 100 full frames.
+        # Receive buffer of a switch's port; the kernel's default of 200 kB is 100 full frames.
         place.sysctl(core__rmem_default=4 << 20)
         folder = scratch.directory() / f"ovs-{place.name.rpartition('-')[0].rpartition('-')[2]}"
         folder.mkdir(parents=True)
@@ -203,7 +203,7 @@ def _station(net: OvsNetwork, number: int, name: str, switch: str, *, boxed: boo
 
 @contextlib.contextmanager
 def _box(name: str, inner: End, outer: End) -> Iterator[Namespace]:
-    """Put a machine between a host and its switch: it bridges what nobody takes first."""
+    """Put a machine between a host and its switch; it bridges packets that no program takes first."""
     with namespace(f"box-{name}") as box:
         inside, outside = End(box, INSIDE), End(box, OUTSIDE)
         with veth(inner, inside), veth(outside, outer):

@@ -1,8 +1,7 @@
-"""A made-up OpenFlow 1.3 switch, pure: messages and frames in, answers and frames out.
+"""A fake OpenFlow 1.3 switch, pure: messages and frames in, replies and frames out.
 
-It does with Braid's rules what a real one does: tables in order, highest priority first, VLAN headers pushed and
-popped, no packet back out of the port it came from. It can be told to have a small table, or to be one that rules are
-lost in.
+It handles Braid's rules as a real one does: tables in order, highest priority first, VLAN headers pushed and popped,
+no packet back out of the port it came from. It can have a small table, and it can lose its rules.
 """
 
 from __future__ import annotations
@@ -61,17 +60,17 @@ class Pipeline:
 
     dpid: int
     ports: dict[int, Port]
-    #: Rules that fit; more are refused.
+    #: Capacity of the table; further rules are refused.
     room: int = 1_000_000
     rules: dict[RuleKey, Rule] = field(default_factory=dict)
     matched: dict[RuleKey, tuple[int, int]] = field(default_factory=dict)
     counters: dict[int, list[int]] = field(default_factory=dict)
-    #: When rules with a lease lapse.
+    #: Expiry times of rules with a lease.
     lapses: dict[RuleKey, float] = field(default_factory=dict)
     _by_table: dict[int, list[Rule]] = field(default_factory=dict)
 
     def handle(self, now: float, message: ToSwitch) -> Iterator[Outcome]:
-        """Do what the controller says."""
+        """Handle a message of the controller."""
         self.pass_time(now)
         match message:
             case AddRule(rule):
@@ -107,14 +106,14 @@ class Pipeline:
                         yield from self._emit(port, in_port, data)
 
     def pass_time(self, now: float) -> None:
-        """Forget rules whose lease is over."""
+        """Remove rules whose lease has expired."""
         for key in [key for key, at in self.lapses.items() if at <= now]:
             del self.lapses[key]
             if self.rules.pop(key, None):
                 self._by_table.pop(key[0], None)
 
     def receive(self, port: int, frame: bytes) -> Iterator[Outcome]:
-        """Take a frame in at a port."""
+        """Receive a frame at a port."""
         if port in self.ports and self.ports[port].up:
             self.counters.setdefault(port, [0, 0])[0] += len(frame)
             yield from self._run_pipeline(port, frame)
@@ -125,7 +124,7 @@ class Pipeline:
         return PortStatus(self.ports[number])
 
     def restart(self) -> None:
-        """Forget all rules and counters, as a switch without memory does."""
+        """Lose all rules and counters, as a switch without persistent memory does."""
         self.rules.clear()
         self.matched.clear()
         self.counters.clear()
@@ -171,7 +170,7 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What rules look at in a frame."""
+    """Header fields of a frame that rules match on."""
 
     target: bytes
     source: bytes
@@ -182,7 +181,7 @@ class Fields:
 
     @classmethod
     def of(cls, frame: bytes) -> Fields:
-        """Take a frame apart."""
+        """Parse a frame."""
         at, vlan = 12, UNTAGGED
         while frame[at : at + 2] in (b"\x81\x00", b"\x88\xa8"):
             if vlan == UNTAGGED:
@@ -195,7 +194,7 @@ class Fields:
         return cls(frame[:6], frame[6:12], vlan, kind, proto, icmp)
 
     def match(self, match: Match, in_port: int) -> bool:
-        """Whether a rule is for this frame."""
+        """Return whether a rule matches this frame."""
         if match.in_port is not None and match.in_port != in_port:
             return False
         if match.vlan is not None:

@@ -1,11 +1,11 @@
-"""Frames by hand at a station of a fabric: sent and received as they are, tags and all.
+"""Raw frames at a station of a fabric, sent and received with their tags.
 
     python -m braid_lab.fabric.raw_frames reflect DEVICE
     python -m braid_lab.fabric.raw_frames count DEVICE SECONDS
     python -m braid_lab.fabric.raw_frames send DEVICE TARGET-MAC COUNT PER-SECOND TAG…
 
-`reflect` sends the controller's edge probes back, as an edge does. `send` walks the tags in turn, and numbers its
-frames; `count` says, after the first frame or SECONDS, which numbers came by which tag, as JSON.
+`reflect` returns the controller's edge probes, as an edge does. `send` uses the tags in turn, and numbers its frames;
+`count` prints as JSON, after the first frame or SECONDS, which numbers came with which tag.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 
 from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, mac_bytes, tagged
 
-#: IEEE 802 local experimental EtherType 2: nobody else's traffic.
+#: IEEE 802 local experimental EtherType 2: no other traffic has it.
 SEQUENCE_ETHERTYPE = 0x88B6
 
 _AUXDATA = 8  # PACKET_AUXDATA of <linux/if_packet.h>
@@ -30,7 +30,7 @@ _AUX = struct.Struct("=IIIHHHH")
 
 
 def packet_socket(device: str) -> socket.socket:
-    """Return a socket that sees whole frames of a device."""
+    """Return a socket for whole frames of a device."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
     made.bind((device, 0))
     made.setsockopt(_SOL_PACKET, _AUXDATA, 1)
@@ -39,7 +39,7 @@ def packet_socket(device: str) -> socket.socket:
 
 
 def receive(peer: socket.socket) -> bytes | None:
-    """Return the next frame that came in, with the tag that the kernel took off it; None of one that went out."""
+    """Return the next incoming frame with the tag that the kernel took off it; None for an outgoing one."""
     frame, extra, _, origin = peer.recvmsg(65536, 256)
     if origin[2] == socket.PACKET_OUTGOING:
         return None
@@ -52,7 +52,7 @@ def receive(peer: socket.socket) -> bytes | None:
 
 
 def reflect(device: str) -> None:
-    """Send edge probes back until killed."""
+    """Return edge probes until killed."""
     peer = packet_socket(device)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -76,7 +76,7 @@ def send(device: str, target: str, count: int, per_second: float, tags: list[int
 
 
 def count(device: str, seconds: float) -> None:
-    """Count numbered frames until there were none for `seconds`; the first may take ten times that."""
+    """Count numbered frames until none has arrived for `seconds`; the first may take ten times that."""
     peer = packet_socket(device)
     seen: dict[int, list[int]] = {}
     times: list[float] = []

@@ -1,10 +1,10 @@
-"""Two sites with routers of others between them: layer-3 paths, of which the edges alone are ours ([mpsdn] §IV-B).
+"""Two sites with third-party routers between them: layer-3 paths between Braid's edges ([mpsdn] §IV-B).
 
     ha ─ A ═══ r1 ─── B ─ hb
          └════ r2 ────┘
 
-A and B are routers with an edge each. A path has addresses of its own at either end, and its router knows those and
-nobody else's, so that a packet with a host's own address goes nowhere. A and B choose the router by the source.
+A and B are routers with an edge each. A path has its own addresses at either end, and its router knows only those, so
+a packet with a host's own address goes nowhere. A and B choose the router by the source address.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from braid_lab.process import wait_until
 
 T = TypeVar("T")
 
-#: The hosts' own networks, by side: behind A, behind B.
+#: Networks of the hosts, by side: behind A, behind B.
 HOSTS4 = ("10.81.1.0/24", "10.81.2.0/24")
 HOSTS6 = ("fd81:1::/64", "fd81:2::/64")
 
@@ -33,7 +33,7 @@ SIDES = ("ha", "hb")
 
 
 def path4(path: int, side: int) -> str:
-    """Return what a side's hosts are called on a path, counted from 1."""
+    """Return a side's prefix on a path, counted from 1."""
     return f"10.82.{10 * path + side}.0/24"
 
 
@@ -44,13 +44,13 @@ def path6(path: int, side: int) -> str:
 
 @dataclass
 class RoutedSites:
-    """Both sites and what is between them; everything goes when its block ends."""
+    """Both sites and the network between them; all of it is removed when its block ends."""
 
     folder: Path
     stack: contextlib.ExitStack = field(repr=False)
     stations: dict[str, Station] = field(default_factory=dict)
     edges: dict[str, Edge] = field(default_factory=dict)
-    #: One a path.
+    #: One per path.
     lines: list[Emulated] = field(default_factory=list)
     routers: list[Namespace] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ class RoutedSites:
         return box
 
     def use(self, paths: Sequence[int], mbit: Sequence[float], *options: str) -> None:
-        """Start both edges anew with these paths of these rates; returns when all of them carry."""
+        """Restart both edges with these paths and rates; returns once all of them carry traffic."""
         for side, name in enumerate(SIDES):
             if name in self.edges:
                 self.edges[name].stop()
@@ -76,7 +76,7 @@ class RoutedSites:
         wait_until(self.carries, what="all layer-3 paths to carry", timeout=60, poll=0.05)
 
     def measure_undisturbed(self, measure: Callable[[], T]) -> T:
-        """Return what was measured while all paths carried and no edge changed its plan."""
+        """Return a measurement during which all paths carried traffic and no edge changed its plan."""
         return measure_undisturbed(
             lambda: wait_until(self.carries, what="all layer-3 paths to carry", timeout=60, poll=0.05),
             lambda: [edge.status()["generation"] for edge in self.edges.values()],
@@ -84,7 +84,7 @@ class RoutedSites:
         )
 
     def carries(self) -> bool:
-        """Whether nothing is wrong with any path."""
+        """Return whether no path has a problem."""
         return not any(edge.status()["health"] for edge in self.edges.values())
 
 
@@ -102,7 +102,7 @@ def _paths_file(side: int, paths: Sequence[int], mbit: Sequence[float]) -> str:
 
 @contextlib.contextmanager
 def routed(wires: Sequence[Wire]) -> Iterator[RoutedSites]:
-    """Build two sites with a path for each wire; edges come with `RoutedSites.use`."""
+    """Build two sites with a path for each wire; `RoutedSites.use` starts the edges."""
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         boxes = [enter(namespace(f"site-{name}")) for name in SIDES]
@@ -147,7 +147,7 @@ def _host(stack: contextlib.ExitStack, side: int, name: str, box: Namespace) -> 
 
 
 def _join(path: int, side: int, out: End, end: End) -> None:
-    """Give a router's link to a site its addresses, and both the routes of this path."""
+    """Configure a router's link to a site: its addresses, and the routes of this path in both directions."""
     link4, link6 = f"10.83.{10 * path + side}", f"fd83:{path}:{side}:"
     table = 100 + path
     out.namespace.ip(

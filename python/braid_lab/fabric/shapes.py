@@ -1,4 +1,4 @@
-"""Networks as plain data: the paper's, two-path lines, fat trees, and generated ones."""
+"""Networks as plain data: the paper's, two-path networks, fat trees, and generated ones."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A link between two switches; figures are for each direction."""
+    """A link between two switches; values are per direction."""
 
     one: str
     other: str
     mbit: float = 1000.0
     delay_ms: float = 0.0
-    #: What waits in front of it, as `braid emulate` has it.
+    #: Queue limit, as for `braid emulate`.
     queue: str = "100ms"
 
 
@@ -37,7 +37,7 @@ class Shape:
     stations: tuple[Station, ...] = ()
 
     def dpid(self, switch: str) -> int:
-        """Return a switch's datapath id: its place, counted from 1."""
+        """Return a switch's datapath id: its position, counted from 1."""
         return self.switches.index(switch) + 1
 
     def ports(self) -> list[tuple[str, str]]:
@@ -56,7 +56,7 @@ def _with_stations(switches: tuple[str, ...], wires: tuple[Wire, ...], at: dict[
 
 
 def two_paths(*, mbit: float = 10.0, delay_ms: float = 25.0, other_ms: float | None = None) -> Shape:
-    """Two paths of equal rate between two switches, over a switch each: [mpsdn] Fig. 3 and 5."""
+    """Two paths of equal rate between two switches, each over a switch of its own: [mpsdn] Fig. 3 and 5."""
     other = delay_ms if other_ms is None else other_ms
     wires = (
         Wire("A", "P", mbit, delay_ms / 2),
@@ -68,7 +68,7 @@ def two_paths(*, mbit: float = 10.0, delay_ms: float = 25.0, other_ms: float | N
 
 
 def parallel(paths: Sequence[tuple[float, float]], *, prefix: str = "", queue: str = "100ms") -> Shape:
-    """Paths side by side between two switches, over a switch each, by Mbit/s and one-way ms."""
+    """Parallel paths between two switches, each over a switch of its own, by Mbit/s and one-way ms."""
     wires, middles = [], []
     a, b = f"{prefix}A", f"{prefix}B"
     for number, (mbit, delay_ms) in enumerate(paths, 1):
@@ -80,19 +80,19 @@ def parallel(paths: Sequence[tuple[float, float]], *, prefix: str = "", queue: s
 
 
 def beside(one: Shape, other: Shape) -> Shape:
-    """Two networks that have nothing to do with one another."""
+    """Combine two unconnected networks."""
     return Shape(one.switches + other.switches, one.wires + other.wires, one.stations + other.stations)
 
 
-#: Queues of the lines that Mininet makes, unless told otherwise: [mpsdn] §IV-A used it and tells of none.
+#: Default queue of Mininet's lines: [mpsdn] §IV-A used Mininet and mentions no queue.
 MININET_QUEUE = "1000p"
 
 
 def east_asia(*, edges: tuple[str, ...] = ("BEJ", "HAW", "TOK", "SYD"), queue: str = "100ms") -> Shape:
-    """The East Asia backbone, [mpsdn] Fig. 2 and Table II, with rates as scaled down there.
+    """The East Asia backbone, [mpsdn] Fig. 2 and Table II, with the rates as scaled down there.
 
-    Of the delays the paper tells sums alone: BEJ-SHA-TOK-HAW and BEJ-HKG-MAN-HAW 95 ms, TOK-SIN-SYD and TOK-SYD 60
-    ms. How they are shared among the links is ours, by distance.
+    The paper gives only sums of delays: BEJ-SHA-TOK-HAW and BEJ-HKG-MAN-HAW 95 ms, TOK-SIN-SYD and TOK-SYD 60 ms.
+    Their division among the links is ours, by distance.
     """
     wires = (
         Wire("BEJ", "SHA", 10, 15),
@@ -127,7 +127,7 @@ def fat_tree(arity: int = 4, *, mbit: float = 1000.0) -> Shape:
 
 
 def generated(switches: int, *, seed: int = 1, more: float = 1.0, hosts: int = 0) -> Shape:
-    """A connected random network: a random tree, and `more` further links for each switch."""
+    """A connected random network: a random tree, and `more` additional links per switch."""
     chance = random.Random(seed)
     names = [f"s{number}" for number in range(switches)]
     pairs = {(chance.randrange(number), number) for number in range(1, switches)}

@@ -16,10 +16,10 @@ from braid_lab.process import Process, wait_until
 
 T = TypeVar("T")
 
-#: Of a full frame with its tag, 1518 bytes, what TCP with timestamps carries: what headers leave of a line.
+#: Share of a full tagged frame, 1518 bytes, that is TCP payload, with timestamps.
 GOODPUT_SHARE = 1448 / 1518
 
-#: The kernel's counters that tell how whole a stream came through.
+#: Kernel counters of retransmission and loss recovery.
 COUNTERS = (
     "TcpRetransSegs",
     "TcpExtTCPTimeouts",
@@ -32,11 +32,11 @@ COUNTERS = (
 
 @dataclass
 class Transfer:
-    """What came of a transfer."""
+    """Result of a transfer."""
 
-    #: Mbit/s that the receiver's application got, `interval` by `interval`.
+    #: Goodput of the receiving application, Mbit/s, per `interval`.
     goodput: list[float]
-    #: Segments that the receiving kernel had to put aside, since something before them was missing.
+    #: Segments that the receiving kernel queued because earlier ones were missing.
     out_of_order: int
     #: The sender's counters.
     counters: dict[str, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Transfer:
 
     @property
     def mbit(self) -> float:
-        """The mean of all of it."""
+        """The mean of the whole transfer."""
         return statistics.fmean(self.goodput)
 
     def steady(self, after: float) -> float:
@@ -54,7 +54,7 @@ class Transfer:
 
 
 def nstat(station: Station, *names: str) -> dict[str, int]:
-    """Return counters of a station's kernel."""
+    """Return kernel counters of a station."""
     said = station.place.run(["nstat", "-asz", *names]).stdout
     found = {match[1]: int(match[2]) for match in re.finditer(r"^(\S+)\s+(\d+)\s", said, re.MULTILINE)}
     return {name: found.get(name, 0) for name in names}
@@ -63,7 +63,7 @@ def nstat(station: Station, *names: str) -> dict[str, int]:
 def run_iperf3(
     source: Station, target: Station, folder: Path, seconds: float, options: Sequence[str], *, interval: float = 1.0
 ) -> dict[str, Any]:
-    """Run iperf3 between two stations and return what it says."""
+    """Run iperf3 between two stations and return its report."""
     log = folder / f"iperf3-{source.name}-{target.name}"
     with Process(["iperf3", "-s", "-1", "-J", "-i", f"{interval:g}"], log=log, namespace=target.place.name):
         wait_until(lambda: "5201" in target.place.run(["ss", "-ltn"]).stdout, what="iperf3 to listen")
@@ -75,7 +75,7 @@ def run_iperf3(
 def transfer(
     source: Station, target: Station, folder: Path, seconds: float, *options: str, interval: float = 1.0
 ) -> Transfer:
-    """Send as fast as TCP can for so long."""
+    """Send as fast as TCP can for `seconds`."""
     names = ["TcpExtTCPOFOQueue"]
     before, sent_before = nstat(target, *names), nstat(source, *COUNTERS)
     told = run_iperf3(source, target, folder, seconds, options, interval=interval)
@@ -90,13 +90,13 @@ def transfer(
 
 
 def flows(source: Station, target: Station, folder: Path, seconds: float, number: int) -> list[list[float]]:
-    """Send with so many connections at once; return what each brought, Mbit/s, second by second."""
+    """Send over `number` connections at once; return each one's goodput, Mbit/s, second by second."""
     told = run_iperf3(source, target, folder, seconds, ["-P", str(number)])
     each_second = told["server_output_json"]["intervals"][: round(seconds)]
     return [[1e-6 * stream["bits_per_second"] for stream in second["streams"]] for second in each_second]
 
 
 def run_concurrently(work: Sequence[Callable[[], T]]) -> list[T]:
-    """Do several things at the same time; what each returns, in their order."""
+    """Run several functions at the same time; return their results in order."""
     with ThreadPoolExecutor(max_workers=len(work)) as pool:
         return [each.result() for each in [pool.submit(one) for one in work]]

@@ -1,1 +1,1 @@
-"""Stock kernels of Debian, booted here, with a scenario of the whole product on each."""
+"""Stock kernels of Debian, booted here, and a scenario that covers the whole product."""

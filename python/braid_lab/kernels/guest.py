@@ -2,9 +2,9 @@
 
     Guest(kernel, root=Path("/"), …).run(["/bin/true"], out=folder)
 
-The root is shared with the guest read-only, with a layer of memory above it, so that the guest changes nothing here.
-Two kinds of machine: QEMU without hardware acceleration (any architecture, slow: a minute or so a boot), and a kernel
-that is itself a program (User-Mode Linux: a second or so; it has neither BTF nor a BPF JIT).
+The root is shared with the guest read-only, with a layer of memory above it, so the guest changes nothing here. Two
+kinds of machine: QEMU without hardware acceleration (any architecture, slow: about a minute per boot), and a kernel
+that is itself a program (User-Mode Linux: about a second; without BTF and BPF JIT).
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from braid_lab.kernels.initramfs import dependencies, initramfs, load_order
 from braid_lab.process import LabError, Process
 from braid_lab.product import repository
 
-#: Where the guest sees the folder that it may write to.
+#: The guest's writable folder.
 OUT = "/run/out"
 
-#: Where User-Mode Linux has its modules, and the program by which it loads them.
+#: User-Mode Linux finds its modules here, and the program that loads them.
 _LOADS = "/run/loads"
 
-#: What Braid and the lab have the kernel load.
+#: Modules that Braid and the lab need.
 _WANTED = (
     *("veth", "dummy", "sch_ingress", "sch_htb", "cls_bpf", "act_bpf", "nfnetlink", "nf_tables", "nf_conntrack"),
     *("nf_conntrack_netlink", "nf_nat", "nft_chain_nat", "nft_masq", "nft_ct", "nft_counter", "nft_reject_inet"),
     *("vrf", "ip6_tables", "af_packet", "inet_diag", "tcp_diag", "udp_diag"),
 )
 
-#: What reaches the root of a QEMU machine, beside what is built in.
+#: Modules that a QEMU machine needs to mount its root, beside those built in.
 _MODULES = ("virtio_pci", "9pnet_virtio", "9p", "overlay")
 
 _SHARE = "trans=virtio,version=9p2000.L,msize=262144"
 
-#: How QEMU is called for an architecture of Debian, and the console that its kernel finds.
+#: QEMU's command for an architecture of Debian, and the console that its kernel finds.
 _QEMU = {
     "amd64": (("qemu-system-x86_64", "-cpu", "max"), "ttyS0"),
     "arm64": (("qemu-system-aarch64", "-machine", "virt", "-cpu", "cortex-a72"), "ttyAMA0"),
@@ -48,17 +48,17 @@ MEMORY_MB = 2048
 
 @dataclass(frozen=True)
 class Guest:
-    """A machine that can be booted: a kernel, and the root file system it is to see."""
+    """A bootable machine: a kernel, and the root file system that it sees."""
 
     #: The kernel: an image for QEMU, an executable for User-Mode Linux.
     kernel: Path
-    #: Its own folder of modules, lib/modules/RELEASE.
+    #: Its folder of modules, lib/modules/RELEASE.
     modules: Path
     kind: Literal["qemu", "uml"] = "qemu"
     #: As Debian calls it.
     architecture: str = "amd64"
     root: Path = Path("/")
-    #: Folders of this machine that the guest sees read-only at the same place.
+    #: Folders of this machine that the guest sees read-only at the same path.
     shares: tuple[Path, ...] = field(default_factory=lambda: (repository(),))
 
     def run(
@@ -70,10 +70,10 @@ class Guest:
         env: Mapping[str, str] | None = None,
         append: Sequence[str] = (),
     ) -> int:
-        """Boot, run a command with the repository as its folder, and return its exit status.
+        """Boot, run a command in the repository's folder, and return its exit status.
 
-        The guest sees `out` at OUT and may write there; the console is in `out`/console.out. `append` are words for
-        the kernel. LabError if the command has not ended after `timeout` seconds.
+        The guest sees `out` at OUT and may write there; the console is in `out`/console.out. `append` is added to the
+        kernel's command line. LabError if the command has not ended after `timeout` seconds.
         """
         out.mkdir(parents=True, exist_ok=True)
         status = out / "status"
@@ -103,7 +103,7 @@ class Guest:
         return [*words, "-virtfs", _local(out, "out")]
 
     def _from_initramfs(self) -> str:
-        """Return the script that mounts all this and changes to the root."""
+        """Return the script that mounts these folders and changes to the root."""
         lines = [
             "$b mount -t proc proc /proc",
             "$b mount -t sysfs sys /sys",
@@ -129,7 +129,7 @@ class Guest:
         return [self.kernel, *words, *append]
 
     def _from_hostfs(self, out: Path) -> str:
-        """Return the script of the machine that is a process here and sees this machine's files."""
+        """Return the script of a User-Mode Linux machine, which sees this machine's files."""
         release = self.modules.name
         lines = [
             "#!/bin/sh",
@@ -138,7 +138,7 @@ class Guest:
             "mkdir -p /mnt/memory /mnt/root",
             *(f"insmod {self.modules / file}" for file in self._modules_of_uml()),
             *_layered("", lower="/", memory="/mnt/memory", target="/mnt/root"),
-            # Before Linux 5.11 or so no layer can be had above files of this machine: they are read-only then.
+            # Before about Linux 5.11 an overlay above files of this machine is impossible: they are read-only then.
             "if ! /mnt/root/bin/true 2>/dev/null; then",
             "umount /mnt/root && mount -r -t hostfs -o / none /mnt/root",
             "fi",
@@ -146,7 +146,7 @@ class Guest:
             "mount -t sysfs sys /mnt/root/sys",
             "mount -t devtmpfs dev /mnt/root/dev",
             "for each in run tmp; do mount -t tmpfs $each /mnt/root/$each; done",
-            # Not below /lib/modules: a root that is read-only need not have it.
+            # Not below /lib/modules: a read-only root need not have it.
             f"mkdir -p /mnt/root{OUT} /mnt/root{_LOADS}/lib/modules/{release}",
             f"mount -t hostfs -o {self.modules} none /mnt/root{_LOADS}/lib/modules/{release}",
             f"mount -t hostfs -o {out} none /mnt/root{OUT}",
@@ -177,7 +177,7 @@ def _local(path: Path, tag: str) -> str:
 
 
 def _busybox(root: Path) -> Path:
-    """Return a static busybox of the guest's architecture: of the package busybox-static."""
+    """Return a static busybox of the guest's architecture, from the package busybox-static."""
     for place in ("bin/busybox", "usr/bin/busybox"):
         if (root / place).exists():
             return root / place

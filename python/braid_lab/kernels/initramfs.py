@@ -1,4 +1,4 @@
-"""The first root of a virtual machine: busybox, the modules that reach the real root, and a script.
+"""The initial root of a virtual machine: busybox, the modules needed for the real root, and a script.
 
 Formats: cpio "newc" (the kernel's Documentation/driver-api/early-userspace/buffer-format.rst) and depmod's
 modules.dep.
@@ -16,10 +16,10 @@ _DIRECTORY, _FILE, _EXECUTABLE = 0o40755, 0o100644, 0o100755
 
 
 def initramfs(modules: Path, names: Sequence[str], busybox: Path, script: str) -> bytes:
-    """Return an archive whose `/init` loads the modules called `names`, then runs `script` with busybox' shell.
+    """Return an archive whose `/init` loads the modules in `names`, then runs `script` with busybox's shell.
 
-    `modules` is a kernel's own folder, lib/modules/RELEASE. A name that it does not list is taken as built in; a
-    machine that lacks it does not come up, and its console says so.
+    `modules` is a kernel's folder, lib/modules/RELEASE. A name that it does not list is taken as built in; a machine
+    that lacks it does not boot, and its console says so.
     """
     archive = _Archive()
     for folder in ("bin", "modules", "proc", "sys", "dev", "lower", "upper", "root"):
@@ -34,11 +34,11 @@ def initramfs(modules: Path, names: Sequence[str], busybox: Path, script: str) -
 
 
 def dependencies(modules: Path) -> dict[str, list[str]]:
-    """Return which other modules each module needs, by file as in modules.dep; made by depmod if it is not there."""
+    """Return each module's dependencies, by file as in modules.dep; depmod creates it if it is missing."""
     listing = modules / "modules.dep"
     if not listing.exists():
         base = modules.parents[2]
-        # depmod looks below lib/modules alone; packages of newer suites bring usr/lib/modules.
+        # depmod only looks below lib/modules; packages of newer suites have usr/lib/modules.
         if base.name == "usr":
             base = base.parent
             if not (base / "lib").exists():
@@ -52,19 +52,19 @@ def dependencies(modules: Path) -> dict[str, list[str]]:
 
 
 def load_order(needs: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:
-    """Return the files to load, each after those that it needs."""
+    """Return the files to load, each after its dependencies."""
     files = {_module_name(file): file for file in needs}
     order: dict[str, None] = {}
     for name in names:
         if name in files:
-            # modules.dep names all that a module needs, the ones needed first at the end.
+            # modules.dep lists all dependencies of a module, the first to load at the end.
             for file in [*reversed(needs[files[name]]), files[name]]:
                 order.setdefault(file)
     return list(order)
 
 
 def _module_name(file: str) -> str:
-    """Return a module's name, in which the kernel takes `-` and `_` for the same."""
+    """Return a module's name; the kernel does not distinguish `-` and `_`."""
     return Path(file).name.partition(".ko")[0].replace("-", "_")
 
 
@@ -78,7 +78,7 @@ def _content(file: Path) -> bytes:
 
 
 class _Archive:
-    """A cpio archive in the making; everything in it is root's."""
+    """Builder of a cpio archive; all entries belong to root."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

@@ -1,7 +1,7 @@
 """Debian packages of any suite, unpacked beside this machine's own packages and never installed.
 
-They come from the mirror that the machine itself is set up with, by apt, and are verified by Debian's own keys. apt
-gets its own list of sources and its own state, below `.tools/kernels`: the machine's package database is not touched.
+apt fetches them from the mirror that the machine itself uses, and verifies them with Debian's keys. apt gets its own
+list of sources and its own state, below `.tools/kernels`: the machine's package database is not touched.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tempfile import TemporaryDirectory
 from braid_lab.process import CommandError, LabError, run
 from braid_lab.product import repository
 
-#: The keys of Debian's archive, of the package debian-archive-keyring.
+#: Keys of Debian's archive, from the package debian-archive-keyring.
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
-#: How old the lists of packages may be before they are fetched anew.
+#: Greatest age of the package lists before they are fetched again.
 LISTS_MAX_AGE_SECONDS = 24 * 3600.0
 
-#: How long one call of apt may take, for a slow network.
+#: Time limit of one call of apt, for a slow network.
 APT_TIMEOUT_SECONDS = 900.0
 
-#: A mirror of Debian's main archive: not the one for security updates, and no other vendor's.
+#: A mirror of Debian's main archive, as opposed to security updates and other vendors' archives.
 _MIRROR = re.compile(r"[/:]debian(\.list|/.*)?$")
 
 
 def fetch(suite: str, package: str, *, architecture: str = "amd64") -> Path:
-    """Return the folder into which `package` of `suite` has been unpacked; download it first if it is not there.
+    """Return the folder with the unpacked `package` of `suite`; download it first if necessary.
 
-    A package whose version changes under the same name gets a new folder with its next version.
-    Raises LabError if the suite has no such package or the mirror cannot be reached.
+    A package whose version changes under the same name gets a new folder with its next version. Raises LabError if
+    the suite has no such package or the mirror cannot be reached.
     """
     with _locked() as root:
         apt = _Apt(root, suite, architecture)
@@ -45,7 +45,7 @@ def fetch(suite: str, package: str, *, architecture: str = "amd64") -> Path:
         if not folder.exists():
             with TemporaryDirectory(dir=root) as work:
                 file = apt.download(package, Path(work))
-                # The archive may have had a newer version than the lists.
+                # The archive may have a newer version than the lists.
                 folder = folders / file.stem
                 run(["dpkg-deb", "--extract", file, Path(work) / "unpacked"], timeout=APT_TIMEOUT_SECONDS)
                 folders.mkdir(exist_ok=True)
@@ -55,7 +55,7 @@ def fetch(suite: str, package: str, *, architecture: str = "amd64") -> Path:
 
 
 def newest(suite: str, pattern: str, *, architecture: str = "amd64") -> str:
-    """Return the package of `suite` whose whole name matches the regular expression, with the highest numbers in it.
+    """Return the package of `suite` whose whole name matches the regular expression, with the highest numbers.
 
     Raises LabError if none matches.
     """
@@ -74,7 +74,7 @@ def _numbers(name: str) -> list[int]:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[Path]:
-    """Give the folder of all this to one process at a time."""
+    """Lock this folder for one process."""
     root = repository() / ".tools" / "kernels"
     root.mkdir(parents=True, exist_ok=True)
     with (root / "lock").open("w") as lock:
@@ -83,7 +83,7 @@ def _locked() -> Iterator[Path]:
 
 
 class _Apt:
-    """apt with one suite of one architecture, and nothing of the machine's own state."""
+    """apt with one suite of one architecture, independent of the machine's own state."""
 
     def __init__(self, root: Path, suite: str, architecture: str) -> None:
         self.state = root / "apt" / f"{suite}-{architecture}"
@@ -110,7 +110,7 @@ class _Apt:
         self.options = [f"-o{key}={value}" for key, value in settings.items()]
 
     def refresh(self, max_age: float) -> None:
-        """Fetch the lists if they are over `max_age` seconds old; old ones serve while the mirror is out of reach."""
+        """Fetch the lists if they are over `max_age` seconds old; keep old ones while the mirror is unreachable."""
         source = f"deb [signed-by={KEYRING}] {mirror()} {self.suite} main\n"
         known = self.fetched.exists() and self.sources.read_text() == source
         if known and time.time() - self.fetched.stat().st_mtime < max_age:
@@ -129,7 +129,7 @@ class _Apt:
         return self._call("apt-cache", "pkgnames").split()
 
     def file_of(self, package: str) -> str:
-        """Return the name of the file that a package of the newest version has in the archive, and here."""
+        """Return the file name of a package's newest version, in the archive and here."""
         try:
             stanza = self._call("apt-cache", "show", "--no-all-versions", package)
         except CommandError as error:
@@ -139,7 +139,7 @@ class _Apt:
         return f"{fields['Package']}_{version}_{fields['Architecture']}.deb"
 
     def download(self, package: str, folder: Path) -> Path:
-        """Put the file of a package into `folder`, with lists as new as the archive if it has removed the version."""
+        """Download a package into `folder`, with fresh lists if the archive has removed the listed version."""
         try:
             self._call("apt-get", "download", "-qq", package, folder=folder)
         except CommandError:
@@ -155,7 +155,7 @@ class _Apt:
 
 
 def mirror() -> str:
-    """Return the mirror of Debian's archive that this machine's sources name, or DEBIAN_MIRROR if that is set.
+    """Return the mirror of Debian's archive: DEBIAN_MIRROR if set, else this machine's.
 
     Raises LabError if there is none.
     """
@@ -172,7 +172,7 @@ def mirror() -> str:
 
 
 def mirrors(sources: str, *, deb822: bool) -> list[str]:
-    """Return the mirrors of Debian's main archive that the text of a file of sources names, in its order."""
+    """Return the mirrors of Debian's main archive in the text of a sources file, in its order."""
     uris = _uris_deb822(sources) if deb822 else _uris_one_line(sources)
     return [uri for uri in uris if _MIRROR.search(uri)]
 

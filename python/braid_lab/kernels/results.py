@@ -1,4 +1,4 @@
-"""What a check says of a kernel."""
+"""Results of a check on a kernel."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 
 class LeftOut(Exception):  # noqa: N818
-    """What is checked cannot be had on this kernel; the text says why."""
+    """The kernel does not support what is checked; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one check: `state` is "passed", "left out" or "failed"."""
+    """Result of one check: `state` is "passed", "left out" or "failed"."""
 
     check: str
     state: str

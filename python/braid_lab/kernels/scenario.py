@@ -1,8 +1,8 @@
-"""Everything that Braid does, once, on the kernel that runs here: for a virtual machine, which does it slowly.
+"""A scenario that covers all of Braid once, on the running kernel; written for slow virtual machines.
 
-`python -m braid_lab.kernels.scenario RESULTS [CHECK…]` writes a line of JSON per check, as soon as it is over: its
-name, whether it passed, was left out or failed, why, and how long it took. Nothing here measures time: a machine
-without hardware acceleration takes twenty times as long for everything, so checks wait for conditions.
+`python -m braid_lab.kernels.scenario RESULTS [CHECK…]` writes a line of JSON per check as soon as it is over: its
+name, its state (passed, left out, failed), the reason, and its duration. Nothing here measures time: a machine
+without hardware acceleration is about twenty times slower, so checks wait for conditions.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from braid_lab.observe import ask_tcp, ask_udp, by_uplink, differences, kernel_s
 from braid_lab.process import LabError, Process, run, wait_until
 from braid_lab.product import DEGRADED, Braid, binary
 
-#: How long anything may take on a machine that has to load programs of 300,000 instructions by an interpreter.
+#: Time limit of any step on a machine that loads programs of 300,000 instructions under emulation.
 CHECK_TIMEOUT_SECONDS = 120.0
 
-#: Two emulated lines, which can fall silent and lose their carrier; slow enough for an emulated processor.
+#: Two emulated lines, which can become black holes and lose their carrier; slow enough for an emulated processor.
 LINE = LinkSpec(rate="8Mbit/s", delay="10ms", queue="200ms")
 LINES = (UplinkSpec("dsl", LINE), UplinkSpec("lte", LINE))
 PLAIN = (UplinkSpec("dsl", offload=False), UplinkSpec("lte", offload=False))
@@ -55,7 +55,7 @@ def check(body: Check) -> Check:
 def host(
     *options: str, uplinks: tuple[UplinkSpec, ...] = PLAIN, lan_clients: int = 0
 ) -> Iterator[tuple[Topology, Braid]]:
-    """Run Braid on a host with two uplinks and servers beyond, and see that `braid down` leaves nothing behind."""
+    """Run Braid on a host with two uplinks and servers beyond, and check that `braid down` leaves nothing behind."""
     with network(uplinks, lan_clients=lan_clients) as net:
         serve(net, "http1", "dns")
         before = kernel_state(net.host)
@@ -66,26 +66,26 @@ def host(
         finally:
             said = daemon.call("down", check=False, timeout=CHECK_TIMEOUT_SECONDS)
         expect(said.status == 0, f"braid down ends with {said.status}: {said.text}")
-        # Conntrack and routing settings of a namespace appear with the modules that are loaded for us.
+        # Conntrack and routing settings of a namespace appear with the modules that are loaded for Braid.
         left = [each for each in differences(before, kernel_state(net.host)) if not each.startswith("sysctls: +")]
         if left:
             raise LabError("braid down leaves: " + "; ".join(left))
 
 
 def expect(good: object, what: str) -> None:
-    """Fail with a sentence that says what was seen."""
+    """Raise LabError with a description unless `good`."""
     if not good:
         raise LabError(what)
 
 
 def both_carry(net: Topology, counts: dict[str, int], what: str) -> None:
-    """Require that both uplinks took some of these flows."""
+    """Require that both uplinks carried some of these flows."""
     expect(all(counts[name] for name in net.uplinks), f"{what}: flows by uplink are {counts}")
 
 
 @check
 def doctor() -> None:
-    """`braid doctor` loads the programs into nothing and finds nothing in the way."""
+    """`braid doctor` loads the programs without attaching them and finds no problem."""
     with network(PLAIN) as net:
         daemon = Braid(net.host, net.scratch / "doctor")
         said = daemon.call("doctor", check=False, timeout=CHECK_TIMEOUT_SECONDS)
@@ -117,21 +117,21 @@ def _url(server: str, size: int) -> str:
 
 @check
 def host_flows() -> None:
-    """TCP, UDP, ping and a download of a host, IPv4 and IPv6, over both uplinks."""
+    """TCP, UDP, ping and a download of a host, IPv4 and IPv6, use both uplinks."""
     with host("--policy", "rr") as (net, daemon):
         _everything_passes(net, daemon)
 
 
 @check
 def gateway_flows() -> None:
-    """The same of a client behind a gateway."""
+    """The same for a client behind a gateway."""
     with host("--policy", "rr", lan_clients=1) as (net, daemon):
         _everything_passes(net, daemon)
 
 
 @check
 def race() -> None:
-    """Connections are made under both policies that race, and their flows say so."""
+    """Connections work under both policies that race, and their flows are marked so."""
     for policy in ("race", "fastest"):
         with host("--policy", policy) as (net, daemon):
             for family in (4, 6):
@@ -143,7 +143,7 @@ def race() -> None:
 
 @check
 def clsact() -> None:
-    """The hook of kernels before TCX carries flows too."""
+    """The hook of kernels before TCX carries flows, too."""
     with _configured('[datapath]\nhook = "clsact"\n') as (net, daemon):
         expect("clsact" in net.host.run(["tc", "qdisc", "show"]).stdout, "no clsact qdisc is there")
         both_carry(net, by_uplink(net, ask_tcp(net.host, 6, net.server())), "TCP by clsact")
@@ -157,7 +157,7 @@ def tcx() -> None:
     if (major, minor) < (6, 6):
         raise LeftOut("TCX came with Linux 6.6")
     with _configured('[datapath]\nhook = "tcx"\n') as (net, _):
-        # bpftool before 7.3 does not know TCX; what is not there shows it.
+        # bpftool before 7.3 does not know TCX; the missing clsact qdisc shows it.
         expect("clsact" not in net.host.run(["tc", "qdisc", "show"]).stdout, "a clsact qdisc is there")
         both_carry(net, by_uplink(net, ask_tcp(net.host, 6, net.server())), "TCP by TCX")
 
@@ -172,7 +172,7 @@ def _configured(text: str) -> Iterator[tuple[Topology, Braid]]:
 
 @check
 def without_jit() -> None:
-    """Programs that the kernel interprets do the same."""
+    """Interpreted programs do the same."""
     switch = Path("/proc/sys/net/core/bpf_jit_enable")
     if not switch.exists():
         raise LeftOut("this kernel has no BPF JIT: all other checks ran without it")
@@ -190,7 +190,7 @@ def without_jit() -> None:
 
 @check
 def silence() -> None:
-    """A line that falls silent is left, and taken again when it is back."""
+    """A line that becomes a black hole is left, and used again once it is back."""
     with host("--policy", "rr", uplinks=LINES) as (net, daemon):
         both_carry(net, by_uplink(net, ask_tcp(net.host, 6, net.server())), "TCP")
         with black_hole(net.uplinks["dsl"]):
@@ -202,7 +202,7 @@ def silence() -> None:
 
 @check
 def carrier() -> None:
-    """A line without carrier is left at once, and open connections over it end."""
+    """A line without carrier is left at once, and its open connections end."""
     with host("--policy", "rr", uplinks=LINES) as (net, daemon):
         slow = ["curl", "-sS", "--limit-rate", "20K", "-o", "/dev/null", _url(net.server(), 2_000_000)]
         with contextlib.ExitStack() as stack:
@@ -243,7 +243,7 @@ def crash() -> None:
 
 @check
 def bond() -> None:
-    """A hub invites, a host joins, and one download comes whole over both links."""
+    """A hub invites, a host joins, and one download arrives complete over both links."""
     _inet_tables()
     size = 3_000_000
     with (
@@ -276,7 +276,7 @@ def bond() -> None:
 
 
 def _inet_tables() -> None:
-    """Leave out what needs the hub's filter where the kernel was built without it; `braid hub` names the mend."""
+    """Leave out checks of the hub's filter on kernels built without it; `braid hub` names the remedy."""
     with network(PLAIN) as net:
         wanted = "table inet braid_lab {\n chain leave {\n type nat hook postrouting priority srcnat\n }\n}\n"
         said = net.internet.run(["nft", "-f", "-"], text=wanted, check=False)
@@ -322,7 +322,7 @@ def command_line() -> None:
 
 
 def main() -> None:
-    """Run the checks that are named, or all; exit 0 whatever they found."""
+    """Run the named checks, or all; exit 0 whatever the results."""
     results, *names = sys.argv[1:]
     with Path(results).open("w") as out:
         for name in names or CHECKS:

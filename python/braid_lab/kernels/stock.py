@@ -1,4 +1,4 @@
-"""The kernels of Debian that the product is tried on, and the machines that boot them."""
+"""The Debian kernels on which the product is tested, and the machines that boot them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from braid_lab.kernels.uml import program
 from braid_lab.process import LabError, run
 from braid_lab.product import repository
 
-#: What the scenario needs in a root of another architecture, beside what Debian always has.
+#: Packages of the scenario in a root of another architecture, beside Debian's essential ones.
 ROOT_PACKAGES = (
     "bash,bpftool,busybox-static,coreutils,curl,dash,ethtool,grep,iproute2,iputils-ping,kmod,libpython3-stdlib,mount,"
     "nftables,procps,python3-minimal,sed,util-linux"
 )
 
-#: The suite whose files that root is made of: the one that the README names.
+#: Suite of that root: the one that the README names.
 ROOT_SUITE = "bookworm"
 
 
 @dataclass(frozen=True)
 class Stock:
-    """A kernel as Debian ships it: where it comes from, and which packages are it."""
+    """A kernel as Debian ships it: its source and its packages."""
 
     name: str
     suite: str
@@ -46,7 +46,7 @@ class Stock:
         return Guest(kernel, modules, architecture=self.architecture, root=root)
 
     def _image(self) -> tuple[Path, Path]:
-        """Return the kernel and its modules, from one package or, in newer suites, from one each."""
+        """Return the kernel and its modules, from one package or, in newer suites, from two."""
         at = rf"{self.version}-{self.architecture}"
         try:
             name = newest(self.suite, rf"linux-image-{at}-unsigned", architecture=self.architecture)
@@ -64,8 +64,8 @@ class Stock:
         return kernels[0], folders.pop()
 
 
-#: From the oldest on. Debian keeps no kernel between 6.1 and 6.12, so 6.6 and 6.8 cannot be had. `newest` is that of
-#: unstable. User-Mode Linux has neither BTF nor a JIT for BPF, and its verifier wants aligned accesses.
+#: From the oldest on. Debian has no kernel between 6.1 and 6.12, so 6.6 and 6.8 are unavailable. `newest` is
+#: unstable's. User-Mode Linux has neither BTF nor a BPF JIT, and its verifier requires aligned accesses.
 STOCK = (
     Stock("5.10", "bullseye", r"5\.10\.\d+-\d+"),
     Stock("6.1", "bookworm", r"6\.1\.\d+-\d+"),
@@ -100,12 +100,12 @@ def binaries(architecture: str) -> Path:
     folder = Path(chosen).resolve() if chosen else built
     if not (folder / "braid").exists():
         how = "make build" if architecture == native() else f"make build TARGET={target}"
-        raise LabError(f"{folder}/braid is not there: run `{how}`")
+        raise LabError(f"{folder}/braid does not exist: run `{how}`")
     return folder
 
 
 def foreign_root(architecture: str) -> Path:
-    """Return a root file system of another architecture, made of Debian's packages, unpacked and not set up."""
+    """Return a root file system of another architecture from Debian's packages, unpacked but not configured."""
     root = repository() / ".tools" / "kernels" / f"root-{architecture}"
     if not root.exists():
         making = root.with_name(f"{root.name}.making")

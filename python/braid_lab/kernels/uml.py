@@ -1,7 +1,7 @@
 """A kernel that is itself a program (Debian's user-mode-linux), with the C library of its own suite.
 
-It wants one at least as new as itself, which this machine need not have. So it gets its own loader and library, in a
-folder that it runs in: the loader's name in the program becomes one of that folder.
+It needs a C library at least as new as itself, which this machine may not have. So it gets its own loader and library
+in the folder that it runs in, and the loader's path in the executable is changed to that folder.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def program(suite: str, package: Path) -> Path:
         if len(loaders) != 1:
             raise LabError(f"{library.name} has {len(loaders)} loaders")
         _link(folder / "loader", loaders[0])
-        # Last: a folder with it is complete.
+        # Written last: a folder that has it is complete.
         start.write_text(f'#!/bin/sh\ncd "{folder}" && LD_LIBRARY_PATH=. exec ./linux "$@"\n')
         start.chmod(0o755)
     return start
 
 
 def with_loader(executable: bytes) -> bytes:
-    """Return the executable with the name of the loader in the folder that it runs in."""
+    """Return the executable with its loader's path changed to the current folder."""
     if executable.count(_LOADER) != 1:
         raise LabError(f"the kernel's program does not name {_LOADER.decode()!r} once")
     return executable.replace(_LOADER, _OURS.ljust(len(_LOADER), b"\0"))

@@ -1,1 +1,1 @@
-"""Networks made of namespaces: the namespaces themselves, links between them, whole topologies."""
+"""Networks of namespaces: the namespaces, links between them, and whole topologies."""

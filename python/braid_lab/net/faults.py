@@ -1,4 +1,4 @@
-"""What happens to uplinks in the field: they fall silent, are unplugged, get a captive portal, and come back."""
+"""Faults of uplinks: black holes, unplugged cables, captive portals, and the recovery from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _set_blackhole(uplink: Uplink, on: bool) -> None:
 
 @contextlib.contextmanager
 def black_hole(uplink: Uplink) -> Iterator[float]:
-    """Swallow everything on an emulated line, without a sign of it at the device; yields when it began."""
+    """Make an emulated line a black hole, without a sign of it at the device; yields the start time."""
     began = time.monotonic()
     _set_blackhole(uplink, True)
     try:
@@ -31,7 +31,7 @@ def black_hole(uplink: Uplink) -> Iterator[float]:
 
 @contextlib.contextmanager
 def unplugged(uplink: Uplink) -> Iterator[float]:
-    """Take the carrier from an emulated line's device at the host, and what is under way; yields when it began."""
+    """Take the carrier from an emulated line's device at the host, with all packets in flight; yields the start."""
     near = uplink.near
     began = time.monotonic()
     near.namespace.ip(f"link set {near.device} carrier off")
@@ -43,13 +43,13 @@ def unplugged(uplink: Uplink) -> Iterator[float]:
         near.namespace.ip(f"link set {near.device} carrier on")
 
 
-#: Where a portal listens on its uplink's far side.
+#: Port of a portal at its uplink's far end.
 PORTAL_PORT = 8080
 
 
 @contextlib.contextmanager
 def captive(uplink: Uplink, scratch: Path) -> Iterator[float]:
-    """Answer all IPv4 HTTP on an uplink by a captive portal, pings passing as before; yields when it began."""
+    """Answer all IPv4 HTTP on an uplink with a captive portal; pings still pass. Yields the start time."""
     isp = uplink.far
     argv = [sys.executable, "-m", "braid_lab.servers.portal", uplink.gateway4, str(PORTAL_PORT)]
     table = f"portal-{uplink.name}"
@@ -68,33 +68,33 @@ def captive(uplink: Uplink, scratch: Path) -> Iterator[float]:
 
 
 def without_route(uplink: Uplink) -> list[str]:
-    """Return the words of `ip` that take an uplink's default routes away."""
+    """Return the `ip` commands that remove an uplink's default routes."""
     return [f"route del {route}" for route in uplink.defaults()]
 
 
 def with_route(uplink: Uplink) -> list[str]:
-    """Return the words that give them back."""
+    """Return the commands that restore them."""
     return [f"route replace {route}" for route in uplink.defaults()]
 
 
 def without_address(uplink: Uplink) -> list[str]:
-    """Return the words that take an uplink's addresses away, and with them its routes."""
+    """Return the commands that remove an uplink's addresses, and with them its routes."""
     return [f"address del {address} dev {uplink.name}" for address in uplink.addresses()]
 
 
 def with_address(uplink: Uplink) -> list[str]:
-    """Return the words that give an uplink its addresses, as a DHCP client also does that renews what it has."""
+    """Return the commands that set an uplink's addresses, as a DHCP client also does on renewal."""
     given = [f"address replace {address} dev {uplink.name} nodad" for address in uplink.addresses()]
     return given + with_route(uplink)
 
 
 def without_carrier(uplink: Uplink) -> list[str]:
-    """Return the words that take the carrier from an emulated line."""
+    """Return the commands that take the carrier from an emulated line."""
     return [f"link set {uplink.near.device} carrier off"]
 
 
 def with_carrier(uplink: Uplink) -> list[str]:
-    """Return the words that give it back."""
+    """Return the commands that restore it."""
     return [f"link set {uplink.near.device} carrier on"]
 
 
@@ -105,7 +105,7 @@ def change_address(uplink: Uplink, old: str, new: str) -> None:
     uplink.near.namespace.ip(
         f"address add {new}/24 dev {device}",
         f"address delete {old}/24 dev {device}",
-        # The address that is gone took with it whatever named it.
+        # Removing the old address removed everything that referred to it.
         f"address replace {new}/24 dev {device}",
         f"route replace {route}",
     )

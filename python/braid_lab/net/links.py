@@ -21,7 +21,7 @@ _serial = itertools.count(1)
 
 @dataclass(frozen=True)
 class End:
-    """One end of a link: a device's name and where it is."""
+    """One end of a link: a device in a namespace."""
 
     namespace: Namespace
     device: str
@@ -32,9 +32,9 @@ class End:
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """What an emulated link is asked to do; words as on `braid emulate`'s command line, None = unlimited or none.
+    """Parameters of an emulated link, as for `braid emulate`; None means unlimited or none.
 
-    `rate` is for both directions unless `rate_up` or `rate_down` (seen from the host) says otherwise.
+    `rate` applies to both directions unless `rate_up` or `rate_down` (seen from the host) is set.
     """
 
     rate: str | None = None
@@ -49,7 +49,7 @@ class LinkSpec:
     extra: tuple[str, ...] = ()
 
     def options(self) -> list[str]:
-        """Return the options that say this."""
+        """Return the corresponding options."""
         named = {
             "--rate": self.rate,
             "--rate-up": self.rate_up,
@@ -69,12 +69,12 @@ class Emulated:
     """A running `braid emulate`."""
 
     def __init__(self, process: Process, control: Path) -> None:
-        """Made by `emulated`."""
+        """Use `emulated`."""
         self.process = process
         self.control = control
 
     def request(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send one request (`set`, `blackhole`, `stats`) to its control socket and return the answer."""
+        """Send one request (`set`, `blackhole`, `stats`) to its control socket and return the reply."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             peer.settimeout(5)
             peer.connect(str(self.control))
@@ -86,13 +86,13 @@ class Emulated:
         return answer
 
     def blackhole(self, on: bool, direction: Literal["up", "down", "both"] = "both") -> None:
-        """Swallow everything, or stop doing so."""
+        """Turn the black hole on or off."""
         self.request({"blackhole": {"direction": direction, "on": on}})
 
 
 @contextlib.contextmanager
 def emulated(near: End, far: End, line: LinkSpec, *, scratch: Path) -> Iterator[Emulated]:
-    """Join two namespaces by `braid emulate`; its TAP devices go when it does."""
+    """Join two namespaces by `braid emulate`; its TAP devices vanish with it."""
     control = scratch / f"emulate-{next(_serial)}.sock"
     words = ["emulate", "--a", str(near), "--b", str(far), *line.options(), "--control", str(control)]
     with Process([binary(), *words], log=control.with_suffix(".log")) as process:
@@ -120,7 +120,7 @@ def veth(near: End, far: End, *, offload: bool = True) -> Iterator[None]:
 
 
 def set_offload(end: End, *, on: bool) -> None:
-    """Switch checksum and segmentation offloads of a device: a veth with them on hides checksum mistakes."""
+    """Switch checksum and segmentation offloads of a device: with them on, a veth hides checksum errors."""
     word = "on" if on else "off"
     features = ["tx", "rx", "sg", "tso", "gso", "gro"]
     words = [each for feature in features for each in (feature, word)]
@@ -129,7 +129,7 @@ def set_offload(end: End, *, on: bool) -> None:
 
 @contextlib.contextmanager
 def tunnel(near: End, far: End, *, scratch: Path) -> Iterator[None]:
-    """Join two namespaces by a pair of TUN devices: a link without Ethernet, like a modem's or a PPP line."""
+    """Join two namespaces by a pair of TUN devices: a link without Ethernet, as with a modem or PPP."""
     log = scratch / f"tunnel-{next(_serial)}"
     argv = [sys.executable, "-m", "braid_lab.net.tunnel", str(near), str(far)]
     with Process(argv, log=log) as process:

@@ -1,4 +1,4 @@
-"""Network namespaces that vanish with the block that made them."""
+"""Network namespaces that live as long as a block."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Namespace:
 
     @property
     def path(self) -> Path:
-        """The file that stands for it."""
+        """The file that represents it."""
         return RUN_NETNS / self.name
 
     def run(
@@ -45,27 +45,27 @@ class Namespace:
         run(["ip", "-n", self.name, "-batch", "-"], text="\n".join(commands) + "\n")
 
     def sysctl(self, **settings: int | str) -> None:
-        """Write settings under net; a double underscore in a name stands for a dot, as in `ipv4__ip_forward`."""
+        """Write settings under net; a double underscore stands for a dot, as in `ipv4__ip_forward`."""
         pairs = [f"net.{key.replace('__', '.')}={value}" for key, value in settings.items()]
         self.run(["sysctl", "--quiet", "--write", *pairs])
 
     def unlimit_icmp_errors(self) -> None:
-        """Have every packet that deserves an ICMP error get one, however many there are.
+        """Lift the kernel's rate limits on ICMP errors.
 
-        A mere higher limit is not enough: while one processor refills the kernel's allowance, the error that
-        another one wants to send is counted as one too many.
+        A higher limit is not enough: while one processor refills the kernel's token bucket, an error that another one
+        wants to send counts as over the limit.
         """
-        # Types whose bits are set are limited; 255 is nobody's type.
+        # Only types whose bits are set are limited; no ICMPv6 message has type 255.
         self.sysctl(ipv4__icmp_ratemask=0, ipv6__icmp__ratemask=255)
 
     def counters(self, device: str) -> dict[str, dict[str, int]]:
-        """Return what the kernel counts of a device: `packets`, `bytes`, `dropped` and so on, of `rx` and `tx`."""
+        """Return a device's kernel counters: `packets`, `bytes`, `dropped` and so on, for `rx` and `tx`."""
         told = json.loads(self.run(["ip", "-json", "-stats", "link", "show", "dev", device]).stdout)
         counted: dict[str, dict[str, int]] = told[0]["stats64"]
         return counted
 
     def listens(self, address: str, port: int, *, udp: bool = False) -> bool:
-        """Return true if a server of TCP, or of UDP, has this address and port."""
+        """Return true if a TCP server, or a UDP one, has this address and port."""
         return f" {address}:{port} " in self.run(["ss", "-lun" if udp else "-ltn"]).stdout
 
     def processes(self) -> list[int]:
@@ -76,7 +76,7 @@ class Namespace:
         return []
 
     def kill(self) -> None:
-        """Kill whatever is still inside, daemons that left our process tree included."""
+        """Kill all processes inside, including daemons that have left our process tree."""
 
         def empty() -> bool:
             for pid in self.processes():
@@ -87,7 +87,7 @@ class Namespace:
         wait_until(empty, what=f"the last process of {self.name} to go")
 
     def delete(self) -> None:
-        """Kill what is inside and remove the namespace, with every device in it."""
+        """Kill all processes inside and remove the namespace, with every device in it."""
         self.kill()
         run(["ip", "netns", "delete", self.name], check=False)
 
@@ -104,7 +104,7 @@ def _net_inode(pid: int) -> int | None:
 
 @contextlib.contextmanager
 def namespace(tag: str, *, congestion_control: str = "cubic") -> Iterator[Namespace]:
-    """Make a namespace, its loopback up, with TCP as the paper's hosts had it (CUBIC unless asked otherwise)."""
+    """Make a namespace with loopback up and TCP as on the paper's hosts (CUBIC by default)."""
     made = Namespace(scratch.name(tag))
     run(["ip", "netns", "add", made.name])
     try:
@@ -113,7 +113,7 @@ def namespace(tag: str, *, congestion_control: str = "cubic") -> Iterator[Namesp
         made.sysctl(
             # Runs must not learn from one another: no cached RTT or threshold of an earlier connection.
             ipv4__tcp_no_metrics_save=1,
-            # Nobody else can have our addresses, and nothing is to change by itself a second later.
+            # No one else can have these addresses, and nothing may change a second later.
             ipv6__conf__default__accept_dad=0,
         )
         yield made
@@ -124,8 +124,8 @@ def namespace(tag: str, *, congestion_control: str = "cubic") -> Iterator[Namesp
 def use_congestion_control(made: Namespace, algorithm: str) -> None:
     """Set a namespace's default algorithm.
 
-    The kernel takes one there only while it is on the allowed list, and that list is the machine's: it is
-    lengthened for the moment, under a lock since several labs may do so at once, and put back.
+    The kernel accepts only algorithms on the allowed list, and that list is the machine's: it is extended for the
+    moment, under a lock since several labs may do so at once, and then restored.
     """
     with (scratch.ROOT / "congestion-control.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -6,8 +6,8 @@
                        └ hinet ── isp ─┬═══ de
                                        …
 
-The access links themselves are plain and fast: what a connection meets is its path, so that which uplink is the
-best differs from destination to destination, and with time. IPv4 only.
+The access links themselves are plain and fast: a connection is limited by its path, so the best uplink differs by
+destination and changes with time. IPv4 only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PathKey = tuple[str, str]
 
 @dataclass
 class Paths:
-    """A network that is up; everything in it goes when its block ends."""
+    """A running network; all of it is removed when its block ends."""
 
     host: Namespace
     uplinks: dict[str, Uplink]
@@ -53,10 +53,10 @@ def paths(
     congestion_control: str = "cubic",
     segments: int | None = None,
 ) -> Iterator[Paths]:
-    """Build it: the destinations with the networks that each of them is, every path at first like `line`.
+    """Build the network: the destinations with their networks, and every path at first like `line`.
 
-    With `segments`, servers never have more than so many on their way to one client: what such a connection gets is
-    then a matter of its round trip alone.
+    With `segments`, servers never have more segments than that in flight to a client: the rate of such a connection
+    then depends on its round trip alone.
     """
     with contextlib.ExitStack() as stack:
         folder = scratch.directory()
@@ -74,7 +74,7 @@ def paths(
             made[name] = attach(stack, folder, host, isp, index, UplinkSpec(name, families=frozenset({4})))
             for number, (destination, networks) in enumerate(destinations.items(), start=1):
                 ends = End(isp, f"to-{destination}"), End(far[destination], f"from-{name}"[:15])
-                # Each its own fate, else all would lose at once.
+                # Independent random numbers, else all paths would lose packets at once.
                 own = replace(
                     line, seed=None if line.seed is None else line.seed * len(uplinks) * len(far) + len(links)
                 )
@@ -87,7 +87,7 @@ def paths(
 def _destination(name: str, networks: Sequence[str], congestion_control: str) -> Iterator[Namespace]:
     with namespace(name, congestion_control=congestion_control) as made:
         made.sysctl(ipv4__conf__all__rp_filter=1)
-        # Every address of these networks is the server's.
+        # The server answers on every address of these networks.
         made.ip(*(f"route add local {network} dev lo" for network in networks))
         yield made
 
@@ -104,7 +104,7 @@ def _address(near: End, far: End, index: int, number: int, networks: Sequence[st
         f"address add {there}/30 dev {far.device}",
         f"route add 100.64.{index}.0/24 via {here} dev {far.device} {bound}",
     )
-    # Both ends know each other before anything is measured.
+    # Resolves both ends' addresses before anything is measured.
     near.namespace.run(["ping", "-c", "1", "-W", "5", there])
 
 

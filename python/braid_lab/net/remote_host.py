@@ -3,7 +3,7 @@
     host ═ dsl ═╗
          ═ lte ═╩ internet (servers) ── far
 
-The internet forwards for it; to the servers, whoever comes through it has its address.
+The internet forwards for it; to the servers, traffic through it has its address.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from braid_lab.net.topology import Topology
 
 @dataclass(frozen=True)
 class RemoteHost:
-    """The machine, by its namespace."""
+    """The machine, as a namespace."""
 
     namespace: Namespace
     address4: str = "203.0.113.9"

@@ -1,4 +1,4 @@
-"""Where a run of the lab keeps its things, and how another run can tell that their owner is dead."""
+"""Directories and namespace names of a run of the lab, and the detection of dead runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from braid_lab.process import LabError, run, state_of
 
-#: Sockets live here, so the path is short: a Unix socket's address holds 107 bytes.
+#: The path is short because sockets live here: a Unix socket's address holds 107 bytes.
 ROOT = Path("/run/braid-lab")
 
 #: Every namespace of the lab begins with this, the pid of its owner and a dash.
@@ -20,16 +20,16 @@ _serial = itertools.count(1)
 
 
 def start_time(pid: int) -> str | None:
-    """Return when a process started, in clock ticks since boot, or None if there is none: a pid's identity."""
+    """Return a process's start time, in clock ticks since boot, or None if there is none; it identifies a pid."""
     fields = state_of(pid)
     return fields[19] if fields else None
 
 
 def directory() -> Path:
-    """Return this process's own directory, made on first use with a note of who we are.
+    """Return this process's own directory, made on first use with a note of its owner.
 
-    Whatever makes a namespace or runs a program beside us passes here first, so it is here that LabError says that
-    the lab needs root.
+    Every function that makes a namespace or runs a program comes here first, so LabError is raised here if the lab
+    lacks root.
     """
     if os.geteuid() != 0:
         raise LabError("network namespaces need root: run it as root, for example with sudo")
@@ -60,7 +60,7 @@ def name(tag: str) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Whether the run of the lab that had this pid still runs."""
+    """Return whether the lab's run with this pid is still alive."""
     started = start_time(pid)
     owner = ROOT / str(pid) / "owner"
     return started is not None and owner.exists() and owner.read_text() == started

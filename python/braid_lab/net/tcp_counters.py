@@ -1,4 +1,4 @@
-"""Counting packets at the far side of uplinks, where nothing that Braid does can hide them."""
+"""TCP packet counters at the far end of uplinks, out of Braid's reach."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TABLE = "counting"
 
 @dataclass(frozen=True)
 class TcpCounts:
-    """TCP packets of some uplinks so far: SYNs that received, all that received, and all that sent back."""
+    """TCP packets of some uplinks so far: received SYNs, all received, and all sent."""
 
     syns: int
     received: int
@@ -23,7 +23,7 @@ class TcpCounts:
 
 @contextlib.contextmanager
 def tcp_counters(uplinks: Sequence[Uplink]) -> Iterator[Callable[[], TcpCounts]]:
-    """Count what passes these uplinks of one internet for the length of a block; yields what reads the counters."""
+    """Count packets on these uplinks of one internet for the length of a block; yields a function to read them."""
     internet = uplinks[0].far.namespace
     devices = ", ".join(f'"{each.far.device}"' for each in uplinks)
     ruleset = (

@@ -3,9 +3,9 @@
     client … lan0 ─ host ─ dsl ═══ isp-dsl ─┐
                          └ lte ═══ isp-lte ─┴ internet (servers)
 
-Every uplink has a subnet of its own, IPv4 and IPv6, and the host gets a default route with a metric on each,
-as a DHCP client and router advertisements would leave them. The internet checks source addresses per uplink
-(strict reverse path, BCP 38), so a packet that leaves with the wrong one is lost, as with real providers.
+Every uplink has a subnet of its own, IPv4 and IPv6, and the host gets a default route with a metric on each, as from
+a DHCP client and router advertisements. The internet checks source addresses per uplink (strict reverse path, BCP
+38), so a packet that leaves with the wrong one is lost, as with real providers.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from braid_lab.net import scratch
 from braid_lab.net.links import Emulated, End, LinkSpec, emulated, tunnel, veth
 from braid_lab.net.namespace import Namespace, namespace
 
-#: How many addresses the internet's servers answer on: a page comes from several hosts.
+#: Number of the servers' addresses: a page comes from several hosts.
 SERVERS = 8
 
-#: Public resolvers, which Braid asks for a sign of life when nobody tells it whom to ask: this internet has them too.
+#: Public resolvers, which Braid probes by default: this internet has them, too.
 RESOLVERS = {
     4: ("1.1.1.1", "8.8.8.8", "9.9.9.9"),
     6: ("2606:4700:4700::1111", "2001:4860:4860::8888", "2620:fe::fe"),
@@ -35,7 +35,7 @@ GATEWAY_LINK_LOCAL = "fe80::1"
 
 @dataclass(frozen=True)
 class UplinkSpec:
-    """An uplink as asked for: `line` None is a plain veth pair, `layer` l3 a link without Ethernet."""
+    """Parameters of an uplink: `line` None is a plain veth pair, `layer` l3 a link without Ethernet."""
 
     name: str
     line: LinkSpec | None = None
@@ -48,7 +48,7 @@ class UplinkSpec:
 
 @dataclass
 class Uplink:
-    """An uplink as it stands."""
+    """An uplink of a running network."""
 
     spec: UplinkSpec
     index: int
@@ -58,7 +58,7 @@ class Uplink:
 
     @property
     def name(self) -> str:
-        """Its name, which is its device's on the host too."""
+        """Its name, and that of its device on the host."""
         return self.spec.name
 
     @property
@@ -82,12 +82,12 @@ class Uplink:
         return f"2001:db8:{self.index}::2"
 
     def addresses(self) -> list[str]:
-        """Return the host's addresses on it, with the lengths of their networks."""
+        """Return the host's addresses on it, with prefix lengths."""
         given = {4: f"{self.address4}/24", 6: f"{self.address6}/64"}
         return [given[family] for family in sorted(self.spec.families)]
 
     def defaults(self) -> list[str]:
-        """Return the default routes over it, as `ip` words without the verb."""
+        """Return the default routes over it, as arguments of `ip route`."""
         on = f"dev {self.near.device} metric {self.metric} proto dhcp"
         ethernet = self.spec.layer == "l2"
         via = {4: f"via {self.gateway4} ", 6: f"via {GATEWAY_LINK_LOCAL} "} if ethernet else {4: "", 6: ""}
@@ -97,7 +97,7 @@ class Uplink:
 
 @dataclass
 class Topology:
-    """A network that is up; everything in it goes when its block ends."""
+    """A running network; all of it is removed when its block ends."""
 
     host: Namespace
     internet: Namespace
@@ -116,7 +116,7 @@ class Topology:
 
     @contextlib.contextmanager
     def only(self, name: str) -> Iterator[Uplink]:
-        """Leave the host just one default route for a while: how a host without Braid uses one uplink."""
+        """Leave the host one default route for a while: a host without Braid, using one uplink."""
         others = [uplink for uplink in self.uplinks.values() if uplink.name != name]
         for uplink in others:
             _routes(self.host, "delete", uplink)
@@ -148,7 +148,7 @@ def network(uplinks: Sequence[UplinkSpec], *, lan_clients: int = 0) -> Iterator[
 
 @contextlib.contextmanager
 def _internet() -> Iterator[Namespace]:
-    """Make the namespace of the servers."""
+    """Make the servers' namespace."""
     with namespace("internet") as made:
         # Strict source validation is the larger of "all" and the device's own value.
         made.sysctl(ipv4__conf__all__rp_filter=1, ipv4__ip_forward=0)
@@ -176,7 +176,7 @@ def attach(
     index: int,
     spec: UplinkSpec,
 ) -> Uplink:
-    """Make one uplink, from 1 by `index`, and give both its ends their addresses and the host its default routes."""
+    """Make uplink number `index` (from 1), with addresses at both ends and the host's default routes."""
     uplink = Uplink(spec, index, End(host, spec.name), End(isp, f"isp-{spec.name}"[:15]))
     if spec.layer == "l3":
         stack.enter_context(tunnel(uplink.near, uplink.far, scratch=folder))
@@ -198,15 +198,15 @@ def attach(
     isp.ip(*at_isp)
     _routes(host, "add", uplink)
     if 4 in spec.families and spec.layer == "l2":
-        # As after DHCP, both ends know each other. Otherwise the first to ask for the gateway might be a packet with
-        # another uplink's address, left over from an earlier measurement; the gateway does not answer such a
-        # question, and resolution would then keep everybody waiting for three seconds.
+        # As after DHCP, both ends know each other's link-layer address. Otherwise the first packet to ask for the
+        # gateway's might be left over from an earlier measurement and have another uplink's address; the gateway does
+        # not answer such a request, and address resolution would then block for three seconds.
         host.run(["ping", "-c", "1", "-W", "2", "-I", near, uplink.gateway4], check=False)
     return uplink
 
 
 def _lan(stack: contextlib.ExitStack, gateway: Namespace, count: int) -> list[Namespace]:
-    """Put clients behind the gateway's `lan0`: one directly, several by a switch."""
+    """Connect clients to the gateway's `lan0`: one directly, several by a switch."""
     gateway.sysctl(ipv4__ip_forward=1, ipv6__conf__all__forwarding=1)
     clients = [stack.enter_context(namespace(f"client{number}")) for number in range(1, count + 1)]
     if count == 1:

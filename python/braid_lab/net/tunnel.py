@@ -1,7 +1,7 @@
-"""A pair of TUN devices in two namespaces, with every packet carried from one to the other.
+"""A pair of TUN devices in two namespaces, with packets forwarded between them.
 
-Run as `python -m braid_lab.net.tunnel NETNS:DEV NETNS:DEV`; prints `ready` once both are up. It is for
-links whose packets have no Ethernet header, not for speed.
+Run as `python -m braid_lab.net.tunnel NETNS:DEV NETNS:DEV`; prints `ready` once both are up. It is for links without
+an Ethernet header, not for speed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ TUNSETIFF = 0x400454CA
 IFF_TUN = 0x0001
 IFF_NO_PI = 0x1000
 CLONE_NEWNET = 0x40000000
-#: Larger than any packet a TUN device can hand us.
+#: Larger than any packet of a TUN device.
 PACKET_BYTES = 65536
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_tun(end: str) -> int:
-    """Create the TUN device named by `NETNS:DEV`, set it up, and return its descriptor."""
+    """Create the TUN device named by `NETNS:DEV`, enable it, and return its descriptor."""
     namespace, _, device = end.partition(":")
     with Path(f"/run/netns/{namespace}").open() as target:
         if _libc.setns(target.fileno(), CLONE_NEWNET) != 0:
@@ -38,7 +38,7 @@ def open_tun(end: str) -> int:
 
 
 def main() -> None:
-    """Carry packets until killed."""
+    """Forward packets until killed."""
     one, other = (open_tun(end) for end in sys.argv[1:3])
     peers = {one: other, other: one}
     selector = selectors.DefaultSelector()
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _forward(source: int, target: int) -> None:
-    """Move all that is waiting; a full peer loses the packet, as a link does."""
+    """Forward all waiting packets; packets to a full peer are lost, as on a link."""
     while True:
         try:
             packet = os.read(source, PACKET_BYTES)
@@ -61,7 +61,7 @@ def _forward(source: int, target: int) -> None:
         try:
             os.write(target, packet)
         except OSError:
-            # Full, or the other end is down: lost, as on a wire.
+            # The peer is full or down: the packet is lost, as on a wire.
             continue
 
 

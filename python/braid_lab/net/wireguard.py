@@ -1,7 +1,7 @@
-"""wireguard-go between a host and a machine elsewhere: a tunnel of one path that others are held against.
+"""wireguard-go between a host and a remote machine: a single-path tunnel for comparison.
 
-It is told what to do over its own socket, since nothing else here needs `wg`, and works without the kernel's module.
-`tools/setup bench` installs it where Go is.
+It is configured over its own socket, since nothing else here needs `wg`, and works without the kernel's module.
+`tools/setup bench` installs it where Go is available.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from braid_lab.net.topology import Topology
 from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import repository
 
-#: Where it puts its sockets, whatever namespace it is in.
+#: Folder of its sockets, whatever the namespace.
 SOCKETS = Path("/var/run/wireguard")
 
-#: The far end's own address and port, apart from those of a hub beside it.
+#: The far end's own address and port, different from those of a hub beside it.
 ENDPOINT, PORT = "203.0.113.10", 51820
 
 #: Inner addresses of host and far end.
@@ -33,7 +33,7 @@ HOST_ADDRESS, REMOTE_ADDRESS = "10.66.0.2", "10.66.0.1"
 #: As `wg-quick` sets it for links of 1500 bytes.
 MTU_BYTES = 1420
 
-#: What the bond's hub does for its clients, its far end does too.
+#: Address translation at the far end, as the bond's hub has it for its clients.
 NAT = (
     "table ip wireguard {\nchain postrouting {\ntype nat hook postrouting priority srcnat\n"
     f"ip saddr {HOST_ADDRESS} masquerade\n}}\n}}\n"
@@ -48,7 +48,7 @@ def program() -> Path | None:
 
 @dataclass(frozen=True)
 class WireGuard:
-    """A tunnel that is up: its device at the host, and the processes of its two ends."""
+    """A running tunnel: its device at the host, and the processes of its two ends."""
 
     device: str
     near: Process
@@ -57,7 +57,7 @@ class WireGuard:
 
 @contextlib.contextmanager
 def wireguard(net: Topology, far: RemoteHost, uplink: str, server: str) -> Iterator[WireGuard]:
-    """Lead what the host sends to `server` to the far end, by this uplink; the rest goes with the network."""
+    """Route the host's packets to `server` through the tunnel, over this uplink; other traffic is unaffected."""
     keys = [X25519PrivateKey.generate() for _ in range(2)]
     path = net.uplinks[uplink]
     net.host.ip(f"route add {ENDPOINT}/32 via {path.gateway4} dev {path.near.device} src {path.address4}")
@@ -79,14 +79,14 @@ def wireguard(net: Topology, far: RemoteHost, uplink: str, server: str) -> Itera
 
 
 def _device(place: Namespace) -> str:
-    """Return the name of an end's device: its socket is called so, and all namespaces share those."""
+    """Return the name of an end's device: its socket has that name, and all namespaces share the folder."""
     owner, serial, _ = place.name.removeprefix(scratch.PREFIX).split("-", 2)
     return f"wg{owner}x{serial}"
 
 
 @contextlib.contextmanager
 def _run_end(folder: Path, place: Namespace, address: str, settings: dict[str, str]) -> Iterator[Process]:
-    """Run one end by these settings, in their order."""
+    """Run one end with these settings, in their order."""
     words = program()
     if words is None:
         raise LabError("wireguard-go is not installed: run tools/setup bench")

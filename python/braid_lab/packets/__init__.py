@@ -1,5 +1,5 @@
-"""IP packets byte by byte: made, taken apart, checked, and exchanged with a kernel over a TAP device.
+"""IP packets byte by byte: built, parsed, checked, and exchanged with a kernel over a TAP device.
 
-It is for what sockets cannot say or see: a fragment without its first one, a TCP flag that no stack sends, the
-checksum inside an ICMP error. Small on purpose: only what the experiments on the flow datapath need.
+For packets that sockets cannot send or receive: a fragment without its first one, a TCP flag that no stack sends, the
+checksum inside an ICMP error. Small on purpose: it has only what the experiments on the flow datapath need.
 """

@@ -1,7 +1,7 @@
-"""IPv4 and IPv6 packets with UDP, TCP, ICMP or anything inside, to bytes and back.
+"""Encoding and decoding of IPv4 and IPv6 packets with UDP, TCP, ICMP or anything inside.
 
-`encode` makes what a correct host would send unless told otherwise; `decode` notes every wrong length and checksum
-in `Packet.faults`, so that a test that expects a packet without faults checks them all.
+`encode` builds a packet as a correct host would send it, by default; `decode` records every wrong length and checksum
+in `Packet.faults`, so a test that expects a packet without faults checks them all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from dataclasses import dataclass
 
 ICMP, TCP, UDP, FRAGMENT, ICMPV6 = 1, 6, 17, 44, 58
-#: Headers between IPv6's own and the transport's that have a length in units of 8 bytes.
+#: IPv6 extension headers that have a length in units of 8 bytes.
 EXTENSIONS = frozenset({0, 43, 60})
 
 #: ICMP types by IP version.
@@ -34,7 +34,7 @@ ICMP_HEADER = struct.Struct("!BBH4s")
 V4_HEADER = struct.Struct("!BBHHHBBH4s4s")
 V6_HEADER = struct.Struct("!IHBB16s16s")
 FRAGMENT_HEADER = struct.Struct("!BBHI")
-#: A TCP option: its kind, its length, the largest segment that its sender takes.
+#: A TCP option: kind, length, and the largest segment that its sender accepts.
 MSS_OPTION = struct.Struct("!BBH")
 MSS = 2
 
@@ -52,7 +52,7 @@ class Flag(enum.IntFlag):
 
 @dataclass(frozen=True)
 class Udp:
-    """A datagram; `checksum` False sends none (zero, which IPv4 allows)."""
+    """A UDP datagram; `checksum` False sends none (zero, which IPv4 allows)."""
 
     source_port: int
     dest_port: int
@@ -62,7 +62,7 @@ class Udp:
 
 @dataclass(frozen=True)
 class Tcp:
-    """A segment."""
+    """A TCP segment."""
 
     source_port: int
     dest_port: int
@@ -85,12 +85,12 @@ class Icmp:
 
     @property
     def ident(self) -> int:
-        """The id of an echo."""
+        """The identifier of an echo."""
         return int.from_bytes(self.rest[:2])
 
     @property
     def mtu(self) -> int:
-        """What "fragmentation needed" says: half a word in IPv4, a whole one in IPv6, whose first half is zero."""
+        """MTU of "fragmentation needed": half a word in IPv4, a whole one in IPv6, whose first half is zero."""
         return int.from_bytes(self.rest)
 
 
@@ -104,7 +104,7 @@ class Raw:
 
 @dataclass(frozen=True)
 class FragmentInfo:
-    """Where a fragment belongs: offset in bytes, whether others follow."""
+    """Position of a fragment: offset in bytes, and whether others follow."""
 
     offset: int
     more: bool
@@ -112,7 +112,7 @@ class FragmentInfo:
 
 @dataclass(frozen=True)
 class Packet:
-    """An IP packet. `ident` and `piece` are for fragments; `faults` is what `decode` found wrong."""
+    """An IP packet. `ident` and `piece` are for fragments; `faults` lists the errors that `decode` found."""
 
     source: str
     dest: str
@@ -157,14 +157,14 @@ def ones_sum(data: bytes, start: int = 0) -> int:
 
 
 def pseudo_header(packet: Packet, protocol: int, length: int) -> bytes:
-    """Return what transport checksums cover besides their own bytes."""
+    """Return the pseudo header that transport checksums also cover."""
     source, dest = (ipaddress.ip_address(each).packed for each in (packet.source, packet.dest))
     if len(source) == 4:
         return source + dest + struct.pack("!HH", protocol, length)
     return source + dest + struct.pack("!II", length, protocol)
 
 
-#: Where a protocol's checksum lies in its header.
+#: Offset of a protocol's checksum in its header.
 CHECKSUM_AT = {UDP: 6, TCP: 16, ICMP: 2, ICMPV6: 2}
 
 
@@ -188,7 +188,7 @@ def _transport(packet: Packet) -> tuple[int, bytes]:
 
 
 def _checksum(packet: Packet, protocol: int, data: bytes) -> int:
-    """Return the right checksum of transport bytes whose checksum field is zero."""
+    """Return the checksum of transport bytes whose checksum field is zero."""
     covered = b"" if protocol == ICMP else pseudo_header(packet, protocol, len(data))
     value = ~ones_sum(data, ones_sum(covered)) & 0xFFFF
     return 0xFFFF if protocol == UDP and value == 0 else value
@@ -198,7 +198,7 @@ def encode(packet: Packet, *, partial: bool = False, spoil: bool = False) -> byt
     """Return the packet's bytes.
 
     `partial` leaves the transport checksum to the device, as a sender with checksum offload does: the field then
-    holds the pseudo header's sum alone. `spoil` makes it wrong.
+    holds only the pseudo header's sum. `spoil` makes it wrong.
     """
     protocol, data = _transport(packet)
     at = CHECKSUM_AT.get(protocol)
@@ -228,7 +228,7 @@ def _header(packet: Packet, protocol: int, data: bytes) -> bytes:
         extra = FRAGMENT_HEADER.pack(following, 0, piece.offset | piece.more, packet.ident)
         following = FRAGMENT
     if packet.options:
-        # Next header and length come first; the caller gives the rest.
+        # Next header and length come first; the caller supplies the rest.
         extra = bytes([following, (len(packet.options) + 2) // 8 - 1]) + packet.options + extra
         following = 60
     word = 6 << 28 | packet.tos << 20
@@ -236,9 +236,10 @@ def _header(packet: Packet, protocol: int, data: bytes) -> bytes:
 
 
 def decode(data: bytes, *, quoted: bool = False) -> Packet:
-    """Take a packet apart; ValueError if it is none.
+    """Parse a packet; ValueError if it is none.
 
-    `quoted` is for what an ICMP error quotes: its end may be missing, and what covers it is then not checked.
+    `quoted` is for the packet in an ICMP error: it may be truncated, and checksums over missing bytes are not
+    checked.
     """
     try:
         packet, protocol, rest, whole = _decode_v4(data) if data[0] >> 4 == 4 else _decode_v6(data)
@@ -298,7 +299,7 @@ def _decode_v6(data: bytes) -> tuple[Packet, int, bytes, bool]:
 
 
 def _decode_body(packet: Packet, protocol: int, data: bytes, whole: bool) -> Packet:
-    """Fill in what the packet carries, and check its checksum if all of it is there."""
+    """Parse the packet's payload, and check its checksum if it is complete."""
     known = CHECKSUM_AT.get(protocol)
     if packet.piece or known is None:
         return dataclasses.replace(packet, body=Raw(protocol, data))
@@ -324,7 +325,7 @@ def _decode_body(packet: Packet, protocol: int, data: bytes, whole: bool) -> Pac
 
 
 def _decode_tcp(data: bytes) -> Tcp:
-    # Of a quoted segment only 8 bytes are certain: ports and sequence number.
+    # Only 8 bytes of a quoted segment are certain: ports and sequence number.
     padded = data + bytes(max(0, TCP_HEADER.size - len(data)))
     source, dest, seq, ack, words, flags, window, _, _ = TCP_HEADER.unpack_from(padded)
     header = (words >> 4) * 4

@@ -1,4 +1,4 @@
-"""Cutting packets into fragments and putting them together again."""
+"""Fragmentation and reassembly of packets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HEADER_BYTES = {4: 20, 6: 48}
 
 
 def split(packet: Packet, mtu: int, ident: int) -> list[Packet]:
-    """Cut a packet into fragments that fit `mtu`, first one first; its checksum is the whole's, as it must be."""
+    """Split a packet into fragments that fit `mtu`, in order; the checksum covers the whole packet, as it must."""
     whole = encode(packet)
     protocol = _protocol(packet)
     data = whole[20 if packet.family == 4 else 40 :]
@@ -34,7 +34,7 @@ def _protocol(packet: Packet) -> int:
 
 
 def join(pieces: Sequence[Packet]) -> Packet | None:
-    """Put fragments together and take the whole apart, checksums and all; None if one is missing."""
+    """Reassemble fragments and parse the packet, checksums included; None if one is missing."""
     if not pieces:
         return None
     data, more = b"", True

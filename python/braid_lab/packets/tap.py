@@ -1,7 +1,7 @@
-"""A TAP device whose wire we hold: what the kernel sends we read byte by byte, what we write it receives.
+"""A TAP device with its wire in our hands: we read the kernel's packets byte by byte, and write those it receives.
 
-With offloads the device is what a virtual machine's network card is: the kernel may hand us packets whose checksum
-is not finished and segments larger than the link, and takes the same from us. Without, every byte is as on a wire.
+With offloads the device resembles a virtual machine's network card: the kernel may give us packets with unfinished
+checksums and segments larger than the link, and accepts the same. Without them, every byte is as on a wire.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
 #: Checksums, and TCP segmentation for both IP versions.
 OFFLOADS = 0x01 | 0x02 | 0x04
 CLONE_NEWNET = 0x40000000
-#: struct virtio_net_hdr: flags, gso type, header length, gso size, where the checksum starts and lies.
+#: struct virtio_net_hdr: flags, gso type, header length, gso size, checksum start and offset.
 VNET = struct.Struct("=BBHHHH")
 NEEDS_CHECKSUM = 1
 ETHERNET = struct.Struct("!6s6sH")
@@ -35,7 +35,7 @@ LARGEST_FRAME = 1 << 17
 
 @contextlib.contextmanager
 def inside(place: Namespace) -> Iterator[None]:
-    """Let the calling thread be in a namespace; sockets and devices opened meanwhile stay there."""
+    """Put the calling thread into a namespace; sockets and devices opened meanwhile stay there."""
     with Path("/proc/thread-self/ns/net").open() as here, place.path.open() as there:
         _enter(there.fileno())
         try:
@@ -50,14 +50,14 @@ def _enter(descriptor: int) -> None:
 
 
 class Port:
-    """One TAP device in a namespace, and everybody at the other end of its wire.
+    """One TAP device in a namespace, and all hosts at the other end of its wire.
 
-    There is one link-layer address on our side for all who are there, `neighbour`; the namespace must be told whom
-    it stands for (`ip neighbour`), since nobody here answers such questions.
+    On our side all of them share one link-layer address, `neighbour`; the namespace needs static neighbour entries
+    (`ip neighbour`), since nothing here answers ARP or neighbour solicitations.
     """
 
     def __init__(self, place: Namespace, device: str, number: int, *, offload: bool) -> None:
-        """Make the device and set it up; it goes with `close`."""
+        """Create and enable the device; `close` removes it."""
         self.place, self.device, self.offload = place, device, offload
         self.address = bytes([2, 0, 0, 0, 1, number])
         self._peer = bytes([2, 0, 0, 0, 2, number])
@@ -70,17 +70,18 @@ class Port:
 
     @property
     def neighbour(self) -> str:
-        """The link-layer address of everybody beyond."""
+        """Link-layer address of all hosts beyond."""
         return self._peer.hex(":")
 
     def close(self) -> None:
-        """Let the device go."""
+        """Remove the device."""
         os.close(self._descriptor)
 
     def send(self, packet: Packet, *, spoil: bool = False, source: bytes | None = None) -> None:
-        """Hand the kernel a packet from the wire; with offloads its checksum is left unfinished where that is usual.
+        """Give the kernel a packet from the wire.
 
-        `source` is the sender's link-layer address, if it is not to be `neighbour`.
+        With offloads its checksum is left unfinished where that is usual. `source` is the sender's link-layer
+        address, `neighbour` by default.
         """
         partial = self.offload and not spoil and packet.piece is None and _summed_by_devices(packet)
         data = encode(packet, partial=partial, spoil=spoil)
@@ -93,7 +94,7 @@ class Port:
         os.write(self._descriptor, header + frame)
 
     def packets(self) -> list[Packet]:
-        """Return the IP packets that wait, oldest first."""
+        """Return the waiting IP packets, oldest first."""
         found: list[Packet] = []
         while True:
             try:
@@ -105,7 +106,7 @@ class Port:
                 found.append(packet)
 
     def fileno(self) -> int:
-        """Readable when packets wait."""
+        """Descriptor that is readable when packets wait."""
         return self._descriptor
 
 
@@ -120,9 +121,9 @@ def expect(
     timeout: float = 1.0,
     passing: list[Arrived] | None = None,
 ) -> Arrived:
-    """Return the first packet on any of the ports that is `wanted`; those before it are added to `passing`.
+    """Return the first `wanted` packet on any of the ports; packets before it are added to `passing`.
 
-    LabError with what came instead.
+    LabError names the packets that came instead.
     """
     seen: list[Arrived] = [] if passing is None else passing
     deadline = time.monotonic() + timeout
@@ -152,15 +153,15 @@ def _transport_size(packet: Packet) -> int:
         return 8 + len(body.data)
     if isinstance(body, Tcp):
         return 20 + (0 if body.mss is None else 4) + len(body.data)
-    raise LabError("only TCP and UDP are left to devices")
+    raise LabError("only TCP and UDP checksums are offloaded to devices")
 
 
 def _received(data: bytes) -> Packet | None:
-    """Take a frame apart after finishing its checksum as the device would; None if it holds no IP packet."""
+    """Parse a frame after finishing its checksum as the device would; None if it holds no IP packet."""
     flags, _, _, _, start, offset = VNET.unpack_from(data)
     frame = bytearray(data[VNET.size :])
     if flags & NEEDS_CHECKSUM:
-        # The field holds the pseudo header's sum, so summing over it finishes the job.
+        # The field holds the pseudo header's sum, so summing over it completes the checksum.
         value = ~ones_sum(bytes(frame[start:])) & 0xFFFF
         struct.pack_into("!H", frame, start + offset, value or 0xFFFF)
     if struct.unpack_from("!H", frame, 12)[0] not in ETHERTYPE.values():

@@ -1,4 +1,4 @@
-"""Chromium, with a page that asks its server for something ten times a second: over HTTP/2, and over HTTP/3."""
+"""Chromium, with a page that sends its server ten requests a second: over HTTP/2, and over HTTP/3."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from braid_lab.servers.http3 import TALK
 
 PORT = 443
 
-#: Debian has the browser with and without what draws windows.
+#: Debian has the browser without and with a window system.
 BROWSERS = ("chromium-headless-shell", "chromium")
 
-#: For a run without a user, as root, that asks nobody else for anything.
+#: Options for a run without a user, as root, without requests to other servers.
 OPTIONS = (
     "--headless",
     "--no-sandbox",
@@ -31,7 +31,7 @@ OPTIONS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
     "--no-proxy-server",
-    # It goes on until it is told to end, and writes the page's console down.
+    # Keeps the browser running until it is stopped, and logs the page's console.
     "--remote-debugging-port=0",
     "--enable-logging=stderr",
 )
@@ -39,16 +39,16 @@ OPTIONS = (
 
 @dataclass
 class Browsing(TimestampingClient):
-    """A page that is open."""
+    """An open page."""
 
-    #: The protocol that it is to speak, as browsers call it: h2 or h3.
+    #: The expected protocol, in browsers' terms: h2 or h3.
     protocol: str
 
     #: Its console.
     said = re.compile(r'"(arrived|broken|over) ([^"]*)", source:')
 
     def arrived(self) -> list[float]:
-        """Read the console; requests that failed are complaints, since the page goes on."""
+        """Read the console; failed requests are complaints, since the page goes on."""
         moments = []
         for kind, words in self.said.findall(self.new_lines(self.process.err)):
             if kind == "arrived":
@@ -63,15 +63,15 @@ class Browsing(TimestampingClient):
 class Browser(Program):
     """Chromium."""
 
-    #: Its protocol, as browsers call it.
+    #: Its protocol, in browsers' terms.
     protocol: str
 
     def missing(self) -> str | None:
-        """It takes Chromium."""
+        """Requires Chromium."""
         return None if _browser() else f"{BROWSERS[0]} not found (tools/setup bench)"
 
     def begin(self, env: ProgramEnv) -> Session:
-        """Open the page in a browser that knows nothing."""
+        """Open the page in a browser with a new profile."""
         words = [
             *OPTIONS,
             f"--user-data-dir={env.empty('profile')}",
@@ -82,11 +82,11 @@ class Browser(Program):
         return Browsing(env.start("chromium", [_browser() or BROWSERS[0], *words]), self.protocol)
 
     def words(self, _: ProgramEnv) -> list[str]:
-        """Return further options."""
+        """Return additional options."""
         return []
 
     def certificate(self, env: ProgramEnv) -> Path:
-        """Make a certificate for the server, and note what the browser will know it by."""
+        """Make a certificate for the server, and note the fingerprint for the browser."""
         made = Certificate.make()
         made.write(env.folder / "server.pem")
         (env.folder / "fingerprint").write_text(made.fingerprint())
@@ -103,13 +103,13 @@ def nginx() -> Path:
 
 
 class Http2(Browser):
-    """From nginx, over TLS and TCP."""
+    """HTTP/2 from nginx, over TLS and TCP."""
 
     name = "http2"
     protocol = "h2"
 
     def missing(self) -> str | None:
-        """It takes nginx too."""
+        """Also requires nginx."""
         return super().missing() or (None if nginx().exists() else "nginx is not unpacked (tools/setup bench)")
 
     def serve(self, env: ProgramEnv) -> None:
@@ -133,7 +133,7 @@ class Http2(Browser):
 
 
 class Http3(Browser):
-    """From aioquic, over QUIC."""
+    """HTTP/3 from aioquic, over QUIC."""
 
     name = "http3"
     protocol = "h3"
@@ -144,5 +144,5 @@ class Http3(Browser):
         env.serve("http3", [sys.executable, "-m", "braid_lab.servers.http3", *words])
 
     def words(self, env: ProgramEnv) -> list[str]:
-        """Nobody has told the browser that this server speaks HTTP/3."""
+        """Tell the browser that this server speaks HTTP/3."""
         return [f"--origin-to-force-quic-on={env.server}:{PORT}"]

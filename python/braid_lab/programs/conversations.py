@@ -1,4 +1,4 @@
-"""Conversations: a chat over a WebSocket, a call by SIP, a channel of WebRTC."""
+"""Conversations: a chat over a WebSocket, a SIP call, a WebRTC data channel."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from braid_lab.servers.catalog import random_file
 
 SIP_PORT, CALLER_PORT = 5060, 5061
 
-#: Ports on which sound comes in, at the called and at the caller.
+#: Ports that receive sound, at the callee and at the caller.
 CALLED_SOUND_PORT, CALLER_SOUND_PORT = 6000, 10000
 
-#: G.711: 20 s of it.
+#: 20 s of G.711.
 SOUND_BYTES = 160_000
 
 
@@ -28,11 +28,11 @@ class WebSocket(Program):
     name = "websocket"
 
     def serve(self, env: ProgramEnv) -> None:
-        """Start the far end."""
+        """Start the echo server."""
         env.serve("websocket-server", [sys.executable, "-m", "braid_lab.servers.websocket", env.server])
 
     def begin(self, env: ProgramEnv) -> Session:
-        """Chat."""
+        """Start the chat."""
         return TimestampingClient(env.start_module("websocket", env.server))
 
 
@@ -42,44 +42,44 @@ class WebRtc(Program):
     name = "webrtc"
 
     def serve(self, env: ProgramEnv) -> None:
-        """Start the far end."""
+        """Start the echo server."""
         env.serve("webrtc-server", [sys.executable, "-m", "braid_lab.servers.webrtc", env.server])
 
     def begin(self, env: ProgramEnv) -> Session:
-        """Call it and talk."""
+        """Open the channel and exchange messages."""
         return TimestampingClient(env.start_module("webrtc", env.server, env.source()))
 
 
 @dataclass
 class Call(TimestampingClient):
-    """A call that does not tell what it hears; somebody else overhears it."""
+    """A call whose client does not report what it receives; a sniffer does."""
 
     ear: Process
 
     def __post_init__(self) -> None:
-        """Forget sound that was heard before: it is another call's."""
+        """Skip sound of an earlier call."""
         self._read = self.ear.out.stat().st_size
 
     def arrived(self) -> list[float]:
-        """Read what was overheard since."""
+        """Read the sniffer's new output."""
         return self.new_moments(self.ear.out)
 
 
 class Sip(Program):
-    """A call of sipp's: sound goes out 50 times a second and is sent back, and the call is kept up by SIP."""
+    """A call with sipp: sound is sent 50 times a second and returned, and SIP keeps the call up."""
 
     name = "sip"
 
     def __init__(self) -> None:
-        """Nobody listens yet."""
+        """No sniffer runs yet."""
         self._ears: dict[Path, Process] = {}
 
     def missing(self) -> str | None:
-        """It takes sipp."""
+        """Requires sipp."""
         return not_found("sipp")
 
     def serve(self, env: ProgramEnv) -> None:
-        """Start the called, and what overhears the caller's sound."""
+        """Start the callee, and a sniffer of the caller's incoming sound."""
         random_file(env.folder / "sound.raw", SOUND_BYTES)
         for name in ("caller", "called"):
             scenario = jinja2.Template((TEMPLATES / f"sip-{name}.xml.j2").read_text())

@@ -11,12 +11,12 @@ from braid_lab.programs.session import RATE, Download, Program, ProgramEnv, Sess
 from braid_lab.servers import vsftpd
 from braid_lab.servers.catalog import HTTP_PORT, random_file
 
-#: Rounds of apt are short: every one asks for the index and for a package, over new connections.
+#: Length of an apt round relative to the others: each fetches the index and a package, over new connections.
 APT_SHARE = 0.3
 
 
 def _web(env: ProgramEnv) -> Path:
-    """Serve a folder over HTTP at a limited rate, repositories of git below it as git does; return the folder."""
+    """Serve a folder over HTTP at a limited rate, with git repositories below it; return the folder."""
     shared = env.folder / "web"
     shared.mkdir()
     env.serve("web", [sys.executable, "-m", "braid_lab.servers.web", env.server, str(shared), str(RATE)])
@@ -24,12 +24,12 @@ def _web(env: ProgramEnv) -> Path:
 
 
 class Git(Program):
-    """A repository is cloned."""
+    """Clones a repository."""
 
     name = "git"
 
     def serve(self, env: ProgramEnv) -> None:
-        """Make a repository, and serve it by git's own `http-backend`."""
+        """Create a repository, and serve it with git's own `http-backend`."""
         shared = _web(env)
         work = env.folder / "work"
         git: list[str | Path] = ["git", "-C", work, "-c", "user.name=lab", "-c", "user.email=lab@lab.invalid"]
@@ -40,7 +40,7 @@ class Git(Program):
         run(["git", "clone", "--quiet", "--bare", work, shared / "repository.git"])
 
     def begin(self, env: ProgramEnv) -> Session:
-        """Clone it; git itself checks what came."""
+        """Clone it; git itself checks the data."""
         got = env.empty("got") / "clone.git"
         url = f"http://{env.server}/repository.git"
         process = env.start("git", ["git", "-c", "http.proxy=", "clone", "--bare", url, got])
@@ -48,16 +48,16 @@ class Git(Program):
 
 
 class Apt(Program):
-    """The index of a mirror is fetched, and a package; again and again."""
+    """Fetches a mirror's index and a package, repeatedly."""
 
     name = "apt"
 
     def missing(self) -> str | None:
-        """It takes apt, and what makes packages."""
+        """Requires apt, and the tools that build packages."""
         return not_found("apt-get", "dpkg-deb")
 
     def serve(self, env: ProgramEnv) -> None:
-        """Make a mirror of one package."""
+        """Create a mirror with one package."""
         shared = _web(env)
         content = env.folder / "package"
         (content / "DEBIAN").mkdir(parents=True)
@@ -78,7 +78,7 @@ class Apt(Program):
         (shared / "Packages").write_text(listed)
 
     def begin(self, env: ProgramEnv) -> Session:
-        """Update, and fetch the package as an upgrade would; apt itself checks what came."""
+        """Update, and fetch the package as an upgrade would; apt itself checks the data."""
         root = env.empty("root")
         for folder in ("state/lists/partial", "cache/archives/partial", "etc/preferences.d"):
             (root / folder).mkdir(parents=True)
@@ -103,12 +103,12 @@ class Apt(Program):
 
 
 class Ftp(Program):
-    """A file comes by FTP, in passive mode: one connection says what to send, another brings it."""
+    """Fetches a file by FTP in passive mode: one connection for commands, another for data."""
 
     name = "ftp"
 
     def missing(self) -> str | None:
-        """It takes curl and vsftpd."""
+        """Requires curl and vsftpd."""
         return not_found("curl") or (
             None if vsftpd.program().exists() else "vsftpd is not unpacked (tools/setup bench)"
         )
@@ -121,7 +121,7 @@ class Ftp(Program):
         env.serve("vsftpd", vsftpd.argv(env.folder), port=vsftpd.PORT)
 
     def begin(self, env: ProgramEnv) -> Session:
-        """Fetch it."""
+        """Fetch the file."""
         got = env.empty("got")
         url = f"ftp://{env.server}/asked"
         words: list[str | Path] = [

@@ -1,4 +1,4 @@
-"""All programs, in the order in which they are shown."""
+"""All programs, in display order."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ ALL_PROGRAMS: tuple[Program, ...] = (
     Http3(),
 )
 
-#: Those that run with what `tools/setup` alone brings.
+#: Programs that only need what `tools/setup` installs.
 SMALL = ("ssh", "rsync", "git", "apt", "websocket", "webrtc")

@@ -1,7 +1,7 @@
-"""The lab's side of a program: a server, sessions one after another, and the moments at which something arrived.
+"""Base classes of programs: a server, sessions one after another, and the times of arrivals.
 
-A session is one run of the client. It ends well (a file is there and is right), or it is broken: it ended by itself
-and should not have, it ended with an error, or what it brought is not what was asked for.
+A session is one run of the client. It either succeeds (the file is there and correct), or it is broken: it ended by
+itself but should not have, it ended with an error, or its data is wrong.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from braid_lab.net.topology import Topology
 from braid_lab.process import LabError, Output, Process, wait_until
 from braid_lab.servers.catalog import READY
 
-#: Rate of downloads, bytes per second: slow enough that they are under way whatever happens, and far below
-#: what any line of the lab carries.
+#: Rate of downloads, bytes per second: slow enough that they overlap every fault, and far below the rate of any line
+#: in the lab.
 RATE = 300_000
 
 
 @dataclass(frozen=True)
 class ProgramEnv:
-    """The surroundings of a program: a network, the address of its server there, and a folder of its own."""
+    """Environment of a program: a network, the address of its server there, and a folder of its own."""
 
     net: Topology
     server: str
@@ -39,16 +39,16 @@ class ProgramEnv:
 
     @property
     def client(self) -> Namespace:
-        """The namespace of the user: behind the gateway if the network has one."""
+        """The user's namespace: behind the gateway if the network has one."""
         return self.net.clients[0] if self.net.clients else self.net.host
 
     @property
     def size(self) -> int:
-        """Bytes that such a session carries."""
+        """Bytes of such a session."""
         return round(RATE * self.seconds)
 
     def source(self) -> str:
-        """Return the address that the client's kernel gives packets to the server."""
+        """Return the source address that the client's kernel chooses for packets to the server."""
         route = self.client.run(["ip", "-oneline", "route", "get", self.server]).stdout
         found = re.search(r"\bsrc (\S+)", route)
         return found.group(1) if found else ""
@@ -56,7 +56,7 @@ class ProgramEnv:
     def serve(
         self, name: str, argv: Sequence[str | Path], *, port: int | None = None, udp_port: int | None = None
     ) -> None:
-        """Run a server for as long as the network lives; returns when it has its port, else when it says so."""
+        """Run a server for the network's lifetime; returns once it has its port, or else prints that it is ready."""
         process = Process(argv, log=self.folder / name, namespace=self.net.internet.name)
         self.net.stack.callback(process.stop)
         if port is None and udp_port is None:
@@ -82,7 +82,7 @@ class ProgramEnv:
         return self.start(name, [sys.executable, "-m", f"braid_lab.clients.{name}", *map(str, words)])
 
     def empty(self, name: str) -> Path:
-        """Return a folder with nothing in it."""
+        """Return an empty folder."""
         made = self.folder / name
         shutil.rmtree(made, ignore_errors=True)
         made.mkdir()
@@ -95,15 +95,15 @@ class Session(ABC):
 
     process: Process
     began: float = field(default_factory=time.monotonic, init=False)
-    #: The moments at which it broke something without ending, and the reasons.
+    #: Failures that did not end the session.
     complaints: list[str] = field(default_factory=list, init=False)
 
     @abstractmethod
     def arrived(self) -> list[float]:
-        """Return the moments since the last call at which something arrived, on the monotonic clock."""
+        """Return the times of arrivals since the last call, on the monotonic clock."""
 
     def broken(self, ended: Output) -> str | None:
-        """Return why a session that ended is broken, or None if that is how it should end."""
+        """Return why an ended session is broken, or None if it ended as it should."""
         return None if ended.status == 0 else _last_error(ended)
 
     def stop(self) -> None:
@@ -118,21 +118,21 @@ def _last_error(ended: Output) -> str:
 
 @dataclass
 class Download(Session):
-    """A client that writes what arrives to files of a folder."""
+    """A client that writes received data to files of a folder."""
 
     folder: Path
-    #: The expected contents and the path of the file, if the client does not check it itself.
+    #: The expected file and the received one, if the client does not check it itself.
     right: tuple[Path, Path] | None = None
     _size: int = field(default=0, init=False)
 
     def arrived(self) -> list[float]:
-        """Look whether the files have grown."""
+        """Check whether the files have grown."""
         size = _size(self.folder)
         before, self._size = self._size, size
         return [time.monotonic()] if size != before else []
 
     def broken(self, ended: Output) -> str | None:
-        """It has to end well, and the file has to be the server's."""
+        """The client must succeed, and the file must equal the server's."""
         reason = super().broken(ended)
         if reason is None and self.right is not None:
             asked, got = self.right
@@ -142,7 +142,7 @@ class Download(Session):
 
 
 def _size(folder: Path) -> int:
-    """Return how many bytes the files of a folder have; it may not be there yet, and files may go."""
+    """Return the size of a folder's files; the folder may not exist yet, and files may disappear."""
     try:
         with os.scandir(folder) as entries:
             return sum(entry.stat().st_size for entry in entries)
@@ -152,22 +152,22 @@ def _size(folder: Path) -> int:
 
 @dataclass
 class TimestampingClient(Session):
-    """A client of the lab's that prints the moment of every arrival, and has no reason to end."""
+    """One of the lab's clients that prints the time of every arrival and never ends by itself."""
 
-    #: Pattern of a line of its output; the first group is the moment.
+    #: Pattern of a line of its output; the first group is the time.
     line: ClassVar[re.Pattern[str]] = re.compile(r"^(\d+\.\d+)$", re.MULTILINE)
     _read: int = field(default=0, init=False)
 
     def arrived(self) -> list[float]:
-        """Read what it has printed since."""
+        """Read its new output."""
         return self.new_moments(self.process.out)
 
     def new_moments(self, log: Path) -> list[float]:
-        """Return the moments that stand in a file and were not read before."""
+        """Return the times in a file that were not read before."""
         return [float(match.group(1)) for match in self.line.finditer(self.new_lines(log))]
 
     def new_lines(self, log: Path) -> str:
-        """Return the whole lines of a file that were not read before."""
+        """Return the complete lines of a file that were not read before."""
         with log.open("rb") as file:
             file.seek(self._read)
             new = file.read()
@@ -176,7 +176,7 @@ class TimestampingClient(Session):
         return whole.decode(errors="replace")
 
     def broken(self, ended: Output) -> str | None:
-        """Return its last words: that it ended is the fault."""
+        """Return its last output: any end is a failure."""
         return _last_error(ended)
 
 
@@ -191,7 +191,7 @@ class Program(ABC):
 
     @abstractmethod
     def serve(self, env: ProgramEnv) -> None:
-        """Start its server for as long as the network lives; returns when that answers."""
+        """Start its server for the network's lifetime; returns once it answers."""
 
     @abstractmethod
     def begin(self, env: ProgramEnv) -> Session:
@@ -199,6 +199,6 @@ class Program(ABC):
 
 
 def not_found(*programs: str) -> str | None:
-    """Return which of these programs this machine does not have, and what brings them."""
+    """Return which of these programs this machine lacks, and how to install them."""
     lacking = [name for name in programs if shutil.which(name) is None]
     return f"{' and '.join(lacking)} not found (tools/setup bench)" if lacking else None

@@ -1,4 +1,4 @@
-"""OpenSSH: somebody types in a shell, and rsync fetches a file."""
+"""OpenSSH: typing in a shell, and a file transfer by rsync."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from braid_lab.servers.catalog import random_file
 
 PORT = 22
 
-#: sshd wants a user of its own, a folder below /run, and root's account open: it gets them in a mount namespace of
-#: its own, and the machine keeps what it has. The arguments are passwd, shadow, what /run is to be, the lab's folder
-#: there and in that, sshd and its configuration.
+#: sshd needs a user of its own, a folder below /run, and an unlocked root account. It gets them in a mount namespace
+#: of its own, and the machine is unchanged. The arguments are passwd, shadow, the replacement of /run, the lab's
+#: folder there and in that, sshd and its configuration.
 IN_ITS_OWN_WORLD = (
     'mount --bind "$1" /etc/passwd && mount --bind "$2" /etc/shadow && mount --rbind "$4" "$5" && '
     'mount --rbind "$3" /run && exec "$6" -D -e -f "$7"'
@@ -32,7 +32,7 @@ def _missing(*programs: str) -> str | None:
 
 
 def serve(env: ProgramEnv) -> None:
-    """Start a server at which root may log in with the key of the place's folder."""
+    """Start a server that accepts root with the key in the environment's folder."""
     folder = env.folder
     for name in ("host_key", "key"):
         run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "lab", "-f", folder / name])
@@ -61,7 +61,7 @@ def serve(env: ProgramEnv) -> None:
 
 
 def client(env: ProgramEnv) -> list[str]:
-    """Return the words of an `ssh` that logs in there, without the address."""
+    """Return an `ssh` command that logs in there, without the address."""
     options = {
         "IdentitiesOnly": "yes",
         "StrictHostKeyChecking": "no",
@@ -79,7 +79,7 @@ class Ssh(Program):
     name = "ssh"
 
     def missing(self) -> str | None:
-        """It takes both ends of OpenSSH."""
+        """Requires both ends of OpenSSH."""
         return _missing("ssh", "ssh-keygen")
 
     def serve(self, env: ProgramEnv) -> None:
@@ -92,12 +92,12 @@ class Ssh(Program):
 
 
 class Rsync(Program):
-    """A file comes over ssh."""
+    """Fetches a file over ssh."""
 
     name = "rsync"
 
     def missing(self) -> str | None:
-        """It takes rsync and both ends of OpenSSH."""
+        """Requires rsync and both ends of OpenSSH."""
         return _missing("rsync", "ssh", "ssh-keygen")
 
     def serve(self, env: ProgramEnv) -> None:
@@ -106,9 +106,9 @@ class Rsync(Program):
         random_file(env.folder / "asked", env.size)
 
     def begin(self, env: ProgramEnv) -> Session:
-        """Fetch it at a limited rate."""
+        """Fetch the file at a limited rate."""
         got, asked = env.empty("got"), env.folder / "asked"
-        # A sparse file is written as it comes, any other 256 KB at once.
+        # A sparse file is written as it arrives, any other in blocks of 256 KB.
         words = [
             "--sparse",
             f"--bwlimit={RATE // 1024}",

@@ -1,1 +1,1 @@
-"""The internet's servers. Each is a program of its own, run inside the internet's namespace."""
+"""Servers of the lab's internet. Each is a program of its own, run inside the internet's namespace."""

@@ -1,4 +1,4 @@
-"""Which servers there are and how each is started."""
+"""The servers and their commands."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-#: Every server prints this once it answers.
+#: Every server prints this once it is ready.
 READY = r"^ready$|Server listening"
 
-#: All but "echo", which answers on the port of HTTP/3.
+#: All but "echo", which uses the port of HTTP/3.
 SERVER_KINDS = ("http1", "http3", "dns", "iperf3")
 
 HTTP_PORT = 80
@@ -32,5 +32,5 @@ def argv(kind: str, addresses: Sequence[str]) -> list[str]:
 
 
 def random_file(path: Path, size: int) -> None:
-    """Write a file that nobody can make smaller."""
+    """Write a file of incompressible data."""
     path.write_bytes(os.urandom(size))

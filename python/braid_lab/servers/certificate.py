@@ -1,4 +1,4 @@
-"""A certificate that a server of the lab makes for itself; it is good for a day and worth nothing outside."""
+"""A self-signed certificate for a server of the lab, valid for a day."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Certificate:
 
     @staticmethod
     def make() -> Certificate:
-        """Make a key, and sign its certificate by itself."""
+        """Make a key and a self-signed certificate."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lab.invalid")])
         now = datetime.now(UTC)
@@ -41,11 +41,11 @@ class Certificate:
         return Certificate(certificate, key)
 
     def write(self, file: Path) -> None:
-        """Write both into a file of PEM."""
+        """Write both to a PEM file."""
         key = self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         file.write_bytes(self.certificate.public_bytes(Encoding.PEM) + key)
 
     def fingerprint(self) -> str:
-        """Return what browsers call its key, RFC 7469 §2.4: SHA-256 of the public key's SPKI, in base64."""
+        """Return the key's fingerprint for browsers (RFC 7469 §2.4): SHA-256 of the public key's SPKI, in base64."""
         spki = self.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return base64.b64encode(hashlib.sha256(spki).digest()).decode()

@@ -1,7 +1,7 @@
-"""A DNS server over UDP that knows every name: A and AAAA point to the servers, TXT tells who asked.
+"""A DNS server over UDP that knows every name: A and AAAA point to the servers, TXT tells the client's address.
 
-TXT `<address> <port>` of the asker, as the server sees it, shows the mapping of a UDP flow. Run as
-`python -m braid_lab.servers.dns ADDRESS…`; prints `ready`.
+TXT is the client's `<address> <port>` as the server sees it, which shows the mapping of a UDP flow. Run as `python -m
+braid_lab.servers.dns ADDRESS…`; prints `ready`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ A, TXT, AAAA, IN = 1, 16, 28, 1
 HEADER = struct.Struct("!6H")
 #: Standard query response, authoritative, no error (RFC 1035 §4.1.1).
 ANSWER_FLAGS = 0x8400
-#: A pointer to the question's name, which always stands right after the header (§4.1.4).
+#: A pointer to the question's name, which always comes right after the header (§4.1.4).
 POINTER = b"\xc0\x0c"
 TTL = 60
 
 
 def question(packet: bytes) -> tuple[bytes, bytes, int]:
-    """Return the name, the whole question and the type asked for; ValueError if it is no single question."""
+    """Return the name, the whole question and the query type; ValueError if it is no single question."""
     if len(packet) < HEADER.size or HEADER.unpack_from(packet)[2] != 1:
         raise ValueError("not one question")
     end = HEADER.size
@@ -49,7 +49,7 @@ def answer(packet: bytes, asker: tuple[str, int], addresses: list[str]) -> bytes
         text = f"{asker[0]} {asker[1]}".encode()
         data = bytes([len(text)]) + text
     elif fitting:
-        # The same name is the same server every time.
+        # A name always maps to the same server.
         data = fitting[zlib.crc32(name.lower()) % len(fitting)].packed
     else:
         data = b""
@@ -63,7 +63,7 @@ class Dns(asyncio.DatagramProtocol):
     """One socket."""
 
     def __init__(self, addresses: list[str]) -> None:
-        """Remember what to answer with."""
+        """Set the addresses for answers."""
         self._addresses = addresses
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -71,7 +71,7 @@ class Dns(asyncio.DatagramProtocol):
         self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, address: tuple[Any, ...]) -> None:
-        """Answer what can be read and leave the rest."""
+        """Answer valid queries, ignore others."""
         try:
             self._transport.sendto(answer(data, (address[0], address[1]), self._addresses), address)
         except ValueError:

@@ -1,8 +1,8 @@
-"""An echo server (RFC 862) over TCP and UDP that first says who asks.
+"""An echo server (RFC 862) over TCP and UDP that also tells the client's address.
 
-Over TCP the first line is `<address> <port>` of the client as the server sees it, then every line comes back. Over
-UDP every answer is that pair. UDP is served on QUIC's port too, where a datagram is a flow per remote. Run as
-`python -m braid_lab.servers.echo ADDRESS…`; prints `ready`.
+Over TCP the first line is `<address> <port>` of the client as the server sees it, then every line is echoed. Over UDP
+every reply has that pair. UDP is also served on QUIC's port, where Braid tracks a flow per remote. Run as `python -m
+braid_lab.servers.echo ADDRESS…`; prints `ready`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Datagrams(asyncio.DatagramProtocol):
         self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
-        """Answer: the asker's own bytes, then who it is."""
+        """Reply with the received bytes, then the client's address."""
         self._transport.sendto(data + f" {addr[0]} {addr[1]}".encode(), addr)
 
 

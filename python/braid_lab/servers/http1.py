@@ -18,10 +18,10 @@ import sys
 
 from braid_lab.servers.catalog import HTTP_PORT
 
-#: What is handed to the kernel at once; larger than a socket buffer's usual growth step, so calls are few.
+#: Bytes per write; larger than a socket buffer's usual growth step, so calls are few.
 CHUNK = bytes(256 * 1024)
 
-#: Without end, for all practical purposes: 9 exabytes.
+#: Endless for all practical purposes: 9 exabytes.
 ENDLESS = 1 << 63
 
 REQUEST = re.compile(rb"(GET|POST) (/[^ ]*) HTTP/1\.1\r\n")
@@ -29,7 +29,7 @@ LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 class Http1(asyncio.Protocol):
-    """One connection: requests are answered in order, also when the client sends them ahead."""
+    """One connection: requests, also pipelined ones, are answered in order."""
 
     def __init__(self) -> None:
         """Wait for the first request."""
@@ -47,7 +47,7 @@ class Http1(asyncio.Protocol):
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
-        """Swallow a body that is under way, else look for the next request."""
+        """Skip the rest of a request body, else look for the next request."""
         if self._to_swallow:
             data = self._skip_body(data)
         self._waiting += data
@@ -100,11 +100,11 @@ class Http1(asyncio.Protocol):
             self._transport.write(CHUNK if size == len(CHUNK) else CHUNK[:size])
 
     def pause_writing(self) -> None:
-        """The kernel takes no more for now."""
+        """The kernel's buffer is full."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """Go on where we stopped."""
+        """Resume writing."""
         self._paused = False
         self._write_body()
         self._answer()

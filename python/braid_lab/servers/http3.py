@@ -1,7 +1,7 @@
-"""An HTTP/3 server: GET /bytes/N and GET /address, as the HTTP/1.1 one, over QUIC, and GET /talk, a page that asks.
+"""An HTTP/3 server: GET /bytes/N and GET /address, as over HTTP/1.1, and GET /talk, a page that sends requests.
 
-Its certificate is made when it starts, unless `--pem FILE` has one. Run as
-`python -m braid_lab.servers.http3 [--pem FILE] ADDRESS…`; prints `ready`.
+It makes a certificate at its start, unless `--pem FILE` has one. Run as `python -m braid_lab.servers.http3 [--pem
+FILE] ADDRESS…`; prints `ready`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from aioquic.quic.events import QuicEvent
 from braid_lab.servers.catalog import QUIC_PORT
 from braid_lab.servers.certificate import Certificate
 
-#: A page that asks for something ten times a second.
+#: A page that sends ten requests a second.
 TALK = Path(__file__).parent.parent / "templates" / "talk.html"
 
 
@@ -32,7 +32,7 @@ class Http3(QuicConnectionProtocol):
     _http: H3Connection | None = None
 
     def quic_event_received(self, event: QuicEvent) -> None:
-        """Answer every request that is complete with its headers."""
+        """Answer every request whose headers are complete."""
         if self._http is None:
             self._http = H3Connection(self._quic)
         for each in self._http.handle_event(event):
@@ -45,7 +45,7 @@ class Http3(QuicConnectionProtocol):
         if path.startswith(b"/bytes/") and path[7:].isdigit():
             body = bytes(int(path[7:]))
         elif path == b"/address":
-            # The path the packets come by right now: it follows the client when that moves.
+            # The current path of the packets: it follows the client's migration.
             peer = self._quic._network_paths[0].addr
             body = f"{peer[0]} {peer[1]}\n".encode()
         elif path == b"/talk":
@@ -58,8 +58,8 @@ class Http3(QuicConnectionProtocol):
 
 
 def _configuration(pem: str | None) -> QuicConfiguration:
-    """Serve with a key and a certificate from a file, or with new ones."""
-    # As TCP has it in the lab.
+    """Use a key and a certificate from a file, or new ones."""
+    # As for TCP in the lab.
     configuration = QuicConfiguration(is_client=False, alpn_protocols=H3_ALPN, congestion_control_algorithm="cubic")
     if pem is not None:
         configuration.load_cert_chain(pem)

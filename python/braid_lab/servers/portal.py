@@ -1,6 +1,6 @@
-"""A captive portal: whatever is asked for over HTTP, the answer is its own page.
+"""A captive portal: it answers every HTTP request with its own page.
 
-Run as `python -m braid_lab.servers.portal ADDRESS PORT`; prints `ready`. What is to be caught must be led here.
+Run as `python -m braid_lab.servers.portal ADDRESS PORT`; prints `ready`. Traffic must be redirected here.
 """
 
 from __future__ import annotations

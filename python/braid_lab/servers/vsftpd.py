@@ -1,4 +1,4 @@
-"""vsftpd, from which anybody may fetch the files of a folder, in passive mode."""
+"""vsftpd with anonymous access to the files of a folder, in passive mode."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ def program() -> Path:
 
 
 def prepare(folder: Path, address: str, *, rate: int = 0) -> Path:
-    """Write its configuration into a folder; return the folder of files. `rate` is in bytes per second, 0 for any."""
+    """Write its configuration into a folder; return the folder of files.
+
+    `rate` is in bytes per second, 0 for unlimited.
+    """
     shared = folder / "files"
     for each in (shared, folder / "empty"):
         each.mkdir()
         each.chmod(0o755)
-    # vsftpd reads files as somebody who is not root: he may pass on the way there, and see nothing else.
+    # vsftpd reads files as an unprivileged user, who may traverse these folders but not list them.
     for above in (folder, *folder.parents):
         if above.is_relative_to(scratch.ROOT):
             above.chmod(above.stat().st_mode | stat.S_IXOTH)
@@ -33,7 +36,7 @@ def prepare(folder: Path, address: str, *, rate: int = 0) -> Path:
         "listen_port": PORT,
         "anonymous_enable": "YES",
         "no_anon_password": "YES",
-        # Somebody whose home is there; files are read as him.
+        # The user that owns the files' home and reads them.
         "ftp_username": "daemon",
         "anon_root": shared,
         "anon_max_rate": rate,
@@ -46,7 +49,7 @@ def prepare(folder: Path, address: str, *, rate: int = 0) -> Path:
 
 
 def argv(folder: Path) -> list[str | Path]:
-    """Return the command that serves a folder which was prepared."""
+    """Return the command that serves a prepared folder."""
     return [program(), _configuration(folder)]
 
 

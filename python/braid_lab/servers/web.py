@@ -1,6 +1,6 @@
-"""A web server that is slow: files of a folder, and repositories of git by git's own `http-backend`.
+"""A rate-limited web server: files of a folder, and git repositories through git's own `http-backend`.
 
-Run as `python -m braid_lab.servers.web ADDRESS FOLDER RATE`, RATE being bytes per second of each connection; prints
+Run as `python -m braid_lab.servers.web ADDRESS FOLDER RATE`; RATE is in bytes per second per connection. Prints
 `ready`.
 """
 
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from braid_lab.process import prefix
 from braid_lab.servers.catalog import HTTP_PORT
 
-#: So much is sent at once: several times in 100 ms at any rate that makes sense here.
+#: Bytes per write: several writes in 100 ms at any sensible rate.
 CHUNK_BYTES = 4096
 
 
@@ -33,24 +33,24 @@ class RateLimitedHandler(http.server.SimpleHTTPRequestHandler):
         super().__init__(*args, **named)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Keep quiet."""
+        """Log nothing."""
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
-        """Send what the source has, not faster than is allowed."""
-        # Delays are not caught up on: the next piece is due a while after this one.
+        """Send the source's data at the limited rate."""
+        # Delays are not made up for: the next piece is due a fixed time after this one.
         while piece := source.read(CHUNK_BYTES):
             outputfile.write(piece)
             time.sleep(len(piece) / self._rate)
 
     def do_GET(self) -> None:
-        """Send a file, or git's list of what it has."""
+        """Send a file, or git's list of references."""
         if ".git/" in self.path:
             self._git(b"")
         else:
             super().do_GET()
 
     def do_POST(self) -> None:
-        """Hand git's client over to git."""
+        """Pass a git client's request to git."""
         self._git(self.rfile.read(int(self.headers.get("content-length", 0))))
 
     def _git(self, body: bytes) -> None:
@@ -80,7 +80,7 @@ class RateLimitedHandler(http.server.SimpleHTTPRequestHandler):
                 backend.kill()
 
     def _relay(self, answer: IO[bytes]) -> None:
-        """Pass a CGI program's answer on; the end of the connection is the end of it."""
+        """Forward a CGI program's response; its end ends the connection."""
         headers = []
         while line := answer.readline().strip():
             name, _, value = line.decode().partition(":")
@@ -96,12 +96,12 @@ class RateLimitedHandler(http.server.SimpleHTTPRequestHandler):
 
 
 class QuietServer(http.server.ThreadingHTTPServer):
-    """Clients that leave are none of its concern."""
+    """A server that ignores clients that disconnect."""
 
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Tell of what is a mistake of this program."""
+        """Report errors of this program only."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 

@@ -1,7 +1,7 @@
-"""The far end of a WebRTC channel: it sends everything back.
+"""The far end of a WebRTC channel: it echoes everything.
 
-An offer comes as a line of JSON over TCP, and the answer goes the same way. Run as
-`python -m braid_lab.servers.webrtc ADDRESS`; prints `ready`.
+An offer comes as a line of JSON over TCP, and the answer goes the same way. Run as `python -m
+braid_lab.servers.webrtc ADDRESS`; prints `ready`.
 """
 
 from __future__ import annotations
@@ -18,38 +18,37 @@ PORT = 8080
 
 
 def offer_only(address: str) -> None:
-    """Have this process offer one address to its peers.
+    """Offer only one address to peers of this process.
 
-    A browser whose user has not allowed it the camera offers only the address that its default route has (RFC 8828,
-    mode 2).
+    A browser without camera permission offers only the address of its default route (RFC 8828, mode 2).
     """
     aioice.ice.get_host_addresses = lambda *_args, **_named: [address]
 
 
 def new_peer() -> RTCPeerConnection:
-    """Return an end that asks nobody for its public address."""
+    """Return a peer that uses no STUN server."""
     return RTCPeerConnection(RTCConfiguration(iceServers=[]))
 
 
 def described(line: bytes) -> RTCSessionDescription:
-    """Return what a peer sent."""
+    """Parse a peer's session description."""
     return RTCSessionDescription(**json.loads(line))
 
 
 def description(peer: RTCPeerConnection) -> bytes:
-    """Return what is sent to a peer: which candidates there are is known by now, since aiortc waits for them."""
+    """Return the description for a peer; candidates are complete, since aiortc waits for them."""
     return json.dumps({"sdp": peer.localDescription.sdp, "type": peer.localDescription.type}).encode() + b"\n"
 
 
 class EchoPeers:
-    """All peers that ever called."""
+    """All peers so far."""
 
     def __init__(self) -> None:
-        """Nobody has called."""
+        """No peer has called."""
         self._peers: list[RTCPeerConnection] = []
 
     async def call(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Take an offer."""
+        """Accept an offer."""
         peer = new_peer()
         self._peers.append(peer)
 

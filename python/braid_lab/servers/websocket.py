@@ -1,4 +1,4 @@
-"""A WebSocket server that sends everything back.
+"""A WebSocket server that echoes everything.
 
 Run as `python -m braid_lab.servers.websocket ADDRESS`; prints `ready`.
 """
@@ -20,7 +20,7 @@ async def echo(peer: ServerConnection) -> None:
 
 
 async def main(address: str) -> None:
-    """Serve until SIGTERM, which ends it without a word to its peers: some cannot be reached any more."""
+    """Serve until SIGTERM, without closing handshakes: some peers may be unreachable."""
     async with serve(echo, address, PORT) as server:
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -1,14 +1,14 @@
-//! Packet buffers that are used again.
+//! A pool of packet buffers.
 
-/// Buffers that wait to be used again. In a steady state no packet costs an allocation.
+/// Buffers for reuse. In a steady state no packet costs an allocation.
 #[derive(Debug, Default)]
 pub(super) struct Pool(Vec<Vec<u8>>);
 
-/// What the pool keeps after a burst: enough for 100 ms at 1 Gbit/s in full frames.
+/// Buffers kept after a burst: enough for 100 ms at 1 Gbit/s in full frames.
 const MAX_POOLED_BUFFERS: usize = 8192;
 
 impl Pool {
-    /// A buffer with a copy of `frame`.
+    /// Returns a buffer with a copy of `frame`.
     pub fn fill(&mut self, frame: &[u8]) -> Vec<u8> {
         let mut buffer = self.0.pop().unwrap_or_default();
         buffer.clear();

@@ -26,13 +26,13 @@ use serde_json::{Map, Value};
 use super::{Direction, EmulatorError};
 use crate::Settings;
 
-/// Longest line that is read: far more than a command with every setting.
+/// Longest request line: far more than a command with every setting.
 const LINE_MAX: usize = 16 * 1024;
 
-/// Clients at once; a further one is turned away.
+/// Most simultaneous clients; a further one is turned away.
 const CLIENTS_MAX: usize = 16;
 
-/// What the emulator can be told.
+/// A request to the emulator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Request {
@@ -47,9 +47,9 @@ pub enum Request {
 /// Settings for a direction.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// Which direction.
+    /// Direction of the change.
     pub direction: Direction,
-    /// What changes there.
+    /// The changes.
     #[serde(flatten)]
     pub settings: Settings,
 }
@@ -58,15 +58,15 @@ pub struct Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlackHole {
-    /// Which direction; both if not said.
+    /// Its direction; both by default.
     #[serde(default)]
     pub direction: Direction,
-    /// Whether it swallows everything.
+    /// True if it drops all packets.
     pub on: bool,
 }
 
 impl<'de> Deserialize<'de> for Change {
-    /// By hand, because serde cannot refuse unknown keys beside a flattened struct.
+    /// Manual, because serde cannot reject unknown keys beside a flattened struct.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Change, D::Error> {
         let mut map = Map::deserialize(deserializer)?;
         let direction = match map.remove("direction") {
@@ -82,7 +82,7 @@ impl<'de> Deserialize<'de> for Change {
     }
 }
 
-/// The listening socket and its clients. The socket's file vanishes when this is dropped.
+/// The listening socket and its clients. The socket's file is removed on drop.
 #[derive(Debug)]
 pub(super) struct Server {
     path: PathBuf,
@@ -107,7 +107,7 @@ impl Server {
                 path: path.to_owned(),
             });
         }
-        // A socket on which nobody listens was left by a process that was killed.
+        // A socket without a listener is left over from a killed process.
         match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 fs::remove_file(path).map_err(refuse)?;
@@ -131,13 +131,13 @@ impl Server {
         &self.path
     }
 
-    /// What to watch for reading. Changes only in [`serve`](Self::serve).
+    /// Returns the descriptors to poll for reading. They change only in [`serve`](Self::serve).
     pub fn fds(&self) -> impl Iterator<Item = RawFd> {
         let clients = self.clients.iter().map(|client| client.stream.as_raw_fd());
         std::iter::once(self.listener.as_raw_fd()).chain(clients)
     }
 
-    /// Accepts, reads and answers whatever there is without waiting.
+    /// Accepts, reads and answers all that is available, without waiting.
     pub fn serve(&mut self, mut answer: impl FnMut(Request) -> Result<Value, EmulatorError>) {
         while let Ok((stream, _)) = self.listener.accept() {
             if self.clients.len() < CLIENTS_MAX && stream.set_nonblocking(true).is_ok() {
@@ -153,13 +153,13 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // If it is gone already, somebody else has tidied up.
+        // The file may already have been removed.
         let _ = fs::remove_file(&self.path);
     }
 }
 
 impl Client {
-    /// False when the client is gone, or says nothing that can be understood.
+    /// Returns false if the client has disconnected or sent an invalid request.
     fn serve(&mut self, answer: &mut impl FnMut(Request) -> Result<Value, EmulatorError>) -> bool {
         let mut chunk = [0; 4096];
         let open = loop {
@@ -191,10 +191,10 @@ impl Client {
     }
 }
 
-/// Sends one request to an emulator and returns its answer.
+/// Sends one request to an emulator and returns its reply.
 ///
 /// # Errors
-/// Nobody listens on the socket, or the emulator refuses the request; the text is its own.
+/// No emulator listens on the socket, or it refuses the request, with its own text.
 pub fn send_request(path: &Path, request: &Request) -> Result<Value, EmulatorError> {
     let refuse = |source| EmulatorError::Socket {
         path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Why the emulator cannot start or go on.
+//! Errors of the emulator.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,10 +8,10 @@ use thiserror::Error;
 use crate::ConfigError;
 use crate::config::Settings;
 
-/// Why the emulator cannot start or go on.
+/// Reason why the emulator cannot start or go on.
 #[derive(Debug, Error)]
 pub enum EmulatorError {
-    /// No such namespace.
+    /// The namespace does not exist.
     #[error(
         "network namespace {name:?}: not found in /run/netns (\"ip netns list\" shows those that exist)"
     )]
@@ -19,48 +19,48 @@ pub enum EmulatorError {
         /// Its name.
         name: String,
     },
-    /// The namespace is there but cannot be entered.
+    /// The namespace exists but cannot be entered.
     #[error("network namespace {name:?}: {source}{}", privilege_hint(.source))]
     Namespace {
         /// Its name.
         name: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A device of that name is there already.
+    /// A device of that name already exists.
     #[error(
         "device {device:?} already exists in {place}: choose another name or remove it (\"ip link del {device}\")"
     )]
     DeviceTaken {
         /// Its name.
         device: String,
-        /// Its namespace, in words.
+        /// Its namespace, as text.
         place: String,
     },
     /// The kernel has no TAP devices.
     #[error("/dev/net/tun: {source} (is the module loaded? \"modprobe tun\")")]
     NoTun {
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A step of making a device did not work.
+    /// A step of creating a device failed.
     #[error("device {device:?} in {place}: {step}: {source}{}", privilege_hint(.source))]
     Device {
         /// Its name.
         device: String,
-        /// Its namespace, in words.
+        /// Its namespace, as text.
         place: String,
-        /// What was being done.
+        /// The step.
         step: &'static str,
-        /// Why it did not work.
+        /// The cause.
         source: io::Error,
     },
-    /// Somebody removed a device while it was in use.
+    /// A device was removed while it was in use.
     #[error("device {device:?} in {place}: it was removed, and the link is cut")]
     DeviceGone {
         /// Its name.
         device: String,
-        /// Its namespace, in words.
+        /// Its namespace, as text.
         place: String,
     },
     /// Another emulator answers on the control socket.
@@ -69,45 +69,45 @@ pub enum EmulatorError {
         /// The socket.
         path: PathBuf,
     },
-    /// Nobody answers on the control socket.
+    /// No emulator listens on the control socket.
     #[error("control socket {}: no emulator listens on it ({source})", path.display())]
     NoEmulator {
         /// The socket.
         path: PathBuf,
-        /// What the connection said.
+        /// Error of the connection.
         source: io::Error,
     },
-    /// The control socket, or the connection to it.
+    /// The control socket or the connection to it failed.
     #[error("control socket {}: {source}", path.display())]
     Socket {
         /// The socket.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// The emulator refused a command.
     #[error("{0}")]
     Refused(String),
-    /// The decision log.
+    /// The decision log cannot be written.
     #[error("log {}: {source}", path.display())]
     Log {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// Something that every Linux provides did not work.
+    /// A system call that exists on every Linux failed.
     #[error("{step}: {source}")]
     System {
-        /// What was being done.
+        /// The step.
         step: &'static str,
-        /// Why it did not work.
+        /// The cause.
         source: io::Error,
     },
-    /// The settings do not fit together, or a trace is unusable.
+    /// The settings conflict, or a trace is unusable.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A command without anything to change.
+    /// A command without any setting.
     #[error("nothing to set: give at least one of {}", Settings::NAMES.join(", "))]
     NothingToSet,
 }

@@ -1,4 +1,4 @@
-//! The decision log: one CSV line for each packet, when its fate is known.
+//! The decision log: one CSV line per packet, once its fate is known.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -10,7 +10,7 @@ use crate::link::Output;
 
 const HEADING: &str = "direction,number,bytes,arrived_ns,started_ns,due_ns,fate,written_ns";
 
-/// The file, through a buffer: a line costs no system call.
+/// The file, buffered: a line costs no system call.
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,
@@ -32,7 +32,7 @@ impl Log {
         })
     }
 
-    /// `written` is when the packet was given to the device, if it was.
+    /// `written` is when the packet was written to the device, if it was.
     pub fn line<P>(
         &mut self,
         direction: &str,

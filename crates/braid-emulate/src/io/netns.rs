@@ -8,8 +8,8 @@ use nix::sched::{CloneFlags, setns};
 
 use super::EmulatorError;
 
-/// Runs `work` in the named namespace (the caller's, if none), on a thread of its own: a namespace
-/// belongs to a thread, and this one ends with the work.
+/// Runs `work` in the named namespace (the caller's, if none) on a new thread: a namespace belongs
+/// to a thread, and this one ends with the work.
 pub(super) fn within<T: Send>(
     name: Option<&str>,
     work: impl FnOnce() -> Result<T, EmulatorError> + Send,

@@ -1,4 +1,4 @@
-//! The two ends of a link, as they are written.
+//! The two ends of a link, and their textual form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,30 +17,30 @@ pub enum Direction {
     Up,
     /// From b to a.
     Down,
-    /// Each of them.
+    /// Both directions.
     #[default]
     Both,
 }
 
-/// Where one end of a link is: `NETNS:DEV`, or `-:DEV` for the namespace of the caller.
+/// Location of one end of a link: `NETNS:DEV`, or `-:DEV` for the namespace of the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// A name in `/run/netns`; none for the namespace of the caller.
     pub netns: Option<String>,
-    /// Name of the TAP device to make there.
+    /// Name of the TAP device to create there.
     pub device: String,
 }
 
 /// A text that is not an end of a link.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EndpointError {
-    /// Not of the form.
+    /// Wrong form.
     #[error("{0:?} is not an end of a link: write NETNS:DEVICE, or -:DEVICE for this namespace")]
     Form(String),
-    /// Not a name that a device can have.
+    /// Not a valid name of a device.
     #[error("{0:?} cannot name a device: 1 to 15 characters without space or slash")]
     Device(String),
-    /// Not a name that a namespace can have.
+    /// Not a valid name of a namespace.
     #[error("{0:?} cannot name a network namespace: it has no slash and does not begin with a dot")]
     Namespace(String),
 }
@@ -68,7 +68,7 @@ impl FromStr for Endpoint {
 }
 
 impl Endpoint {
-    /// The namespace in words, for messages.
+    /// Returns the namespace as text, for messages.
     #[must_use]
     pub fn place(&self) -> String {
         match &self.netns {

@@ -1,4 +1,4 @@
-//! The loop.
+//! The main loop.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -23,27 +23,27 @@ use crate::link::{Fate, Link};
 use crate::stats::Histogram;
 use crate::{Config, Settings, Time};
 
-/// Largest frame that a TAP device can give: its largest MTU with header and VLAN tag.
+/// Largest frame of a TAP device: its largest MTU with header and VLAN tag.
 const FRAME_MAX: usize = 65_535 + 18;
 
-/// Packets that are read from one device before the other and the due ones get their turn.
+/// Packets read from one device before the other device and the due packets get their turn.
 const MAX_BATCH_FRAMES: usize = 1024;
 
-/// Shortest time between two turns of the loop. An idle link is served at once; on a busy one
-/// packets are read and written together that fall into one tick, as a network card with interrupt
-/// moderation does. A wake-up costs several times as much as a packet, so this is what
-/// makes hundreds of Mbit/s affordable; it bounds what it adds to a delay to two ticks.
+/// Shortest time between two iterations of the loop. On an idle link packets are handled at once;
+/// on a busy one, packets that fall into one tick are read and written together, like interrupt
+/// moderation of a network card. A wake-up costs several times as much as a packet, so this makes
+/// hundreds of Mbit/s affordable; it adds at most two ticks to a delay.
 const TIMER_TICK: Duration = Duration::from_micros(200);
 
-/// A device and the link that begins there.
+/// Indices of a device and of the link that begins there.
 const BOTH_ENDS: [usize; 2] = [0, 1];
 
-/// Where signals and devices are in the list that is waited for; control sockets follow.
+/// Positions of signals and devices in the poll list; control sockets follow.
 const POLL_SIGNALS: usize = 0;
 const POLL_DEVICES: usize = 1;
 const POLL_CONTROL: usize = 3;
 
-/// What to emulate.
+/// Options of an emulator.
 #[derive(Debug)]
 pub struct Options {
     /// The end at which "up" begins.
@@ -58,17 +58,17 @@ pub struct Options {
     pub up: Config,
     /// From b to a.
     pub down: Config,
-    /// Of the random numbers of both directions.
+    /// Seed of the random numbers of both directions.
     pub seed: u64,
-    /// Where to listen for commands; nowhere if none.
+    /// Path of the control socket; none without it.
     pub control: Option<PathBuf>,
-    /// Where to log every packet's fate; nowhere if none.
+    /// File that logs every packet's fate; none without it.
     pub log: Option<PathBuf>,
-    /// When to end; only by a signal if none.
+    /// Run time; without it, only a signal ends the emulator.
     pub run_for: Option<Duration>,
 }
 
-/// What is told when both devices are up.
+/// The line printed once both devices are up.
 #[derive(Debug, Clone, Serialize)]
 pub struct Ready {
     /// True.
@@ -81,22 +81,22 @@ pub struct Ready {
     pub b: Device,
     /// The seed in use.
     pub seed: u64,
-    /// Whether the emulator runs with real-time priority.
+    /// True if the emulator runs with real-time priority.
     pub real_time: bool,
     /// The control socket.
     pub control: Option<PathBuf>,
-    /// The instant that the log calls 0, on the monotonic clock.
+    /// Time 0 of the log, on the monotonic clock.
     pub started_monotonic_ns: u64,
 }
 
-/// A running emulator. Devices and control socket vanish when it is dropped.
+/// A running emulator. Devices and control socket are removed on drop.
 #[derive(Debug)]
 pub struct Emulator {
     taps: [Tap; 2],
     /// The first from a to b, the second from b to a.
     links: [Link<Vec<u8>>; 2],
     late: [Histogram; 2],
-    /// Frames that the other side's device did not take.
+    /// Frames that the other side's device refused.
     refused: [u64; 2],
     pool: Pool,
     clock: Clock,
@@ -109,12 +109,12 @@ pub struct Emulator {
 }
 
 impl Emulator {
-    /// Makes devices, socket and log. Blocks the signals that end the emulator in the calling
-    /// thread, and raises its priority if that is permitted.
+    /// Creates devices, socket and log. Blocks the signals that end the emulator in the calling
+    /// thread, and raises its priority if permitted.
     ///
     /// # Errors
     /// A namespace is missing, a device's name is taken, privileges are missing, or the control
-    /// socket or log cannot be made.
+    /// socket or log cannot be created.
     pub fn start(options: Options) -> Result<Emulator, EmulatorError> {
         let signals = terminating_signals().map_err(EmulatorError::system("watch for signals"))?;
         let taps = [
@@ -124,12 +124,13 @@ impl Emulator {
         let control = options.control.as_deref().map(Server::bind).transpose()?;
         let log = options.log.as_deref().map(Log::create).transpose()?;
         braid_device::no_timer_slack().map_err(EmulatorError::system("ask for exact timers"))?;
-        // Without it everything works, only less punctually: the ready line and statistics say so.
+        // Without real-time priority everything works, only less punctually; the ready line and the
+        // statistics show it.
         let real_time = braid_device::set_real_time().is_ok();
         let clock = Clock::start().map_err(EmulatorError::system("read the clock"))?;
         Ok(Emulator {
             taps,
-            // Two seeds that no other seed of a user shares.
+            // Two seeds that no other seed of a user yields.
             links: [
                 Link::new(options.up, options.seed.wrapping_mul(2)),
                 Link::new(options.down, options.seed.wrapping_mul(2).wrapping_add(1)),
@@ -147,7 +148,7 @@ impl Emulator {
         })
     }
 
-    /// What to tell whoever waits for the devices.
+    /// Returns the ready line.
     #[must_use]
     pub fn ready(&self) -> Ready {
         Ready {
@@ -162,7 +163,7 @@ impl Emulator {
         }
     }
 
-    /// Emulates until the time is over or a signal comes; then returns the statistics.
+    /// Emulates until the time is over or a signal arrives; then returns the statistics.
     ///
     /// # Errors
     /// A device vanished or the log cannot be written.
@@ -224,7 +225,7 @@ impl Emulator {
             .collect()
     }
 
-    /// Reads what the kernel sends through one device into the link that begins there.
+    /// Reads the kernel's frames from one device into the link that begins there.
     fn receive(&mut self, end: usize, frame: &mut [u8]) -> Result<(), EmulatorError> {
         for _ in 0..MAX_BATCH_FRAMES {
             let Some(frame) = self.taps[end].read(frame)? else {
@@ -237,7 +238,7 @@ impl Emulator {
         Ok(())
     }
 
-    /// Writes everything that is due, and takes back what is lost.
+    /// Writes all packets that are due, and recycles lost ones.
     fn deliver(&mut self) -> Result<(), EmulatorError> {
         for end in BOTH_ENDS {
             loop {
@@ -279,7 +280,7 @@ impl Emulator {
                 if settings == Settings::default() {
                     return Err(EmulatorError::NothingToSet);
                 }
-                // Both are worked out before either is changed: all or nothing.
+                // Both are computed before either is changed: all or nothing.
                 let change = |end: usize| settings.applied_to(self.links[end].config());
                 let configs: [Option<Config>; 2] = match direction {
                     Direction::Up => [Some(change(0)?), None],
@@ -323,8 +324,8 @@ impl Emulator {
         }}))
     }
 
-    /// One direction: the link's counters, what the kernel dropped before it and after it, and how
-    /// late packets were written after they were due.
+    /// Returns the statistics of one direction: the link's counters, the kernel's drops before and
+    /// after it, and the lateness of written packets.
     fn direction_stats(&mut self, end: usize) -> Result<Value, EmulatorError> {
         let counters = serde_json::to_value(self.links[end].stats()).map_err(|error| {
             EmulatorError::System {
@@ -363,7 +364,7 @@ impl Clock {
     }
 
     fn now(&self) -> Time {
-        // The clock that was read once can be read again.
+        // A clock that could be read once can be read again.
         Time::from_nanos(monotonic().map_or(0, |now| now.saturating_sub(self.start)))
     }
 }
@@ -373,7 +374,7 @@ fn monotonic() -> io::Result<u64> {
     Ok(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// A descriptor that is readable once the emulator is told to end.
+/// Returns a descriptor that is readable once a signal has asked the emulator to end.
 fn terminating_signals() -> io::Result<SignalFd> {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]
         .into_iter()

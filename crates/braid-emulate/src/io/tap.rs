@@ -1,5 +1,5 @@
-//! TAP devices without virtio-net header: what comes out are real frames of at most the MTU with
-//! real checksums, because the kernel has to segment and sum up before it hands them over.
+//! TAP devices without virtio-net header. Frames have at most the MTU and complete checksums,
+//! because the kernel must segment and compute checksums before it hands them over.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,12 +12,12 @@ use serde::Serialize;
 use super::port::{Endpoint, Mac};
 use super::{EmulatorError, netns};
 
-/// Frames that the kernel holds for us until they are read. Its own 500 would drop silently when
-/// a burst arrives while the emulator writes; the emulator's queue is to be the one that drops. An
+/// Frames that the kernel queues until they are read. Its default of 500 would drop frames silently
+/// when a burst arrives while the emulator writes; only the emulator's own queue should drop. An
 /// entry costs 8 bytes.
 const KERNEL_QUEUE: i32 = 8192;
 
-/// One end of the link. The device vanishes when this is dropped, also by `kill -9`.
+/// One end of the link. The device vanishes on drop, also after `kill -9`.
 #[derive(Debug)]
 pub(super) struct Tap {
     endpoint: Endpoint,
@@ -28,7 +28,7 @@ pub(super) struct Tap {
     mac: Mac,
 }
 
-/// A device as the ready line names it.
+/// A device in the ready line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Device {
     /// Its namespace; null for the caller's.
@@ -42,7 +42,7 @@ pub struct Device {
 }
 
 impl Tap {
-    /// Makes the device, names it and sets it up.
+    /// Creates, names and enables the device.
     pub fn create(endpoint: &Endpoint, mac: Option<Mac>) -> Result<Tap, EmulatorError> {
         netns::within(endpoint.netns.as_deref(), || {
             Tap::create_here(endpoint, mac)
@@ -70,7 +70,7 @@ impl Tap {
         })
     }
 
-    /// The device as it is named to the outside.
+    /// Returns the device's description for the ready line.
     pub fn describe(&self) -> Device {
         Device {
             netns: self.endpoint.netns.clone(),
@@ -84,7 +84,8 @@ impl Tap {
         self.device.as_raw_fd()
     }
 
-    /// The next frame that the kernel sends through the device; none for now.
+    /// Returns the next frame that the kernel sends through the device; `None` if there is none
+    /// now.
     pub fn read<'b>(&self, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>, EmulatorError> {
         match (&self.device).read(buffer) {
             Ok(len) => Ok(Some(&buffer[..len])),
@@ -95,19 +96,19 @@ impl Tap {
         }
     }
 
-    /// Gives the kernel a frame, as if it had arrived. False if it did not take it: the device is
-    /// down, or there is no memory.
+    /// Gives the kernel a frame, as if it had arrived. Returns false if the kernel refused it: the
+    /// device is down, or memory is short.
     pub fn write(&self, frame: &[u8]) -> Result<bool, EmulatorError> {
         match nix::unistd::write(&self.device, frame) {
-            // A TAP device takes a frame as a whole or not at all.
+            // A TAP device takes a frame whole or not at all.
             Ok(_) => Ok(true),
             Err(Errno::EBADFD) => Err(self.gone()),
             Err(_) => Ok(false),
         }
     }
 
-    /// Frames that the kernel dropped at this device, for want of room in its own queue or because
-    /// nobody took them: to be seen, so that it is no silent loss.
+    /// Returns how many frames the kernel dropped at this device, because its queue was full or
+    /// nothing read them. Reported so that no loss is silent.
     pub fn kernel_drops(&mut self) -> Result<u64, EmulatorError> {
         let mut text = String::new();
         let read = self.counters.seek(SeekFrom::Start(0));
@@ -116,7 +117,7 @@ impl Tap {
         Ok(transmit_drops(&text, &self.endpoint.device).unwrap_or(0))
     }
 
-    /// The kernel answers EBADFD once a descriptor has lost its device.
+    /// The kernel returns EBADFD once a descriptor has lost its device.
     fn gone(&self) -> EmulatorError {
         let device = self.endpoint.device.clone();
         EmulatorError::DeviceGone {
@@ -140,7 +141,7 @@ fn failed(endpoint: &Endpoint, step: &'static str, source: io::Error) -> Emulato
     }
 }
 
-/// A new TAP device and the descriptor through which its frames go.
+/// Creates a TAP device and returns the descriptor for its frames.
 fn attach(endpoint: &Endpoint) -> Result<File, EmulatorError> {
     braid_device::attach(&endpoint.device, DeviceKind::Tap).map_err(|error| match error {
         AttachError::NoTun(source) => EmulatorError::NoTun { source },
@@ -152,8 +153,8 @@ fn attach(endpoint: &Endpoint) -> Result<File, EmulatorError> {
     })
 }
 
-/// From `/proc/net/dev`: eight receive counters, then packets, bytes … of which the fourth of the
-/// second eight are drops.
+/// Parses `/proc/net/dev`: eight receive counters, then packets, bytes …; the fourth of the second
+/// eight is drops.
 fn transmit_drops(text: &str, device: &str) -> Option<u64> {
     let row = text.lines().find_map(|line| {
         let (name, row) = line.split_once(':')?;

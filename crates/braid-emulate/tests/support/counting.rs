@@ -1,4 +1,4 @@
-//! An allocator that counts, for tests and benches of what must not allocate.
+//! A counting allocator, for tests and benches of code that must not allocate.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,4 +1,4 @@
-//! UDP: echo, count, and tell the count.
+//! UDP: echoes and counts datagrams, and reports the count.
 
 use super::{BATCH_PAUSE, POLL_TIMEOUT_MS};
 use crate::batch::Batch;
@@ -12,10 +12,10 @@ use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Datagrams taken per system call.
+/// Datagrams per system call.
 const BATCH: usize = 128;
 
-/// The datagram sockets and what they counted.
+/// The datagram sockets and their counts.
 pub(super) struct Sink {
     sockets: Vec<UdpSocket>,
     /// Datagrams by run.
@@ -23,8 +23,8 @@ pub(super) struct Sink {
 }
 
 impl Sink {
-    /// Binds `port` on each of `addresses`: a socket bound to all of them would answer from the
-    /// address that routing prefers, which is not the one that was asked.
+    /// Binds `port` on each of `addresses`: a socket bound to all of them would reply from the
+    /// address that routing prefers, which may not be the requested one.
     pub(super) fn bind(addresses: &[IpAddr], port: u16) -> Result<Sink, Error> {
         let bind = |&address: &IpAddr| {
             let explain = |e| Error::new(format!("bind UDP port {port} of {address}"), e);
@@ -39,7 +39,7 @@ impl Sink {
         })
     }
 
-    /// Serves until `stop`; how many datagrams the sockets' buffers had no room for.
+    /// Serves until `stop`; returns how many datagrams full socket buffers dropped.
     pub(super) fn run(mut self, stop: &AtomicBool) -> Result<u64, Error> {
         let sockets = std::mem::take(&mut self.sockets);
         let mut batch = Batch::unconnected(BATCH, LENGTH);
@@ -62,7 +62,7 @@ impl Sink {
             .sum()
     }
 
-    /// Takes everything that waits at `socket`.
+    /// Takes all datagrams waiting at `socket`.
     fn drain(&mut self, socket: &UdpSocket, batch: &mut Batch) -> Result<(), Error> {
         loop {
             let count = match batch.receive(socket) {
@@ -99,7 +99,7 @@ impl Sink {
                 batch.datagram_mut(index).copy_from_slice(&answer.bytes());
             }
         }
-        // An answer that cannot be sent is a lost one: its asker counts those.
+        // A reply that cannot be sent counts as lost at the client.
         let _ = batch.reply(socket, index);
     }
 }

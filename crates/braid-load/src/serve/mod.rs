@@ -1,4 +1,4 @@
-//! The server of the lab's internet: echoes TCP and UDP, swallows and counts datagrams.
+//! The server of the lab's internet: echoes TCP and UDP, sinks and counts datagrams.
 
 mod datagrams;
 mod streams;
@@ -27,8 +27,8 @@ pub(crate) struct ServeArgs {
     /// Threads that serve TCP
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// Connections to have room for; several servers may share the ports where one process is not
-    /// allowed as many files as it takes
+    /// Connections to allow for; several servers may share the ports where one process may not open
+    /// enough files
     #[arg(long, default_value_t = 15_000)]
     connections: u64,
     /// Longest time to serve, in seconds; SIGTERM ends it earlier, and both print the report
@@ -36,7 +36,7 @@ pub(crate) struct ServeArgs {
     seconds: f64,
 }
 
-/// First line: every port listens.
+/// First line: every port is listening.
 #[derive(Debug, Serialize)]
 struct Ready {
     ready: bool,
@@ -45,12 +45,12 @@ struct Ready {
 /// Last line.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ServeReport {
-    /// TCP connections accepted.
+    /// Accepted TCP connections.
     accepted: u64,
-    /// The same by the address they came from.
+    /// The same by source address.
     sources: BTreeMap<IpAddr, u64>,
-    /// Datagrams that arrived at the socket but found its buffer full: the server's fault, so a
-    /// measurement with any of them is worth nothing.
+    /// Datagrams that arrived at the socket but found its buffer full: the server's fault, so any
+    /// of them voids a measurement.
     datagrams_dropped: u64,
 }
 
@@ -88,10 +88,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<ServeReport, Error> {
     })
 }
 
-/// How often a serving thread looks whether it should stop, in milliseconds.
+/// Interval at which a serving thread checks whether to stop, in milliseconds.
 const POLL_TIMEOUT_MS: u8 = 100;
 
-/// Rest of a serving thread between two rounds of events. Without it every packet wakes the server,
-/// and waking costs more than what is being measured (the same reason why network cards delay
-/// interrupts).
+/// Pause of a serving thread between two rounds of events. Without it every packet wakes the
+/// server, and a wake-up costs more than the measured work (the reason for interrupt moderation in
+/// network cards).
 const BATCH_PAUSE: Duration = Duration::from_micros(300);

@@ -1,8 +1,8 @@
 //! TCP: accepts on many ports and echoes, one epoll per thread.
 //!
-//! Every thread listens on every port (`SO_REUSEPORT`), so that no queue is shared. Between two
-//! rounds of events a thread rests: a wake-up per connection costs as much as a gateway does, and the
-//! gateway is what is being measured.
+//! Every thread listens on every port (`SO_REUSEPORT`), so that no queue is shared. A thread pauses
+//! between two rounds of events: a wake-up per connection costs as much as a gateway's work, and
+//! the gateway is under test.
 
 use super::{BATCH_PAUSE, POLL_TIMEOUT_MS};
 use crate::error::Error;
@@ -27,7 +27,7 @@ const LISTENER: u64 = 1 << 32;
 /// One thread's listeners and connections.
 pub(super) struct Worker {
     epoll: Epoll,
-    /// Named by their place in this list.
+    /// Identified by their position in this list.
     listeners: Vec<TcpListener>,
     /// Indexed by descriptor, which the kernel keeps small and dense.
     connections: Vec<Option<TcpStream>>,
@@ -58,7 +58,7 @@ impl Worker {
         })
     }
 
-    /// Serves until `stop`; how many connections came, by their source.
+    /// Serves until `stop`; returns the number of connections by source.
     pub(super) fn run(mut self, stop: &AtomicBool) -> Result<BTreeMap<IpAddr, u64>, Error> {
         let mut events = [EpollEvent::empty(); EVENTS];
         while !stop.load(Ordering::Acquire) {
@@ -79,18 +79,19 @@ impl Worker {
         Ok(self.accepted)
     }
 
-    /// Takes everything that waits at a listener.
+    /// Accepts all connections waiting at a listener.
     fn accept(&mut self, number: usize) -> Result<(), Error> {
         loop {
             let (mut stream, peer) = match self.listeners[number].accept() {
                 Ok(accepted) => accepted,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // The client has left already.
+                // The client has already left.
                 Err(e) if e.kind() == ErrorKind::ConnectionAborted => continue,
                 Err(e) => return Err(Error::new("accept a connection", e)),
             };
             *self.accepted.entry(peer.ip().to_canonical()).or_default() += 1;
-            // Most clients have closed or asked by now: no need to wait for what is there.
+            // Most clients have closed or sent a request by now: handle it without waiting for an
+            // event.
             if !echo(&mut stream) {
                 continue;
             }
@@ -106,8 +107,7 @@ impl Worker {
         }
     }
 
-    /// Serves a connection that has something to say, and forgets it when it ends. Closing takes it
-    /// out of the epoll.
+    /// Serves a readable connection, and drops it when it ends. Closing removes it from the epoll.
     fn serve(&mut self, slot: usize) {
         if let Some(connection) = self.connections.get_mut(slot)
             && !connection.as_mut().is_some_and(echo)
@@ -117,7 +117,8 @@ impl Worker {
     }
 }
 
-/// Sends back what has come, without waiting for more; `false`: the connection is over.
+/// Sends back the available data, without waiting for more; returns `false` if the connection has
+/// ended.
 fn echo(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 4096];
     match recv(stream.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
@@ -127,7 +128,7 @@ fn echo(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// A listener on `port` of every address, beside others on the same port.
+/// Returns a listener on `port` of every address, beside others on the same port.
 fn listener(port: u16) -> nix::Result<TcpListener> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let fd = socket(AddressFamily::Inet6, SockType::Stream, flags, None)?;
@@ -136,7 +137,7 @@ fn listener(port: u16) -> nix::Result<TcpListener> {
     setsockopt(&fd, sockopt::Ipv6V6Only, &false)?;
     let any = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0);
     bind(fd.as_raw_fd(), &SockaddrIn6::from(any))?;
-    // The kernel cuts this down to net.core.somaxconn.
+    // The kernel limits this to net.core.somaxconn.
     listen(&fd, Backlog::new(65535).unwrap_or(Backlog::MAXCONN))?;
     Ok(TcpListener::from(fd))
 }

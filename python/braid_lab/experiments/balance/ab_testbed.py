@@ -1,12 +1,12 @@
-"""Two gateways between the same client and the same internet, so that A and B can be measured in turn.
+"""Two gateways between the same client and the same internet, for measuring A and B in turn.
 
               ┌ lan-braid ─ gateway with braid ─ dsl, lte, sat ┐
     client ───┤                                                ├─── internet
               └ lan-nft ── gateway with nftables ─ dsl, lte, sat ┘
 
-Which gateway a packet takes depends on its destination alone: the internet's servers have one set of
-addresses per side. While one side is loaded the other one is idle, and nothing has to be rebuilt between
-two measurements, so that A and B can follow each other within a second.
+A packet's gateway depends only on its destination: the internet's servers have one set of addresses per side. While
+one side is loaded the other is idle, and nothing is rebuilt between two measurements, so A and B can follow each
+other within a second.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from braid_lab.net.topology import RESOLVERS
 
 SideName = Literal["braid", "nft"]
 
-#: The uplinks of both gateways and their weights: three uplinks at 5:3:1.
+#: Uplinks of both gateways and their weights, 5:3:1.
 WEIGHTS = {"dsl": 5, "lte": 3, "sat": 1}
 
-#: Servers per side; with the load generator's 16 ports each, a client has four million flows to spend.
+#: Servers per side; with the load generator's 16 ports each, a client has four million possible flows.
 SERVERS = 4
 
 
@@ -51,9 +51,9 @@ class Side:
     uplinks: tuple[Uplink, ...]
     #: Addresses of the internet's servers that are reached through this side.
     servers: tuple[str, ...]
-    #: An address behind this side at which packets vanish without an answer.
+    #: An address behind this side that silently drops packets.
     hole: str
-    #: The client's own network on this side.
+    #: The client's network on this side.
     lan: str
     lan_ends: tuple[End, End]
 
@@ -66,7 +66,7 @@ class Side:
 
 @dataclass(frozen=True)
 class AbTestbed:
-    """The whole network."""
+    """The network with both sides."""
 
     client: Namespace
     internet: Namespace
@@ -79,7 +79,7 @@ class AbTestbed:
         return (self.braid, self.nft)
 
     def offload(self, *, on: bool) -> None:
-        """Switch checksum and segmentation offloads of every device on the way."""
+        """Switch checksum and segmentation offloads of every device on the path."""
         for side in self.sides():
             for end in side.ends():
                 set_offload(end, on=on)
@@ -87,7 +87,7 @@ class AbTestbed:
 
 @contextlib.contextmanager
 def ab_testbed() -> Iterator[AbTestbed]:
-    """Build the network, both gateways still without anything that balances."""
+    """Build the network; neither gateway balances yet."""
     with contextlib.ExitStack() as stack:
         internet = stack.enter_context(namespace("internet"))
         client = stack.enter_context(namespace("client"))
@@ -98,9 +98,9 @@ def ab_testbed() -> Iterator[AbTestbed]:
 
 
 def _prepare(internet: Namespace, client: Namespace) -> None:
-    """Give both ends room for more connections at once than a machine has by default."""
+    """Raise limits at both ends to allow more simultaneous connections than the defaults."""
     internet.sysctl(
-        # Strict: a packet that comes by another uplink than its source's is lost, as with real providers.
+        # Strict: a packet that leaves by another uplink than its source's is dropped, as real providers do.
         ipv4__conf__all__rp_filter=1,
         core__somaxconn=65535,
         ipv4__tcp_max_syn_backlog=65535,

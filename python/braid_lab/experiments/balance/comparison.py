@@ -1,4 +1,4 @@
-"""Braid and nftables in turn, A B, B A, A B …, with offloads and without."""
+"""Interleaved comparison of Braid and nftables (A B, B A, A B, …), with and without offloads."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from braid_lab.experiments.balance.figures import LOADS, Load, Sample, both_ways
 from braid_lab.machine import CpuTicks
 from braid_lab.plots import COLOURS
 
-#: A measurement during which the hypervisor took more than this share of the machine is repeated.
+#: A measurement is repeated if the hypervisor took more than this share of the machine's time.
 STEAL_BOUND = 0.02
-#: Repetitions of one measurement, and of all per round, so that a bad hour cannot make a run endless.
+#: Limits of repetitions, per measurement and per round, so that a busy hour cannot make a run endless.
 STEAL_REPEATS = 2
 STEAL_REPEATS_PER_ROUND = 2
 
-#: Pairs per round of the loads that can be short (iperf3 knows whole seconds only): the closer in time two
-#: measurements are, the less the rest of the machine comes between them.
+#: Pairs per round of the loads that can be short (iperf3 only takes whole seconds): measurements close in time suffer
+#: less from other load on the machine.
 SHORT_TURNS = 3
 
-#: Connections per second at which their duration is measured: far from what either gateway can do.
+#: Connections per second at which connection times are measured: far below either gateway's limit.
 PACED_CONNECTIONS = 1000.0
 
 Measure = Callable[[Side], float]
@@ -49,7 +49,7 @@ def compare(run: Run, net: AbTestbed, *, rounds: int, seconds: float) -> None:
 
 
 def _order(net: AbTestbed, number: int) -> Iterator[tuple[Load, int, Side]]:
-    """Return one round's measurements; whoever is first in one pair is second in the next."""
+    """Return one round's measurements; each pair reverses the order of the one before."""
     for load in LOADS:
         turns = 1 if load.startswith("bulk") else SHORT_TURNS
         for turn in range(turns * number, turns * (number + 1)):
@@ -58,7 +58,7 @@ def _order(net: AbTestbed, number: int) -> Iterator[tuple[Load, int, Side]]:
 
 
 def _measures(net: AbTestbed, seconds: float) -> dict[Load, Measure]:
-    """Return how each load is measured on one side."""
+    """Return a function per load that measures one side."""
 
     def median_connect(side: Side) -> float:
         return loads.connect_times(net, side, seconds, PACED_CONNECTIONS)["p50"]
@@ -73,7 +73,7 @@ def _measures(net: AbTestbed, seconds: float) -> dict[Load, Measure]:
 
 
 def _sample(blank: Callable[[float, float], Sample], measure: Callable[[], float], spare: int) -> tuple[Sample, int]:
-    """Measure, up to `spare` times again while the machine is not ours; return the quietest and the repetitions."""
+    """Measure, again up to `spare` times if other guests take too much; return the quietest and the repetitions."""
     taken: list[Sample] = []
     while True:
         before = CpuTicks.now()

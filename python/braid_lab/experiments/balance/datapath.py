@@ -1,4 +1,4 @@
-"""`balance/datapath`: Braid's datapath beside nftables, and what it must keep under load and through crashes."""
+"""`balance/datapath`: Braid's datapath beside nftables, and its invariants under load and across crashes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from braid_lab.product import braid
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """Amount of measurement."""
 
-    #: Rounds of the comparison, as many with offloads as without.
+    #: Rounds of the comparison, with offloads and again without.
     rounds: int
     #: Length of one measurement (of a bulk transfer: at least one second).
     seconds: float
-    #: Length of the train of datagrams around the daemon's death.
+    #: Length of the packet train around the daemon's death.
     train_seconds: float
     crowd: Crowd
 
@@ -32,11 +32,11 @@ SMOKE = Plan(rounds=1, seconds=0.1, train_seconds=2.0, crowd=Crowd(shared=90, he
 
 @experiment(
     "balance/datapath",
-    "the flow datapath beside nftables with marks, numgen and masquerade",
+    "The flow datapath beside nftables with marks, numgen and masquerade",
     paper="host-flow-balancing",
 )
 def datapath(run: Run) -> None:
-    """Measure both gateways in turn, and ours alone: shares, capacity, a killed daemon, a flood."""
+    """Measure both gateways in turn, then Braid alone: shares, capacity, a killed daemon, a flood."""
     plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     weights = [word for name, weight in WEIGHTS.items() for word in ("--weight", f"{name}={weight}")]
     options = ["--policy", "wrr", *weights]
@@ -50,7 +50,7 @@ def datapath(run: Run) -> None:
             datapath_checks.shares(run, net, daemon, plan.crowd)
         with run.part("connections at once"):
             datapath_checks.capacity(run, net, daemon, plan.crowd)
-        with run.step("start braid anew: an empty flow table, as nftables has"):
+        with run.step("restart braid: an empty flow table, as nftables has"):
             daemon.down()
             daemon.up(*options)
         with run.part("beside nftables"):
@@ -63,7 +63,7 @@ def datapath(run: Run) -> None:
 
 
 def _tabulate(run: Run) -> None:
-    """Put what Braid must keep below the comparison."""
+    """Append Braid's invariants to the comparison's table."""
     names = (
         "wrr_share_error",
         "kill9_lost_packets",

@@ -1,4 +1,4 @@
-"""What Braid's datapath must keep: shares, flows through a dead daemon, flows under a flood, many flows."""
+"""Invariants of Braid's datapath: shares, flows across a daemon crash, flows under a flood, many flows."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from braid_lab.product import Braid
 class Crowd:
     """Numbers of flows."""
 
-    #: Of the measurement of shares.
+    #: Flows in the measurement of shares.
     shared: int = 400
-    #: Held at once.
+    #: Flows held at once.
     held: int = 100_000
-    #: That a flood must not evict, and the flood's SYNs.
+    #: Flows that a flood must not evict, and the flood's SYNs.
     flooded: int = 1_000
     syns: int = 1_000_000
 
 
-#: The train during which the daemon is killed: datagrams per second, and flows, three per uplink.
+#: Packet train during which the daemon is killed: datagrams per second, and flows, three per uplink.
 TRAIN_RATE = 2_000.0
 TRAIN_FLOWS = 9
 
-#: The download beside it: slow enough that no queue on the way overflows by itself.
+#: Rate of the download beside it: low enough that no queue on the path overflows by itself.
 DOWNLOAD_MBIT = 300
 
 
@@ -61,16 +61,16 @@ def _flows_opened(daemon: Braid) -> dict[str, int]:
 
 
 def killed_daemon(run: Run, net: AbTestbed, daemon: Braid, options: Sequence[str], *, seconds: float) -> None:
-    """Kill the daemon and start it again under traffic; every datagram counts."""
+    """Kill the daemon and restart it under traffic; every datagram counts."""
     with (
         run.step("kill -9 the daemon under traffic and start it again"),
         loads.download(net, net.braid, mbit=DOWNLOAD_MBIT, seconds=seconds) as download,
         loads.ping_train(net, net.braid, rate=TRAIN_RATE, seconds=seconds, flows=TRAIN_FLOWS) as train,
     ):
-        # Not a wait for anything: the traffic's own first quarter, to compare with.
+        # Not a synchronisation: the first quarter of the traffic, for comparison.
         time.sleep(seconds / 4)
         daemon.kill9()
-        # A while without a daemon: flows must live on the kernel's side alone.
+        # Time without a daemon: flows must live on the kernel's state alone.
         time.sleep(seconds / 4)
         daemon.up(*options)
         pinged = loads.result(train)
@@ -83,7 +83,7 @@ def killed_daemon(run: Run, net: AbTestbed, daemon: Braid, options: Sequence[str
 
 
 def flood(run: Run, net: AbTestbed, crowd: Crowd) -> None:
-    """Flood the gateway with SYNs from inside; established connections must not notice."""
+    """Flood the gateway with SYNs from inside; established connections must not be affected."""
     with run.step(f"{crowd.syns:,} spoofed SYNs against {crowd.flooded:,} connections"):
         with loads.hold(net, net.braid, crowd.flooded) as held:
             sent = loads.syn_flood(net, net.braid, crowd.syns, run.seed)
@@ -95,7 +95,7 @@ def flood(run: Run, net: AbTestbed, crowd: Crowd) -> None:
 
 
 def capacity(run: Run, net: AbTestbed, daemon: Braid, crowd: Crowd) -> None:
-    """Hold many connections at once and prove each alive; record what they cost in memory."""
+    """Hold many connections at once and check each; record their memory use."""
     with run.step(f"hold {crowd.held:,} connections at once"):
         before = daemon.json("status")
         with loads.hold(net, net.braid, crowd.held) as held:

@@ -1,8 +1,8 @@
-"""`balance/failover`: what applications notice when an uplink dies, and whether one dies that should not.
+"""`balance/failover`: what applications notice when an uplink fails, and false failures of working uplinks.
 
-Two uplinks, a DSL and an LTE line; the application is on the host itself or behind it as on a gateway, and speaks
-IPv4 or IPv6. An uplink goes silent without a sign at its device, or loses its carrier. Beside these trials lossy and
-flapping lines are watched, in networks of their own.
+Two uplinks, a DSL and an LTE line; the application runs on the host itself or behind it as a gateway, over IPv4 or
+IPv6. An uplink becomes a black hole without a sign at its device, or loses its carrier. Lossy and flapping lines are
+watched meanwhile, in networks of their own.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ T = TypeVar("T")
 LOCATIONS: tuple[LocationName, ...] = ("host", "gateway")
 FAMILIES = (4, 6)
 
-#: What mwan3 needs by its defaults until a silent line is taken out: five pings of 10 s, the best case of 50 to 70 s.
+#: Time after which mwan3 with its defaults takes out a silent line: five pings of 10 s, the best case of 50 to 70 s.
 MWAN3_MS = 50_000.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured: trials of each kind and case, and for how long lossy lines are watched at least.
+    """Amount of measurement: trials of each kind and case, and the least time for which lossy lines are watched.
 
-    Beyond the fewest trials, further ones are made while another round fits into the watching.
+    Beyond `fewest` trials, more are made while another round fits into the watch time.
     """
 
     fewest: int
@@ -52,7 +52,7 @@ SMOKE = Plan(fewest=1, most=1, watch_seconds=0.0, families=(4,))
 
 @dataclass
 class Case:
-    """What one place and IP version gave, trial by trial."""
+    """Results of one location and IP version, trial by trial."""
 
     silent: list[uplink_failure.Silent] = field(default_factory=list)
     carrier: list[float] = field(default_factory=list)
@@ -62,9 +62,9 @@ class Case:
 Cases = dict[str, Case]
 
 
-@experiment("balance/failover", "An uplink dies under new connections, open ones and a QUIC download")
+@experiment("balance/failover", "Failure of an uplink under new connections, open ones and a QUIC download")
 def failover(run: Run) -> None:
-    """Let uplinks die in turn while lossy ones are watched."""
+    """Fail uplinks in turn while lossy ones are watched."""
     plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     cases: Cases = {f"{location}_ipv{family}": Case() for location in LOCATIONS for family in plan.families}
     with contextlib.ExitStack() as stack:
@@ -75,18 +75,19 @@ def failover(run: Run) -> None:
                     location = _place(stack, name, lossy_links.UPLINKS, "http1")
                     reports[name] = watching.enter_context(lossy_links.watched(location))
             end = time.monotonic() + plan.watch_seconds
-            with run.step("build a host and a gateway whose uplinks will die"):
+            with run.step("build a host and a gateway whose uplinks will fail"):
                 dying_at = [_place(stack, name, uplink_failure.UPLINKS, "http1", "http3") for name in LOCATIONS]
             with ThreadPoolExecutor(max_workers=len(LOCATIONS)) as pool:
                 _trials(run, pool, dying_at, cases, plan, end)
             _record_deaths(run, cases)
-            with run.step("watch the lossy and the flapping lines on"):
+            with run.step("watch the lossy and the flapping lines"):
                 lossy_links.watch_for(reports.values(), plan.watch_seconds)
     _record_lossy_links(run, reports)
     run.notes += [
-        "The value to compare with is mwan3's by its defaults, 50 to 70 s.",
+        "For comparison: mwan3 with its defaults takes 50 to 70 s.",
         f"A silent black hole by the emulator, a lost carrier at the host's device. New connections every "
-        f"{uplink_failure.LIGHT_INTERVAL_MS:g} ms ({uplink_failure.DENSE_INTERVAL_MS:g} ms for the carrier), all other traffic with them.",
+        f"{uplink_failure.LIGHT_INTERVAL_MS:g} ms ({uplink_failure.DENSE_INTERVAL_MS:g} ms for the carrier), "
+        "beside all other traffic.",
     ]
 
 
@@ -99,7 +100,7 @@ def _place(stack: contextlib.ExitStack, name: LocationName, uplinks: Sequence[Up
 def _trials(
     run: Run, pool: ThreadPoolExecutor, locations: Sequence[Location], cases: Cases, plan: Plan, end: float
 ) -> None:
-    """Make all trials; host and gateway, which share nothing, side by side. `end` is when the watching ends."""
+    """Run all trials, host and gateway (which share nothing) in parallel, until the watch ends at `end`."""
     run.display.expect(plan.most * len(plan.families) * 3 + 3)
     for turn in range(plan.most):
         began = time.monotonic()
@@ -127,7 +128,7 @@ def _everywhere(
     title: str,
     trial: Callable[[Location, int, int], T],
 ) -> Iterator[tuple[str, T]]:
-    """Make one trial at all places at once; yield each case, and what it gave unless it failed."""
+    """Run one trial at all locations at once; yield each case with its result, unless the trial failed."""
     title = f"IPv{family}, trial {turn + 1}: {title}"
     with run.step(title):
         results = [pool.submit(trial, location, family, turn) for location in locations]
@@ -153,7 +154,7 @@ def _record_deaths(run: Run, cases: Cases) -> None:
             for name, each in samples.items()
             if each
         }
-        # All of its trials have failed then.
+        # All of its trials have failed.
         if not medians:
             continue
         worst = max(medians, key=lambda name: medians[name])
@@ -188,7 +189,7 @@ def _draw(run: Run, milliseconds: dict[str, dict[str, list[float]]]) -> None:
 
 
 def _record_lossy_links(run: Run, reports: dict[LocationName, lossy_links.LossyLinkReport]) -> None:
-    """Record what became of the lossy and the flapping lines."""
+    """Record the results of the lossy and the flapping lines."""
     cases = [(location, family, f"{location}_ipv{family}") for location in reports for family in FAMILIES]
     false_deaths = {name: reports[location].false_deaths[family] for location, family, name in cases}
     admitted = {name: reports[location].admitted[family] for location, family, name in cases}

@@ -1,4 +1,4 @@
-"""What is worked out from raw measurements, without touching anything."""
+"""Figures computed from raw measurements; pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from braid_lab.experiments.balance.ab_testbed import SideName
 
 Load = Literal["bulk_down", "bulk_up", "connect_rate", "small_packet_rate", "connect_p50"]
 
-#: All loads and the unit of what each measures.
+#: All loads, with the unit of each.
 LOADS: dict[Load, str] = {
     "bulk_down": "Mbit/s",
     "bulk_up": "Mbit/s",
@@ -27,7 +27,7 @@ class Sample:
 
     load: Load
     offload: bool
-    #: Which pair of this load it belongs to.
+    #: Index of the pair of this load.
     turn: int
     side: SideName
     value: float
@@ -42,7 +42,7 @@ def values(samples: Sequence[Sample], load: Load, *, offload: bool, side: SideNa
 
 
 def ratios(samples: Sequence[Sample], load: Load, *, offload: bool) -> list[float]:
-    """Return Braid ÷ nftables of every pair: neighbours in time, so that the machine's moods cancel out."""
+    """Return Braid ÷ nftables of every pair: close in time, so that the machine's variation cancels out."""
     ours = values(samples, load, offload=offload, side="braid")
     theirs = values(samples, load, offload=offload, side="nft")
     return [our / their for our, their in zip(ours, theirs, strict=True)]
@@ -57,7 +57,7 @@ def both_ways(samples: Sequence[Sample], *, offload: bool) -> list[float]:
 
 
 def share_error(counts: Mapping[str, int], weights: Mapping[str, int]) -> float:
-    """Return the largest distance between an uplink's share of the flows and the share it was asked to have."""
+    """Return the largest distance between an uplink's share of the flows and its configured share."""
     flows, total = sum(counts.values()), sum(weights.values())
     if flows == 0:
         return 1.0

@@ -1,4 +1,4 @@
-"""The loads: the generator's roles and iperf3, each one call that returns what it measured."""
+"""The loads: the generator's roles and iperf3, each as one call that returns its measurement."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from braid_lab.net.namespace import Namespace
 from braid_lab.process import LabError, Output, Process
 from braid_lab.product import binary
 
-#: Ports of the servers that every load shares, and those whose sources are counted on their own.
+#: Server ports shared by all loads, and ports whose sources are counted separately.
 PORTS = "7000-7015"
 COUNTED_PORTS = "7100-7103"
 CROWD_PORTS = "7200-7215"
 
-#: Connections of one process at most: where even root may not raise the limit, it is 20,000 files.
+#: Most connections of one process: where even root may not raise the limit, it is 20,000 files.
 CONNECTIONS_PER_PROCESS = 12_500
 
 #: Parallel connections of a bulk transfer: two per uplink.
@@ -65,7 +65,7 @@ def servers(net: AbTestbed) -> Iterator[Process]:
 
 @contextlib.contextmanager
 def server(net: AbTestbed, ports: str) -> Iterator[Process]:
-    """Run a server of the generator on these ports; stop it by `counted` to learn whom it served."""
+    """Run a server of the generator on these ports; `finished` stops it and returns the sources it counted."""
     datagrams = [word for side in net.sides() for word in ("--datagrams-on", side.servers[0])]
     words = _generator("serve", "--ports", ports, *datagrams)
     with Process(words, log=_log(net, "serve"), namespace=net.internet.name) as process:
@@ -88,7 +88,7 @@ def bulk_server(internet: Namespace, log: Path) -> Iterator[None]:
 
 
 def _iperf3(side: Side, seconds: float, *words: str) -> list[str]:
-    # Whole seconds only: iperf3 reads "0.7" as 0, and that as for ever.
+    # Whole seconds only: iperf3 reads "0.7" as 0, which means for ever.
     time_words = ["--time", str(max(1, round(seconds)))]
     return ["iperf3", "--client", side.servers[0], *time_words, "--json", *words]
 
@@ -110,7 +110,7 @@ def connect_rate(net: AbTestbed, side: Side, seconds: float) -> float:
 
 
 def connect_times(net: AbTestbed, side: Side, seconds: float, rate: float) -> dict[str, float]:
-    """Return the percentiles of the time a connection takes, microseconds, when they come one by one."""
+    """Return percentiles of the connection time, microseconds, at a moderate connection rate."""
     paced = ["--workers", "1", "--rate", f"{rate:g}", "--seconds", f"{seconds:g}"]
     answer = _generate(net, "connect", *_targets(side), *paced)
     if answer["failed"]:
@@ -120,7 +120,7 @@ def connect_times(net: AbTestbed, side: Side, seconds: float, rate: float) -> di
 
 
 def connect_count(net: AbTestbed, side: Side, count: int, ports: str) -> int:
-    """Open so many connections one after the other, without haste; return how many succeeded."""
+    """Open `count` connections one after the other at a moderate pace; return how many succeeded."""
     answer = _generate(
         net,
         "connect",
@@ -144,15 +144,15 @@ def small_packets(net: AbTestbed, side: Side, seconds: float, *, flows: int = 64
 
 
 def syn_flood(net: AbTestbed, side: Side, count: int, seed: int) -> dict[str, Any]:
-    """Send spoofed SYNs from the LAN into the hole."""
-    # All ports: a flood of one port ends at the number of ports that address translation has for one remote.
+    """Send spoofed SYNs from the LAN to the address that drops them."""
+    # All ports: a flood of one port ends once address translation has used all ports for that remote.
     where = ["--to", side.hole, "--ports", "1-65535", "--from", side.lan]
     return _generate(net, "syn-flood", *where, "--count", str(count), "--seed", str(seed), "--seconds", "45")
 
 
 @dataclass(frozen=True)
 class Held:
-    """Connections that stay open until they are asked."""
+    """Connections that are kept open."""
 
     processes: list[Process]
     held: int
@@ -160,7 +160,7 @@ class Held:
     seconds: float
 
     def alive(self) -> int:
-        """Ask every connection and return how many answered."""
+        """Probe every connection and return how many answered."""
         for process in self.processes:
             process.signal(signal.SIGTERM)
         return sum(result(process)["alive"] for process in self.processes)
@@ -168,9 +168,9 @@ class Held:
 
 @contextlib.contextmanager
 def hold(net: AbTestbed, side: Side, count: int, *, proof_seconds: float = 15.0) -> Iterator[Held]:
-    """Open so many connections and keep them, by as many processes as it takes at either end.
+    """Open `count` connections and keep them, with as many processes at either end as needed.
 
-    `proof_seconds` is how long `Held.alive` waits for answers that do not come.
+    `proof_seconds` limits how long `Held.alive` waits for replies.
     """
     crowd = -(-count // CONNECTIONS_PER_PROCESS)
     serve = _generator("serve", "--ports", CROWD_PORTS, "--threads", "1")
@@ -194,7 +194,7 @@ def hold(net: AbTestbed, side: Side, count: int, *, proof_seconds: float = 15.0)
 
 @contextlib.contextmanager
 def ping_train(net: AbTestbed, side: Side, *, rate: float, seconds: float, flows: int) -> Iterator[Process]:
-    """Start a numbered train of datagrams; `result` of the process tells what was lost."""
+    """Start a train of numbered datagrams; `result` of the process reports losses."""
     words = ["--rate", f"{rate:g}", "--seconds", f"{seconds:g}", "--flows", str(flows)]
     argv = _generator("ping-train", *_targets(side), *words)
     with Process(argv, log=_log(net, "ping-train"), namespace=net.client.name) as process:
@@ -218,7 +218,7 @@ def result(process: Process, *, timeout: float = 30.0) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Downloaded:
-    """How a paced download went."""
+    """Result of a paced download."""
 
     retransmits: int
     #: Goodput of every tenth of a second, Mbit/s.

@@ -1,7 +1,7 @@
-"""Lines that must be borne with, and lines that must not: lossy ones that work, and ones that come and go.
+"""Lossy lines that work, which must stay in use, and flapping lines.
 
-They are watched beside the trials, each kind as a host's and as a gateway's uplink and with one IP version alone, so
-that no other version's good answers help.
+They are watched beside the trials, each kind as a host's and as a gateway's uplink. Each line carries one IP version
+only, so that the other version's replies cannot help.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from braid_lab.observe import verdicts
 from braid_lab.process import Process
 from braid_lab.product import braid
 
-#: 10 % lost and up to 300 ms of jitter, both ways, uniform, so that a round trip takes 0 to 1.2 s.
+#: 10 % loss and up to 300 ms of uniform jitter each way: round trips of 0 to 1.2 s.
 LOSSY_LINK = LinkSpec(rate="20Mbit/s", delay="300ms", jitter="300ms", loss="10%", queue="250ms")
 STEADY_LINK = LinkSpec(rate="20Mbit/s", delay="15ms", queue="250ms")
 
@@ -31,34 +31,34 @@ UPLINKS = (
     *(UplinkSpec(f"flap{family}", STEADY_LINK, families=frozenset({family})) for family in (4, 6)),
 )
 
-#: A new connection of each IP version this often: light traffic, a third of it on each uplink.
+#: Interval of new connections of each IP version: light traffic, a third of it on each uplink.
 CONNECTION_INTERVAL_MS = 200.0
 
 #: The default policy would put next to nothing on such lines.
 ROUND_ROBIN = ("--policy", "rr")
 
-#: A flapping line is silent for so long, then works for so long.
+#: A flapping line is silent for this long, then works for this long.
 SILENT_SECONDS = 2.0
 WORKING_SECONDS = 3.0
 
 
 @dataclass
 class LossyLinkReport:
-    """What was judged of one place's lines, by IP version."""
+    """Verdicts about one location's lines, by IP version."""
 
-    #: By CLOCK_MONOTONIC.
+    #: CLOCK_MONOTONIC.
     began: float = 0.0
     watched_seconds: float = 0.0
-    #: Times that a lossy line was called dead.
+    #: Times that a lossy line was declared dead.
     false_deaths: dict[int, int] = field(default_factory=dict)
-    #: Times that a flapping line went silent, and times that it was let in again.
+    #: Times that a flapping line went silent, and times that it was readmitted.
     flaps: int = 0
     admitted: dict[int, int] = field(default_factory=dict)
 
 
 @contextlib.contextmanager
 def watched(location: Location) -> Iterator[LossyLinkReport]:
-    """Watch such lines for the length of a block; what is yielded is filled in at its end."""
+    """Watch such lines for the length of a block; the yielded report is complete at its end."""
     report, over = LossyLinkReport(), threading.Event()
     with (
         braid(location.net.host, location.net.scratch / f"braid-{location.net.host.name}", *ROUND_ROBIN) as daemon,
@@ -82,7 +82,7 @@ def watched(location: Location) -> Iterator[LossyLinkReport]:
 
 
 def watch_for(every: Iterable[LossyLinkReport], seconds: float) -> None:
-    """Go on until each has been watched for so long."""
+    """Wait until each has been watched for this long."""
     for report in every:
         time.sleep(max(0.0, report.began + seconds - time.monotonic()))
 
@@ -92,7 +92,7 @@ def _traffic(location: Location, family: int) -> Process:
 
 
 def _flap(location: Location, over: threading.Event, report: LossyLinkReport) -> None:
-    """Let both flapping lines come and go until it is over; the times are what is to be had, not a wait."""
+    """Let both flapping lines fail and recover until told to stop; the times are the fault pattern, not waits."""
     while not over.wait(WORKING_SECONDS):
         report.flaps += 1
         with black_hole(location.net.uplinks["flap4"]), black_hole(location.net.uplinks["flap6"]):

@@ -1,9 +1,9 @@
 """The baseline: weighted uplinks by firewall marks, as mwan3 and VyOS set them up.
 
-Both restore a connection's mark in prerouting, give new connections a mark by weight (`numgen inc`, the
-exact counterpart of weighted round robin), save it in the connection, look routes up by mark, and masquerade.
-What they generate around that (counters per rule, exceptions for connected networks, health checks) costs
-time and is left out: this is the shortest rule set that does the work.
+Both restore a connection's mark in prerouting, mark new connections by weight (`numgen inc`, the exact counterpart of
+weighted round robin), save the mark in the connection, look routes up by mark, and masquerade. What they add to that
+(counters per rule, exceptions for connected networks, health checks) costs time and is left out: this is the shortest
+rule set that does the work.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Mapping
 
 from braid_lab.experiments.balance.ab_testbed import WEIGHTS, Side
 
-#: Tables and marks of the uplinks begin here.
+#: First routing table and mark of the uplinks.
 FIRST_MARK = 201
 
 
 def ruleset(weights: Mapping[str, int]) -> str:
-    """Return the rules for uplinks of these weights, devices called as the uplinks are."""
+    """Return the rules for uplinks of these weights; devices are named after the uplinks."""
     marks = dict(zip(weights, itertools.count(FIRST_MARK), strict=False))
     total = sum(weights.values())
     ends = list(itertools.accumulate(weights.values()))
@@ -34,7 +34,7 @@ def ruleset(weights: Mapping[str, int]) -> str:
         f"{chains}"
         "\tchain prerouting {\n"
         "\t\ttype filter hook prerouting priority mangle; policy accept;\n"
-        # Only on the way out: a reply must find its client by the main table.
+        # Outbound only: a reply must find its client by the main table.
         '\t\tiifname "lan0" meta mark set ct mark\n'
         f'\t\tiifname "lan0" ct state new numgen inc mod {total} vmap {{ {choices} }}\n'
         "\t}\n"
@@ -47,7 +47,7 @@ def ruleset(weights: Mapping[str, int]) -> str:
 
 
 def install(side: Side) -> None:
-    """Make this side's gateway balance by nftables."""
+    """Make this side's gateway balance with nftables."""
     for mark, uplink in enumerate(side.uplinks, start=FIRST_MARK):
         side.gateway.ip(
             f"rule add fwmark {mark} lookup {mark} pref {mark}",

@@ -1,7 +1,7 @@
-"""Trials in which an uplink dies: what new connections, open ones and a QUIC download notice of it.
+"""Trials of an uplink's failure: the effect on new connections, open connections and a QUIC download.
 
-Each trial starts a daemon that knows nothing yet, lets traffic run until everything has been seen to work, takes one
-of the two uplinks away, and looks at what the programs in front of it live through.
+Each trial starts a fresh daemon, runs traffic until everything works, makes one of the two uplinks fail, and records
+what the programs notice.
 """
 
 from __future__ import annotations
@@ -30,71 +30,71 @@ from braid_lab.product import Braid, braid
 
 LocationName = Literal["host", "gateway"]
 
-#: Light traffic: a new connection this often, every other one over the uplink that dies.
+#: Light traffic: interval of new connections, every other one over the uplink that fails.
 LIGHT_INTERVAL_MS = 25.0
-#: Where tens of milliseconds are to be told apart.
+#: Interval of new connections where outages of tens of milliseconds are measured.
 DENSE_INTERVAL_MS = 8.0
 
-#: Connections seen to work before the uplink is taken away: measured round trips and an even share for both.
+#: Successful connections before the uplink fails: enough for measured round trips and an even share on both.
 WARM_ATTEMPTS = 24
 
-#: How long a client may take to start and to get going on a busy machine.
+#: Longest start of a client on a busy machine.
 START_SECONDS = 30.0
 
-#: What is not over after this counts as lasting this long.
+#: Longer outages count as this long.
 MAX_OUTAGE_SECONDS = 8.0
 
-#: All is well again when every connection of so long a time was good.
+#: The outage is over once every connection of this long a time was good.
 CALM_SECONDS = 0.6
 
-#: Open connections of each kind; more than one is on the uplink that dies.
+#: Open connections of each kind; more than one is on the uplink that fails.
 OPEN_CONNECTIONS = 4
 
-#: A DSL and an LTE line. Slow ones, because the lab's QUIC ends are Python and several run at once: one that lags
-#: behind its line reads the packets that move a connection as late as all others, and that would be measured instead.
+#: A DSL and an LTE line. They are slow, because the lab's QUIC ends are Python and several run at once: an end that
+#: lags behind its line would process the packets that migrate a connection late, and that delay would be measured.
 UPLINKS = (
     UplinkSpec("dsl", LinkSpec(rate="8Mbit/s", delay="15ms", queue="250ms")),
     UplinkSpec("lte", LinkSpec(rate="10Mbit/s", delay="40ms", queue="250ms")),
 )
 
-#: A download of two seconds; the black hole comes when a tenth of it is there.
+#: A download of two seconds; the black hole begins after a tenth of it.
 DOWNLOAD_BYTES = 2_000_000
 
 
 @dataclass(frozen=True)
 class Location:
-    """Where the application is: on the host that runs Braid, or on a client behind it."""
+    """Where the application runs: on the host that runs Braid, or on a client behind it."""
 
     name: LocationName
     net: Topology
 
     @property
     def application(self) -> Namespace:
-        """The namespace of the programs whose traffic is watched."""
+        """The namespace of the programs under test."""
         return self.net.clients[0] if self.net.clients else self.net.host
 
     def address(self, uplink: Uplink, family: int) -> str:
-        """Return the address that servers see flows of an uplink come from."""
+        """Return the address that servers see for flows of an uplink."""
         return uplink.address4 if family == 4 else uplink.address6
 
     def start(self, program: str, *words: object, tag: str = "") -> Process:
-        """Start one of the lab's clients beside us; `tag` tells several of one kind apart."""
+        """Start one of the lab's clients; `tag` distinguishes several of one kind."""
         argv = [sys.executable, "-m", f"braid_lab.clients.{program}", *map(str, words)]
         log = self.net.scratch / f"{self.application.name}-{program}{tag}"
         return Process(argv, log=log, namespace=self.application.name)
 
     def daemon(self) -> contextlib.AbstractContextManager[Braid]:
-        """Run a new daemon for a trial."""
+        """Run a fresh daemon for a trial."""
         return braid(self.net.host, self.net.scratch / f"braid-{self.net.host.name}")
 
     def victim(self, turn: int) -> Uplink:
-        """Return the uplink that is to die, the other one every turn."""
+        """Return the uplink that is to fail; the uplinks take turns."""
         uplinks = list(self.net.uplinks.values())
         return uplinks[turn % len(uplinks)]
 
 
 def seen(fresh: Process) -> list[Attempt]:
-    """Return the connections of a running `fresh` whose fate is known by now."""
+    """Return the connections of a running `new_connections` client whose outcome is known by now."""
     now = time.monotonic()
     return attempts(fresh.stdout(), now)
 
@@ -108,11 +108,11 @@ def _warm(fresh: Process) -> None:
 
 
 def watch_until_calm(fresh: Process, since: float) -> float:
-    """Wait until new connections are all good again and return how long they were not, in seconds."""
+    """Wait until all new connections are good again; return the length of the outage, s."""
 
     def calm() -> bool:
         known = seen(fresh)
-        # What began right after `since` shows that it is bad only by lasting too long.
+        # A connection that began right after `since` shows that it is bad only by its duration.
         settled = since + max(outage(known, since), PROMPT_CONNECTION_SECONDS)
         return bool(known) and known[-1].at - settled > CALM_SECONDS
 
@@ -125,10 +125,10 @@ def watch_until_calm(fresh: Process, since: float) -> float:
 
 @dataclass(frozen=True)
 class Silent:
-    """What a silent black hole meant, in seconds."""
+    """Effects of a silent black hole, s."""
 
     new_flow_outage: float
-    #: When the last connection on the dead uplink was told.
+    #: When the last connection on the dead uplink got an error.
     tcp_told: float
     #: Connections on the other uplink that ended without need.
     wronged: int
@@ -171,18 +171,18 @@ def silent(location: Location, family: int, turn: int) -> Silent:
 
 
 def held_by(held: Process) -> list[str]:
-    """Return the address of each connection that a running `held` has opened."""
+    """Return the address of each connection that a running `open_connections` client has opened."""
     addresses: list[str] = json.loads(held.wait_output(r"^\[.*\]\n", timeout=START_SECONDS).group())
     return addresses
 
 
 def ended(held: Process) -> list[EndedConnection]:
-    """Return which of them have ended."""
+    """Return those that have ended."""
     return [EndedConnection(**json.loads(line)) for line in held.stdout().split("\n")[1:-1]]
 
 
 def _wait_for_ends(held: Process, dead: str, count: int) -> None:
-    """Wait until so many connections by this address have ended, or for as long as we have patience."""
+    """Wait until `count` connections from this address have ended, or until the longest outage has passed."""
     with contextlib.suppress(LabError):
         wait_until(
             lambda: sum(each.via == dead for each in ended(held)) >= count,
@@ -192,7 +192,7 @@ def _wait_for_ends(held: Process, dead: str, count: int) -> None:
 
 
 def carrier(location: Location, family: int, turn: int) -> float:
-    """Unplug an uplink and return for how long new connections suffer, in seconds."""
+    """Unplug an uplink and return how long new connections suffer, s."""
     with (
         location.daemon(),
         location.start("new_connections", DENSE_INTERVAL_MS, *location.net.servers(family)) as fresh,
@@ -203,7 +203,7 @@ def carrier(location: Location, family: int, turn: int) -> float:
 
 
 def download(location: Location, family: int, _: int) -> Downloaded:
-    """Black-hole the uplink that an HTTP/3 download is on, and return what the download was like."""
+    """Black-hole the uplink of an HTTP/3 download; return the download's record."""
     with (
         location.daemon(),
         location.start("http3_download", location.net.server(1, family), DOWNLOAD_BYTES) as client,
@@ -216,7 +216,7 @@ def download(location: Location, family: int, _: int) -> Downloaded:
 
 
 def _end_of(client: Process, began: float) -> Downloaded:
-    """Wait for a download's end; one that does not end was stalled for as long as counts."""
+    """Wait for a download's end; one that does not end counts as stalled for the longest outage."""
     try:
         # A busy machine may need far longer than the line does.
         output = client.wait(timeout=START_SECONDS)

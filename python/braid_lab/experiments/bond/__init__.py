@@ -1,1 +1,1 @@
-"""One flow over all uplinks through a hub, held against kernel MPTCP and the best uplink alone."""
+"""One flow over all uplinks through a hub, compared with kernel MPTCP and the best uplink alone."""

@@ -1,7 +1,7 @@
-"""`bond/aggregate`: what flows get of all links together, beside kernel MPTCP and the best link alone.
+"""`bond/aggregate`: goodput over all links together, beside kernel MPTCP and the best link alone.
 
-Nothing is configured: rates, delays and losses are for the bond to find out. The three are measured in turn over the
-same links, and so share the machine's moods. What does not go through the bond is bound to a link's own address.
+Nothing is configured: the bond measures rates, delays and losses itself. The three are measured in turn over the same
+links, and so share the machine's variation. Traffic that bypasses the bond is bound to a link's own address.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from braid_lab.experiments.bond.site import Site, delay_walks, emulators_kept_up
 
 @dataclass(frozen=True)
 class Trial:
-    """Links, and what is sent over them."""
+    """Links, and the load on them."""
 
     case: Case
     load: Load = TCP
@@ -41,14 +41,14 @@ TRIALS = {
     )
 }
 
-#: Trials that the short form has time for, and one of each kind of load.
+#: Trials of the short form, and one of each kind of load.
 QUICK_TRIALS = ("50_50", "80_20", "50_50_loss2", "50_50_tcp8", "50_50_udp", "20_20_http3")
 SMOKE_TRIALS = ("20_20", "50_50_udp", "20_20_http3")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """Amount of measurement."""
 
     turns: int
     seconds: float
@@ -64,7 +64,7 @@ def aggregate(run: Run) -> None:
     names = run.cases(run.of_form(full=tuple(TRIALS), quick=QUICK_TRIALS, smoke=SMOKE_TRIALS))
     trials = [TRIALS[name] for name in names]
     run.display.expect(sum(1 + len(trial.load.kinds) * plan.turns for trial in trials))
-    run.table.append(["links, Mbit/s", "bond", "of what headers leave", "t90 s", "MPTCP", "best link alone"])
+    run.table.append(["links, Mbit/s", "bond", "of theoretical", "t90 s", "MPTCP", "best link alone"])
     worst: list[float] = []
     late: list[float] = []
     for trial in trials:
@@ -82,8 +82,8 @@ def aggregate(run: Run) -> None:
     if late:
         run.figure("emulators_late_p99_ms", max(late), unit="ms", better="lower")
     run.notes.append(
-        f"Goodput is the receiver's after the first {WARM_UP_SECONDS:g} s. A share is one of what headers leave: "
-        "frames with one inner packet each, less a lossy link's losses; MPTCP pays for no such headers."
+        f"Goodput is the receiver's after the first {WARM_UP_SECONDS:g} s. A share is of the theoretical goodput: "
+        "frames with one inner packet each, less a lossy link's losses; MPTCP has no such headers."
     )
 
 
@@ -118,7 +118,7 @@ def _measure(run: Run, place: Site, trial: Trial, plan: Plan) -> list[float]:
 
 
 def _told(place: Site) -> str:
-    """Return what the bond says of its packets."""
+    """Return the bond's packet counters."""
     packets = place.bond()["packets"]
     words = ("reorder_delay_p50_ms", "reorder_delay_p99_ms", "gaps_lost", "gaps_expired")
     return ", ".join(f"{word} {packets[word]:g}" for word in words)

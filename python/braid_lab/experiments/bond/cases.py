@@ -1,4 +1,4 @@
-"""The pairs and threes of links that the bond is tried over, and what is to be had of them."""
+"""Pairs and triples of links for the bond's experiments, and their theoretical goodput."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from braid_lab.net.links import LinkSpec
 #: An emulated link counts Ethernet frames without their checksum.
 FRAME_BYTES = 1514
 
-#: The outer packet's IPv4 and UDP headers and what a full inner packet costs within: docs/protocol.md, *Data*.
+#: The outer packet's IPv4 and UDP headers, and the overhead of a full inner packet: docs/protocol.md, *Data*.
 BOND_BYTES = 20 + 8 + 32
 
-#: What is left of IPv4 and TCP headers with time stamps, and of IPv4 and UDP: docs/protocol.md, *Compressed headers*.
+#: Compressed IPv4 and TCP headers with timestamps, and IPv4 and UDP headers: docs/protocol.md, *Compressed headers*.
 COMPRESSED_TCP_BYTES = 15
 COMPRESSED_UDP_BYTES = 6
 
-#: By how much a sum's header (PARITY) is longer than a packet's (DATA): segments are such that sums of them fit too.
+#: Extra header bytes of a repair packet (PARITY) over a data packet (DATA): segments leave room for them.
 FEC_HEADER_BYTES = 6
 
 MTU_BYTES = 1500
@@ -26,34 +26,34 @@ MTU_BYTES = 1500
 
 @dataclass(frozen=True)
 class Sizes:
-    """Inner packets of a flow as the bond carries them, headers compressed, and what of each is payload, bytes."""
+    """Inner packets of a flow as the bond carries them, headers compressed, and their payload, bytes."""
 
     packet: int
     payload: int
 
 
-#: The largest inner packets that fill a frame before they are compressed, with what they hold: TCP has time stamps.
+#: The largest inner packets that fill a frame before compression, and their payload; TCP uses timestamps.
 FULL_BYTES = MTU_BYTES - BOND_BYTES
 SEGMENT_BYTES = FULL_BYTES - FEC_HEADER_BYTES - 20 - 20 - 12
 DATAGRAM_BYTES = FULL_BYTES - 20 - 8
 TCP = Sizes(COMPRESSED_TCP_BYTES + SEGMENT_BYTES, SEGMENT_BYTES)
 UDP = Sizes(COMPRESSED_UDP_BYTES + DATAGRAM_BYTES, DATAGRAM_BYTES)
-#: aioquic's datagrams, and what their headers, a STREAM frame's and the cipher's tag leave of them.
+#: aioquic's datagrams, and their payload after its headers, a STREAM frame's header and the AEAD tag.
 QUIC = Sizes(COMPRESSED_UDP_BYTES + 1200, 1200 - (1 + 8 + 2) - (1 + 1 + 4 + 2) - 16)
 
 
 @dataclass(frozen=True)
 class DelayWalk:
-    """A one-way delay that changes all the time."""
+    """A one-way delay that changes continuously."""
 
     shortest_ms: float
     longest_ms: float
-    #: How often it changes, and by how much at most.
+    #: Interval of changes, and the largest change.
     every_s: float = 0.25
     step_ms: float = 1.5
 
     def trace(self, generator: random.Random) -> Iterator[float]:
-        """Walk at random between the two bounds for ever, ms."""
+        """Yield an endless random walk between the two bounds, ms."""
         now = (self.shortest_ms + self.longest_ms) / 2
         while True:
             yield now
@@ -63,7 +63,7 @@ class DelayWalk:
 
 @dataclass(frozen=True)
 class Link:
-    """A link of a case. Delay and loss are one way, and the same both ways."""
+    """A link of a case. Delay and loss are one way, and the same in both directions."""
 
     mbit: float
     delay_ms: float
@@ -72,7 +72,7 @@ class Link:
     delay_walk: DelayWalk | None = None
 
     def line(self, seed: int) -> LinkSpec:
-        """Return the emulated link that is this."""
+        """Return the emulated link."""
         return LinkSpec(
             rate=f"{self.mbit:g}Mbit/s",
             delay=f"{self.delay_ms:g}ms",
@@ -90,17 +90,16 @@ class Case:
     links: Mapping[str, Link]
 
     def ceiling_mbit(self, sizes: Sizes) -> float:
-        """What headers leave of all links for such packets through the bond: their goodput at best.
+        """Return the highest possible goodput of such packets through the bond, after headers and loss.
 
-        Of frames with one inner packet each, less what is lost. Small packets (acknowledgements, reports) go the
-        other way.
+        Assumes frames with one inner packet each. Small packets (acknowledgements, reports) go the other way.
         """
         frame = FRAME_BYTES - MTU_BYTES + BOND_BYTES + sizes.packet
         return sum(link.mbit * (1 - link.loss) for link in self.links.values()) * sizes.payload / frame
 
     @property
     def best(self) -> str:
-        """The link that a flow of its own gets most of: the fastest one of those that lose nothing."""
+        """The best link for a single flow: the fastest of those without loss."""
         return max(self.links, key=lambda name: (self.links[name].loss == 0, self.links[name].mbit))
 
 
@@ -108,7 +107,7 @@ def _pair(name: str, one: Link, other: Link) -> Case:
     return Case(name, {"one": one, "two": other})
 
 
-#: Called by their Mbit/s, and by what is special.
+#: Named by their Mbit/s and by special properties.
 CASES = (
     _pair("50_50", Link(50, 15), Link(50, 15)),
     _pair("80_20", Link(80, 15), Link(20, 15)),
@@ -117,12 +116,11 @@ CASES = (
     _pair("100_10", Link(100, 10), Link(10, 30)),
     # [l3b] §5.1: 64 Mbit/s with 13 ms, and about 60 Mbit/s with 25 to 45 ms, round trip.
     _pair("64_60", Link(64, 6.5), Link(60, 17.5, delay_walk=DelayWalk(12.5, 22.5))),
-    # What a QUIC stack in Python can keep up with.
+    # Slow enough for a QUIC stack in Python.
     _pair("20_20", Link(20, 15), Link(20, 15)),
     Case("50_20_10", {"one": Link(50, 15), "two": Link(20, 15), "three": Link(10, 15)}),
     _pair("50_50_queue300", Link(50, 15, queue_ms=300), Link(50, 15, queue_ms=300)),
     _pair("300_30", Link(300, 15), Link(30, 15)),
 )
 
-#: By name.
 BY_NAME = {case.name: case for case in CASES}

@@ -1,8 +1,8 @@
-"""`bond/failure`: what a flow through the bond notices when links fail, move or get worse.
+"""`bond/failure`: the effect on a flow through the bond when links fail, change address or degrade.
 
-Small datagrams beat through the bond in every class, beside a download that fills it, while something happens. An
-outage is the longest pause between two answers from then on, less the beat. Beats that have not come back are lost,
-whichever way; what comes back is ordered by the hub, which has no rules.
+Echo trains of every class run through the bond beside a download that fills it, while a fault is injected. An outage
+is the longest pause between two replies from then on, less the usual interval. Probes without a reply are lost, in
+either direction. The hub, which has no rules, orders the replies.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from braid_lab.process import LabError, Process, wait_until
 
 LINKS = {"one": Link(30, 15), "two": Link(30, 15)}
 
-#: The classes that rules can give, each with a server of its own.
+#: Classes that rules can assign, each with a server of its own.
 CLASSES = {"ordered": 2, "unordered": 3, "redundant": 4}
 
-#: Between two beats, s.
+#: Interval of probes, s.
 PROBE_INTERVAL_SECONDS = 0.01
 
-#: UDP payload of a beat.
+#: UDP payload of a probe.
 PROBE_BYTES = 64
 
-#: The download is under way for so long before something happens, and is looked at for so long after.
+#: The download runs for this long before the fault, and is recorded for this long after.
 LEAD_SECONDS = 1.5
 
-#: What is lost on a link that is to be left alone, share of its packets.
+#: Loss on a link that the bond must stop using.
 EXCESSIVE_LOSS = "30 %"
 
-#: Of the data, what a link has that is left alone, and what one of two equal ones has at least that is used.
+#: Share of the data on a link that is not used, and least share on one of two equal links that is used.
 UNUSED_SHARE, USED_SHARE = 0.02, 0.2
 
 Fault = Callable[[Site, str], AbstractContextManager[float]]
@@ -47,17 +47,17 @@ Fault = Callable[[Site, str], AbstractContextManager[float]]
 
 @dataclass(frozen=True)
 class Case:
-    """Something that happens to a link."""
+    """A fault of a link."""
 
     name: str
     fault: Fault
     link: str
     loaded: bool = True
-    #: For how long it lasts, s.
+    #: Duration of the fault, s.
     lasts_s: float = 2.0
-    #: For how long nothing of the host's runs before it begins, s.
+    #: Time during which nothing of the host runs before the fault begins, s.
     asleep_s: float = 0.0
-    #: Whether flows go past the hub while it is out of reach. Else what is seen is the session's own recovery.
+    #: True if flows bypass the hub while it is out of reach. Otherwise the session's own recovery is measured.
     falls_back: bool = True
 
 
@@ -74,31 +74,31 @@ CASES = (
     Case("hub_restarted_blocked", faults.hub_restarted, "one", lasts_s=4.0, falls_back=False),
 )
 
-#: A fault of a link, of a NAT, and of the hub, by either configuration.
+#: A fault of a link, of a NAT, and of the hub, with both configurations.
 SMOKE_CASES = ("black_hole_one", "rebound", "hub_restarted_blocked")
 
-#: What has nothing else to go by while the hub is out of reach.
+#: Without a fallback, flows wait while the hub is out of reach.
 BLOCK = '[bond]\nfallback = "block"\n'
 
 
 @dataclass
 class FaultTrial:
-    """What became of the beats of one trial, by class, and of the download beside them."""
+    """Echo probes of one trial, by class, and the download beside them."""
 
     began: float
     ended: float
-    #: What passes between two answers, and before the first one if the first question was asked when it began, s.
+    #: Usual time between two replies, and before the first reply if the first probe was sent when the fault began, s.
     usual_s: float
     probes: dict[str, list[EchoProbe]]
-    #: Whether the host slept until it began.
+    #: True if the host was asleep until the fault began.
     asleep: bool
-    #: The longest silence of the download, and why it broke if it did.
+    #: Longest silence of the download, and its error if it broke.
     silence_s: float | None = None
     broken: str | None = None
 
     def outages(self) -> dict[str, float]:
         """Return the outage of every class, ms."""
-        # Who slept before it began has had no answers since long: that is not counted.
+        # A host that slept before has had no replies for long; that time does not count.
         awake = [self.began] if self.asleep else []
         return {
             name: outage_ms(
@@ -110,23 +110,23 @@ class FaultTrial:
         }
 
     def through(self, hub: str) -> float:
-        """Return the share of answered beats that went through the hub since it began."""
+        """Return the share of answered probes that went through the hub since the fault began."""
         some = [
             probe for probes in self.probes.values() for probe in probes if probe.via and probe.sent >= self.began
         ]
         return sum(probe.via == hub for probe in some) / max(1, len(some))
 
     def lost(self) -> dict[str, int]:
-        """Return how many beats of every class, sent while it lasted, have not come back."""
+        """Return how many probes of every class, sent during the fault, have no reply."""
         return {
             name: sum(probe.answered is None for probe in probes if self.began - 0.1 <= probe.sent <= self.ended)
             for name, probes in self.probes.items()
         }
 
 
-@experiment("bond/failure", "What a flow through the bond notices of faults", paper="layer3-bonding")
+@experiment("bond/failure", "Effects of faults on a flow through the bond", paper="layer3-bonding")
 def failure(run: Run) -> None:
-    """Let everything happen, in turn."""
+    """Inject every fault in turn."""
     turns = run.of_form(full=5, quick=1, smoke=1)
     every = tuple(case.name for case in CASES)
     names = run.of_form(full=every, quick=every, smoke=SMOKE_CASES)
@@ -137,7 +137,7 @@ def failure(run: Run) -> None:
     )
     run.table.append(
         [
-            "what happens",
+            "fault",
             *(f"{name}: out ms" for name in CLASSES),
             *(f"{name}: lost" for name in CLASSES),
             "through the hub",
@@ -169,7 +169,7 @@ def failure(run: Run) -> None:
 
 
 def _run_case(place: Site, case: Case) -> FaultTrial:
-    """Let it happen once, and wait until the bond is whole again."""
+    """Inject the fault once, and wait until the bond has recovered."""
     with contextlib.ExitStack() as stack:
         seconds = LEAD_SECONDS + case.asleep_s + case.lasts_s + 1.0
         load = stack.enter_context(_download(place, seconds)) if case.loaded else None
@@ -182,7 +182,7 @@ def _run_case(place: Site, case: Case) -> FaultTrial:
             time.sleep(LEAD_SECONDS)
         with case.fault(place, case.link) as began:
             if train is None:
-                # Nothing but the bond's own packets passes while the link dies; then somebody speaks.
+                # Only the bond's own packets pass while the link dies; then traffic begins.
                 time.sleep(case.lasts_s / 2)
                 train = stack.enter_context(echo_train(place, PROBE_INTERVAL_SECONDS, PROBE_BYTES, CLASSES.values()))
             time.sleep(max(0.0, began + case.lasts_s - time.monotonic()))
@@ -191,7 +191,7 @@ def _run_case(place: Site, case: Case) -> FaultTrial:
         probes = {name: [EchoProbe(*probe) for probe in each] for name, each in zip(CLASSES, found, strict=True)}
         trial = FaultTrial(began, ended, PROBE_INTERVAL_SECONDS, probes, asleep=case.asleep_s > 0)
         if not case.loaded:
-            # From the first question on, of which the answer takes a round trip.
+            # Counted from the first probe, whose reply takes a round trip.
             trial.began = min(each[0].sent for each in probes.values()) - 1e-6
             trial.usual_s = min(
                 probe.answered - probe.sent for probe in probes["ordered"] if probe.answered is not None
@@ -206,14 +206,14 @@ def _run_case(place: Site, case: Case) -> FaultTrial:
 
 @contextlib.contextmanager
 def _download(place: Site, seconds: float) -> Iterator[Process]:
-    """Fill the bond for so long."""
+    """Fill the bond for `seconds`."""
     argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", "take", place.server, f"{seconds:g}"]
     with Process(argv, log=place.net.scratch / "take", namespace=place.net.host.name) as load:
         yield load
 
 
 def _record(run: Run, case: Case, trial: Sequence[FaultTrial], hub: str) -> None:
-    """Record what a case came to."""
+    """Record the figures of a case."""
     outages, lost = [each.outages() for each in trial], [each.lost() for each in trial]
     cells = []
     for name in CLASSES:
@@ -234,7 +234,7 @@ def _record(run: Run, case: Case, trial: Sequence[FaultTrial], hub: str) -> None
 
 
 def _rows(case: Case, trial: FaultTrial) -> list[dict[str, object]]:
-    """Return every beat as a row, times counted from when it happened."""
+    """Return every probe as a row, with times relative to the fault."""
     return [
         {
             "case": case.name,
@@ -249,11 +249,11 @@ def _rows(case: Case, trial: FaultTrial) -> list[dict[str, object]]:
 
 
 def _lose_and_heal(run: Run, place: Site) -> None:
-    """Let a link lose too much while it is needed: it must be left alone, and be back when it has healed."""
+    """Make a needed link lose too much: the bond must stop using it, and use it again once it has recovered."""
     number = next(link["id"] for link in place.bond()["links"] if link["uplink"] == "two")
 
     def share() -> float:
-        """The part that the hub gives it of what it sends: the download comes from there."""
+        """Return the link's share of what the hub sends, which includes the download."""
         (client,) = place.hub.json("clients")["clients"]
         return next(float(link["share"]) for link in client["links"] if link["id"] == number)
 
@@ -274,7 +274,7 @@ def _lose_and_heal(run: Run, place: Site) -> None:
 
 
 def _reached(condition: Callable[[], bool], what: str, timeout: float) -> bool:
-    """Whether it came about in time."""
+    """Return whether the condition became true in time."""
     try:
         wait_until(condition, what=what, timeout=timeout, poll=0.05)
     except LabError:

@@ -1,4 +1,4 @@
-"""What happens to links, hub and host while the bond carries packets, each for the length of a block."""
+"""Faults of links, hub and host while the bond carries packets, each for the length of a block."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from braid_lab.net.faults import black_hole, change_address, unplugged
 from braid_lab.net.topology import Uplink
 from braid_lab.process import LabError
 
-#: The port that a link's packets come from once its NAT has forgotten them.
+#: Source port of a link's packets once its NAT has lost the old mapping.
 REBOUND_PORT = 40001
 
-#: For how long a suspended host sleeps, s: longer than the bond's own patience with a silent link.
+#: Sleep of a suspended host, s: longer than the bond's own timeout for a silent link.
 SUSPENDED_SECONDS = 3.0
 
 
 @contextlib.contextmanager
 def link_black_hole(place: Site, name: str) -> Iterator[float]:
-    """Swallow all on a link, without a sign of it; yields when it began."""
+    """Drop everything on a link, without a sign of it; yields the start time."""
     with black_hole(place.net.uplinks[name]) as began:
         yield began
 
 
 @contextlib.contextmanager
 def without_carrier(place: Site, name: str) -> Iterator[float]:
-    """Take the carrier from a link's device at the host; yields when it began."""
+    """Take the carrier from a link's device at the host; yields the start time."""
     with unplugged(place.net.uplinks[name]) as began:
         yield began
 
@@ -51,7 +51,7 @@ def renumbered(place: Site, name: str) -> Iterator[float]:
 
 @contextlib.contextmanager
 def rebound(place: Site, name: str) -> Iterator[float]:
-    """Have a NAT on the way give a link's packets another port, and forget the one before."""
+    """Make a NAT on the path give a link's packets another port, and forget the old one."""
     uplink = place.net.uplinks[name]
     port = _outer_port(place, uplink)
     device, hub = uplink.far.device, remote_hub.PORT
@@ -72,7 +72,7 @@ def rebound(place: Site, name: str) -> Iterator[float]:
 
 
 def _outer_port(place: Site, uplink: Uplink) -> int:
-    """Return the port that the bond speaks from on a link."""
+    """Return the port that the bond sends from on a link."""
     sockets = place.net.host.run(["ss", "-H", "-u", "-a", "-n"]).stdout
     found: list[str] = re.findall(rf"{re.escape(uplink.address4)}(?:%\S+?)?:(\d+)\s", sockets)
     if len(set(found)) != 1:
@@ -82,7 +82,7 @@ def _outer_port(place: Site, uplink: Uplink) -> int:
 
 @contextlib.contextmanager
 def hub_restarted(place: Site, _: str) -> Iterator[float]:
-    """Kill the hub and start it again at once; yields when it was killed."""
+    """Kill the hub and restart it at once; yields the time of the kill."""
     began = time.monotonic()
     place.hub.kill9()
     place.hub.start()
@@ -91,7 +91,7 @@ def hub_restarted(place: Site, _: str) -> Iterator[float]:
 
 @contextlib.contextmanager
 def suspended(place: Site, _: str) -> Iterator[float]:
-    """Stop the daemon as a host that sleeps does; yields when it woke up."""
+    """Stop the daemon, as on a host that sleeps; yields the time of waking up."""
     pid = place.daemon.pid
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""What is worked out from the courses of streams, without touching anything."""
+"""Figures computed from goodput traces and echo probes; pure."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 
 from braid_lab.process import LabError
 
-#: At the beginning, windows open and rates are found: what that costs is t90's to say, and not counted elsewhere.
+#: Start of a stream that most figures leave out: windows open and rates are found. t90 measures it.
 WARM_UP_SECONDS = 2.0
 
-#: The span in which t90 asks for 90 %.
+#: Time span in which t90 requires 90 %.
 SPAN_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class EchoProbe:
-    """One question and what became of it, times in s on one clock."""
+    """One echo probe and its outcome, times in s on one clock."""
 
     sent: float
-    #: When the answer was there, and the address that the server saw; None if no answer came.
+    #: Arrival time of the reply, and the address that the server saw; None without a reply.
     answered: float | None
     via: str | None
 
 
 @dataclass(frozen=True)
 class RoundTrips:
-    """Round trips of one kind of beats, ms, when each began, s, and the share that never came back."""
+    """Round trips of one kind of probe, ms, the send time of each, s, and the share without a reply."""
 
     ms: tuple[float, ...]
     at: tuple[float, ...]
@@ -41,7 +41,7 @@ class RoundTrips:
 
 
 def round_trips(probes: Sequence[EchoProbe], start: float, end: float) -> RoundTrips:
-    """Return the round trips of what was sent between two times."""
+    """Return the round trips of probes sent between two times."""
     some = [probe for probe in probes if start <= probe.sent <= end]
     back = [(probe.sent, 1000 * (probe.answered - probe.sent)) for probe in some if probe.answered is not None]
     return RoundTrips(tuple(ms for _, ms in back), tuple(at - start for at, _ in back), 1 - len(back) / len(some))
@@ -49,26 +49,26 @@ def round_trips(probes: Sequence[EchoProbe], start: float, end: float) -> RoundT
 
 @dataclass(frozen=True)
 class GoodputTrace:
-    """What arrived of one stream, bin by bin since it began to connect."""
+    """Bytes of one stream that arrived, bin by bin since it began to connect."""
 
     bin_s: float
     bytes: tuple[int, ...]
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> GoodputTrace:
-        """Take in what a stream's receiver, or its sender, tells (`braid_lab.clients.tcp_stream`)."""
+        """Parse the report of a stream's receiver or sender (`braid_lab.clients.tcp_stream`)."""
         return cls(told["bin_s"], tuple(told["bytes"]))
 
     @classmethod
     def unbroken(cls, told: Mapping[str, Any], what: str) -> GoodputTrace:
-        """Take in the same; LabError if the stream did not last."""
+        """Parse the same; LabError if the stream broke."""
         if told["broken"]:
             raise LabError(f"{what} broke off: {told['broken']}")
         return cls.of(told)
 
     @property
     def seconds(self) -> float:
-        """How long it was looked at."""
+        """Length of the trace."""
         return self.bin_s * len(self.bytes)
 
     def mbit(self, start: float, end: float) -> float:
@@ -82,7 +82,7 @@ class GoodputTrace:
         return self.mbit(WARM_UP_SECONDS, self.seconds)
 
     def reaches(self, mbit: float) -> float:
-        """Return when the first half-second ended that had this goodput; the whole time if none had."""
+        """Return the end of the first half-second with this goodput; the whole length if there is none."""
         width = round(SPAN_SECONDS / self.bin_s)
         need = mbit * 1e6 / 8 * SPAN_SECONDS
         sums = list(itertools.accumulate(self.bytes, initial=0))
@@ -92,13 +92,13 @@ class GoodputTrace:
         return self.seconds
 
     def longest_silence(self, start: float) -> float:
-        """Return the longest run of bins from this time on in which nothing arrived, s."""
+        """Return the longest run of bins from `start` on in which nothing arrived, s."""
         silent = [count == 0 for count in self.bytes[round(start / self.bin_s) :]]
         return max((len(list(run)) for empty, run in itertools.groupby(silent) if empty), default=0) * self.bin_s
 
 
 def goodput_table(traces: Mapping[str, GoodputTrace], bins: int = 1) -> list[dict[str, float]]:
-    """Return courses as a table: so many bins a row, each with the time at its end and their goodput."""
+    """Return traces as a table: `bins` bins a row, with the time at the row's end and each trace's goodput."""
     one = next(iter(traces.values()))
     span = bins * one.bin_s
     return [
@@ -109,9 +109,10 @@ def goodput_table(traces: Mapping[str, GoodputTrace], bins: int = 1) -> list[dic
 
 
 def outage_ms(arrivals: Sequence[float], since: float, usual_s: float) -> float:
-    """Return the longest pause between arrivals that ended after `since`, less what is usual, ms.
+    """Return the longest pause between arrivals that ended after `since`, less the usual one, ms.
 
-    Times are seconds on one clock. Nothing after `since` is no outage that could be measured: ValueError.
+    Times are seconds on one clock. Raises ValueError if nothing arrived after `since`, since there is no outage to
+    measure.
     """
     after = [at for at in arrivals if at > since]
     if not after:

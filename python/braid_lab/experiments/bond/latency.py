@@ -1,8 +1,8 @@
-"""`bond/latency`: what a bond that is full both ways adds to a round trip, and what a call beside it notices.
+"""`bond/latency`: the round-trip time that a bond full in both directions adds, and a call beside it.
 
-One download and one upload without end fill the bond; small datagrams beat through it as `ordered` and `unordered`
-packets, and a stream of 64 kbit/s as a call has them. Round trips are held against those of the same beats while
-nothing else is under way.
+One endless download and one endless upload fill the bond. Echo trains run through it as `ordered` and `unordered`
+packets, and a stream of 64 kbit/s as a call. Their round trips are compared with those of the same probes in an idle
+bond.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from braid_lab.experiments.bond.site import Site, delay_walks, echo_train, emula
 from braid_lab.experiments.race.figures import percentile
 from braid_lab.process import LabError, Process
 
-#: Whose beats are what; the hub orders what comes back as it sees fit.
+#: Class of the probes to each server; the hub orders the replies as it sees fit.
 CLASSES = {"ordered": 2, "unordered": 3}
 CALL = 4
 
 PROBE_INTERVAL_SECONDS, PROBE_BYTES = 0.01, 64
-#: 64 kbit/s of payload, as telephony has it.
+#: 64 kbit/s of payload, as in telephony.
 CALL_SECONDS, CALL_BYTES = 0.02, 160
 
 RULES = "".join(
@@ -94,7 +94,7 @@ def _record(run: Run, case: Case, idle: dict[str, RoundTrips], full: dict[str, R
 
 
 def _listen(place: Site, seconds: float) -> dict[str, RoundTrips]:
-    """Beat for so long."""
+    """Run the echo trains for `seconds`."""
     with contextlib.ExitStack() as stack:
         probes = stack.enter_context(echo_train(place, PROBE_INTERVAL_SECONDS, PROBE_BYTES, CLASSES.values()))
         call = stack.enter_context(echo_train(place, CALL_SECONDS, CALL_BYTES, [CALL], "call"))
@@ -110,10 +110,10 @@ def _listen(place: Site, seconds: float) -> dict[str, RoundTrips]:
 
 @contextlib.contextmanager
 def _full(place: Site, seconds: float) -> Iterator[None]:
-    """Fill the bond both ways for the length of a block, which takes so long at most."""
+    """Fill the bond both ways for the length of a block, which takes at most `seconds`."""
     with contextlib.ExitStack() as stack:
         for verb in ("take", "give"):
-            # Longer by what beats need to begin and end with.
+            # Longer by the time that the echo trains need to start and end.
             argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", verb, place.server, f"{seconds + 10:g}"]
             log = place.net.scratch / verb
             stack.enter_context(Process(argv, log=log, namespace=place.net.host.name))

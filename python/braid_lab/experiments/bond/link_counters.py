@@ -1,4 +1,4 @@
-"""The testbed's two lines while UDP flows of a known demand go through the bond: what they carry and drop."""
+"""The testbed's two lines under UDP flows of a known demand through the bond: bytes carried and drops."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from braid_lab.experiments.bond import testbed
 from braid_lab.experiments.bond.site import BOND_DEVICE, Site
 from braid_lab.process import LabError, Process
 
-#: How often the lines' counters are read.
+#: Interval at which the lines' counters are read.
 SAMPLE_INTERVAL_SECONDS = 0.1
 
-#: What is under way arrives within the longest queue, s.
+#: Packets in transit arrive within the longest queue, s.
 DRAIN_SECONDS = 1.0
 
-#: Senders that could send less than this share of what they should void a measurement.
+#: A measurement is void if senders managed less than this share of their demand.
 MIN_KEPT_SHARE = 0.97
 
 Row = dict[str, float]
@@ -33,7 +33,7 @@ Row = dict[str, float]
 
 @dataclass(frozen=True)
 class LinkSample:
-    """What the lines have delivered upwards by some time, bytes of frames, and packets that found them full."""
+    """Bytes of frames that the lines had delivered upstream by some time, and packets dropped at full queues."""
 
     at: float
     bytes: dict[str, int]
@@ -42,19 +42,19 @@ class LinkSample:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a demand."""
+    """Result of one demand."""
 
-    #: After what the bond sent again, and what full lines dropped: the paper sends nothing again.
+    #: After the bond's retransmissions and the drops of full lines; the paper has no retransmissions.
     loss: float
     line_loss: float
     in_order: float
-    #: What was sent of what should have been.
+    #: Share of the demand that was sent.
     kept: float
     rows: list[Row]
 
     @property
     def fixed_utilisation(self) -> float:
-        """The fixed line's use while demand was above it."""
+        """The fixed line's utilisation while demand was above its rate."""
         above = [row["fixed_mbit"] for row in self.rows if row["demand_mbit"] >= testbed.FIXED_MBIT]
         return sum(above) / max(1, len(above)) / testbed.FIXED_MBIT
 
@@ -100,7 +100,7 @@ def send(run: Run, place: Site, flows: Sequence[Sequence[float]]) -> Outcome:
 
 
 def drop_report(place: Site) -> str:
-    """Return where packets were dropped, by the bond's and the lines' own word."""
+    """Return where packets were dropped, as counted by the bond and the lines."""
     packets = place.bond()["packets"]
     own = f"the bond dropped {packets['dropped']} and had no room for {packets['overflowed']}"
     unread = f"{place.net.host.counters(BOND_DEVICE)['tx']['dropped']} were never read from its device"
@@ -108,7 +108,7 @@ def drop_report(place: Site) -> str:
 
 
 def dropped(place: Site) -> int:
-    """Return how many packets full lines have dropped upwards."""
+    """Return how many upstream packets were dropped at full queues."""
     return _dropped(_stats(place))
 
 
@@ -122,7 +122,7 @@ def _stats(place: Site) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def sampled_links(place: Site) -> Iterator[list[LinkSample]]:
-    """Read the lines' counters all the while; what is yielded grows."""
+    """Sample the lines' counters for the length of a block; the yielded list grows."""
     samples: list[LinkSample] = []
     over = threading.Event()
 
@@ -144,7 +144,7 @@ def sampled_links(place: Site) -> Iterator[list[LinkSample]]:
 def _rows(
     samples: Sequence[LinkSample], began: float, demand: Sequence[float], found: dict[str, list[int]]
 ) -> list[Row]:
-    """Return demand, what each line delivered of the paper's packets, drops, and what came in order, look by look."""
+    """Return demand, each line's delivered rate of the paper's packets, drops, and the in-order rate, by sample."""
     scale = 8e-6 * testbed.PACKET_BYTES / testbed.FRAME_BYTES
     rows = []
     for earlier, later in itertools.pairwise(samples):

@@ -1,4 +1,4 @@
-"""What is sent over the links of `bond/aggregate`: one TCP stream, eight, datagrams, a download over HTTP/3."""
+"""The loads of `bond/aggregate`: one TCP stream, eight, datagrams, a download over HTTP/3."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from braid_lab.experiments.bond.site import Site
 from braid_lab.fixtures import serve
 from braid_lab.servers.catalog import IPERF3_PORT
 
-#: Datagrams are sent this much faster than the links are: what is too much is for the bond to drop.
+#: Rate of datagrams over that of the links: the bond must drop the excess.
 OFFERED_LOAD_FACTOR = 1.2
 
-#: How finely iperf3 tells what came, s.
+#: Interval of iperf3's reports, s.
 IPERF3_INTERVAL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """What to send: by the bond, by MPTCP over all links, or by the best link alone (`single`)."""
+    """A load over the bond, over all links by MPTCP, or over the best link alone (`single`)."""
 
     place: Site
     case: Case
@@ -33,27 +33,27 @@ class LoadRequest:
 
     @property
     def source(self) -> str | None:
-        """The address that it is bound to, if it is not to take the bond."""
+        """The source address to bind to; None for the bond."""
         return None if self.kind == "bond" else self.place.net.uplinks[self.case.best].address4
 
     def run(self, *argv: str) -> dict[str, Any]:
-        """Run a program at the host, and return what it says."""
+        """Run a program at the host, and return its report."""
         said: dict[str, Any] = json.loads(self.place.net.host.run(argv, timeout=self.seconds + 60).stdout)
         return said
 
     def receive(self, module: str, *words: str) -> GoodputTrace:
-        """Run a receiver of ours, and return what came."""
+        """Run one of the lab's receivers, and return its trace."""
         said = self.run(sys.executable, "-m", module, *words)
         return GoodputTrace.unbroken(said, f"{self.case.name}, {self.kind}:")
 
 
 @dataclass(frozen=True)
 class Load:
-    """Something to send towards the host."""
+    """A load towards the host."""
 
     suffix: str
     sizes: Sizes
-    #: What it can go by, in the order in which they take their turns.
+    #: What it can run over, in the order of the turns.
     kinds: tuple[str, ...]
     serve: Callable[[Site], object]
     take: Callable[[LoadRequest], GoodputTrace]

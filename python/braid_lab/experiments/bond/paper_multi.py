@@ -1,7 +1,7 @@
 """`bond/paper-multi`: [l3b] §5.3, UDP flows that begin and end while others go on.
 
-`overflow` with k = 0.5 and T_dwd = 250 ms, as there. Fig. 4 gives the demand as a drawing: the times at which flows
-begin and the 11 Mbit/s beyond the fixed line until 12 s are the text's, the rest is chosen to go with them.
+`overflow` with k = 0.5 and T_dwd = 250 ms, as in the paper. Fig. 4 gives the demand as a drawing: the start times of
+flows and the 11 Mbit/s beyond the fixed line until 12 s are from the text, the rest is chosen to match.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from braid_lab.experiments.bond.link_counters import Outcome, Row, drop_report, 
 from braid_lab.experiments.bond.site import delay_walks, emulators_kept_up, site
 from braid_lab.experiments.bond.testbed import Overflow
 
-#: Mbit/s, from when, until when: "clearly visible when new UDP flows are being turned on (5s, 20s and 50s)".
+#: Mbit/s, start, end: "clearly visible when new UDP flows are being turned on (5s, 20s and 50s)".
 FLOWS = ((45.0, 0.0, 62.0), (30.0, 5.0, 12.0), (45.0, 20.0, 35.0), (30.0, 50.0, 57.0))
 BEGINNINGS, FIRST_END, SECOND_BEGINNING = (5.0, 20.0, 50.0), 12.0, 20.0
 SECONDS, QUICK_SECONDS, SMOKE_SECONDS = 62.0, 27.0, 8.0
@@ -23,19 +23,19 @@ SECONDS, QUICK_SECONDS, SMOKE_SECONDS = 62.0, 27.0, 8.0
 #: "it required about 5 seconds to reduce load from 11Mb/s to 0Mb/s on the mobile link (12s - 17s)".
 PAPER_GIVEN_BACK_S = 5.0
 
-#: The mobile line carries nothing to speak of below this, Mbit/s: reports go by it, too.
+#: Below this the mobile line counts as idle, Mbit/s: it also carries reports.
 IDLE_MBIT = 1.0
 
-#: And enough with this share of what the fixed line has no room for.
+#: The mobile line carries enough with this share of the demand beyond the fixed line's rate.
 MIN_OVERFLOW_SHARE = 0.9
 
-#: Losses this long after a beginning are its burst, s.
+#: Losses within this time of a flow's start belong to its burst, s.
 BURST_SECONDS = 2.0
 
 
 @experiment("bond/paper-multi", "UDP flows that come and go", paper="layer3-bonding §5.3, Figs. 4 and 5")
 def paper_multi(run: Run) -> None:
-    """Send them once."""
+    """Run the flows once."""
     seconds = run.of_form(full=SECONDS, quick=QUICK_SECONDS, smoke=SMOKE_SECONDS)
     run.display.expect(2)
     with contextlib.ExitStack() as stack:
@@ -57,7 +57,7 @@ def _record(run: Run, outcome: Outcome, seconds: float) -> None:
     run.figure("in_order", outcome.in_order, better="higher")
     run.figure("demand_kept", outcome.kept, better="higher")
     run.figure("fixed_link_utilisation", outcome.fixed_utilisation, better="higher")
-    run.table.append(["flow begins at, s", "mobile line has enough after, s", "packets lost in 2 s"])
+    run.table.append(["flow begins at, s", "mobile line carries enough after, s", "packets lost in 2 s"])
     missed = 0
     for _, start, end in (each for each in FLOWS if each[1] in BEGINNINGS and each[1] + BURST_SECONDS < seconds):
         after, lost = overflow_delay(outcome.rows, start, end), burst(outcome.rows, start)
@@ -80,9 +80,9 @@ def _record(run: Run, outcome: Outcome, seconds: float) -> None:
 
 
 def overflow_delay(rows: Sequence[Row], start: float, end: float) -> float | None:
-    """Return how long after `start` the mobile line first carried what the fixed one has no room for, s.
+    """Return how long after `start` the mobile line first carried the demand beyond the fixed line, s.
 
-    None if it did not before the flow's `end`: what comes then says nothing of it.
+    None if it did not before the flow's `end`: later rates say nothing about it.
     """
     during = (row for row in rows if start <= row["s"] < end)
     enough = (
@@ -95,7 +95,7 @@ def overflow_delay(rows: Sequence[Row], start: float, end: float) -> float | Non
 
 
 def idle_delay(rows: Sequence[Row], end: float, until: float) -> float | None:
-    """Return how long after `end` the mobile line first carried nothing to speak of, s; None: not before `until`."""
+    """Return how long after `end` the mobile line was first idle, s; None if not before `until`."""
     nothing = (row["s"] for row in rows if end <= row["s"] < until and row["mobile_mbit"] < IDLE_MBIT)
     first = next(nothing, None)
     return None if first is None else first - end
@@ -107,7 +107,7 @@ def burst(rows: Sequence[Row], start: float) -> float:
 
 
 def _draw(run: Run, outcome: Outcome) -> None:
-    """Draw what Fig. 5 shows."""
+    """Draw Fig. 5."""
     rows = outcome.rows
     at = [row["s"] for row in rows]
     with run.plot("flows", width=8.0, height=7.0) as plot:

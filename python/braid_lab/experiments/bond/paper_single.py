@@ -1,7 +1,7 @@
 """`bond/paper-single`: [l3b] §5.2, one UDP flow whose demand rises above the fixed line and falls again.
 
-`overflow` with every pair of parameters of Fig. 3, and `adaptive` on the same ramp. The grid is also run in virtual
-time, by `crates/braid-core/tests/overflow_grid.rs`. What fills the lines is sent by the host that joined.
+`overflow` with every pair of parameters of Fig. 3, and `adaptive` on the same ramp.
+`crates/braid-core/tests/overflow_grid.rs` runs the grid in virtual time, too. The host that joined is the sender.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from braid_lab.experiments.bond.link_counters import Outcome, drop_report, send
 from braid_lab.experiments.bond.site import delay_walks, emulators_kept_up, site
 from braid_lab.experiments.bond.testbed import Overflow
 
-#: What the paper lost (§5.2).
+#: Losses in the paper (§5.2).
 PAPER_LOSS = {
     Overflow(0.1, 50): 0.0625,
     Overflow(0.1, 250): 0.0472,
@@ -30,7 +30,7 @@ PAPER_LOSS = {
 #: By name; `adaptive` has no parameters.
 CELLS: dict[str, Overflow | None] = {**{each.name: each for each in PAPER_LOSS}, "adaptive": None}
 
-#: Cells that the short form has time for, and one of each scheduler.
+#: Cells of the short form, and one of each scheduler.
 QUICK_CELLS = ("k0.1_250ms", "k0.5_250ms", "adaptive")
 SMOKE_CELLS = ("k0.5_250ms", "adaptive")
 
@@ -42,7 +42,7 @@ SMOKE_CELLS = ("k0.5_250ms", "adaptive")
     cases=tuple(CELLS),
 )
 def paper_single(run: Run) -> None:
-    """Run the ramp by each scheduler."""
+    """Run the ramp with each scheduler."""
     scale = run.of_form(full=1.0, quick=0.5, smoke=0.05)
     names = run.cases(run.of_form(full=tuple(CELLS), quick=QUICK_CELLS, smoke=SMOKE_CELLS))
     run.display.expect(2 * len(names))
@@ -79,7 +79,7 @@ def _record(run: Run, name: str, cell: Overflow | None, outcome: Outcome) -> Non
 
 
 def _draw(run: Run, outcomes: dict[str, Outcome]) -> None:
-    """Draw what Fig. 3 shows: what each line carries, three in a row."""
+    """Draw Fig. 3: the rate of each line, three plots in a row."""
     height = -(-len(outcomes) // 3)
     with run.plot("ramp", width=10.0, height=1.0 + 2.5 * height) as plot:
         grid = plot.subplots(height, 3, sharey=True, squeeze=False)

@@ -1,8 +1,8 @@
 """`bond/paper-tcp`: [l3b] §5.4, a greedy TCP flow on the fixed line beside UDP flows in the bond.
 
-The TCP flow is bound to the fixed line's own address, and so goes past the bond: it is the household's other traffic.
-What it gets while `overflow` (k = 1, w_max = 50) fills the same line depends on how soon the bond gives the mobile
-line's share back.
+The TCP flow is bound to the fixed line's own address and so bypasses the bond: it stands for the household's other
+traffic. Its goodput while `overflow` (k = 1, w_max = 50) fills the same line depends on how soon the bond gives back
+the mobile line's share.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from braid_lab.experiments.bond.testbed import Overflow
 #: "a k value of 1 and different Tdwd values of 50ms, 500ms, 1000ms", "wmobilemax = 50 in this scenario".
 FIG6 = {f"{ms}ms": Overflow(1, ms, w_max=50) for ms in (50, 500, 1000)}
 
-#: "even with a Tdwd value of 500ms": one against two TCP flows beside UDP of 62 Mbit/s, what they had together.
+#: "even with a Tdwd value of 500ms": one against two TCP flows beside UDP of 62 Mbit/s, their goodput together.
 ONE_OR_TWO = Overflow(1, 500, w_max=50)
 PAPER_MBIT = {1: 7.79, 2: 14.30}
 ONE_OR_TWO_UDP_MBIT = 62.0
 
-#: Of UDP, Mbit/s; each with its times in Fig. 6, s, and in the short form.
+#: UDP rates, Mbit/s, and their times in Fig. 6, s, and in the short form.
 FIRST_MBIT, SECOND_MBIT = 41.5, 63.0
 
 
 @dataclass(frozen=True)
 class Times:
-    """When what begins and ends, s."""
+    """Start and end times of flows, s."""
 
     first: tuple[float, float]
     second: tuple[float, float]
     end: float
-    #: Of one or two TCP flows: when they begin, and when all ends.
+    #: Of the one or two TCP flows: their start, and the end of all.
     flows: tuple[float, float]
 
 
@@ -52,10 +52,10 @@ CASES = (*FIG6, "one", "two")
 QUICK_CASES = ("50ms", "1000ms", "one", "two")
 SMOKE_CASES = ("50ms", "one")
 
-#: Where the table has what flows of TCP do in each time.
+#: Time spans of the table's TCP goodput.
 TIMES = ("alone", "first", "between", "second")
 
-#: A time's beginning is left out: windows open, s.
+#: Start of a span that is left out while windows open, s.
 SETTLE_SECONDS = 1.0
 
 
@@ -90,7 +90,7 @@ def paper_tcp(run: Run) -> None:
 
 
 def _fig6(run: Run, place: Site, name: str, times: Times) -> tuple[GoodputTrace, Outcome]:
-    """Run TCP all the while, and two UDP flows one after the other."""
+    """Run TCP throughout, and two UDP flows one after the other."""
     demand = [(FIRST_MBIT, *times.first), (SECOND_MBIT, *times.second)]
     trace, outcome = _together(run, place, testbed.steps(demand, times.end), (0.0, times.end), 1)
     spans = {
@@ -109,7 +109,7 @@ def _fig6(run: Run, place: Site, name: str, times: Times) -> tuple[GoodputTrace,
 
 
 def _flows(run: Run, place: Site, count: int, times: Times) -> None:
-    """Run one UDP flow all the while, and so many of TCP after a while."""
+    """Run one UDP flow throughout, and `count` TCP flows after a while."""
     start, end = times.flows
     demand = testbed.steps([(ONE_OR_TWO_UDP_MBIT, 0.0, end)], end)
     trace, outcome = _together(run, place, demand, (start, end - start), count)
@@ -122,7 +122,7 @@ def _flows(run: Run, place: Site, count: int, times: Times) -> None:
 def _together(
     run: Run, place: Site, demand: Sequence[Sequence[float]], tcp: tuple[float, float], count: int
 ) -> tuple[GoodputTrace, Outcome]:
-    """Send UDP by the bond, and TCP by the fixed line after so long for so long."""
+    """Send UDP over the bond, and TCP over the fixed line with the given start and length."""
     after, seconds = tcp
     source = place.net.uplinks["fixed"].address4
     words = ["give", place.server, f"{seconds:g}", "--from", source, "--flows", str(count), "--after", f"{after:g}"]
@@ -135,7 +135,7 @@ def _together(
 
 
 def _draw(run: Run, drawn: dict[str, tuple[GoodputTrace, Outcome]]) -> None:
-    """Draw what Fig. 6 shows."""
+    """Draw Fig. 6."""
     with run.plot("tcp", width=8.0, height=2.5 * len(drawn) + 1) as plot:
         grid = plot.subplots(len(drawn), 1, sharex=True, sharey=True, squeeze=False)
         for axes, (name, (trace, outcome)) in zip(grid.flat, drawn.items(), strict=True):

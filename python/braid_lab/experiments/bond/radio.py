@@ -1,8 +1,8 @@
 """`bond/radio`: one flow over two radio links, beside kernel MPTCP and each link alone.
 
-Rates are walks with the statistics of recorded links, or recordings: `--traces DIR` takes all pairs of a directory's
-`NAME-down.csv`. Their way up takes `NAME-up.csv`, else that of the other, else 12 Mbit/s. Every measurement sets
-the traces anew, so that all find the same rates at the same second of theirs.
+Rates are random walks with the statistics of recorded links, or recordings: `--traces DIR` takes all pairs of a
+directory's `NAME-down.csv`. Upstream uses `NAME-up.csv`, else that of the other link, else 12 Mbit/s. Every
+measurement restarts the traces, so all see the same rates at the same time.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from braid_lab.process import LabError
 
 DELAY_MS = 20.0
 
-#: Where recordings begin: most begin with somebody who has yet to set off.
+#: Start of recordings that is skipped, s: most begin before the vehicle moves.
 FROM_SECONDS = 10.0
 
-#: The second of a recording for which nothing is known of the way up, Mbit/s.
+#: Upstream rate of a recording without upstream data, Mbit/s.
 UP_MBIT = 12.0
 
 WALK_SECONDS = 150.0
 
-#: The span that no stretch may fall behind in.
+#: Length of the worst time span, s.
 WORST_SPAN_SECONDS = 2.0
 
 PROBE_INTERVAL_SECONDS, PROBE_BYTES, PROBE_SERVER = 0.02, 64, 2
@@ -45,14 +45,14 @@ PROBE_INTERVAL_SECONDS, PROBE_BYTES, PROBE_SERVER = 0.02, 64, 2
 
 @dataclass(frozen=True)
 class Radio:
-    """One link: its rates both ways, and its queue."""
+    """One link: its rates in both directions, and its queue."""
 
     down: RateTrace
     up: RateTrace
     queue_ms: float = 300.0
 
     def line(self, seed: int) -> LinkSpec:
-        """Return the emulated link that this is before it has its traces."""
+        """Return the emulated link, still without traces."""
         mean = f"{self.down.mean(0, self.down.seconds):.3f}Mbit/s"
         return LinkSpec(rate=mean, delay=f"{DELAY_MS:g}ms", queue=f"{self.queue_ms:g}ms", seed=seed)
 
@@ -73,7 +73,7 @@ class Case:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The ways that the flow is measured on: the bond, MPTCP, and each link alone."""
+        """What the flow is measured over: the bond, MPTCP, and each link alone."""
         return ("bond", *(() if self.up else ("mptcp",)), *self.links)
 
 
@@ -97,7 +97,7 @@ WALKS: Mapping[str, Callable[[int], Pair]] = {
 
 
 def recorded(folder: Path) -> Mapping[str, Callable[[int], Pair]]:
-    """Find all pairs of a directory; LabError if there are none."""
+    """Return all pairs of recordings in a directory; LabError if there are none."""
     names = sorted(file.name.removesuffix("-down.csv") for file in folder.glob("*-down.csv"))
     if len(names) < 2:
         raise LabError(f"{folder}: recordings NAME-down.csv of two links at least are wanted, {len(names)} found")
@@ -106,7 +106,7 @@ def recorded(folder: Path) -> Mapping[str, Callable[[int], Pair]]:
 
 
 def _read(folder: Path, one: str, other: str, _: int) -> Pair:
-    """Read two recordings. There is nothing to draw."""
+    """Read two recordings; the seed is not used."""
     ups = [folder / f"{name}-up.csv" for name in (one, other)]
     known = [RateTrace.read(up) if up.exists() else None for up in ups]
     down = [RateTrace.read(folder / f"{name}-down.csv") for name in (one, other)]
@@ -118,7 +118,7 @@ def _deep(case: Case) -> Case:
     return replace(case, links={name: replace(link, queue_ms=1000.0) for name, link in case.links.items()})
 
 
-#: The flows that are tried over a pair, by what their names end in.
+#: Variants of the flow over a pair, by the suffix of their names.
 VARIANTS: Mapping[str, Callable[[Case], Case]] = {
     "": lambda case: case,
     "_queue1000": _deep,
@@ -128,7 +128,7 @@ VARIANTS: Mapping[str, Callable[[Case], Case]] = {
 
 
 def _names(pairs: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return the cases of some pairs: their names, each with its pair and its variant."""
+    """Return the cases of some pairs: names, each with its pair and its variant."""
     return {pair + variant: (pair, variant) for pair in pairs for variant in VARIANTS}
 
 
@@ -174,8 +174,8 @@ def radio(run: Run) -> None:
         )
         run.figure("emulators_late_p99_ms", max(late), unit="ms", better="lower")
     run.notes.append(
-        f"Mbit/s of payload after the first {WARM_UP_SECONDS:g} s. Offered is what the links let through then, "
-        f"headers and all. The worst 2 s are held against the better link alone then. Pings are small "
+        f"Mbit/s of payload after the first {WARM_UP_SECONDS:g} s. Offered is the rate of the links then, "
+        f"headers included. The worst 2 s are compared with the better link alone then. Pings are small "
         f"datagrams through the full bond: their round trips above {2 * DELAY_MS:g} ms, median and 99th percentile."
     )
 
@@ -222,11 +222,11 @@ def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) ->
 
 
 def _begin(place: Site, case: Case, folder: Path, seconds: float) -> None:
-    """Have all links be at the beginning of their traces."""
+    """Restart the traces of all links."""
     for link, radio in case.links.items():
         for direction, rates in (("down", radio.down), ("up", radio.up)):
             file = folder / f"{link}-{direction}.csv"
-            # The links go on for a while after the flow: what it has left behind must drain.
+            # The links run on after the flow, so that its remaining packets drain.
             rates.write(file, FROM_SECONDS, seconds + 30)
             place.emulator(link).request({"set": {"direction": direction, "trace": str(file)}})
 
@@ -249,5 +249,5 @@ def _worst_span(bond: GoodputTrace, best: GoodputTrace) -> float:
     first = round(WARM_UP_SECONDS / bond.bin_s)
     spans = ([each[at + bins] - each[at] for each in sums] for at in range(first, len(bond.bytes) - bins, 5))
     usual = statistics.fmean(best.bytes) * bins
-    # Stretches in which the link alone has next to nothing do not count.
+    # Spans in which the link alone has next to nothing do not count.
     return min((ours / its for ours, its in spans if its > 0.05 * usual), default=1.0)

@@ -1,6 +1,6 @@
-"""Rates of radio links over time: recordings, and walks with statistics like theirs, for `braid emulate --trace`.
+"""Rates of radio links over time: recordings, and random walks with similar statistics, for `braid emulate --trace`.
 
-The walks are those of `crates/braid-core/tests/simulation/radio/walk.rs`, drawn by another generator.
+The walks are those of `crates/braid-core/tests/simulation/radio/walk.rs`, with another generator.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from braid_lab.process import LabError
 #: A walk's step, s.
 STEP_SECONDS = 0.01
 
-#: Bits that a radio's scheduler sends at a time: a full frame.
+#: Bits that a radio's scheduler sends at once: a full frame.
 OPPORTUNITY_BITS = 8 * 1514
 
 
 @dataclass(frozen=True)
 class RateTrace:
-    """Times, s, and Mbit/s from each of them on until the next one; the last as long as the one before it."""
+    """Rows of a time, s, and the Mbit/s from then until the next row; the last row lasts as long as the previous."""
 
     rows: tuple[tuple[float, float], ...]
 
@@ -38,12 +38,12 @@ class RateTrace:
 
     @property
     def seconds(self) -> float:
-        """The time after which it repeats, s."""
+        """Length of the trace, after which it repeats, s."""
         (before, _), (last, _) = self.rows[-2:]
         return last + (last - before)
 
     def trace(self, start: float, span: float) -> Iterator[tuple[float, float, float]]:
-        """Go through a span, from the end on to the beginning: when each rate begins, how long it holds, and it."""
+        """Yield the rates of a span, wrapping around at the end: start, duration and rate of each."""
         times = [at for at, _ in self.rows]
         at, passed = start % self.seconds, 0.0
         index = bisect.bisect_right(times, at) - 1
@@ -56,25 +56,25 @@ class RateTrace:
             at = times[index]
 
     def mean(self, start: float, span: float) -> float:
-        """Return what is offered over a span, Mbit/s."""
+        """Return the mean rate of a span, Mbit/s."""
         return sum(holds * mbit for _, holds, mbit in self.trace(start, span)) / span
 
     def write(self, file: Path, start: float, span: float) -> None:
-        """Write a trace that begins there and lasts so long."""
+        """Write the given span as a trace."""
         rows = "".join(f"{at:.6f},{mbit:g}\n" for at, _, mbit in self.trace(start, span))
         file.write_text(f"seconds,Mbit/s\n{rows}")
 
 
 def fixed(mbit: float) -> RateTrace:
-    """Return the rates of a line that does not change."""
+    """Return the rates of a line with a constant rate."""
     return RateTrace(((0.0, mbit), (1.0, mbit)))
 
 
 def lte(mean: float, seconds: float, seed: int) -> RateTrace:
     """Return the rates of LTE in a car.
 
-    They wander by a fifth from second to second in the median and double or halve now and then; frames leave singly;
-    the scheduler stalls for 10 to 150 ms about twice a second, and for up to a second about twice a minute.
+    The median change from second to second is a fifth, with occasional doubling or halving; frames leave singly; the
+    scheduler stalls for 10 to 150 ms about twice a second, and for up to a second about twice a minute.
     """
     draw = random.Random(seed)
     rows: list[tuple[float, float]] = []
@@ -90,7 +90,7 @@ def lte(mean: float, seconds: float, seed: int) -> RateTrace:
         bits = mbit * 1e6 * STEP_SECONDS
         if stalled > 0:
             stalled -= STEP_SECONDS
-            # The scheduler makes up for a part of what it did not send.
+            # After a stall the scheduler makes up for part of what it did not send.
             owed = min(owed + bits / 2, mbit * 1e6 * 0.05)
             sent = 0.0
         else:
@@ -102,7 +102,7 @@ def lte(mean: float, seconds: float, seed: int) -> RateTrace:
 
 
 def _stall(draw: random.Random) -> float:
-    """Return how long the scheduler sends nothing from now on, s; mostly 0."""
+    """Return the length of a scheduler's stall that begins now, s; mostly 0."""
     chance = draw.random()
     if chance < STEP_SECONDS / 30:
         return draw.uniform(0.3, 1.0)
@@ -120,7 +120,7 @@ def _poisson(draw: random.Random, mean: float) -> int:
 
 
 def satellite(mean: float, seconds: float, seed: int) -> RateTrace:
-    """Return a satellite's rates: another one each second, and never silent for long."""
+    """Return a satellite's rates: a new one each second, and never long silence."""
     draw = random.Random(seed)
     rates = (mean * min(1.6, max(0.1, draw.gauss(1, 0.35))) for _ in range(round(seconds)))
     return RateTrace(tuple((float(at), rate) for at, rate in enumerate(rates)))

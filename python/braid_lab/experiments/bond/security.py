@@ -1,7 +1,8 @@
-"""`bond/security`: what a hub must refuse, sent to it under a running download, each kind told by its own counter.
+"""`bond/security`: packets that a hub must reject, sent during a download, each kind with its own counter.
 
-Whoever attacks sees the packets on the way and can send with any address: the best place there is outside the two
-ends. Every kind is sent while a download goes through the bond, which is held against the same without attack.
+The attacker sees the packets on the path and can send with any source address: the strongest position outside the two
+ends. A download through the bond runs during each kind of attack; its goodput is compared with that of a download
+without attack.
 """
 
 from __future__ import annotations
@@ -27,42 +28,42 @@ from braid_lab.process import LabError, Process, processor_seconds, wait_until
 
 LINKS = {"one": Link(30, 10), "two": Link(30, 10)}
 
-#: Sent of every kind.
+#: Packets of each kind.
 COUNT = 100
 
-#: Handshakes of a flood, a second.
+#: Handshakes per second of a flood.
 FLOOD_RATE = 4000
 
-#: A port of the hub's machine that is as good as closed.
+#: A port of the hub's machine on which nothing listens.
 CLOSED_PORT = 27244
 
-#: A source that no client of the hub has.
+#: A source address that no client of the hub has.
 UNASSIGNED_ADDRESS = "10.99.99.99"
 
-#: Only who asks for all kinds of frames is shown those that leave.
+#: Only a socket for all protocols sees outgoing frames.
 ETH_P_ALL = 3
 IPV4, ETHERNET_BYTES = bytes([8, 0]), 14
 
-#: For how long packets of the bond are waited for: it reports while it is at work.
+#: Longest wait for packets of the bond, which sends reports while it is in use.
 CAPTURE_TIMEOUT_SECONDS = 20.0
 
 #: A packet and its UDP payload.
 Seen = tuple[Packet, bytes]
 
 
-@experiment("bond/security", "What a hub refuses, and what that costs others", paper="layer3-bonding §2")
+@experiment("bond/security", "Packets that a hub rejects, and the cost of rejecting them", paper="layer3-bonding §2")
 def security(run: Run) -> None:
-    """Send everything that is to be refused."""
+    """Send every kind of packet that must be rejected."""
     seconds = run.of_form(full=10.0, quick=3.0, smoke=1.5)
     # An old number needs an upload that lasts until the replay window has moved.
     chosen = [each for each in ATTACKS if run.form != "smoke" or each.make is not attacks.old]
     run.display.expect(7 + len(chosen))
-    run.table.append(["what is sent", "sent", "refused", "counted as"])
+    run.table.append(["packets", "sent", "refused", "counted as"])
     with contextlib.ExitStack() as stack:
         with run.step("build two links, and join the hub"):
             place = stack.enter_context(site(LINKS, seed=run.seed))
             place.background(place.net.internet.name, "braid_lab.clients.tcp_stream", "serve", place.server)
-        with run.step("download in peace"):
+        with run.step("download without attack"):
             peace = _goodput(place, seconds)
         if len(chosen) == len(ATTACKS):
             with run.step("upload until the replay window has moved"):
@@ -73,7 +74,7 @@ def security(run: Run) -> None:
                 _attack(run, place, attack)
         with run.part("floods"):
             _floods(run, place, seconds, peace)
-        with run.part("spoofed"), run.step("a client lies about its address"):
+        with run.part("spoofed"), run.step("a client spoofs its source address"):
             _spoof(run, place)
         with run.part("revoked"), run.step("revoke the key"):
             _revoke(run, place)
@@ -88,7 +89,7 @@ def _goodput(place: Site, seconds: float) -> float:
 
 
 def _frames(place: Site) -> socket.socket:
-    """Return what sees every packet at the hub's door."""
+    """Return a socket that sees every packet at the hub's device."""
     with inside(place.hub.far.namespace):
         tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     tap.bind(("eth0", ETH_P_ALL))
@@ -97,7 +98,7 @@ def _frames(place: Site) -> socket.socket:
 
 
 def _capture(tap: socket.socket, *, from_hub: bool) -> Iterator[Seen]:
-    """Yield the bond's data packets in one direction as they pass; LabError after a time."""
+    """Yield the bond's data packets in one direction as they pass; LabError after a timeout."""
     deadline = time.monotonic() + CAPTURE_TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         frame = tap.recv(1 << 16)
@@ -113,7 +114,7 @@ def _capture(tap: socket.socket, *, from_hub: bool) -> Iterator[Seen]:
 
 
 def _collect(place: Site, count: int, *, from_hub: bool) -> list[Seen]:
-    """Return so many different packets as they pass; a bond with nothing to do still says that it is there."""
+    """Return `count` different packets as they pass; an idle bond still sends keepalives."""
     with _frames(place) as tap:
         return list(itertools.islice(_capture(tap, from_hub=from_hub), count))
 
@@ -127,7 +128,7 @@ def _busy(place: Site, verb: str) -> Iterator[None]:
 
 
 def _exhaust_replay_window(place: Site) -> None:
-    """Send until every link's numbers are beyond the replay window's reach."""
+    """Send until every link's packet numbers are beyond the replay window."""
     highest: dict[int, int] = {}
     with _busy(place, "give"), _frames(place) as tap:
         for _, payload in _capture(tap, from_hub=False):
@@ -138,7 +139,7 @@ def _exhaust_replay_window(place: Site) -> None:
 
 
 def _send(place: Site, packets: Iterable[tuple[str, int, bytes]], to: int = remote_hub.PORT) -> None:
-    """Send datagrams to the hub's port, or another one, from somewhere on the way, from any source."""
+    """Send datagrams to the hub's port, or another one, from a point on the path, with any source address."""
     with inside(place.net.internet):
         raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
     with raw:
@@ -148,14 +149,14 @@ def _send(place: Site, packets: Iterable[tuple[str, int, bytes]], to: int = remo
 
 
 def _counters(place: Site) -> dict[str, int]:
-    """Return all that the hub has refused, by reason."""
+    """Return the hub's counters of rejected packets, by reason."""
     status = place.hub.json("status")
     refused: dict[str, int] = dict(status["rejected"])
     return refused | {f"handshake-{name}": count for name, count in status["handshakes"].items()}
 
 
 def _attack(run: Run, place: Site, attack: Attack) -> None:
-    """Send one kind while a download goes on, and record whether all were refused for the right reason."""
+    """Send one kind during a download, and record whether all were rejected for the right reason."""
     with _busy(place, "take" if attack.reflected else "give"):
         seen = _collect(place, COUNT, from_hub=attack.reflected)
         before = _counters(place)
@@ -172,7 +173,7 @@ def _attack(run: Run, place: Site, attack: Attack) -> None:
 
 
 def _as_from_client(place: Site, packet: Packet, payload: bytes) -> tuple[str, int, bytes]:
-    """Return a datagram as if it came from where the client's come from."""
+    """Return a datagram that appears to come from the client."""
     assert isinstance(packet.body, Udp)  # noqa: S101
     if packet.source == place.hub.far.address4:
         return packet.dest, packet.body.dest_port, payload
@@ -180,7 +181,7 @@ def _as_from_client(place: Site, packet: Packet, payload: bytes) -> tuple[str, i
 
 
 def _counter_growth(place: Site, before: dict[str, int], names: Sequence[str], by: int) -> int:
-    """Return by how much these counters have grown together, once it is so much, or will not be."""
+    """Return the sum by which these counters have grown, once it reaches `by` or stops growing."""
 
     def growth() -> int:
         now = _counters(place)
@@ -192,9 +193,9 @@ def _counter_growth(place: Site, before: dict[str, int], names: Sequence[str], b
 
 
 def _floods(run: Run, place: Site, seconds: float, peace: float) -> None:
-    """Flood the hub, and before that, from the same two cores, a port beside it that nobody listens at.
+    """Flood the hub, and before that, from the same two cores, a closed port beside it.
 
-    The difference is what the hub does about handshakes; the rest is what it takes to send them.
+    The difference is the hub's cost of handshakes; the rest is the cost of sending them.
     """
     with run.step("download beside a flood that meets nobody"):
         beside, idle = _flood(place, seconds, CLOSED_PORT)
@@ -207,18 +208,18 @@ def _floods(run: Run, place: Site, seconds: float, peace: float) -> None:
     run.passes("flood", refused > 0 and grown["handshake-accepted"] == 0 and place.bond()["state"] == "up")
     run.figure("goodput_under_flood", flooded / peace, better="higher")
     run.figure("goodput_under_flood_of_beside", flooded / beside, better="higher")
-    # Its work for the download is about the same in both.
+    # The hub's work for the download is about the same in both.
     cost = 1e6 * (busy - idle) / max(1, refused)
     run.figure("cpu_us_per_refused_handshake", cost, unit="µs", better="lower", runs=refused)
     told = ", ".join(f"{name.removeprefix('handshake-')} {count}" for name, count in grown.items() if count)
-    run.notes.append(f"Handshakes of the flood by what they came to: {told}.")
+    run.notes.append(f"Handshakes of the flood by result: {told}.")
     run.table.append(["flood of handshakes", str(sum(grown.values())), str(refused), told])
 
 
 def _flood(place: Site, seconds: float, port: int) -> tuple[float, float]:
-    """Knock thousands of times a second at a port, blindly and with the hub's key.
+    """Send thousands of handshake initiations per second to a port, without and with the hub's key.
 
-    Returns a download's goodput meanwhile, Mbit/s, and the processor time that the hub took, s.
+    Returns a download's goodput meanwhile, Mbit/s, and the hub's processor time, s.
     """
     if place.hub.process is None:
         raise LabError("the hub does not run")
@@ -233,7 +234,7 @@ def _flood(place: Site, seconds: float, port: int) -> tuple[float, float]:
 
 
 def _initiations(key: str) -> Iterator[tuple[str, int, bytes]]:
-    """Yield initiations for ever, from ever new addresses, half of them with a right first MAC."""
+    """Yield endless initiations from ever new addresses, half of them with a valid first MAC."""
     nth = 0
     while True:
         address = f"192.0.2.{nth % 250 + 1}"
@@ -243,7 +244,7 @@ def _initiations(key: str) -> Iterator[tuple[str, int, bytes]]:
 
 
 def _paced(packets: Iterator[tuple[str, int, bytes]], seconds: float) -> Iterator[tuple[str, int, bytes]]:
-    """Yield them at `FLOOD_RATE` for so long."""
+    """Yield packets at `FLOOD_RATE` for `seconds`."""
     began = time.monotonic()
     for sent, packet in enumerate(packets):
         at = time.monotonic() - began
@@ -255,7 +256,7 @@ def _paced(packets: Iterator[tuple[str, int, bytes]], seconds: float) -> Iterato
 
 
 def _spoof(run: Run, place: Site) -> None:
-    """Send inner packets with an address that is not the client's."""
+    """Send inner packets with a source address that is not the client's."""
 
     def refused() -> int:
         return sum(client["spoofed_packets"] for client in place.hub.json("clients")["clients"])
@@ -276,7 +277,7 @@ def _spoof(run: Run, place: Site) -> None:
 
 
 def _revoke(run: Run, place: Site) -> None:
-    """Revoke the client's key: from that moment on it gets nothing, however often it asks."""
+    """Revoke the client's key: from then on it gets no reply, however often it tries."""
     place.hub.revoke("lab")
     began = time.monotonic()
     with contextlib.suppress(LabError):

@@ -1,4 +1,4 @@
-"""A host that has joined a hub, behind emulated links; what is not to take the bond is bound to a link's address."""
+"""A host that has joined a hub, behind emulated links; traffic that bypasses the bond binds to a link's address."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from braid_lab.servers.catalog import READY
 #: The bond's device at the host.
 BOND_DEVICE = "braid-bond"
 
-#: How a link is called that carries packets.
+#: States of a link that carries packets.
 CARRYING = ("active", "returning")
 
 
 @dataclass(frozen=True)
 class Site:
-    """A network that is up, with the bond at work."""
+    """A running network with the bond up."""
 
     net: Topology
     hub: Hub
@@ -39,11 +39,11 @@ class Site:
 
     @property
     def server(self) -> str:
-        """The address that streams come from."""
+        """Address of the server of streams."""
         return self.net.server(1)
 
     def bond(self) -> dict[str, Any]:
-        """Return what `braid bond` says."""
+        """Return the output of `braid bond --json`."""
         return self.daemon.json("bond")
 
     def carrying(self) -> set[str]:
@@ -76,7 +76,7 @@ class Site:
 def echo_train(
     place: Site, spacing_s: float, size: int, numbers: Iterable[int], name: str = "beats"
 ) -> Iterator[Process]:
-    """Beat to servers from the host; under way when every one of them has answered. The output is NAME's."""
+    """Run an echo train from the host to servers; yields once all have replied. Its log is named `name`."""
     words = [sys.executable, "-m", "braid_lab.clients.echo_train", f"{1000 * spacing_s:g}", str(size)]
     argv = [*words, *map(place.net.server, numbers)]
     with Process(argv, log=place.net.scratch / name, namespace=place.net.host.name) as train:
@@ -92,10 +92,10 @@ def emulator(uplink: Uplink) -> Emulated:
 
 
 class Emulable(Protocol):
-    """Something that describes an emulated link."""
+    """An object that describes an emulated link."""
 
     def line(self, seed: int) -> LinkSpec:
-        """Return the line that is this."""
+        """Return its parameters."""
         ...
 
 
@@ -110,12 +110,12 @@ def site(
     far_offload: bool = False,
     program: Path | None = None,
 ) -> Iterator[Site]:
-    """Build links like these, a hub beyond them, and a host that has joined it; IPv4 only.
+    """Build these links, a hub beyond them, and a host that has joined it; IPv4 only.
 
-    No link stands for a plain cable. `configuration` is the host's, as in braid.toml, `hub_configuration` the
-    hub's, as in hub.toml. Cables with `offload` carry super-packets whole and leave checksums undone, as between
-    machines whose devices do that work; `far_offload` is for the hub's own. `program` is what both ends run, if that
-    is not the one that was built.
+    A link of None is a plain cable. `configuration` is the host's (braid.toml), `hub_configuration` the hub's
+    (hub.toml). Cables with `offload` carry super-packets whole and leave checksums undone, as between machines whose
+    devices do that work; `far_offload` is for the hub's own. `program` is the binary for both ends, if not the one
+    that was built.
     """
     specs = [
         UplinkSpec(name, link.line(seed + number) if link else None, families=frozenset({4}), offload=offload)
@@ -123,7 +123,7 @@ def site(
     ]
     with contextlib.ExitStack() as stack:
         net = stack.enter_context(network(specs))
-        # A run builds several networks, and each hub has its own memory.
+        # A run builds several networks, and each hub has a store of its own.
         folder = net.scratch / net.host.name.rpartition("-")[0]
         folder.mkdir()
         far = stack.enter_context(remote_host(net, offload=far_offload))
@@ -149,7 +149,7 @@ def _prepare_mptcp(net: Topology) -> None:
 
 @contextlib.contextmanager
 def delay_walks(place: Site, links: Mapping[str, Link], seed: int) -> Iterator[None]:
-    """Let the delays of those links wander that do, for the length of a block."""
+    """Vary the delays of links that have a random walk, for the length of a block."""
     over = threading.Event()
 
     def follow(name: str, link: Link) -> None:
@@ -171,9 +171,9 @@ def delay_walks(place: Site, links: Mapping[str, Link], seed: int) -> Iterator[N
 
 
 def emulators_kept_up(run: Run, place: Site) -> float:
-    """Return the lateness that 99 of 100 packets of the worst link stayed within, ms.
+    """Return the 99th percentile of packet lateness on the worst link, ms.
 
-    If an emulator lost packets that it did not mean to lose, what was measured is void (`Run.too_slow`).
+    If an emulator lost packets that it should not lose, the measurement is void (`Run.too_slow`).
     """
     latest = 0.0
     for name in place.net.uplinks:

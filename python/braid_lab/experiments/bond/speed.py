@@ -1,11 +1,11 @@
-"""`bond/speed`: how fast the bond is where no link holds it back, and what a gigabit costs.
+"""`bond/speed`: throughput of a bond that no link limits, and processor time per gigabit.
 
-Links are plain cables (veth), so what is measured is the two ends' work: one TCP stream by one link and by two, and
-small datagrams; over cables with offloads, which carry super-packets whole as devices do that split them, and
-without, where the kernel takes every packet by itself all the way; and in the clear, as GRE. wireguard-go has one
-of the cables too, with its ends in the same two places and the same translation of addresses behind it, and takes
-its turns. Processor time is that of the processes of both ends, kernel work on their behalf included. Both ends,
-the stream's two ends and the internet between share one machine.
+Links are plain cables (veth), so the measurement is of the work at the two ends: one TCP stream over one link and
+over two, and small datagrams. It runs over cables with offloads, which carry super-packets whole as devices do that
+split them, and without, where the kernel handles every packet separately all the way; and in cleartext, as GRE.
+wireguard-go gets one of the cables too, with its ends in the same two places and the same address translation behind
+it, and takes its turns. Processor time is that of the processes of both ends, including kernel work on their behalf.
+Both ends, the stream's two ends and the internet between share one machine.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from braid_lab.net.wireguard import program, wireguard
 from braid_lab.process import LabError, Process, processor_seconds, run, wait_until
 from braid_lab.product import binary
 
-#: Where small datagrams go, and how long their IP packets are.
+#: Destination port of small datagrams, and the size of their IP packets.
 PORT, SMALL_BYTES = 7000, 200
 
-#: At the beginning windows open, s.
+#: Start of a stream that is left out while windows open, s.
 WARM_UP_SECONDS = 1.0
 
-#: Which of the internet's servers is reached by what.
+#: Which of the internet's servers is reached through which tunnel.
 BOND, WIREGUARD = 1, 2
 
-#: The threads that carry packets, by process.
+#: Names of the threads that carry packets, by process.
 THREADS = ("braid-hub", "braid-bond")
 
 
 @dataclass(frozen=True)
 class Tunnel:
-    """A tunnel from the host to a server: its figures' suffix, its device, and the processes of its two ends."""
+    """A tunnel from the host to a server: suffix of its figures, device, and the processes of its ends."""
 
     name: str
     server: str
@@ -51,7 +51,7 @@ class Tunnel:
 
 @dataclass(frozen=True)
 class Sample:
-    """One stream: its goodput, and the processor time that the far end and the near one took for a gigabit of it."""
+    """One stream: its goodput, and the processor time per gigabit at the far end and at the near end."""
 
     mbit: float
     cpu_s_per_gbit: tuple[float, float]
@@ -59,14 +59,14 @@ class Sample:
 
 @dataclass(frozen=True)
 class LinkSetup:
-    """What lies between the two ends: names of links, and whether it carries super-packets, and data as GRE."""
+    """Links between the two ends: names, whether they carry super-packets, and whether data goes as GRE."""
 
     names: tuple[str, ...]
     offload: bool = True
     gre: bool = False
 
 
-#: By what their figures end in.
+#: By the suffix of their figures.
 LINK_SETUPS = {
     "1": LinkSetup(("one",)),
     "2": LinkSetup(("one", "two")),
@@ -91,7 +91,7 @@ def speed(run_: Run) -> None:
     run_.table.append(["", "cables", "Mbit/s", "hub: s/Gbit", "host: s/Gbit", f"{SMALL_BYTES} bytes: 1/s"])
     if program() is None:
         run_.notes.append(
-            "wireguard-go is not installed (tools/setup bench, where Go is), so nothing is beside the bond."
+            "wireguard-go is not installed (tools/setup bench, where Go is), so there is no comparison."
         )
     for case in chosen:
         figure = f"_{case}"
@@ -129,18 +129,18 @@ def _place(setup: LinkSetup, seed: int) -> Iterator[Site]:
 
 
 def _cleartext_links(place: Site) -> set[bool]:
-    """Return whether links carry data in the clear: none of them, all, or some."""
+    """Return whether links carry cleartext data: none of them, all, or some."""
     return {link["cleartext"] for link in place.bond()["links"]}
 
 
 def _check_cleartext(place: Site, setup: LinkSetup) -> None:
-    """See that data went as it was to go, to the end."""
+    """Check that data stayed in the expected form (sealed or cleartext) to the end."""
     if _cleartext_links(place) != {setup.gre}:
         raise LabError(f"data did not go {'in the clear' if setup.gre else 'sealed'}: {place.bond()['links']}")
 
 
 def _said(figure: str) -> str:
-    """Return a figure's suffix in words."""
+    """Return a figure's suffix as text."""
     return figure.replace("_", " ").strip().replace("1", "1 cable").replace("2", "2 cables")
 
 
@@ -151,14 +151,14 @@ def _bond(place: Site) -> Tunnel:
 
 
 def _wireguard(place: Site, stack: contextlib.ExitStack) -> Tunnel:
-    """Return what the bond is held against, for as long as the stack lasts."""
+    """Return the WireGuard tunnel for comparison, for as long as the stack lives."""
     server = place.net.server(WIREGUARD)
     other = stack.enter_context(wireguard(place.net, place.hub.far, next(iter(place.net.uplinks)), server))
     return Tunnel("_wireguard_go", server, other.device, (other.far.pid, other.near.pid))
 
 
 def _measure(run_: Run, place: Site, figure: str, tunnels: list[Tunnel], plan: tuple[int, float]) -> None:
-    """Measure all in turn; one that fails takes nothing from the others."""
+    """Measure all in turn; the failure of one does not affect the others."""
     turns, seconds = plan
     samples: dict[str, dict[int, Sample]] = {tunnel.name: {} for tunnel in tunnels}
     for turn in range(turns):
@@ -166,7 +166,7 @@ def _measure(run_: Run, place: Site, figure: str, tunnels: list[Tunnel], plan: t
             name = f"{_said(figure)}: a stream{tunnel.name.replace('_', ' ')}, turn {turn + 1} of {turns}"
             with run_.part(name), run_.step(name):
                 samples[tunnel.name][turn] = _stream(run_, place, tunnel, seconds)
-    # A way of which no stream was measured has been recorded as failed.
+    # A tunnel without any measured stream has been recorded as failed.
     for tunnel in (each for each in tunnels if samples[each.name]):
         name = f"{_said(figure)}: small packets{tunnel.name.replace('_', ' ')}"
         row = _record(run_, tunnel, figure, list(samples[tunnel.name].values()))
@@ -182,7 +182,7 @@ def _measure(run_: Run, place: Site, figure: str, tunnels: list[Tunnel], plan: t
 
 
 def _record(run_: Run, tunnel: Tunnel, figure: str, samples: list[Sample]) -> list[str]:
-    """Record a way's streams; return its row of the table, which lacks small packets yet."""
+    """Record a tunnel's streams; return its row of the table, still without small packets."""
 
     def measure(name: str, value: Callable[[Sample], float]) -> float:
         values = [value(each) for each in samples]
@@ -200,7 +200,7 @@ def _record(run_: Run, tunnel: Tunnel, figure: str, samples: list[Sample]) -> li
 
 
 def _stream(run_: Run, place: Site, tunnel: Tunnel, seconds: float) -> Sample:
-    """Receive one stream for so long."""
+    """Receive one stream for `seconds`."""
     before, carried = [processor_seconds(pid) for pid in tunnel.pids], _carried(place, tunnel, "rx")
     trace = _take(place, tunnel.server, seconds)
     far, near = (processor_seconds(pid) - earlier for pid, earlier in zip(tunnel.pids, before, strict=True))
@@ -216,7 +216,7 @@ def _take(place: Site, server: str, seconds: float) -> GoodputTrace:
 
 
 def _small(run_: Run, place: Site, tunnel: Tunnel, seconds: float) -> float:
-    """Return how many small datagrams a second come through, of as many as can be sent."""
+    """Return how many small datagrams per second arrive, of as many as can be sent."""
     serve: list[str | Path] = [binary("braid-load"), "serve", "--ports", str(PORT), "--datagrams-on", tunnel.server]
     log = place.net.scratch / f"{place.net.host.name}-small{tunnel.name}"
     with Process(serve, log=log, namespace=place.net.internet.name) as server:
@@ -236,13 +236,13 @@ def _carried(place: Site, tunnel: Tunnel, direction: str) -> int:
 
 
 def _check(run_: Run, tunnel: Tunnel, carried: int, of: int) -> None:
-    """See that the tunnel carried what was to go through it: flows leave a bond whose driver comes too late."""
+    """Check that the traffic went through the tunnel: flows leave a bond whose thread is too slow."""
     if carried < of:
         run_.too_slow(f"of {of} bytes to {tunnel.server} {tunnel.device} carried {carried}")
 
 
 def _allocations(place: Site, tunnel: Tunnel, seconds: float) -> float:
-    """Return how often both ends' threads ask for memory for a packet of a stream that is under way."""
+    """Return the memory allocations per packet of both ends' threads during a stream."""
     argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", "take", tunnel.server, f"{seconds + 10:g}"]
     log = place.net.scratch / f"{place.net.host.name}-counted"
     with contextlib.ExitStack() as stack:
@@ -260,6 +260,6 @@ def _allocations(place: Site, tunnel: Tunnel, seconds: float) -> float:
 
 
 def _delivered(place: Site) -> int:
-    """Return how many inner packets the host has got of the bond."""
+    """Return how many inner packets the bond has delivered to the host."""
     packets = place.bond()["packets"]
     return sum(packets[each] for each in ("in_order", "held", "unordered"))

@@ -1,4 +1,4 @@
-"""The testbed of [l3b] §5.1 and its demand: a fixed line that is filled first, a mobile one for the rest."""
+"""The testbed of [l3b] §5.1 and its demand: a fixed line that is filled first, and a mobile one for the rest."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 
 from braid_lab.experiments.bond.cases import BOND_BYTES, COMPRESSED_UDP_BYTES, DelayWalk, Link
 
-#: §5.1: "All generated UDP packets are 1492 bytes long". Here that is the packet on the line, tunnel and all.
+#: §5.1: "All generated UDP packets are 1492 bytes long". Here this is the packet on the line, including the tunnel.
 PACKET_BYTES = 1492
 FRAME_BYTES = PACKET_BYTES + 14
 
 #: UDP payload of an inner packet that becomes one of those.
 PAYLOAD_BYTES = PACKET_BYTES - BOND_BYTES - COMPRESSED_UDP_BYTES
 
-#: §5.1: what is left on the fixed line, and about what the mobile one has, Mbit/s of such packets.
+#: §5.1: spare rate of the fixed line, and approximate rate of the mobile one, Mbit/s of such packets.
 FIXED_MBIT, MOBILE_MBIT = 64.0, 60.0
 
-#: The shaper's queue is not given.
+#: The paper does not give the shaper's queue.
 QUEUE_MS = 20.0
 
 #: §5.2: "increases its rate exponentially every 200ms".
 STEP_SECONDS = 0.2
 
-#: Round trips of 13 ms and of 25 to 45 ms. An emulated link counts frames, so its rate is a little more.
+#: Round trips of 13 ms and of 25 to 45 ms. An emulated link counts frames, so its rate is slightly higher.
 LINKS = {
     "fixed": Link(FIXED_MBIT * FRAME_BYTES / PACKET_BYTES, 6.5, queue_ms=QUEUE_MS),
     "mobile": Link(MOBILE_MBIT * FRAME_BYTES / PACKET_BYTES, 17.5, delay_walk=DelayWalk(12.5, 22.5)),
@@ -32,7 +32,7 @@ LINKS = {
 
 @dataclass(frozen=True)
 class Overflow:
-    """Parameters of the paper's algorithm; those that it never changes are the configuration's own."""
+    """Parameters of the paper's algorithm; those that it never varies are the configuration's defaults."""
 
     k: float
     t_dwd_ms: int
@@ -41,12 +41,15 @@ class Overflow:
 
     @property
     def name(self) -> str:
-        """How figures call it."""
+        """Name in figures."""
         return f"k{self.k:g}_{self.t_dwd_ms}ms"
 
 
 def configuration(scheduler: str, overflow: Overflow | None = None) -> str:
-    """Return the host's: the mobile line only carries what the fixed one cannot, and nothing goes past the hub."""
+    """Return the host's configuration.
+
+    The mobile line only carries what the fixed one cannot, and no traffic bypasses the hub.
+    """
     tiers = "".join(
         f'[[uplink]]\nname = "{name}"\ndevice = "{name}"\ntier = {tier}\n' for tier, name in enumerate(LINKS, start=1)
     )
@@ -59,7 +62,7 @@ def configuration(scheduler: str, overflow: Overflow | None = None) -> str:
 
 
 def steps(flows: Sequence[tuple[float, float, float]], seconds: float) -> list[list[float]]:
-    """Return the demand, step by step, of flows of so many Mbit/s from one time to another, s; each by itself."""
+    """Return the demand of flows (Mbit/s, start, end in s), step by step, for each flow."""
     times = [step * STEP_SECONDS for step in range(round(seconds / STEP_SECONDS))]
     return [[mbit if start <= at < end else 0.0 for at in times] for mbit, start, end in flows]
 
@@ -77,5 +80,5 @@ def ramp(*, scale: float = 1.0) -> list[float]:
 
 
 def per_second(mbit: float) -> float:
-    """Return how many packets that is."""
+    """Return the packets per second of a rate."""
     return mbit * 1e6 / 8 / PACKET_BYTES

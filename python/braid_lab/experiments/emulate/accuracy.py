@@ -1,8 +1,8 @@
-"""How exactly `braid emulate` does what it is asked, and how much of it this machine can carry.
+"""Accuracy of `braid emulate`, and the load that it carries on this machine.
 
-A train of UDP packets crosses one link between two namespaces; its rate, delays and losses as they arrive are
-held against what was asked. Rates are those of Ethernet frames. Then the ceiling: TCP through a link without
-limits, and the emulator's own processor time while it carries two links of 100 Mbit/s both ways and one of 300.
+A train of UDP packets crosses one link between two namespaces; its rate, delays and losses on arrival are compared
+with the settings. Rates are those of Ethernet frames. Then the ceiling: TCP through a link without limits, and the
+emulator's own processor time while it carries two links of 100 Mbit/s both ways and one of 300.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SMALL = 100
 
 @dataclass(frozen=True)
 class Extent:
-    """Seconds per measurement, packets of a loss measurement, repetitions; and what is asked of the emulator."""
+    """Seconds per measurement, packets of a loss measurement, repetitions, and the emulator's settings."""
 
     seconds: float
     losses: int
@@ -50,7 +50,7 @@ SMOKE = Extent(seconds=0.2, losses=2_000, runs=1, rates_mbit=(10,), delays_ms=(1
 
 @dataclass(frozen=True)
 class Pair:
-    """Two namespaces that links are put between."""
+    """Two namespaces to be joined by links."""
 
     near: Namespace
     far: Namespace
@@ -67,7 +67,7 @@ class Pair:
             yield link
 
     def train(self, *, count: int, size: int, per_second: float, full: bool = False) -> dict[str, Any]:
-        """Send a train over the first link and return what arrived; `full` as in `trains`."""
+        """Send a train over the first link and return its results; `full` as in `trains`."""
         return trains([(self.near, self.far, "10.0.0.2")], count=count, size=size, per_second=per_second, full=full)[
             0
         ]
@@ -76,9 +76,9 @@ class Pair:
 def trains(
     ways: Sequence[tuple[Namespace, Namespace, str]], *, count: int, size: int, per_second: float, full: bool = False
 ) -> list[dict[str, Any]]:
-    """Send trains at once over several ways, each from, to and to which address; return what each was like.
+    """Send trains at once over several routes, each from, to and to which address; return their results.
 
-    `full` keeps the links full even if the senders themselves are held up for a moment.
+    `full` keeps the links full even if the senders themselves are delayed for a moment.
     """
     probe = [sys.executable, "-m", "braid_lab.clients.packet_train"]
     with contextlib.ExitStack() as stack:
@@ -98,12 +98,12 @@ def trains(
         return [json.loads(receiver.wait().stdout.partition("\n")[2]) for receiver in receivers]
 
 
-@experiment("emulate/accuracy", "The link emulator against what it was asked")
+@experiment("emulate/accuracy", "Accuracy of the link emulator")
 def accuracy(run: Run) -> None:
     """Measure rate, delay, jitter, loss, and the ceiling."""
     extent = run.of_form(full=FULL_EXTENT, quick=QUICK, smoke=SMOKE)
     rows: list[dict[str, Any]] = []
-    # One more for delay at speed, bursts and the ceiling each, two for jitter and the processor each.
+    # One more each for delay at speed, bursts and the ceiling; two each for jitter and the processor.
     run.display.expect(len(extent.rates_mbit) + len(extent.delays_ms) + len(extent.loss_shares) + 7)
     with namespace("near") as near, namespace("far") as far:
         pair = Pair(near, far)
@@ -116,7 +116,7 @@ def accuracy(run: Run) -> None:
     run.series("trains", rows)
     _plot(run, rows)
     run.notes.append(
-        "Errors of rates and delays contain the probe's own: a Python sender and the kernel's stamps on one machine. "
+        "Errors of rates and delays include the probe's own: a Python sender and the kernel's stamps on one machine. "
         "cpu_share is the emulator's processor time as a share of the whole machine, in both directions together."
     )
 
@@ -127,7 +127,7 @@ def _row(kind: str, asked: float, got: float, found: dict[str, Any]) -> dict[str
 
 
 def _rates(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> None:
-    """Send a third more than the rate: what comes out is the link's doing."""
+    """Send a third more than the rate: the link limits the rate of arrival."""
     for mbit in extent.rates_mbit:
         errors = []
         with run.step(f"rate {mbit} Mbit/s"), pair.linked(LinkSpec(rate=f"{mbit}Mbit/s", queue="50ms")):
@@ -142,7 +142,7 @@ def _rates(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> 
 
 
 def _delays(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> None:
-    """Delay of a thin train, then of one that fills three quarters of 200 Mbit/s."""
+    """Delay of a sparse train, then of one that uses three quarters of 200 Mbit/s."""
     for delay in extent.delays_ms:
         with run.step(f"delay {delay} ms"), pair.linked(LinkSpec(delay=f"{delay}ms", queue=None)):
             errors = []
@@ -156,7 +156,7 @@ def _delays(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) ->
         errors, tails = [], []
         for _ in range(extent.runs):
             found = pair.train(count=round(per_second * extent.seconds), size=FULL, per_second=per_second)
-            # What a frame needs to pass the rate is part of the delay that was asked for.
+            # The requested delay includes a frame's transmission time.
             asked = 15 + FRAME_BITS / 200e3
             errors.append(abs(found["delay_ms"]["median"] - asked))
             tails.append(found["delay_ms"]["p99"] - asked)
@@ -189,7 +189,7 @@ def _losses(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) ->
     rows.append(_row("burst loss", asked, share, found))
     run.figure("loss_error_bursts", abs(share - asked), better="lower")
     run.figure("loss_burst_packets", found["missing"] / max(1, found["bursts"]), unit="packets")
-    run.notes.append(f"Bursts were asked with p = {enter}, r = {leave}: 4 packets long on average.")
+    run.notes.append(f"Bursts were configured with p = {enter}, r = {leave}: 4 packets long on average.")
 
 
 def _jitter(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) -> None:
@@ -207,7 +207,7 @@ def _jitter(run: Run, pair: Pair, extent: Extent, rows: list[dict[str, Any]]) ->
 
 
 def _ceiling(run: Run, pair: Pair, extent: Extent) -> None:
-    """TCP through a link that limits nothing: the emulator's own limit, sender and receiver on its cores too."""
+    """TCP through an unlimited link: the emulator's own limit, with sender and receiver on the same cores."""
     with run.step("ceiling"), pair.linked(LinkSpec(queue=None)):
         log = scratch.directory() / "ceiling"
         address = "10.0.0.2"
@@ -220,7 +220,7 @@ def _ceiling(run: Run, pair: Pair, extent: Extent) -> None:
 
 
 def _processor(run: Run, pair: Pair, extent: Extent) -> None:
-    """The emulator's processor time under the loads that it must bear with ease."""
+    """The emulator's processor time under loads that it must carry with ease."""
     with run.step("two links of 100 Mbit/s, both ways"), contextlib.ExitStack() as stack:
         line = LinkSpec(rate="100Mbit/s", delay="10ms", queue="100ms")
         links = [stack.enter_context(pair.linked(line, number)) for number in range(2)]
@@ -233,7 +233,7 @@ def _processor(run: Run, pair: Pair, extent: Extent) -> None:
 
 
 def _burden(run: Run, pair: Pair, extent: Extent, links: list[Emulated], *, mbit: float, case: str) -> None:
-    """Fill links in both directions for a while and record what arrives and what the emulator uses."""
+    """Fill links in both directions for a while; record what arrives and the emulator's processor time."""
     down = [(pair.near, pair.far, f"10.{number}.0.2") for number in range(len(links))]
     up = [(pair.far, pair.near, f"10.{number}.0.1") for number in range(len(links))]
     per_second = 1.1e6 * mbit / FRAME_BITS
@@ -243,7 +243,7 @@ def _burden(run: Run, pair: Pair, extent: Extent, links: list[Emulated], *, mbit
         count = round(per_second * 2 * extent.seconds)
         found = trains([*down, *up], count=count, size=FULL, per_second=per_second, full=True)
         used = sum(processor_seconds(link.process.pid) - start for link, start in zip(links, before, strict=True))
-        # The trains themselves, not the starting of the programs, are what the time is spent on.
+        # The time goes into the trains themselves, not into starting the programs.
         busy = 2 * extent.seconds * (os.cpu_count() or 1)
         shares.append(used / busy)
         rates.append(min(each["mbit"] for each in found) / mbit)

@@ -1,7 +1,7 @@
-"""What happens to a flow over two paths when one of them is filled up, or cut: [mpsdn] Fig. 4, and a cut.
+"""A flow over two paths when one of them is congested, or cut: [mpsdn] Fig. 4, and a cut.
 
-At T1 others fill one link with ten times what it carries; some seconds later they stop. In the paper the flow falls
-to nothing, and crawls back to what one path carries. Then the same with the line cut, without a sign at any port.
+At T1 other hosts send ten times a link's rate into it; some seconds later they stop. In the paper the flow falls to
+nothing, and slowly returns to what one path carries. Then the same with the line cut, without a sign at any port.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, nstat, transf
 from braid_lab.process import LabError, Process, wait_until
 
 MBIT, DELAY_MS = 10.0, 20.0
-#: What a path alone carries for an application, Mbit/s.
+#: Goodput of a single path, Mbit/s.
 SINGLE = MBIT * GOODPUT_SHARE
-#: Bytes after which the link that others fill is full: what its queue holds, 100 ms.
+#: Bytes after which the congested link's queue is full: 100 ms.
 FILLED = round(MBIT * 1e6 / 8 * 0.1)
-#: The kernel's counter of bytes that it has sent.
+#: The kernel's counter of sent bytes.
 OCTETS = "IpExtOutOctets"
-#: How finely the course is looked at, seconds: iperf3's least.
+#: Resolution of the goodput, s: the smallest that iperf3 has.
 STEP = 0.1
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Seconds: before the trouble, of it, and after it; and repetitions."""
+    """Seconds before, during and after the fault; and repetitions."""
 
     before: int
     trouble: int
@@ -41,7 +41,7 @@ class Extent:
 
     @property
     def seconds(self) -> int:
-        """All of it."""
+        """The sum."""
         return self.before + self.trouble + self.after
 
 
@@ -51,20 +51,20 @@ SMOKE = Extent(2, 2, 2, 1)
 
 
 def shape() -> Shape:
-    """Return two paths, and two hosts that are no edges and talk over the second half of one of them."""
+    """Return two paths, and two hosts without an edge that send over the second half of one of them."""
     half = DELAY_MS / 2
     wires = tuple(Wire(*ends, MBIT, half) for ends in (("A", "P"), ("P", "B"), ("A", "Q"), ("Q", "B")))
     stations = (Station("ha", "A", edge=True), Station("hb", "B", edge=True), Station("x", "P"), Station("y", "B"))
     return Shape(("A", "B", "P", "Q"), wires, stations)
 
 
-@experiment("fabric/congestion", "A flow over two paths when one is filled up or cut", paper="mpsdn Fig. 4")
+@experiment("fabric/congestion", "A flow over two paths when one is congested or cut", paper="mpsdn Fig. 4")
 def congestion(run: Run) -> None:
-    """Measure both troubles."""
+    """Measure both faults."""
     extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(1 + 2 * extent.runs)
     run.table.append(
-        ["trouble", "left after s", "below half of one path s", "longest silence ms", "back on two paths s"]
+        ["fault", "left after s", "below half of one path s", "longest silence ms", "back on two paths s"]
     )
     rows: list[dict[str, float | str | int]] = []
     with contextlib.ExitStack() as stack:
@@ -98,14 +98,14 @@ def congestion(run: Run) -> None:
             run.table.append([name, f"{left:.2f}", f"{half:.1f}", f"{gap:.0f}", f"{two:.1f}"])
     run.series("course", rows)
     run.notes.append(
-        f"Looked at every {1000 * STEP:.0f} ms, so an outage is exact to that. The link is filled with "
+        f"Sampled every {1000 * STEP:.0f} ms, the resolution of outages. The link is filled with "
         f"{10 * MBIT:g} Mbit/s of UDP, ten times what it carries; the paper's 1 Gbit/s would measure this machine. "
-        "Back on two paths: from the trouble's end to the edge's new table."
+        "Back on two paths: from the fault's end to the edge's new table."
     )
 
 
 def _longest(flags: Iterator[bool]) -> int:
-    """Return the length of the longest row of true ones."""
+    """Return the length of the longest run of true values."""
     return max((len(list(group)) for flag, group in itertools.groupby(flags) if flag), default=0)
 
 
@@ -114,19 +114,19 @@ Trouble = Callable[[EdgedNetwork], contextlib.AbstractContextManager[None]]
 
 @dataclass(frozen=True)
 class Passage:
-    """A transfer through a trouble; seconds."""
+    """A transfer during a fault; seconds."""
 
     made: Transfer
-    #: When the trouble began, by the transfer's clock.
+    #: Start of the fault, by the transfer's clock.
     began: float
-    #: After which time the edge used the good path alone.
+    #: Time until the edge used the good path alone.
     left: float
-    #: How long after the trouble's end it used both again.
+    #: Time from the fault's end until the edge used both paths again.
     back: float
 
 
 def _through(network: EdgedNetwork, extent: Extent, trouble: Trouble) -> Passage:
-    """Send, and make trouble for a while."""
+    """Run a transfer, and inject a fault for a while."""
     stations, found = network.net.stations, list[Transfer]()
     before = _sent(network)
 
@@ -138,7 +138,7 @@ def _through(network: EdgedNetwork, extent: Extent, trouble: Trouble) -> Passage
     sending.start()
     wait_until(lambda: _sent(network) > before + 20, what="the transfer to begin")
     start = time.monotonic()
-    # The lapse of time is what is measured here, nothing is waited for.
+    # Not a synchronisation: the passing of time is part of the measurement.
     time.sleep(extent.before)
     began = time.monotonic()
     with trouble(network):
@@ -152,7 +152,7 @@ def _through(network: EdgedNetwork, extent: Extent, trouble: Trouble) -> Passage
 
 
 def _left(network: EdgedNetwork, patience: float) -> float:
-    """Wait until the edge uses one path alone; how long that took, `patience` if it did not."""
+    """Wait until the edge uses one path alone; return how long that took, `patience` if it did not."""
     began = time.monotonic()
     with contextlib.suppress(LabError):
         wait_until(lambda: len(network.edges["ha"].paths_to("hb")) == 1, what="one path", timeout=patience)
@@ -166,7 +166,7 @@ def _sent(network: EdgedNetwork) -> int:
 
 @contextlib.contextmanager
 def _filled(network: EdgedNetwork) -> Iterator[None]:
-    """Have two hosts fill the link from P to B."""
+    """Let two hosts fill the link from P to B."""
     net = network.net
     source, target = net.stations["x"], net.stations["y"]
     server = Process(["iperf3", "-s", "-1"], log=net.folder / "filling-server", namespace=target.place.name)
@@ -186,7 +186,7 @@ def _filled(network: EdgedNetwork) -> Iterator[None]:
         ]
         before = nstat(source, OCTETS)[OCTETS]
         with Process(argv, log=net.folder / "filling", namespace=source.place.name):
-            # Not what iperf3 says: that comes a second later.
+            # iperf3's own report comes a second later.
             wait_until(
                 lambda: nstat(source, OCTETS)[OCTETS] > before + FILLED, what="the link to be filled", poll=0.005
             )
@@ -195,7 +195,7 @@ def _filled(network: EdgedNetwork) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _cut(network: EdgedNetwork) -> Iterator[None]:
-    """Have the line from P to B swallow everything."""
+    """Make the line from P to B a black hole."""
     line = network.net.lines["P", "B"]
     line.blackhole(True)
     try:

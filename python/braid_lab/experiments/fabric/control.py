@@ -1,8 +1,8 @@
-"""The fabric's controller: how soon it knows the network, how well, what it costs, and how it survives.
+"""The fabric's controller: speed and accuracy of discovery, cost, and recovery.
 
-Real Open vSwitch (userspace datapath) with emulated lines for what depends on switches and time; made-up switches
-that speak OpenFlow for size, since hundreds of real ones do not fit this machine; pure computation for paths. In
-[mpsdn] only the method stands (§III-A, §III-B), no figures, so there are none beside ours.
+Real Open vSwitch (userspace datapath) with emulated lines where switches and time matter; fake OpenFlow switches for
+size, since hundreds of real ones do not fit this machine; pure computation for paths. [mpsdn] has only the method
+(§III-A, §III-B) and no figures to compare with.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from braid_sdn.fabric.plan.paths import candidates
 
 @dataclass(frozen=True)
 class Extent:
-    """Sizes of made-up networks that are discovered, repetitions, and path computations per size."""
+    """Sizes of generated networks to discover, repetitions, and path computations per size."""
 
     sizes: tuple[int, ...]
     runs: int
@@ -45,7 +45,7 @@ FULL = Extent((20, 100, 500), 3, 50, 30.0)
 QUICK = Extent((20, 100, 500), 1, 10, 6.0)
 SMOKE = Extent((20,), 1, 2, 1.0)
 
-#: The delay of the line that latencies are held against, ms.
+#: Delay of the line whose latency is measured, ms.
 DELAY_MS = 25.0
 
 FRAMES = [sys.executable, "-m", "braid_lab.fabric.raw_frames"]
@@ -53,7 +53,7 @@ FRAMES = [sys.executable, "-m", "braid_lab.fabric.raw_frames"]
 
 @experiment("fabric/control", "The fabric's controller: discovery, latency, paths, recovery", paper="mpsdn §III")
 def control(run: Run) -> None:
-    """Measure it, part by part."""
+    """Measure every part."""
     extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(3 * len(extent.sizes) + 7)
     _paths(run, extent)
@@ -69,16 +69,16 @@ def control(run: Run) -> None:
     with run.part("rules"):
         _rules(run)
     run.notes.append(
-        "Discovery: from the first switch's connection to the last link's being heard, with made-up switches in one "
+        "Discovery: from the first switch's connection to the discovery of the last link, with fake switches in one "
         "process on the same two cores. Latency errors contain the emulator's own, up to 0.25 ms."
     )
 
 
-# Paths, as pure computation.
+# Paths, computed only.
 
 
 def graph_of(shape: Shape) -> Graph:
-    """Return a shape as the controller would know it, all of it free."""
+    """Return a shape as the controller's graph, without load."""
     arcs = []
     for number, wire in enumerate(shape.wires, 1):
         ends = [PortId(shape.dpid(wire.one), 2 * number), PortId(shape.dpid(wire.other), 2 * number + 1)]
@@ -106,12 +106,12 @@ def _paths(run: Run, extent: Extent) -> None:
     run.series("paths", rows)
 
 
-# Discovery, of made-up switches.
+# Discovery, with fake switches.
 
 
 @contextlib.contextmanager
 def fake_network(word: str, config: str = "") -> Iterator[tuple[Fabric, Process]]:
-    """Run a controller and made-up switches."""
+    """Run a controller and fake switches."""
     with namespace("control") as place:
         folder = scratch.directory() / place.name
         folder.mkdir()
@@ -143,13 +143,13 @@ def _figures(fabric: Fabric, links: int) -> dict[str, Any] | None:
     return figures if figures["links"] == links and figures["planning_s"] and not figures["changing"] else None
 
 
-# Changes, of made-up switches.
+# Changes, with fake switches.
 
 HOSTS = 20
 
 
 def _changes(run: Run, extent: Extent, size: int) -> None:
-    """How long it takes until hosts that appear are reached, and until a wire that is pulled is left, everywhere."""
+    """Measure the time until new hosts are reachable everywhere, and until a cut wire is avoided everywhere."""
     shape = generated(size, seed=run.seed, hosts=HOSTS)
     appear, unplug = [], []
     with run.step(f"changes among {size} switches"):
@@ -166,7 +166,7 @@ def _changes(run: Run, extent: Extent, size: int) -> None:
 
 
 def _changed(fabric: Fabric, fake: Process, sign: signal.Signals, links: int, hosts: int) -> float:
-    """Have something happen, and wait until all switches have the rules for it; how long that took, seconds."""
+    """Trigger a change, and wait until all switches have the rules for it; return the seconds that took."""
     before, began = fabric.api_get("figures")["changes"], time.monotonic()
     fake.signal(sign)
 
@@ -179,7 +179,7 @@ def _changed(fabric: Fabric, fake: Process, sign: signal.Signals, links: int, ho
     return time.monotonic() - began
 
 
-# Latency, of real switches and emulated lines.
+# Latency, with real switches and emulated lines.
 
 
 def _latency(run: Run, extent: Extent) -> None:
@@ -200,7 +200,7 @@ def _latency(run: Run, extent: Extent) -> None:
 
 
 def _whole(fabric: Fabric, links: int, *, problems: bool = False) -> dict[str, Any]:
-    """Wait until all is found and nothing is being changed."""
+    """Wait until everything is discovered and no change is in progress."""
 
     def ready() -> dict[str, Any] | None:
         status = fabric.api_get("status")
@@ -265,7 +265,7 @@ def _reached(net: OvsNetwork, one: str, other: str) -> None:
 
 
 def _forged(net: OvsNetwork, fabric: Fabric) -> bool:
-    """Have a host send what would be a link if it were believed: with another key, and a true frame played back."""
+    """Send forged link probes from a host: with another key, and a recorded genuine frame."""
     before = len(fabric.api_get("status")["links"])
     frame = seal(Probe(Kind.LINK, PortId(4, 1), 0, 1, time.monotonic_ns()), b"not the controller's key")
     net.stations["ha"].place.run(
@@ -277,7 +277,7 @@ def _forged(net: OvsNetwork, fabric: Fabric) -> bool:
 
 
 def _controller_restart(run: Run, net: OvsNetwork, fabric: Fabric) -> None:
-    """Kill it while a host sends to another, start it again, and wait until its plan is in place."""
+    """Kill the controller while a host sends to another, restart it, and wait until its plan is installed."""
     assert fabric.process is not None  # noqa: S101
     count = 4000
     with _counting(net, 3.0) as counting, _sending(net, count, 400) as sending:
@@ -293,8 +293,8 @@ def _controller_restart(run: Run, net: OvsNetwork, fabric: Fabric) -> None:
 
 
 def _pulled(run: Run, net: OvsNetwork, fabric: Fabric) -> None:
-    """Pull the cable that a host's packets take, with the sign of it at the port."""
-    # By their MACs: a controller that started anew learns addresses at the next ARP.
+    """Pull the cable that a host's packets take; the port loses its link."""
+    # By their MACs: a restarted controller learns addresses at the next ARP.
     way = fabric.json("explain", *(net.stations[each].mac for each in ("ha", "hb")))
     one, other = way["single"]["switches"][:2]
     with _counting(net, 3.0) as counting, _sending(net, 2000, 500) as sending:
@@ -318,7 +318,7 @@ def _sent(net: OvsNetwork, device: str) -> int:
 
 
 def _rules(run: Run) -> None:
-    """Rules per switch, and that they do not grow with flows."""
+    """Count rules per switch, and check that the count does not grow with flows."""
     shape = east_asia()
     with run.step("rules of the paper's backbone"), fake_network("east-asia", configuration(shape)) as (fabric, _):
         status = _whole(fabric, 2 * len(shape.wires))

@@ -1,8 +1,8 @@
-"""What putting packets in order costs an edge, and whether it loses any.
+"""The cost of reordering at an edge, and packets lost there.
 
-One flow over two layer-3 paths, 10 ms apart, so that about half of its segments wait at the far edge: every one of
-them passes the edge's TAP device and its one thread. Its processor time is the far edge's process alone, without what
-the kernel does for it in interrupts; what the device had no room for is counted by the kernel.
+One flow over two layer-3 paths, 10 ms apart, so that about half of its segments wait at the far edge: all of them
+pass the edge's TAP device and its single thread. The processor time is that of the far edge's process alone, without
+the kernel's work for it in interrupts; the kernel counts packets for which the device had no room.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from braid_lab.fabric.shapes import Wire
 from braid_lab.fabric.tcp_transfer import transfer
 from braid_lab.process import processor_seconds
 
-#: Of each of the two paths, Mbit/s.
+#: Rates of each of the two paths, Mbit/s.
 FULL, QUICK, SMOKE = (10.0, 25.0, 50.0, 100.0, 200.0), (25.0, 100.0), (25.0,)
 DELAYS_MS = (10.0, 20.0)
 FULL_SECONDS, QUICK_SECONDS, SMOKE_SECONDS = 20, 8, 2
@@ -26,13 +26,13 @@ def _segments(site: RoutedSites) -> dict[str, Any]:
     return segments
 
 
-@experiment("fabric/edge", "What order costs an edge", paper="mpsdn §III-D")
+@experiment("fabric/edge", "Cost of reordering at an edge", paper="mpsdn §III-D")
 def edge(run: Run) -> None:
     """Measure each rate."""
     rates = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     seconds = run.of_form(full=FULL_SECONDS, quick=QUICK_SECONDS, smoke=SMOKE_SECONDS)
     run.display.expect(len(rates))
-    run.table.append(["paths Mbit/s", "goodput Mbit/s", "processor s a Gbit", "waited", "dropped by its device"])
+    run.table.append(["paths Mbit/s", "goodput Mbit/s", "processor s per Gbit", "waited", "dropped by its device"])
     for mbit in rates:
         with (
             run.part(f"2 · {mbit:g} Mbit/s"),
@@ -45,7 +45,7 @@ def edge(run: Run) -> None:
             before = processor_seconds(process.pid)
             made = transfer(site.stations["ha"], site.stations["hb"], site.folder, seconds)
             spent = processor_seconds(process.pid) - before
-            # What the far edge's device had no room for.
+            # Packets for which the far edge's device had no room.
             dropped, segments = site.box(1).counters("braid-hold")["tx"]["dropped"], _segments(site)
             gigabits = made.mbit * seconds / 1000
             waited = segments["held"] / (segments["held"] + segments["in_order"])

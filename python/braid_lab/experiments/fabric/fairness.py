@@ -1,8 +1,8 @@
 """Ten flows over the same paths, and flows on a single path beside them: [mpsdn] §IV-A3.
 
-Jain's index of the ten, second by second: (Σx)² / (n Σx²), 1 if all get the same; beside it that of ten flows over
-one line of the same rate between hosts without an edge, which is CUBIC's own. Then whether splitting harms who does
-not split: hosts without an edge send over one of the links while others split over both.
+Jain's index of the ten, second by second: (Σx)² / (n Σx²), 1 if all get the same; beside it the index of ten flows
+over one line of the same rate between hosts without an edge, which is CUBIC's own. Then the effect of splitting on
+flows that are not split: hosts without an edge send over one of the links while others split over both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FLOWS, MBIT, DELAY_MS = 10, 10.0, 20.0
 
 @dataclass(frozen=True)
 class Extent:
-    """Seconds of a transfer, and how many of them windows have to open."""
+    """Seconds of a transfer, and seconds that are left out while windows open."""
 
     seconds: int
     opening: int
@@ -42,7 +42,7 @@ def jain(rates: Sequence[float]) -> float:
 
 
 def shape() -> Shape:
-    """Return two paths, the first a little quicker so that single paths take it, and two hosts without an edge."""
+    """Return two paths, the first slightly faster so that single paths use it, and two hosts without an edge."""
     half = DELAY_MS / 2
     wires = tuple(Wire(*ends, MBIT, half) for ends in (("A", "P"), ("P", "B"))) + tuple(
         Wire(*ends, MBIT, half + 0.25) for ends in (("A", "Q"), ("Q", "B"))
@@ -52,13 +52,13 @@ def shape() -> Shape:
 
 
 def plain_line() -> Shape:
-    """Return one line that carries as much as both paths, and hosts without an edge."""
+    """Return one line with the rate of both paths, and hosts without an edge."""
     line = parallel([(2 * MBIT, DELAY_MS)])
     return replace(line, stations=tuple(replace(station, edge=False) for station in line.stations))
 
 
 def _ten(network: EdgedNetwork, extent: Extent) -> list[list[float]]:
-    """Return what each of the flows brought, second by second, once windows are open."""
+    """Return each flow's goodput, second by second, once windows are open."""
     stations = network.net.stations
     return flows(stations["ha"], stations["hb"], network.net.folder, extent.seconds, FLOWS)[extent.opening :]
 
@@ -129,7 +129,7 @@ def _split_by_one(run: Run, network: EdgedNetwork, extent: Extent) -> None:
         )
     rates = {"split": split_flow.steady(extent.opening), "single beside it": single.steady(extent.opening)}
     run.figure("mbit_split_beside_single", rates["split"], unit="Mbit/s")
-    # Half of the one link is its due, as beside any other flow there.
+    # Half of the link is its fair share, as beside any other flow there.
     due = MBIT * GOODPUT_SHARE / 2
     run.figure("single_share_of_its_due", rates["single beside it"] / due, better="higher")
     run.table += [[name, "", "", f"{mbit:.1f}"] for name, mbit in rates.items()]

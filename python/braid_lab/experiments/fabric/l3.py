@@ -1,8 +1,9 @@
-"""One TCP flow over two layer-3 paths, of which the edges alone are ours: [mpsdn] §IV-B, Figs. 6 to 8.
+"""One TCP flow over two layer-3 paths between Braid's edges: [mpsdn] §IV-B, Figs. 6 to 8.
 
 The paper's two paths between Oslo and Longyearbyen had at least 10 Mbit/s and round trips of 40 ms; ours are
-emulated, with a router of its own on each. Equal shares, as there. Single path, both paths put in order, and both as
-they come (as in the paper's Figs. 6 and 7) are measured at the same time, each between sites of its own.
+emulated, with a separate router on each. Shares are equal, as in the paper. A single path, both paths with
+reordering, and both without it (as in the paper's Figs. 6 and 7) are measured at the same time, each between sites of
+its own.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from braid_lab.servers import vsftpd
 
 MBIT, DELAY_MS = 10.0, 20.0
 
-#: Of a full packet, 1500 bytes, and its Ethernet header, what TCP with timestamps carries: nothing is added.
+#: Share of a full frame (1500 bytes and the Ethernet header) that is TCP payload, with timestamps and no
+#: encapsulation.
 GOODPUT_SHARE = 1448 / 1514
 
 IPERF3_PORT = 5201
 
-#: Paths, and the edges' word on order, by what is measured.
+#: Paths, and the edges' `--order` option, by kind of measurement.
 KINDS: dict[str, tuple[tuple[int, ...], str]] = {"single": ((1,), "adaptive"), "multi": ((1, 2), "adaptive")}
 UNORDERED = {"unordered": ((1, 2), "off")}
 
@@ -41,13 +43,13 @@ COLOUR = {"single": COLOURS["dsl"], "multi": COLOURS["wrr"], "unordered": COLOUR
 
 @dataclass(frozen=True)
 class Extent:
-    """Seconds of the long transfer and its opening, of the stream, and bytes of the files."""
+    """Seconds of the long transfer and of its opening, of the stream, and bytes of the files."""
 
     seconds: int
     opening: int
     stream: int
     bytes: int
-    #: Seconds of the transfer that Fig. 7 shows.
+    #: Seconds of the transfer in Fig. 7.
     shown: tuple[float, float] = (6.0, 6.1)
 
 
@@ -71,8 +73,8 @@ def l3(run: Run) -> None:
             _stream(run, sites, extent)
         _files(run, sites, extent)
     run.notes.append(
-        f"Two paths of {MBIT:g} Mbit/s, {2 * DELAY_MS:g} ms there and back, queues of 100 ms. The paper shows its "
-        "figures alone; of them it says that goodput is 'roughly doubled', that numbers grow 'almost monotonically' "
+        f"Two paths of {MBIT:g} Mbit/s, {2 * DELAY_MS:g} ms round trip, queues of 100 ms. The paper shows only "
+        "charts; of them it says that goodput is 'roughly doubled', that numbers grow 'almost monotonically' "
         "and that all applications 'significantly benefit'."
     )
 
@@ -86,7 +88,7 @@ def _one_flow(run: Run, sites: Mapping[str, RoutedSites], extent: Extent) -> Non
 
 
 def _stream(run: Run, sites: Mapping[str, RoutedSites], extent: Extent) -> None:
-    with run.step(f"as much as goes: {extent.stream} s"), contextlib.ExitStack() as stack:
+    with run.step(f"greedy stream: {extent.stream} s"), contextlib.ExitStack() as stack:
         streams = []
         for kind in KINDS:
             source, target = (sites[kind].stations[name] for name in ("ha", "hb"))
@@ -97,7 +99,7 @@ def _stream(run: Run, sites: Mapping[str, RoutedSites], extent: Extent) -> None:
 
 def _files(run: Run, sites: Mapping[str, RoutedSites], extent: Extent) -> None:
     if not vsftpd.program().exists():
-        run.notes.append("vsftpd is not there (tools/setup bench), so nothing is fetched by FTP.")
+        run.notes.append("vsftpd is not installed (tools/setup bench), so nothing is fetched by FTP.")
     with contextlib.ExitStack() as stack:
         served = {
             kind: stack.enter_context(files(sites[kind].stations["ha"], sites[kind].folder, extent.bytes))
@@ -118,7 +120,7 @@ def _sites(stack: contextlib.ExitStack, paths: Sequence[int], order: str) -> Rou
 
 
 def _watched(site: RoutedSites, seconds: float) -> tuple[Transfer, dict[str, list[Any]]]:
-    """Send for so long; return what arrived and with which sequence numbers."""
+    """Send for `seconds`; return what arrived, with its sequence numbers."""
     words = ["eth0", str(IPERF3_PORT), f"{seconds + 5:g}"]
     argv = [sys.executable, "-m", "braid_lab.clients.tcp_capture", *words]
     target = site.stations["hb"]
@@ -131,7 +133,7 @@ def _watched(site: RoutedSites, seconds: float) -> tuple[Transfer, dict[str, lis
 
 
 def _goodput(run: Run, found: dict[str, Transfer], extent: Extent) -> None:
-    """Fig. 6."""
+    """Draw Fig. 6."""
     steady = {kind: each.steady(extent.opening) for kind, each in found.items()}
     for kind, each in found.items():
         paths = 1 if kind == "single" else 2
@@ -172,7 +174,7 @@ def behind(numbers: Sequence[int]) -> float:
 
 
 def _order(run: Run, seen: dict[str, dict[str, list[Any]]], extent: Extent) -> None:
-    """Fig. 7."""
+    """Draw Fig. 7."""
     rows = []
     with run.plot("sequence") as plot:
         axes = plot.subplots()
@@ -185,7 +187,7 @@ def _order(run: Run, seen: dict[str, dict[str, list[Any]]], extent: Extent) -> N
             ]
             rows += [{"kind": kind, "s": at, "bytes": number} for at, number in shown]
             zero = min(number for _, number in shown)
-            # From where each of them is then, so that slopes and order can be compared.
+            # Relative to the first number of each, so that slopes and order can be compared.
             heights = [(number - zero) / 1e3 for _, number in shown]
             axes.plot([at for at, _ in shown], heights, ".", label=kind, color=COLOUR[kind], markersize=2)
         axes.set_title("Sequence numbers at the receiver (the paper's Fig. 7)", loc="left")
@@ -196,7 +198,7 @@ def _order(run: Run, seen: dict[str, dict[str, list[Any]]], extent: Extent) -> N
 
 
 def _application(run: Run, name: str, mbit: Sequence[float]) -> None:
-    """Fig. 8."""
+    """Record the figures of Fig. 8."""
     single, multi = mbit
     run.figure(f"mbit_{name}_single", single, unit="Mbit/s")
     run.figure(f"mbit_{name}_multi", multi, unit="Mbit/s", better="higher")

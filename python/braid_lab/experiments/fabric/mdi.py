@@ -1,8 +1,8 @@
-"""What a difference in delay costs: [mpsdn] Fig. 3, without order, with the paper's Algorithm 1, and with ours.
+"""The cost of a delay difference: [mpsdn] Fig. 3, without order, with the paper's Algorithm 1, and with ours.
 
-Two paths of 10 Mbit/s, one of 25 ms, the other as much slower as makes the imbalance. Without order and with
-Algorithm 1 both paths are forced on the flow, as in the figure; ours decides itself, by the controller's own bounds.
-All three are measured at the same time, each over lines of its own.
+Two paths of 10 Mbit/s: one of 25 ms, the other slower by the imbalance. Without order and with Algorithm 1 both paths
+are forced on the flow, as in the figure; our controller decides itself, by its own bounds. All three are measured at
+the same time, each over lines of its own.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, run_concurren
 #: [mpsdn] Fig. 3: "base latency 25ms, 10Mbit/s paths, 15-seconds iperf".
 BASE_MS, MBIT = 25.0, 10.0
 
-#: What a path alone carries for an application, Mbit/s.
+#: Goodput of a single path, Mbit/s.
 SINGLE = MBIT * GOODPUT_SHARE
 
-#: Both paths, however unlike.
+#: Use both paths, however different.
 FORCED = 'leave_out_mdi = 0.5\nleave_out_skew = "60 s"\n'
 
-#: Prefixes of the networks that are measured beside one another, by what their edges do.
+#: Prefixes of the networks that are measured in parallel, by their edges' mode.
 FORCED_MODES = {"none": "N", "paper": "P"}
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Imbalances, seconds of a transfer, and how many of them the window has to open."""
+    """Imbalances, seconds of a transfer, and seconds that are left out while the window opens."""
 
     imbalances: tuple[float, ...]
     seconds: int
@@ -48,9 +48,9 @@ def slower_ms(imbalance: float) -> float:
     return BASE_MS * (0.5 + imbalance) / (0.5 - imbalance)
 
 
-@experiment("fabric/mdi", "What paths of unlike delay carry together", paper="mpsdn Fig. 3")
+@experiment("fabric/mdi", "Goodput over paths of different delay", paper="mpsdn Fig. 3")
 def mdi(run: Run) -> None:
-    """Measure each imbalance three ways."""
+    """Measure each imbalance in three modes."""
     extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(2 * len(extent.imbalances))
     run.table.append(["MDI", "other path ms", "none Mbit/s", "Algorithm 1 Mbit/s", "ours Mbit/s", "ours' paths"])
@@ -79,7 +79,7 @@ def mdi(run: Run) -> None:
     run.series("course", rows)
     run.notes.append(
         f"Means after {extent.opening} s; a single path carries {SINGLE:.2f} Mbit/s. Queues of {MININET_QUEUE}, "
-        "Mininet's default. The paper shows the figure alone, no numbers; with its buffer it falls below the single "
+        "Mininet's default. The paper shows only a chart, no numbers; with its buffer it falls below the single "
         "path beyond 0.4."
     )
 
@@ -98,7 +98,7 @@ def _networks(stack: contextlib.ExitStack, other: float, imbalance: float) -> tu
     ours = stack.enter_context(edged_network(parallel(lines, queue=MININET_QUEUE)))
     for prefix in FORCED_MODES.values():
         forced.settle(f"h{prefix.lower()}a", f"h{prefix.lower()}b", 2)
-    # Which paths it takes is its own decision; well below the bound it takes both.
+    # The controller chooses the paths itself; well below the bound it takes both.
     ours.settle("ha", "hb", 2 if imbalance < 0.35 else None)
     return forced, ours
 

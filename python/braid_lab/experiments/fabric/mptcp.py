@@ -2,8 +2,8 @@
 
 Two paths of 10 Mbit/s, the first of 25 ms, the second of 25, 50 and 100 ms. For MPTCP the hosts have two addresses
 and a line to each; for the fabric they have one, and the two paths are in the network. All are measured at the same
-time, each over lines of its own, by the same program: what the receiving application got in 30 s from its connect()
-on.
+time, each over lines of its own, by the same program: the bytes that the receiving application got in 30 s from its
+connect() on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from braid_lab.process import LabError
 MBIT, FIRST_MS = 10.0, 25.0
 SECOND_MS = (25.0, 50.0, 100.0)
 
-#: Less than this of what the second line carries, and MPTCP had no second subflow.
+#: With less than this share of the second line's rate, MPTCP had no second subflow.
 USED = 0.1
 
 #: Whatever addresses a host has.
@@ -37,7 +37,7 @@ KINDS = ("fabric", "mptcp", "first_path", "second_path")
 
 @dataclass(frozen=True)
 class Extent:
-    """Transfers a delay, and their seconds; and delays of the second path, ms."""
+    """Transfers per delay, their seconds, and delays of the second path, ms."""
 
     runs: int
     seconds: int
@@ -74,12 +74,12 @@ def mptcp(run: Run) -> None:
     run.notes.append(
         f"Means of {extent.runs} transfers of {extent.seconds} s, their first second included; ± is the standard "
         f"deviation. Queues of {MININET_QUEUE}, Mininet's default. Both paths carry at most "
-        f"{2 * MBIT * GOODPUT_SHARE:.1f} Mbit/s for an application. The paper shows the figure alone, no numbers."
+        f"{2 * MBIT * GOODPUT_SHARE:.1f} Mbit/s for an application. The paper shows only a chart, no numbers."
     )
 
 
 def _record(run: Run, delay: float, found: dict[str, list[float]]) -> float:
-    """Record a delay's figures; returns the fabric's goodput over MPTCP's."""
+    """Record a delay's figures; return the fabric's goodput over MPTCP's."""
     means = {kind: statistics.fmean(each) for kind, each in found.items()}
     deviations = {kind: statistics.stdev(each) for kind, each in found.items()}
     for kind, each in found.items():
@@ -97,7 +97,7 @@ def _record(run: Run, delay: float, found: dict[str, list[float]]) -> float:
 
 @contextlib.contextmanager
 def _beside_one_another(delay: float, seconds: float) -> Iterator[Callable[[], dict[str, float]]]:
-    """Build all networks; yields what measures one transfer over each."""
+    """Build all networks; yield a function that measures one transfer over each."""
     wires = [Wire("source", "target", MBIT, each, MININET_QUEUE) for each in (FIRST_MS, delay)]
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
@@ -111,7 +111,7 @@ def _beside_one_another(delay: float, seconds: float) -> Iterator[Callable[[], d
             enter(multihomed_pair(wires, folder, mptcp=True)),
             enter(multihomed_pair(wires, folder, mptcp=False)),
         )
-        # Data goes from the target to the source: who connects is told of further addresses, and joins there.
+        # Data goes from the target to the source: the connecting host learns the further addresses, and joins there.
         enter(stream_server(multi.target, EVERYWHERE, folder / "mptcp"))
         for line in range(len(wires)):
             enter(stream_server(single.target, single.address(line, target=True), folder / f"single{line}"))
@@ -126,7 +126,7 @@ def _beside_one_another(delay: float, seconds: float) -> Iterator[Callable[[], d
 
 
 def _by_both(multi: MultihomedPair, seconds: float) -> float:
-    """Take a stream by MPTCP. LabError if one of the lines was hardly used: that is no comparison."""
+    """Receive a stream over MPTCP; LabError if one of the lines was hardly used, which is no comparison."""
     before = [_carried(line) for line in multi.lines]
     mbit = received_mbit(multi.source, multi.address(0, target=True), seconds, "--mptcp")
     for number, (line, bytes_before) in enumerate(zip(multi.lines, before, strict=True)):

@@ -1,7 +1,8 @@
-"""One TCP flow over several paths of an OpenFlow network: [mpsdn] Table II, and past it.
+"""One TCP flow over several paths of an OpenFlow network: [mpsdn] Table II, and more.
 
-Real Open vSwitch, the real controller, a real edge at both ends; the lines are emulated. Hosts are untouched: CUBIC,
-one iperf3 stream. Nothing is configured but the lines' capacities; paths, latencies and shares are the controller's.
+Real Open vSwitch, the real controller, and a real edge at both ends; the lines are emulated. Hosts are unmodified:
+CUBIC, one iperf3 stream. Only the lines' capacities are configured; the controller determines paths, latencies and
+shares.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, run_concurren
 
 @dataclass(frozen=True)
 class Case:
-    """A pair of hosts, the paths that it should get, and what the paper measured."""
+    """A pair of hosts, the paths that it should get, and the paper's measurement."""
 
     name: str
     source: str
@@ -29,13 +30,13 @@ class Case:
 
     @property
     def most(self) -> float:
-        """What its paths carry for an application, Mbit/s."""
+        """Highest goodput of its paths, Mbit/s."""
         return sum(self.mbit) * GOODPUT_SHARE
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Seconds a transfer takes and how many of them the window has to open, and repetitions."""
+    """Seconds of a transfer, seconds left out while the window opens, and repetitions."""
 
     seconds: int
     opening: int
@@ -60,7 +61,7 @@ def throughput(run: Run) -> None:
     extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(2 * (1 + extent.runs))
     run.table.append(["case", "paths Mbit/s", "goodput Mbit/s", "share", "paper Mbit/s", "put aside"])
-    # A pair's own edges alone, so that no other pair's plans are in the way.
+    # Only the pair's own edges, so that other pairs' plans do not interfere.
     shapes = (
         (east_asia(queue=MININET_QUEUE), EAST_ASIA),
         (beside(parallel([(10, 20)] * 4), parallel([(10, 10), (10, 75)], prefix="U")), BEYOND),
@@ -82,7 +83,7 @@ def throughput(run: Run) -> None:
                 _record(run, case, found[case.name], extent)
     run.series("course", rows)
     run.notes.append(
-        "share: goodput after the window opened, of what headers leave (1448 of 1518 bytes a frame). Pairs that "
+        "share: goodput after the window opened, of the theoretical one (1448 of 1518 bytes a frame). Pairs that "
         "share no link are measured at the same time; the paper measured one after the other. Table II's lines have "
         "queues of 1000 packets, Mininet's default; the others of 100 ms."
     )
@@ -99,7 +100,7 @@ def _network(run: Run, shape: Shape, cases: tuple[Case, ...]) -> Iterator[EdgedN
 
 
 def _together(network: EdgedNetwork, cases: tuple[Case, ...], seconds: int) -> dict[str, Transfer]:
-    """Measure pairs that have nothing in common at the same time."""
+    """Measure disjoint pairs at the same time."""
     stations, folder = network.net.stations, network.net.folder
 
     def one(case: Case) -> Transfer:

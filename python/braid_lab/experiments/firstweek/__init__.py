@@ -1,1 +1,1 @@
-"""The first week of a person with Braid: programs run while lines and daemons come and go."""
+"""A user's first week with Braid: programs run while lines and daemons fail and recover."""

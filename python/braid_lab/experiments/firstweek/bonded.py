@@ -1,4 +1,4 @@
-"""`bond/firstweek`: the same through a bond, where lines also die, addresses change, and the hub goes and comes."""
+"""`bond/firstweek`: the same through a bond, where lines also die, addresses change, and the hub restarts."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from braid_lab.net.topology import UplinkSpec, network
 LINKS = {"dsl": Link(20, 15, queue_ms=250), "lte": Link(30, 20, queue_ms=250)}
 
 
-@experiment("bond/firstweek", "The same through a bond: lines die, addresses change, the hub is restarted and killed")
+@experiment(
+    "bond/firstweek", "Real programs through a bond: lines die, addresses change, the hub is restarted and killed"
+)
 def firstweek(run: Run) -> None:
-    """Let everything happen that programs should not notice."""
+    """Inject every fault that programs should not notice."""
     plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     steps = [
         *(Step(fault, number) for number, fault in enumerate(LINK_FAULTS)),
         *(Step(fault) for fault in DAEMON_FAULTS),
     ]
-    # To see that it runs, the shortest is enough.
+    # The shortest is enough for the smoke form.
     outlived = BOND_FAULTS if run.form != "smoke" else [each for each in BOND_FAULTS if each.act is restart_hub]
     tunnelled = [Step(fault, 1) for fault in outlived]
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Troubles of lines, daemons and hubs in a week, one after another."""
+"""Faults of lines, daemons and hubs, one after another."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from braid_lab.net.topology import Topology, Uplink
 from braid_lab.product import Braid, binary
 from braid_lab.remote_hub import Hub
 
-#: For how long a line is away that flaps, and one whose network changes the access point, s.
+#: Downtime of a flapping line, and of one that roams to another access point, s.
 FLAP_SECONDS, ROAM_SECONDS = 0.1, 0.15
 
-#: For how long nobody watches after a crash, as systemd's RestartSec= says, s.
+#: Time without a daemon after a crash: systemd's RestartSec=, s.
 CRASH_SECONDS = 2.0
 
-#: For how long a line is dead, s.
+#: Time for which a line is dead, s.
 DEAD_SECONDS = 4.0
 
 
 @dataclass
 class Side:
-    """A network with programs: one with Braid, and perhaps a hub, or one without."""
+    """A network with programs: with Braid and perhaps a hub, or without."""
 
     name: Literal["braid", "plain"]
     net: Topology
     daemon: Braid | None = None
     hub: Hub | None = None
-    #: With what the daemon was started.
+    #: Options of the daemon.
     options: tuple[str, ...] = ()
 
     def braid(self) -> Braid:
@@ -43,7 +43,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to a line, else to what only a side with Braid has."""
+    """A fault of a line, or of a daemon or hub, which only a side with Braid has."""
 
     name: str
     act: Callable[[Side, Uplink], None]
@@ -52,70 +52,70 @@ class Fault:
 
 def _interrupted(uplink: Uplink, without: Sequence[str], again: Sequence[str], seconds: float) -> None:
     uplink.near.namespace.ip(*without)
-    # It is away this long; nothing is waited for.
+    # Not a synchronisation: the downtime.
     time.sleep(seconds)
     uplink.near.namespace.ip(*again)
 
 
 def flap_route(_: Side, uplink: Uplink) -> None:
-    """The default routes are deleted and added again."""
+    """Delete and add the default routes."""
     _interrupted(uplink, faults.without_route(uplink), faults.with_route(uplink), FLAP_SECONDS)
 
 
 def flap_address(_: Side, uplink: Uplink) -> None:
-    """The addresses are removed and added again."""
+    """Remove and add the addresses."""
     _interrupted(uplink, faults.without_address(uplink), faults.with_address(uplink), FLAP_SECONDS)
 
 
 def flap_carrier(_: Side, uplink: Uplink) -> None:
-    """A plug is pulled and put back."""
+    """Pull a plug and put it back."""
     _interrupted(uplink, faults.without_carrier(uplink), faults.with_carrier(uplink), FLAP_SECONDS)
 
 
 def renew(_: Side, uplink: Uplink) -> None:
-    """A DHCP client sets again what it has."""
+    """Set the current addresses and routes again, as a DHCP client does on renewal."""
     uplink.near.namespace.ip(*faults.with_address(uplink))
 
 
 def roam(_: Side, uplink: Uplink) -> None:
-    """The network changes its access point, and the DHCP client asks for the same address again."""
+    """Change the access point; the DHCP client then requests the same address."""
     back = [*faults.with_carrier(uplink), *faults.with_address(uplink)]
     _interrupted(uplink, faults.without_carrier(uplink), back, ROAM_SECONDS)
 
 
 def die(_: Side, uplink: Uplink) -> None:
-    """A line carries nothing, without a sign of it, and comes back much later."""
+    """Make a line a black hole for a while, without a sign of it."""
     with faults.black_hole(uplink):
         time.sleep(DEAD_SECONDS)
 
 
 def renumber(_: Side, uplink: Uplink) -> None:
-    """A line gets another address, and keeps it."""
+    """Change a line's address for good."""
     faults.change_address(uplink, uplink.address4, uplink.address4.rpartition(".")[0] + ".77")
 
 
 def restart(side: Side, _: Uplink) -> None:
-    """The daemon is ended and started again, as `systemctl restart` does."""
+    """Stop and start the daemon, as `systemctl restart` does."""
     side.braid().stop()
     side.braid().up(*side.options)
 
 
 def crash(side: Side, _: Uplink) -> None:
-    """The daemon is killed, and started again as systemd does."""
+    """Kill the daemon, and start it as systemd does."""
     side.braid().kill9()
     time.sleep(CRASH_SECONDS)
     side.braid().up(*side.options)
 
 
 def restart_hub(side: Side, _: Uplink) -> None:
-    """The hub is ended and started again, as `systemctl restart` does."""
+    """Stop and start the hub, as `systemctl restart` does."""
     assert side.hub is not None  # noqa: S101
     side.hub.stop()
     side.hub.start()
 
 
 def crash_hub(side: Side, _: Uplink) -> None:
-    """The hub is killed, and started again as systemd does."""
+    """Kill the hub, and start it as systemd does."""
     assert side.hub is not None  # noqa: S101
     side.hub.kill9()
     time.sleep(CRASH_SECONDS / 2)
@@ -123,7 +123,7 @@ def crash_hub(side: Side, _: Uplink) -> None:
 
 
 def upgrade(side: Side, uplink: Uplink) -> None:
-    """A new version takes over, as the package's postinst has it do: new file, then daemon and hub restarted."""
+    """Upgrade as the package's postinst does: replace the file, then restart daemon and hub."""
     replace(side.braid().program)
     restart(side, uplink)
     if side.hub is not None:
@@ -131,13 +131,13 @@ def upgrade(side: Side, uplink: Uplink) -> None:
 
 
 def replace(program: Path) -> None:
-    """Put another file in the place of a program, as dpkg does."""
+    """Replace a program's file, as dpkg does."""
     new = program.with_suffix(".dpkg-new")
     shutil.copy2(binary(), new)
     new.rename(program)
 
 
-#: Lines that come back as they were: none of this should cost a session where one line works.
+#: Lines that come back unchanged: no session should end where one line works.
 LINK_FAULTS = (
     Fault("route flaps", flap_route, "line"),
     Fault("address flaps", flap_address, "line"),
@@ -152,12 +152,12 @@ DAEMON_FAULTS = (
     Fault("package upgraded", upgrade, "daemon"),
 )
 
-#: Troubles that sessions outlive only in a tunnel.
+#: Faults that sessions survive only in a tunnel.
 BOND_FAULTS = (
     Fault("line dead", die, "line"),
     Fault("hub restarted", restart_hub, "hub"),
     Fault("hub killed", crash_hub, "hub"),
 )
 
-#: This too. It happens once, since the other troubles of lines give back the address that was there first.
+#: Also survivable. It happens once, since the other faults of lines restore the original address.
 RENUMBERED = Fault("new address", renumber, "line")

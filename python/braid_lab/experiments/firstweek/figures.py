@@ -1,4 +1,4 @@
-"""Gaps and their causes, computed from the moments at which something arrived."""
+"""Gaps in arrivals, and the faults that caused them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: A trouble this long ago has nothing to do with a gap, s.
+#: A fault that ended longer ago does not explain a gap, s.
 AFTERMATH_S = 5.0
 
 
 @dataclass(frozen=True)
 class FaultEvent:
-    """A trouble of one side."""
+    """A fault of one side."""
 
     name: str
-    #: The uplink that it came over, if it was an uplink's.
+    #: The uplink of the fault; empty if it was not an uplink's.
     uplink: str
     began: float
     ended: float
@@ -33,7 +33,7 @@ class Gap:
 
     @property
     def ended(self) -> float:
-        """The moment at which something arrived again."""
+        """Time of the next arrival."""
         return self.began + self.seconds
 
 
@@ -46,20 +46,20 @@ class BrokenSession:
 
 
 def gaps(moments: Sequence[float], began: float, ended: float) -> list[Gap]:
-    """Return the times between two arrivals from `began` to `ended`, which bound the first and the last one."""
+    """Return the times between arrivals from `began` to `ended`, which bound the first and the last one."""
     inside = sorted(each for each in moments if began < each < ended)
     return [Gap(one, two - one) for one, two in itertools.pairwise([began, *inside, ended])]
 
 
 def longest(found: Sequence[Gap]) -> Gap:
-    """Return the longest of them."""
+    """Return the longest gap."""
     return max(found, key=lambda gap: gap.seconds)
 
 
 def cause(began: float, ended: float, happened: Sequence[FaultEvent]) -> FaultEvent | None:
-    """Return the trouble that something from one moment to another goes back to.
+    """Return the fault that explains something from `began` to `ended`.
 
-    That is the first one that overlaps it, else the last one that was over when it began, if that was not long ago.
+    It is the first one that overlaps, else the last one that ended before, if not longer than `AFTERMATH_S` ago.
     """
     during = [each for each in happened if each.began <= ended and each.ended >= began]
     if during:

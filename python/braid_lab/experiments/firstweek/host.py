@@ -19,7 +19,7 @@ UPLINKS = (
 
 @experiment("balance/firstweek", "Real programs while lines flap and roam and the daemon is restarted and upgraded")
 def firstweek(run: Run) -> None:
-    """Let everything happen that programs should not notice."""
+    """Inject every fault that programs should not notice."""
     plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     steps = [
         *(Step(fault, line) for fault in LINK_FAULTS for line in range(len(UPLINKS))),

@@ -1,4 +1,4 @@
-"""Keeps sessions of programs going on one side, and notes when something arrived and what broke."""
+"""Runs sessions of programs on one side, and records arrivals and failures."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from braid_lab.experiments.firstweek.figures import BrokenSession
 from braid_lab.process import LabError, wait_until
 from braid_lab.programs.session import Program, ProgramEnv, Session
 
-#: Interval of looks at programs. No gap is measured more exactly.
+#: Interval of polling programs, and so the resolution of gaps.
 POLL_SECONDS = 0.02
 
-#: Longest time that programs may take to start on a busy machine.
+#: Longest start of programs on a busy machine.
 START_SECONDS = 60.0
 
-#: A session in which nothing has arrived for so long is given up, as a person would.
+#: A session without any arrival for this long is given up, as a person would.
 SESSION_TIMEOUT_SECONDS = 10.0
 
-#: Pause between a session that broke and the next one.
+#: Pause between a broken session and the next one.
 RESTART_SECONDS = 1.0
 
 
@@ -40,7 +40,7 @@ class SessionLog:
     _begin_at: float = 0.0
 
     def look(self) -> None:
-        """See how the session is, and begin another one if it has ended."""
+        """Poll the session, and start another one if it has ended."""
         now = time.monotonic()
         if self._session is None:
             if now >= self._begin_at:
@@ -50,7 +50,7 @@ class SessionLog:
         self._listen(self._session)
         new_moments = max(self._session.began, self.moments[-1] if self.moments else 0.0)
         if not self._session.process.running:
-            # It may have written more between the two looks.
+            # The session may have written more since the last poll.
             self._listen(self._session)
             self._over(self._session.broken(self._session.process.wait()))
         elif now - new_moments > (patience := SESSION_TIMEOUT_SECONDS if self.moments else START_SECONDS):
@@ -69,7 +69,7 @@ class SessionLog:
             self._begin_at = time.monotonic() + RESTART_SECONDS
 
     def stop(self) -> None:
-        """End the session that is under way; nothing is wrong with it."""
+        """End the current session; it does not count as broken."""
         if self._session is not None:
             self._listen(self._session)
             self._session.stop()
@@ -77,10 +77,10 @@ class SessionLog:
 
 @contextmanager
 def sessions_running(logs: Sequence[SessionLog], *, bad_starts: int = 0) -> Iterator[None]:
-    """Keep sessions going for the length of a block, which begins when something has arrived of every program.
+    """Run sessions for the length of a block, which begins once something has arrived for every program.
 
-    LabError for a program that breaks before that, unless so many `bad_starts` are what is to be measured: one with
-    more of them is gone on with all the same.
+    LabError for a program that breaks before that, unless up to `bad_starts` broken starts are part of the
+    measurement; a program with more of them is measured all the same.
     """
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""One week, with Braid and without: programs on both sides, trouble at the same moments, and what came of it."""
+"""One week on all sides, with and without Braid: the same programs, faults at the same times, and the results."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from braid_lab.product import Braid, binary
 from braid_lab.programs.registry import ALL_PROGRAMS, SMALL
 from braid_lab.programs.session import Program, ProgramEnv
 
-#: Gaps of so long are written down one by one, s.
+#: Gaps at least this long are listed one by one, s.
 NOTABLE_S = 0.5
 
-#: Sessions of a program that may break before one begins well.
+#: Broken starts allowed before a session works.
 BAD_STARTS = 5
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The lengths of its parts."""
+    """Lengths of the parts."""
 
-    #: Rounds of all troubles.
+    #: Rounds of all faults.
     rounds: int
-    #: From the beginning of one trouble to that of the next, if that one is over, s.
+    #: From the start of one fault to that of the next, if the first is over, s.
     every_s: float
-    #: From the end of the last trouble to the end of it all, s.
+    #: From the end of the last fault to the end of the experiment, s.
     settle_s: float
     #: Length of a download, s.
     session_s: float
@@ -48,7 +48,7 @@ SMOKE = Plan(rounds=1, every_s=0.3, settle_s=1.0, session_s=2.0)
 
 @dataclass(frozen=True)
 class Step:
-    """A trouble, and the number of the uplink that it comes over, counted from 0, where it is one of lines."""
+    """A fault, and for a fault of lines the number of the uplink, counted from 0."""
 
     fault: Fault
     line: int = 0
@@ -56,7 +56,7 @@ class Step:
 
 @dataclass
 class Week:
-    """The troubles of a side, and the sessions of its programs."""
+    """The faults of a side, and the sessions of its programs."""
 
     side: Side
     logs: list[SessionLog]
@@ -66,11 +66,11 @@ class Week:
 
     @property
     def suffix(self) -> str:
-        """The end of its figures' names."""
+        """Suffix of its figures."""
         return "" if self.side.name == "braid" else f"_{self.side.name}"
 
     def inject(self, step: Step) -> None:
-        """Let a trouble happen, if there is such a thing on this side."""
+        """Inject a fault, if it applies to this side."""
         if step.fault.of != "line" and self.side.daemon is None:
             return
         uplinks: list[Uplink] = list(self.side.net.uplinks.values())
@@ -82,7 +82,7 @@ class Week:
 
 
 def programs(run: Run) -> list[Program]:
-    """Return those that can run here; the others are noted with the reason."""
+    """Return the programs that can run here; the others are noted with the reason."""
     chosen = [each for each in ALL_PROGRAMS if run.form != "smoke" or each.name in SMALL]
     reasons = {each.name: each.missing() for each in chosen}
     run.notes += [f"{name} is left out: {reason}." for name, reason in reasons.items() if reason]
@@ -90,32 +90,32 @@ def programs(run: Run) -> list[Program]:
 
 
 def installed() -> Path:
-    """Return a copy of the program that was built, which an upgrade can replace."""
+    """Return a copy of the built binary, which an upgrade can replace."""
     folder = scratch.directory() / scratch.name("installed")
     folder.mkdir()
     return Path(shutil.copy2(binary(), folder / "braid"))
 
 
 def run_week(run: Run, plan: Plan, sides: Sequence[Side], steps: Sequence[Step]) -> None:
-    """Let programs run on all sides while one thing happens after another, and record what they noticed."""
+    """Run programs on all sides while faults are injected, and record what the programs noticed."""
     chosen = programs(run)
     with run.step(f"start the servers of {len(chosen)} programs on each side"):
         weeks = [Week(side, _serve(side, chosen, plan)) for side in sides]
     with contextlib.ExitStack() as stack:
         with run.step("begin a session of each"):
             for week in weeks:
-                # Without Braid a program that does not begin is a mistake of the lab's.
+                # Without Braid, a program that fails to start is an error of the lab.
                 bad_starts = 0 if week.side.daemon is None else BAD_STARTS
                 stack.enter_context(sessions_running(week.logs, bad_starts=bad_starts))
         began = time.monotonic()
-        # Processes end with the thread that started them, a hub for example: these threads live until all is over.
+        # A process, a hub for example, ends with the thread that started it: these threads live until the end.
         pool = stack.enter_context(ThreadPoolExecutor(len(weeks)))
         for step in steps:
             due = time.monotonic() + plan.every_s
             with run.part(step.fault.name), run.step(step.fault.name):
                 for done in [pool.submit(week.inject, step) for week in weeks]:
                     done.result()
-                # Programs are given this long to show what they noticed.
+                # Not a synchronisation: time for programs to show what they noticed.
                 time.sleep(max(0.0, due - time.monotonic()))
         with run.step("let the last of it show"):
             time.sleep(plan.settle_s)
@@ -128,7 +128,10 @@ def run_week(run: Run, plan: Plan, sides: Sequence[Side], steps: Sequence[Step])
 
 
 def _serve(side: Side, chosen: Sequence[Program], plan: Plan) -> list[SessionLog]:
-    """Start the servers of all programs. Two have the same address if there are more than addresses; ports differ."""
+    """Start the servers of all programs.
+
+    Programs share addresses if there are too few; ports differ.
+    """
     logs = []
     for number, program in enumerate(chosen):
         # A run builds several networks.
@@ -141,7 +144,7 @@ def _serve(side: Side, chosen: Sequence[Program], plan: Plan) -> list[SessionLog
 
 
 def record(run: Run, weeks: Sequence[Week]) -> None:
-    """Turn what was seen into figures, a table and raw series."""
+    """Turn the records into figures, a table and raw series."""
     run.table.append(
         ["program", "broken", "longest gap s", "when", "plain: broken", "plain: longest gap s", "plain: when"]
     )
@@ -158,7 +161,7 @@ def record(run: Run, weeks: Sequence[Week]) -> None:
         run.figure(f"broken_sessions{week.suffix}", broken, better="lower", runs=sessions)
         rows["troubles"] += _fault_rows(week)
         told = "; ".join(f"{each.began - week.began:.1f} s {each}" for each in week.happened)
-        run.notes.append(f"What happened to {week.side.name}: {told}.")
+        run.notes.append(f"Faults of {week.side.name}: {told}.")
     run.table += cells.values()
     for series, some in rows.items():
         run.series(series, some)
@@ -214,7 +217,7 @@ def _fault_rows(week: Week) -> list[dict[str, object]]:
 
 
 def _keep_events(run: Run, daemon: Braid, began: float) -> None:
-    """Write down what the daemon says that happened, on the clock of the other series."""
+    """Write the daemon's events, on the clock of the other series."""
     wall = time.time() - time.monotonic() + began
     run.series(
         "events",
@@ -232,6 +235,6 @@ def _keep_events(run: Run, daemon: Braid, began: float) -> None:
 
 
 def _why(gap: Gap, week: Week) -> str:
-    """Name the trouble that a gap goes back to, or nothing."""
+    """Return the name of the fault that explains a gap, or ""."""
     found = cause(gap.began, gap.ended, week.happened)
     return str(found) if found else ""

@@ -1,1 +1,1 @@
-"""Which kernels the product runs on."""
+"""Experiments on kernel support."""

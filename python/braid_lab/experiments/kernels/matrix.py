@@ -1,7 +1,7 @@
-"""The whole product, once, on stock kernels of Debian: what works on which.
+"""The whole product, once, on stock kernels of Debian.
 
-Each kernel boots in a virtual machine without hardware acceleration (or is a process itself, where the case ends in
-`no-btf`) and runs `braid_lab.kernels.scenario`. A check that cannot be had on a kernel is left out and says why.
+Each kernel boots in a virtual machine without hardware acceleration (or as a process, where the case ends in
+`no-btf`) and runs `braid_lab.kernels.scenario`. A check that a kernel cannot support is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from braid_lab.product import repository
 #: The two oldest and the newest, for the short form.
 QUICK = ("5.10", "6.1", "newest")
 
-#: A kernel that boots in a second, and what shows that the product runs on it.
+#: A kernel that boots in a second, and checks that show that the product runs on it.
 SMOKE = ("6.1-no-btf",)
 SMOKE_CHECKS = ("command_line", "doctor", "host_flows")
 
-#: A machine that does everything twenty times as slowly as this one, and this one busy.
+#: For a machine twenty times slower than this one, on a busy host.
 TIMEOUT_SECONDS = 1800.0
 
-#: Checks by what they are called, in the order of the table.
+#: Names of the checks, in the order of the table.
 CHECKS = (
     *("command_line", "doctor", "host_flows", "gateway_flows", "race", "clsact", "tcx", "without_jit"),
     *("silence", "carrier", "crash", "bond", "edge"),
 )
 
 
-@experiment("kernels/matrix", "everything once on stock kernels of Debian", cases=[each.name for each in STOCK])
+@experiment("kernels/matrix", "The whole product on stock kernels of Debian", cases=[each.name for each in STOCK])
 def matrix(run: Run) -> None:
-    """Boot each kernel, run the scenario, and set up the table."""
+    """Boot each kernel, run the scenario, and build the table."""
     every = tuple(each.name for each in STOCK)
     checks = run.of_form(full=CHECKS, quick=CHECKS, smoke=SMOKE_CHECKS)
     columns: dict[str, dict[str, Result]] = {}
@@ -63,7 +63,7 @@ def matrix(run: Run) -> None:
 
 
 def boot(run: Run, kernel: Stock, checks: Sequence[str]) -> dict[str, Result]:
-    """Return what each check found on a kernel; one that never ran has failed."""
+    """Return the results of the checks on a kernel; a check that never ran counts as failed."""
     folder = (run.folder / kernel.name).resolve()
     env = {"PYTHONPATH": str(repository() / "python"), "BRAID_BIN": str(binaries(kernel.architecture))}
     command = ["/usr/bin/python3", "-m", "braid_lab.kernels.scenario", f"{OUT}/results.jsonl", *checks]
@@ -76,7 +76,7 @@ def boot(run: Run, kernel: Stock, checks: Sequence[str]) -> dict[str, Result]:
         broken = str(error)
     lines = results.read_text().splitlines() if results.exists() else []
     found = {each.check: each for each in (Result(**json.loads(line)) for line in lines)}
-    # The console of a machine that ended is long: only the check that was running then shows it.
+    # The console of an ended machine is long: only the check that was running shows it.
     for check in [check for check in checks if check not in found]:
         found[check] = Result(check, "failed", broken or "the machine ended before it", 0.0)
         broken = ""

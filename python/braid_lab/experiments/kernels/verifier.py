@@ -1,8 +1,8 @@
-"""Every eBPF program, held against the verifiers of other kernels: the quick check for a change of `bpf/`.
+"""Every eBPF program on the verifiers of other kernels: the quick check after a change of `bpf/`.
 
-`braid doctor` loads all programs into nothing. Here it does so on kernels that are processes themselves, which boot
-in seconds. They are the hardest to please: no BTF, so that functions are verified wherever they are called; aligned
-accesses only; no JIT, so that stack frames are rounded up to 32 bytes.
+`braid doctor` loads all programs without attaching them. Here it does so on kernels that run as processes, which boot
+in seconds. They are the strictest: no BTF, so functions are verified at every call; aligned accesses only; no JIT, so
+stack frames are rounded up to 32 bytes.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from braid_lab.kernels.stock import STOCK, Stock, stock
 from braid_lab.process import LabError
 from braid_lab.product import binary
 
-#: What `braid doctor` says of programs: the datapath's and the edge's.
+#: Codes of the findings about programs: the datapath's and the edge's.
 FINDINGS = ("programs", "edge-programs")
 
-#: For a machine that is busy with other things, and a verifier that goes through a million instructions.
+#: For a busy machine, and a verifier that processes a million instructions.
 TIMEOUT_SECONDS = 600.0
 
 NAMES = [each.name for each in STOCK if each.kind == "uml"]
 
 
-@experiment("kernels/verifier", "eBPF programs before the verifiers of other kernels", cases=NAMES)
+@experiment("kernels/verifier", "eBPF programs on the verifiers of other kernels", cases=NAMES)
 def verifier(run: Run) -> None:
-    """Boot each kernel, ask `braid doctor` there, and set up the table."""
+    """Boot each kernel, run `braid doctor` there, and build the table."""
     names = run.cases(run.of_form(full=NAMES, quick=NAMES, smoke=NAMES[:1]))
-    # The first one fetches packages; two at a time keep this machine busy.
+    # The first boot fetches packages; two at a time keep this machine busy.
     with ThreadPoolExecutor(2) as pool, run.step("kernels"):
         found = dict(zip(names, pool.map(lambda name: examine(run, stock(name)), names), strict=True))
     failed = []
@@ -47,10 +47,10 @@ def verifier(run: Run) -> None:
 
 
 def examine(run: Run, kernel: Stock) -> dict[str, dict[str, Any]]:
-    """Return what `braid doctor` finds on a kernel, by the findings' codes."""
+    """Return the findings of `braid doctor` on a kernel, by code."""
     folder = (run.folder / kernel.name).resolve()
     run_dir = ["--run-dir", "/run/braid"]
-    # There is no uplink in there, so it is not content with the machine.
+    # The guest has no uplink, so the exit status is not 0.
     kernel.guest().run([binary(), *run_dir, "doctor", "--json"], folder, timeout=TIMEOUT_SECONDS)
     said = (folder / "command.out").read_text()
     if not said:

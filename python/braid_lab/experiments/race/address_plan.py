@@ -1,9 +1,9 @@
-"""Which address is connected to in what way: by a policy, or over one uplink for certain.
+"""Addresses of the race experiments: each is reached by a policy, or over one fixed uplink.
 
-The datapath remembers a destination by its /24, so every round has a /24 of its own for each policy, of which nobody
-knows anything yet, as ten minutes lie between two rounds in the paper. Rules by destination tell Braid which policy
-or which uplink an address is for, so one daemon serves all at the same moment. The addresses are other people's
-and exist inside the lab's namespaces only: private ones are not raced.
+The path cache remembers a destination by its /24, so every round has a new /24 for each policy, as ten minutes lie
+between two rounds in the paper. Rules by destination select the policy or the uplink of an address, so one daemon
+serves all at the same time. The addresses are public ones and exist only inside the lab's namespaces: private ones
+are not raced.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Literal, get_args
 Policy = Literal["race", "fastest", "rr"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 
-#: First bytes of the addresses that a policy is for.
+#: First bytes of the addresses of each policy.
 OCTETS: Mapping[Policy, int] = {"race": 81, "fastest": 82, "rr": 83}
 
-#: The same for uplinks, counted from 1.
+#: First byte of the first uplink's addresses; uplinks are counted from 1.
 FIRST_PINNED_OCTET = 91
 
 #: A /24 each; a place is the second byte.
@@ -25,12 +25,12 @@ ROUNDS = 256
 
 
 def chosen_address(policy: Policy, place: int, number: int) -> str:
-    """Return the address at a place (1 to 255) for which the policy chooses; a round's is new to Braid."""
+    """Return an address at a place (1 to 255) that `policy` decides; each round's is new to Braid."""
     return f"{OCTETS[policy]}.{place}.{number % ROUNDS}.1"
 
 
 def pinned_address(index: int, place: int, number: int) -> str:
-    """Return the address at a place that is reached over the uplink of this index, from 1, whatever policies say."""
+    """Return an address at a place that is always reached over the uplink with this index, from 1."""
     return f"{FIRST_PINNED_OCTET + index - 1}.{place}.{number % ROUNDS}.1"
 
 
@@ -55,7 +55,7 @@ def configuration(
     capacity: str | None = None,
     watched: bool = True,
 ) -> str:
-    """Return the configuration that makes it so; without `watched` Braid asks nobody whether uplinks live."""
+    """Return the configuration of this plan; without `watched` Braid runs no health checks."""
     names = list(uplinks)
     text = 'policy = "rr"\n'
     for name in names:

@@ -1,4 +1,4 @@
-"""The paper's Figs. 4 to 6 with our rounds."""
+"""Figs. 4 to 6 of the paper, with our rounds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _of(choices: Sequence[Choice], policy: Policy) -> dict[str, list[Choice]]:
 
 
 def rounds(run: Run, choices: Sequence[Choice]) -> None:
-    """Draw Fig. 4: what each uplink gave in every round, and what the race chose."""
+    """Draw Fig. 4: each uplink's rate in every round, and the race's choice."""
     with run.plot("rounds", height=7.0) as plot:
         every = plot.subplots(len(USUAL_RTT_MS), 1, sharex=True)
         raced = _of(choices, "race")
@@ -39,7 +39,7 @@ def rounds(run: Run, choices: Sequence[Choice]) -> None:
 
 
 def hits(run: Run, choices: Sequence[Choice], paper: Mapping[str, float]) -> None:
-    """Draw Fig. 5: how often the best was chosen."""
+    """Draw Fig. 5: how often the best uplink was chosen."""
     with run.plot("hit_ratio") as plot:
         axes = plot.subplots()
         ratios = {
@@ -57,7 +57,7 @@ def hits(run: Run, choices: Sequence[Choice], paper: Mapping[str, float]) -> Non
 
 
 def rates(run: Run, choices: Sequence[Choice]) -> None:
-    """Draw Fig. 6: mean rate of the best, what was chosen, and the worst."""
+    """Draw Fig. 6: mean rates of the best, the chosen and the worst uplink."""
     with run.plot("rates") as plot:
         every = plot.subplots(1, len(USUAL_RTT_MS))
         raced, fastest, turns = (_of(choices, policy) for policy in ("race", "fastest", "rr"))

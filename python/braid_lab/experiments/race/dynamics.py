@@ -1,4 +1,4 @@
-"""Makes emulated paths be what a round says, moment by moment."""
+"""Replays the path traces of a round on emulated paths, in real time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from braid_lab.experiments.race.rounds import STEP_SECONDS, PathTrace, Round
 from braid_lab.net.links import Emulated
 from braid_lab.net.paths import PathKey
 
-#: A change of less than this is not worth telling the emulator, ms: it is that exact.
+#: Smaller changes are not sent to the emulator, ms: they are below its accuracy.
 MIN_DELAY_CHANGE_MS = 0.25
 
 
 @contextlib.contextmanager
 def path_dynamics(links: Mapping[PathKey, Emulated], drawn: Round) -> Iterator[float]:
-    """Let the paths follow a round's courses; yields when the round began, by CLOCK_MONOTONIC.
+    """Let the paths follow a round's traces; yields the round's start (CLOCK_MONOTONIC).
 
-    LabError if an emulator could not be told.
+    LabError if a request to an emulator fails.
     """
     over = threading.Event()
     for way, link in links.items():
@@ -37,7 +37,7 @@ def path_dynamics(links: Mapping[PathKey, Emulated], drawn: Round) -> Iterator[f
 
 
 def _set_path(link: Emulated, trace: PathTrace, at: float) -> None:
-    # Half of the round trip and half of the loss either way.
+    # Half of the round trip and half of the loss in each direction.
     link.request({"set": {"delay": f"{trace.at(at) / 2:.3f} ms", "loss": f"{100 * trace.loss:.5f} %"}})
 
 
@@ -45,7 +45,7 @@ def _replay(links: Mapping[PathKey, Emulated], drawn: Round, began: float, over:
     told = {way: drawn.traces[way].at(0.0) for way in links}
     step = 0
     while not over.wait(max(0.0, began + (step + 1) * STEP_SECONDS - time.monotonic())):
-        # A thread that was kept waiting goes on where time is by now.
+        # A delayed thread continues at the current time.
         step = int((time.monotonic() - began) / STEP_SECONDS)
         for way, link in links.items():
             now = drawn.traces[way].at(step * STEP_SECONDS)
@@ -55,9 +55,9 @@ def _replay(links: Mapping[PathKey, Emulated], drawn: Round, began: float, over:
 
 
 def lateness_ms(run: Run, links: Mapping[PathKey, Emulated]) -> float:
-    """Return the lateness that 99 of 100 packets of the worst path stayed within, ms.
+    """Return the 99th percentile of packet lateness on the worst path, ms.
 
-    If an emulator lost packets that it did not mean to lose, what was measured is void (`Run.too_slow`).
+    If an emulator lost packets that it should not lose, the measurement is void (`Run.too_slow`).
     """
     latest = 0.0
     for way, link in links.items():

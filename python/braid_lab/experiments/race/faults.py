@@ -1,8 +1,8 @@
-"""`race/faults`: one uplink misbehaves while connections are opened, and nobody may notice.
+"""`race/faults`: one uplink misbehaves while connections are opened; no connection may suffer.
 
-Braid does not watch the uplinks here: it would leave a dead one out within half a second, and the race must hold
-until then. Connections come a few at a time, every other one by the best uplink alone, so that both meet the same
-moments.
+Braid runs no health checks here: they would remove a dead uplink within half a second, and the race must work until
+then. Connections come a few at a time, alternating between the race and the best uplink alone, so that both see the
+same conditions.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ LINES = {
     "far": LinkSpec(rate="50Mbit/s", delay="30ms"),
 }
 
-#: Between the beginnings of two connections, s.
+#: Interval between the starts of two connections, s.
 SPACING = 0.02
 
 SYN = "tcp flags & (syn | ack) == syn"
 SYN_ACK = "tcp flags & (syn | ack) == syn | ack"
 
-#: An answer so late that the connection it is about has been closed since.
+#: A reply so late that its connection has been closed since.
 LATE_ONE_WAY = "250 ms"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured: connections by the race in each case, and as many by the best uplink."""
+    """Amount of measurement: connections by the race in each case, and as many over the best uplink."""
 
     connections: int
 
@@ -53,7 +53,7 @@ FULL = Plan(connections=1000)
 QUICK = Plan(connections=110)
 SMOKE = Plan(connections=4)
 
-#: A race to a prefix that is known is none, and a place has this many.
+#: Connections to a known prefix are not raced, and a place has this many prefixes.
 PREFIXES = 250
 
 Fault = Callable[[Site], AbstractContextManager[object]]
@@ -61,7 +61,7 @@ Fault = Callable[[Site], AbstractContextManager[object]]
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, and which uplink is the best one that still works."""
+    """A fault, and the best uplink that still works."""
 
     name: str
     fault: Fault
@@ -70,7 +70,7 @@ class Case:
 
 @contextlib.contextmanager
 def _rules(net: Topology, rules: Sequence[str]) -> Iterator[None]:
-    """Have the internet treat packets by these rules, (hook, rule) as `nft` words."""
+    """Apply these rules in the internet, (hook, rule) in `nft` syntax."""
     chains = "".join(
         f" chain {hook} {{\n  type filter hook {hook} priority 0\n  {rule}\n }}\n"
         for hook, rule in (each.split(": ", 1) for each in rules)
@@ -159,7 +159,7 @@ def faults(run: Run) -> None:
 
 
 def _connect(place: Site, case: Case, number: int, count: int) -> tuple[list[Fetched], list[Fetched]]:
-    """Open connections by the race and by the best uplink in turn."""
+    """Open connections by the race and over the best uplink in turn."""
     best = place.net.uplinks[case.best].index
     pairs = []
     for each in range(count):
@@ -171,7 +171,7 @@ def _connect(place: Site, case: Case, number: int, count: int) -> tuple[list[Fet
 
 
 def _milliseconds(fetched: Fetched) -> float:
-    """Return how long a connection took to open; one that never did took all its user's patience."""
+    """Return the time to connect; the user's whole timeout if it failed."""
     return 1000 * (FETCH_TIMEOUT_SECONDS if fetched.via is None else fetched.connect_s)
 
 

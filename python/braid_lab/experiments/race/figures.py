@@ -1,4 +1,4 @@
-"""What is worked out from choices and what every uplink would have given, without touching anything."""
+"""Figures computed from choices and from the rate of every uplink; pure."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from dataclasses import dataclass
 from braid_lab.experiments.race.address_plan import Policy
 from braid_lab.experiments.race.rounds import apart_ms
 
-#: Round trips that differ by more than this are apart: where a choice by them can be held to account.
+#: Round trips that differ by more than this are clearly distinct, so a choice by them can be judged.
 APART_MS = 10.0
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One connection: which uplink a policy put it on, and what a fetch over each uplink gave right after."""
+    """One connection: the uplink that a policy chose, and the rate of a fetch over each uplink right after."""
 
     policy: Policy
     destination: str
     number: int
-    #: None: it never came to be.
+    #: None if the connection failed.
     chosen: str | None
     mbit: Mapping[str, float]
-    #: Mean round trip of each uplink's path while it was fetched over, ms.
+    #: Mean round trip of each uplink's path during the fetch, ms.
     rtt_ms: Mapping[str, float]
 
     @property
     def best(self) -> str:
-        """The uplink that gave most."""
+        """The fastest uplink."""
         return max(self.mbit, key=lambda name: self.mbit[name])
 
     @property
     def hit(self) -> bool:
-        """Whether it was chosen."""
+        """True if the policy chose it."""
         return self.chosen == self.best
 
     @property
     def got(self) -> float:
-        """What the chosen uplink gave, Mbit/s."""
+        """Rate of the chosen uplink, Mbit/s."""
         return 0.0 if self.chosen is None else self.mbit[self.chosen]
 
     @property
     def apart(self) -> bool:
-        """Whether the shortest round trip was shorter than the next by more than `APART_MS`."""
+        """True if the shortest round trip was shorter than the next by more than `APART_MS`."""
         return apart_ms(list(self.rtt_ms.values())) > APART_MS
 
 
@@ -54,12 +54,12 @@ def hit_ratio(choices: Sequence[Choice]) -> float:
 
 
 def of_best(choices: Sequence[Choice]) -> float:
-    """Return the mean rate of what was chosen over the mean rate of the best ([ofrp] §4.4, Fig. 6)."""
+    """Return the mean rate of the chosen uplinks over that of the best ones ([ofrp] §4.4, Fig. 6)."""
     return statistics.fmean(each.got for each in choices) / statistics.fmean(each.mbit[each.best] for each in choices)
 
 
 def by_destination(choices: Sequence[Choice]) -> dict[str, list[Choice]]:
-    """Sort choices by destination, in the order in which these come first."""
+    """Group choices by destination, in the order of first appearance."""
     sorted_out: dict[str, list[Choice]] = {}
     for each in choices:
         sorted_out.setdefault(each.destination, []).append(each)
@@ -69,20 +69,20 @@ def by_destination(choices: Sequence[Choice]) -> dict[str, list[Choice]]:
 def over_destinations(
     choices: Sequence[Choice], figure: Callable[[Sequence[Choice]], float]
 ) -> tuple[float, tuple[float, float]]:
-    """Return a figure's mean over destinations, each counting the same as in the paper, and its extremes."""
+    """Return a figure's mean over destinations, each with equal weight as in the paper, and its extremes."""
     values = [figure(each) for each in by_destination(choices).values()]
     return statistics.fmean(values), (min(values), max(values))
 
 
-#: What a full segment carries with time stamps, bytes.
+#: Payload of a full segment with timestamps, bytes.
 SEGMENT_BYTES = 1448
 
 
 def law_mbit(rtt_ms: float, loss: float, *, segments: int) -> float:
-    """Return what a connection gets on a path without a rate of its own in the long run, Mbit/s.
+    """Return a connection's long-term rate on a path without a rate limit, Mbit/s.
 
-    Its largest window, `segments`, in every round trip, or what losses leave of it: sqrt(3/2p) (Mathis, Semke,
-    Mahdavi, Ott 1997, for a receiver that confirms every segment). `loss` is that of one way, the data's.
+    It is the largest window, `segments`, per round trip, or the window that losses allow: sqrt(3/2p) (Mathis, Semke,
+    Mahdavi, Ott 1997, for a receiver that acknowledges every segment). `loss` is one-way, of the data.
     """
     window = segments if loss == 0 else min(segments, math.sqrt(1.5 / loss))
     return 8e-6 * SEGMENT_BYTES * window / (rtt_ms / 1000)

@@ -1,4 +1,4 @@
-"""What a race leaves behind at the server: handshakes that nobody finishes."""
+"""Half-open connections that a race leaves at the server."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import time
 from braid_lab.net.namespace import Namespace
 from braid_lab.process import LabError, wait_until
 
-#: A handshake that is left waits for minutes, one that is ended is gone within a round trip. None for so long: all
-#: that were on their way have come and are gone.
+#: An abandoned handshake waits for minutes, a reset one is gone within a round trip. None for this long: all that
+#: were in flight have come and gone.
 QUIET_SECONDS = 0.7
 
 SETTLE_TIMEOUT_SECONDS = 3.0
 
 
 def half_open(server: Namespace) -> int:
-    """Return how many handshakes wait for their end at a server right now."""
+    """Return how many half-open connections a server has now."""
     return len(server.run(["ss", "-tnH", "state", "syn-recv"]).stdout.splitlines())
 
 
 def left_over(server: Namespace) -> int:
-    """Watch a server until no handshake has waited there for a while; return how many still wait in the end."""
+    """Wait until no half-open connection has been there for a while; return how many remain at the end."""
     busy = time.monotonic()
 
     def quiet() -> bool:

@@ -1,8 +1,8 @@
-"""`race/overhead`: what a race costs the connection, the transfer after it, the network and the server.
+"""`race/overhead`: the cost of a race for the connection, the following transfer, the network and the server.
 
-Time is measured between cables, so that what Braid itself takes shows: the internet drops what comes by all of them
-but one, as if the others led far away. Held against that one's races is the same uplink without, by a rule of the
-same daemon, in turn. What is sent and left behind is looked at where the others do answer.
+Times are measured between cables, so that Braid's own cost shows: the internet drops packets on all of them but one,
+as if the others led far away. Races over that one are compared with the same uplink without a race, by a rule of the
+same daemon, in turn. Packets sent and connections left behind are counted where the others do reply.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ CABLES: Mapping[str, LinkSpec | None] = {"near": None, "middle": None, "far": No
 #: The others' round trips are 10 and 16 ms: they never win.
 LINES: Mapping[str, LinkSpec | None] = {"near": None, "middle": LinkSpec(delay="5ms"), "far": LinkSpec(delay="8ms")}
 
-#: Where the load generator's server listens.
+#: Port of the load generator's server.
 PORT = 7000
 
-#: Connections per second: fewer than Braid races at most.
+#: Connections per second: below Braid's limit of races.
 RATE = 40.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """Amount of measurement."""
 
-    #: Turns of connecting, each with so many connections of every kind.
+    #: Turns of connecting, each with `connections` of every kind.
     turns: int
     connections: int
-    #: Turns of transferring both ways, and how long each transfer is, whole seconds.
+    #: Turns of transfers both ways, and the length of each transfer, whole seconds.
     transfers: int
     seconds: int
-    #: Connections that are looked at one by one.
+    #: Connections that are inspected one by one.
     single: int
 
 
@@ -60,19 +60,19 @@ FULL = Plan(turns=40, connections=40, transfers=12, seconds=4, single=100)
 QUICK = Plan(turns=10, connections=20, transfers=6, seconds=1, single=20)
 SMOKE = Plan(turns=2, connections=4, transfers=1, seconds=1, single=2)
 
-#: One prefix for every connection: a race to a prefix that is known is none.
+#: A prefix for every connection: connections to a known prefix are not raced.
 _prefixes = itertools.count()
 
 
 def _fresh() -> tuple[int, int]:
-    """Return a place and a round that were never used."""
+    """Return an unused place and round."""
     number = next(_prefixes)
     return 1 + number // 250, number % 250
 
 
-@experiment("race/overhead", "What a race costs", paper="on-the-fly-rtt-probing §3.2")
+@experiment("race/overhead", "Cost of a race", paper="on-the-fly-rtt-probing §3.2")
 def overhead(run: Run) -> None:
-    """Measure connecting, transferring, and what is sent and left behind."""
+    """Measure connection times, transfers, and packets sent and connections left behind."""
     extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(2 * extent.turns + extent.transfers + 3)
     with run.part("between cables"), contextlib.ExitStack() as stack:
@@ -90,21 +90,21 @@ def overhead(run: Run) -> None:
             place = stack.enter_context(site(LINES, watched=False))
             stack.enter_context(_serve(place)).wait_output('"ready":true')
             count_tcp = stack.enter_context(tcp_counters([place.net.uplinks[name] for name in OTHERS]))
-        with run.step(f"{extent.single} connections, one by one"):
+        with run.step(f"inspect {extent.single} connections one by one"):
             _one_by_one(run, place, extent.single, count_tcp)
-        # What is remembered wakes no line.
+        # The path cache needs no race.
         _connect(run, place, extent, "remembered")
         run.notes.append(f"Beside lines Braid counted {_counted(place)}.")
 
 
 def _counted(place: Site) -> dict[str, int]:
-    """Return what Braid counted of races so far."""
+    """Return Braid's counters of races."""
     reasons: dict[str, int] = place.daemon.json("status")["reasons"]
     return {name: count for name, count in reasons.items() if name.startswith(("race_", "path_")) and count}
 
 
 def _drop(place: Site) -> None:
-    """Have the internet drop what comes by the others, as early as it can."""
+    """Make the internet drop packets on the other uplinks, as early as possible."""
     devices = ", ".join(f'"{place.net.uplinks[name].far.device}"' for name in OTHERS)
     place.net.internet.run(
         ["nft", "-f", "-"],
@@ -119,7 +119,7 @@ def _serve(place: Site) -> Process:
 
 
 def _connect(run: Run, place: Site, extent: Plan, kind: Literal["race", "remembered"]) -> None:
-    """Open connections by a race, or by what is remembered of one, and without, in turn."""
+    """Open connections by a race, or from the path cache, and without, in turn."""
     near = place.net.uplinks["near"].index
     suffix = "" if kind == "race" else f"_{kind}"
     rows: list[dict[str, float]] = []
@@ -152,7 +152,7 @@ def _median_us(place: Site, addresses: Sequence[str]) -> float:
 
 
 def _transfer(run: Run, place: Site, extent: Plan) -> None:
-    """Transfer both ways over a connection that was raced, and over one that was not."""
+    """Transfer both ways over a raced connection, and over one that was not raced."""
     near = place.net.uplinks["near"].index
     rows: list[dict[str, float]] = []
     for turn in range(extent.transfers):
@@ -172,7 +172,7 @@ def _transfer(run: Run, place: Site, extent: Plan) -> None:
 def _mbit(place: Site, address: str, seconds: int, *, down: bool) -> float:
     """Return the goodput of one transfer."""
     internet, log = place.net.internet.name, place.net.scratch / "overhead-iperf3"
-    # A server that has just served is busy for a moment yet, so each serves once.
+    # A server that has just served is briefly busy, so each serves once.
     with Process(["iperf3", "--server", "--one-off", "--forceflush"], log=log, namespace=internet) as server:
         server.wait_output(catalog.READY)
         words = ["iperf3", "--client", address, "--time", str(seconds), "--json", *(["--reverse"] if down else [])]
@@ -184,13 +184,13 @@ def _mbit(place: Site, address: str, seconds: int, *, down: bool) -> float:
 
 
 def _one_by_one(run: Run, place: Site, count: int, count_tcp: Callable[[], TcpCounts]) -> None:
-    """Open connections one after the other and look at the server after each."""
+    """Open connections one after the other and inspect the server after each."""
     before, left, extra_established = count_tcp(), [], 0
     for number in range(1, count + 1):
         with inside(place.net.host), socket.socket() as client:
             client.connect((chosen_address("race", *_fresh()), HTTP_PORT))
             with contextlib.suppress(LabError):
-                # The losers' SYNs are on their way when the winner's answer is already here.
+                # The losers' SYNs are still in flight when the winner's reply arrives.
                 wait_until(
                     lambda sent=number: count_tcp().syns - before.syns >= sent * len(OTHERS),  # type: ignore[misc]
                     what="the losers' SYNs",
@@ -209,6 +209,6 @@ def _one_by_one(run: Run, place: Site, count: int, count_tcp: Callable[[], TcpCo
 
 
 def _established(place: Site) -> int:
-    """Return how many connections to the web server are open at its side."""
+    """Return how many connections to the web server are open at the server."""
     words = ["ss", "-tnH", "state", "established", f"( sport = :{HTTP_PORT} )"]
     return len(place.net.internet.run(words).stdout.splitlines())

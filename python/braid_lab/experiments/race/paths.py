@@ -1,8 +1,9 @@
-"""`race/paths`: the paper's §4 set up again, then lines on which a short round trip is not enough.
+"""`race/paths`: the paper's §4 rebuilt, then paths on which a short round trip is not enough.
 
-Three uplinks to three destinations, every pair a path of its own. A round is as in [ofrp] §4.1: each policy chooses
-an uplink for one new connection to each destination, then a file is fetched over every uplink to know which was best.
-Then two networks with one destination each: one whose nearest uplink loses packets, one whose nearest uplink is full.
+Three uplinks to three destinations, every pair with a path of its own. A round is as in [ofrp] §4.1: each policy
+chooses an uplink for one new connection to each destination, then a file is fetched over every uplink to find the
+best one. Then two networks with one destination each: one whose nearest uplink loses packets, one whose nearest
+uplink is full.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from braid_lab.servers import catalog
 
 PLACES = {name: number for number, name in enumerate(USUAL_RTT_MS, start=1)}
 
-#: The host's receive buffer, and what a server has on its way by it: the kernel lets a packet's overhead count. With
-#: it a path carries window ÷ round trip.
+#: The host's receive buffer, and the window in flight that it allows: the kernel counts a packet's overhead. With it
+#: a path carries window ÷ round trip.
 WINDOW_SYSCTL = "4096 196608 196608"
 WINDOW_SEGMENTS = 90
 
-#: The destination whose paths are the shortest, and carry most.
+#: The destination with the shortest paths, which carry the most.
 BUSIEST = "jp"
 
 
 @dataclass(frozen=True)
 class Paper:
-    """What [ofrp] §4.3 and §4.4 say in words, by destination; "" is the mean.
+    """Values that [ofrp] §4.3 and §4.4 give in words, by destination; "" is the mean.
 
-    What only its charts show is not guessed.
+    Values that only its charts show are not guessed.
     """
 
     hit: Mapping[str, float]
@@ -51,20 +52,20 @@ class Paper:
 PAPER: Mapping[Policy, Paper] = {
     "race": Paper({"": 0.79, "de": 0.8978, "us": 0.7132, "jp": 0.7664}, {"": 0.94, "de": 0.98}),
     "rr": Paper({"": 0.35}, {"": 0.69, "de": 0.72}),
-    # Not in the paper: its §5 asks for something like it.
+    # Not in the paper: its §5 asks for something similar.
     "fastest": Paper({}, {}),
 }
 
-#: What a policy's figures end with.
+#: Suffix of a policy's figures.
 SUFFIX: Mapping[Policy, str] = {"race": "", "fastest": "_fastest", "rr": "_rr"}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """Amount of measurement."""
 
     rounds: int
-    #: Over each uplink.
+    #: Fetched over each uplink.
     fetched: Amount
     #: Rounds of the two uneven networks.
     uneven_paths: int
@@ -77,7 +78,7 @@ SMOKE = Plan(rounds=2, fetched=Amount(50_000, 1.0), uneven_paths=1)
 
 @dataclass(frozen=True)
 class Measured:
-    """A round as it went: the choices, and every fetch with what the law says of its path."""
+    """A round's results: the choices, and every fetch with the rate that the law predicts for its path."""
 
     choices: list[Choice]
     fetches: list[dict[str, Any]]
@@ -87,7 +88,7 @@ class Measured:
     "race/paths", "Three uplinks, three destinations: is the best uplink chosen?", paper="on-the-fly-rtt-probing §4"
 )
 def race_paths(run: Run) -> None:
-    """Measure the paper's rounds, then the uneven lines."""
+    """Measure the paper's rounds, then the uneven paths."""
     extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(extent.rounds + 3)
     with run.part("rounds"):
@@ -164,7 +165,7 @@ def _rounds(run: Run, extent: Plan) -> list[Measured]:
     networks = {name: address_plan.networks(place, len(UPLINKS)) for name, place in PLACES.items()}
     with contextlib.ExitStack() as stack:
         with run.step("build three uplinks to three destinations"):
-            # New Reno as the paper's servers had it. No queue ever stands: a path has no rate.
+            # New Reno as on the paper's servers. Queues stay empty: a path has no rate limit.
             line = LinkSpec(queue="10000p", seed=run.seed)
             net = stack.enter_context(paths(UPLINKS, networks, line=line, congestion_control="reno"))
             net.host.sysctl(ipv4__tcp_rmem=WINDOW_SYSCTL)
@@ -234,7 +235,7 @@ def _fetch_row(drawn: Round, way: PathKey, fetched: Fetched, began: float, rtt_m
 
 
 def _alone(run: Run, net: Paths, extent: Plan) -> None:
-    """Hold fetches one by one against all nine at once, on paths that stand still; where rates are highest."""
+    """Compare fetches one by one with all nine at once, on constant paths, at the fastest destination."""
     still = draw(run.seed, extent.rounds)
     for way, link in net.links.items():
         link.request({"set": {"delay": f"{still.traces[way].at(0.0) / 4:.3f} ms", "loss": "0 %"}})

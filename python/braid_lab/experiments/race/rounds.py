@@ -1,7 +1,6 @@
-"""What the paths of a round are like, drawn from a seed: [ofrp] §3.1 and §4.2 in numbers.
+"""Path traces of a round, drawn from a seed: the statistics of [ofrp] §3.1 and §4.2.
 
-Nothing is measured here and nothing is touched: a `Round` says what every path's round-trip time is at every moment
-and how much it loses, and `weather` makes it so.
+Pure: a `Round` gives every path's round-trip time at every moment, and its loss; `dynamics` replays them.
 """
 
 from __future__ import annotations
@@ -18,82 +17,82 @@ from braid_lab.net.paths import PathKey
 
 UPLINKS = ("tanet", "hinet", "seednet")
 
-#: Usual round-trip times, ms, in the order of `UPLINKS`. [ofrp] Fig. 1 shows that another uplink is best elsewhere;
-#: how far the three lie apart is set so that round robin comes out near the paper's Fig. 6 (0.69 of the best).
+#: Usual round-trip times, ms, in the order of `UPLINKS`. [ofrp] Fig. 1 shows that the best uplink differs by
+#: destination; the distances are chosen so that round robin comes out near the paper's Fig. 6 (0.69 of the best).
 USUAL_RTT_MS: Mapping[str, tuple[float, float, float]] = {
     "de": (430.0, 240.0, 330.0),
     "us": (140.0, 190.0, 280.0),
     "jp": (85.0, 60.0, 40.0),
 }
 
-#: From one round to the next, ten minutes later in the paper, paths change by this much (of the logarithm).
+#: Change of paths from one round to the next (ten minutes later in the paper), standard deviation of the logarithm.
 DRIFT = 0.28
 
 #: Within a round: "the largest Coefficient-of-variance (CoV) is only 0.045" (§3.1).
 COV = 0.045
 
-#: A path forgets in this time, s, how far it was from its mean; a fetch lasts a few times as long.
+#: Correlation time of a path's deviation from its mean, s; a fetch lasts a few times as long.
 CORRELATION_SECONDS = 1.0
 
-#: How finely the course is drawn, s.
+#: Resolution of a trace, s.
 STEP_SECONDS = 0.1
 
 #: "the unusual large RTT seriously degrades the throughput provided by one links" (§4.2): the chance that a path has
-#: such a time around a round, how much longer the round trip then is, and the mean length of it, s. As in the paper
-#: it shows in whole fetches: those took three minutes there and take twenty seconds at most here.
+#: such a period around a round, the factor on its round trip, and the period's mean length, s. As in the paper the
+#: period covers whole fetches: those took three minutes there and take twenty seconds at most here.
 EXCURSION_CHANCE = 0.1
 EXCURSION_FACTOR = (1.5, 2.5)
 EXCURSION_SECONDS = 60.0
-#: It begins at most so long before or after the round does.
+#: The period begins at most this long before or after the round does.
 EXCURSION_WITHIN = 60.0
 
-#: Loss of a path in a round, each way: the median, and how far rounds differ (of the logarithm).
+#: Loss of a path in a round, each way: the median, and the spread between rounds (of the logarithm).
 USUAL_LOSS = 1e-4
 LOSS_SPREAD = 1.0
 
-#: Longest that a course is drawn for; after it the path stays as it is.
+#: Length of a trace; after it the path stays unchanged.
 TRACE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class PathTrace:
-    """A path in a round: its loss each way, and its round trip in time, as (seconds into the round, ms from then)."""
+    """A path in a round: its loss each way, and its round trips as (seconds into the round, ms from then)."""
 
     loss: float
     rtt_ms: tuple[tuple[float, float], ...]
 
     def at(self, seconds: float) -> float:
-        """Return the round trip at a moment, ms."""
+        """Return the round trip at a time, ms."""
         return self.rtt_ms[max(0, bisect.bisect_right(self.rtt_ms, (seconds, math.inf)) - 1)][1]
 
     def between(self, begin: float, end: float) -> list[float]:
-        """Return the round trips of a time, one for each step of it."""
+        """Return the round trips of a period, one for each step."""
         steps = max(1, round((end - begin) / STEP_SECONDS))
         return [self.at(begin + (end - begin) * (number + 0.5) / steps) for number in range(steps)]
 
     def mean(self, begin: float, end: float) -> float:
-        """Return the mean round trip of a time, ms."""
+        """Return the mean round trip of a period, ms."""
         return statistics.fmean(self.between(begin, end))
 
     def cov(self, begin: float, end: float) -> float:
-        """Return the coefficient of variance within a time."""
+        """Return the coefficient of variation within a period."""
         values = self.between(begin, end)
         return statistics.pstdev(values) / statistics.fmean(values)
 
 
 @dataclass(frozen=True)
 class Round:
-    """One round of [ofrp] §4.1: what all paths are like while uplinks are chosen and the truth is fetched."""
+    """One round of [ofrp] §4.1: all paths while uplinks are chosen and the best ones determined."""
 
     number: int
     traces: Mapping[PathKey, PathTrace]
-    #: The order in which destinations are connected to: were it always the same, round robin would have its own
-    #: favourite for each of three destinations over three uplinks.
+    #: Order of connections to the destinations. With a constant order, round robin would give each of three
+    #: destinations a fixed one of the three uplinks.
     order: tuple[str, ...]
 
 
 def draw(seed: int, number: int) -> Round:
-    """Return round `number` of the series `seed`: always the same one."""
+    """Return round `number` of the series `seed`; the same arguments give the same round."""
     generator = random.Random(f"race {seed} {number}")
     traces = {
         (uplink, destination): _path_trace(generator, usual)
@@ -118,7 +117,7 @@ def _path_trace(generator: random.Random, usual_ms: float) -> PathTrace:
 
 
 def _autoregressive(generator: random.Random) -> Iterator[float]:
-    """Return deviations from the mean that are alike when close in time (autoregressive), `COV` in the long run."""
+    """Yield an autoregressive series of deviations from the mean, with `COV` in the long run."""
     keep = math.exp(-STEP_SECONDS / CORRELATION_SECONDS)
     value = generator.gauss(0, COV)
     while True:
@@ -127,7 +126,7 @@ def _autoregressive(generator: random.Random) -> Iterator[float]:
 
 
 def _excursion(generator: random.Random) -> tuple[float, float, float]:
-    """Return when a path's bad time begins and ends, and its factor; drawn whether there is one or not."""
+    """Return a bad period's start, end and factor; the draws are made even if there is none."""
     begin = generator.uniform(-EXCURSION_WITHIN, EXCURSION_WITHIN)
     end = begin + generator.expovariate(1 / EXCURSION_SECONDS)
     factor = generator.uniform(*EXCURSION_FACTOR)
@@ -135,6 +134,6 @@ def _excursion(generator: random.Random) -> tuple[float, float, float]:
 
 
 def apart_ms(means: Sequence[float]) -> float:
-    """Return by how much the shortest of some round trips is shorter than the next, ms."""
+    """Return the difference between the shortest round trip and the next, ms."""
     first, second, *_ = sorted(means)
     return second - first

@@ -1,4 +1,4 @@
-"""One site behind several uplinks: its server answers on every address of `plan`, and Braid chooses between them."""
+"""A site behind several uplinks: its server answers on every address of `address_plan`, and Braid chooses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from braid_lab.servers import catalog
 
 @dataclass(frozen=True)
 class Site:
-    """A network that is up, with Braid on its host."""
+    """A running network with Braid on its host."""
 
     net: Topology
     daemon: Braid
@@ -30,7 +30,7 @@ class Site:
 def site(
     lines: Mapping[str, LinkSpec | None], *, capacity: str | None = None, watched: bool = True
 ) -> Iterator[Site]:
-    """Build uplinks like these (None: a plain cable), a web server, and Braid; IPv4 only."""
+    """Build these uplinks (None: a plain cable), a web server, and Braid; IPv4 only."""
     specs = [UplinkSpec(name, line, families=frozenset({4})) for name, line in lines.items()]
     with network(specs) as net:
         net.internet.ip(*(f"route add local {each} dev lo" for each in address_plan.everything(len(specs))))

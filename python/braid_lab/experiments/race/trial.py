@@ -1,4 +1,4 @@
-"""A round on real packets: every policy chooses, then all uplinks are fetched over to know who was right."""
+"""A round on real packets: every policy chooses, then fetches over all uplinks show the best choice."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Amount:
-    """What is fetched to know what a path gives; a slow fetch ends after `limit` s, and what came is its rate."""
+    """Amount of a fetch; a slow fetch ends after `limit` s, and its bytes so far give the rate."""
 
     bytes: int
     limit: float
-    #: Between the beginnings of two connections, s.
+    #: Interval between the starts of two connections, s.
     spacing: float = 0.0
 
 
@@ -55,12 +55,15 @@ def fetch_over_all(
     number: int,
     amount: Amount,
 ) -> dict[tuple[str, str], Fetched]:
-    """Fetch over every uplink from every place, all at once; LabError if a fetch fails or goes astray."""
+    """Fetch over every uplink from every place, all at once.
+
+    LabError if a fetch fails or takes another uplink.
+    """
     wanted = [(uplink, name) for name in places for uplink in uplinks.values()]
     addresses = [pinned_address(uplink.index, places[name], number) for uplink, name in wanted]
     known = {}
     for (uplink, name), fetched in zip(wanted, fetch(host, addresses, amount), strict=True):
         if fetched.error or fetched.via != uplink.address4:
-            raise LabError(f"fetch from {name} over {uplink.name}: came by {fetched.via}: {fetched.error}")
+            raise LabError(f"fetch from {name} over {uplink.name}: used {fetched.via}: {fetched.error}")
         known[uplink.name, name] = fetched
     return known

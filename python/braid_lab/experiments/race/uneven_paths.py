@@ -1,8 +1,7 @@
-"""Lines on which the shortest round trip is not the best: one that loses, and one that is full.
+"""Paths on which the shortest round trip is not the best: one that loses packets, and one that is full.
 
 [ofrp] §3.3 assumes that "the Internet paths are equal in the loss ratio although it may be not true in the real
-world", and takes one sample of the round trip for all there is to know. Here neither holds: the policy `fastest` is
-made for it.
+world", and relies on one sample of the round trip. Here neither holds: the policy `fastest` is made for such paths.
 """
 
 from __future__ import annotations
@@ -25,11 +24,12 @@ from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology
 from braid_lab.process import Process, wait_until
 
-#: A site that this machine has used before, so that Braid knows the ways to it, and one that is new every time.
+#: A site that this machine has used before, so that its paths are in Braid's path cache, and one that is new every
+#: time.
 KNOWN, NEW = "known", "new"
 PLACES = {KNOWN: 1, NEW: 2}
 
-#: What the figures of each end with.
+#: Suffixes of their figures.
 SUFFIX = {KNOWN: "", NEW: "_new"}
 
 #: The known site's /24 among those of its place, which has one for every round.
@@ -38,17 +38,18 @@ KNOWN_NUMBER = address_plan.ROUNDS - 1
 
 @dataclass(frozen=True)
 class Scene:
-    """Three lines by name, nearest first, and whether others use the nearest meanwhile."""
+    """Three lines by name, nearest first, and the load of others on the nearest."""
 
     name: str
     lines: Mapping[str, LinkSpec]
-    #: Downloads without end over the nearest line.
+    #: Endless downloads over the nearest line.
     others: int
     amount: Amount
 
 
-#: By Mathis's law 3 % leave the nearest less than 3 Mbit/s; the middle one carries up to 20. Queues that hold a whole
-#: fetch, so that the lines' own losses are the only ones: a queue that overflows in slow start is a loss as well.
+#: By Mathis's law a loss of 3 % leaves the nearest less than 3 Mbit/s; the middle one carries up to 20. Queues hold a
+#: whole fetch, so that the lines' own losses are the only ones: a queue that overflows in slow start loses packets,
+#: too.
 LOSS = Scene(
     "loss",
     {
@@ -60,7 +61,7 @@ LOSS = Scene(
     amount=Amount(1_000_000, 3.0),
 )
 
-#: However full, the nearest answers first: its queue is 30 ms long, so its round trip never exceeds 50 ms.
+#: The nearest replies first however full it is: its queue is 30 ms long, so its round trip never exceeds 50 ms.
 LOAD = Scene(
     "load",
     {
@@ -72,19 +73,19 @@ LOAD = Scene(
     amount=Amount(1_000_000, 2.0),
 )
 
-#: From one round to the next round trips change by this much (of the logarithm); the order of the lines stays.
+#: Change of round trips from one round to the next (of the logarithm); the order of the lines stays.
 DRIFT = 0.08
 
-#: Fetches over every line before anything counts: what a machine that has been up for a while has seen of its lines.
+#: Fetches over every line before anything counts: the state of a machine that has been up for a while.
 WARM_ROUNDS = 2
 
-#: The longest that a run lasts; other people's downloads go on until they are stopped.
+#: Longer than any run; the background downloads go on until they are stopped.
 ENDLESS_SECONDS = 86_400
 
 
 def measure(run: Run, rounds: int) -> None:
-    """Measure both scenes and record `<figure>_<policy>_<scene>`, and the same with `_new` for a site that is new."""
-    # They share nothing, and neither needs much of the machine.
+    """Measure both scenes and record `<figure>_<policy>_<scene>`, with `_new` appended for a site that is new."""
+    # The scenes share nothing, and neither needs much of the machine.
     scenes = (LOSS, LOAD)
     with run.step(f"{rounds} rounds on unequal lines"), ThreadPoolExecutor(max_workers=len(scenes)) as pool:
         measured = pool.map(lambda scene: _scene(scene, rounds, run.seed), scenes)
@@ -136,7 +137,7 @@ def _scene(scene: Scene, rounds: int, seed: int) -> list[Choice]:
 
 
 def _addresses(number: int) -> dict[tuple[Policy, str], str]:
-    """Return where every policy connects to in a round."""
+    """Return each policy's destination address in a round."""
     numbers = {KNOWN: KNOWN_NUMBER, NEW: number}
     return {
         (policy, where): chosen_address(policy, place, numbers[where])
@@ -146,7 +147,7 @@ def _addresses(number: int) -> dict[tuple[Policy, str], str]:
 
 
 def _drift(net: Topology, scene: Scene, generator: random.Random) -> dict[str, float]:
-    """Give every line this round's delay; return the round trips without queues, ms."""
+    """Set every line's delay for this round; return the round trips without queues, ms."""
     trips = {}
     for name, line in scene.lines.items():
         emulator = net.uplinks[name].emulator
@@ -159,7 +160,7 @@ def _drift(net: Topology, scene: Scene, generator: random.Random) -> dict[str, f
 
 @contextlib.contextmanager
 def _background_load(net: Topology, scene: Scene) -> Iterator[None]:
-    """Let others fill the nearest line and keep it full, if the scene says so."""
+    """Keep the nearest line full with background downloads, if the scene has any."""
     if not scene.others:
         yield
         return

@@ -1,1 +1,1 @@
-"""`balance/nat`: what RFC 4787, 5382 and 5508 ask of an address translator, behaviour by behaviour."""
+"""`balance/nat`: the requirements of RFC 4787, 5382 and 5508 for address translators, one by one."""

@@ -1,4 +1,4 @@
-"""What a behaviour is, and the list of all."""
+"""NAT behaviours and their registry."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from braid_lab.process import LabError
 if TYPE_CHECKING:
     from braid_lab.experiments.balance.nat.testbed import NatTestbed
 
-#: Who is inside: clients behind a gateway, the machine's own sockets.
+#: Hosts inside: clients behind a gateway, or the machine's own sockets.
 Role = Literal["gateway", "host"]
 
 BOTH = (4, 6)
-#: IPv6 has nothing like it: headers have no checksum, datagrams always one.
+#: Not applicable to IPv6: its header has no checksum, and its datagrams always have one.
 ONLY_V4 = (4,)
 
 Body = Callable[["NatTestbed", int], None]
 
 
 class MissingBehaviourError(LabError):
-    """The behaviour is not there."""
+    """The behaviour is missing."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One behaviour: `body` raises LabError if it is not there.
+    """One behaviour: `body` raises LabError if it is missing.
 
-    `deviation` says why it is not meant to be there; docs/nat.md has the same reason at length.
+    `deviation` says why it is missing on purpose; docs/nat.md gives the reason at length.
     """
 
     name: str
@@ -42,15 +42,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one behaviour in one setting."""
+    """Result of one behaviour in one setting."""
 
     #: As in the figure `pass_NAME`.
     name: str
     source: str
     deviation: str
-    #: Why it is not there; empty if it is.
+    #: Reason why it is missing; empty if it is present.
     missed: str
-    #: Whether devices finished checksums and cut segments.
+    #: True if devices finished checksums and cut segments.
     offload: bool = True
 
 
@@ -60,7 +60,7 @@ _cases: list[Case] = []
 def case(
     source: str, *, role: Role = "gateway", families: tuple[int, ...] = BOTH, deviation: str = ""
 ) -> Callable[[Body], Body]:
-    """Register a function, by its name, as the behaviour that `source` asks for."""
+    """Register a function, by its name, as the behaviour that `source` requires."""
 
     def register(body: Body) -> Body:
         _cases.append(Case(body.__name__, source, role, families, deviation, body))
@@ -75,13 +75,13 @@ def cases(role: Role) -> list[Case]:
 
 
 def check(good: object, text: str) -> None:
-    """Raise MissedError unless `good`."""
+    """Raise MissingBehaviourError unless `good`."""
     if not good:
         raise MissingBehaviourError(text)
 
 
 def run_cases(role: Role, machine: NatTestbed, *, offload: bool) -> list[Verdict]:
-    """Try all behaviours of a role; a host's own have names that say so."""
+    """Try all behaviours of a role; those of `host` are named after it."""
     prefix = "host_" if role == "host" else ""
     return [
         Verdict(
@@ -97,7 +97,7 @@ def run_cases(role: Role, machine: NatTestbed, *, offload: bool) -> list[Verdict
 
 
 def attempt(body: Body, machine: NatTestbed, family: int) -> str:
-    """Try one behaviour; return why it is not there, or nothing."""
+    """Try one behaviour; return why it is missing, or ""."""
     try:
         body(machine, family)
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""The experiment itself: every behaviour in every setting, each with its verdict and its reason."""
+"""The NAT experiment: every behaviour in every setting, with verdict and reason."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from braid_lab.experiments.balance.nat import fragments, host_sockets, icmp, tcp
 from braid_lab.experiments.balance.nat.cases import BOTH, Role, Verdict, attempt, run_cases
 from braid_lab.experiments.balance.nat.testbed import NatTestbed, bench
 
-#: The policy that gives a client one uplink.
+#: Policy that gives a client one uplink.
 BY_SOURCE = 'policy = "hash-source"\n'
 
 #: Roles, and whether devices have offloads.
 SETTINGS: tuple[tuple[Role, bool], ...] = (("gateway", True), ("gateway", False), ("host", True), ("host", False))
 
 
-@experiment("balance/nat", "what RFC 4787, 5382 and 5508 ask of an address translator, behaviour by behaviour")
+@experiment("balance/nat", "NAT requirements of RFC 4787, 5382 and 5508, one by one")
 def nat(run: Run) -> None:
-    """Try every behaviour over TAP devices, with offloads and without, by both IP versions."""
+    """Try every behaviour over TAP devices, with and without offloads, over both IP versions."""
     verdicts: list[Verdict] = []
     for role, offload in run.of_form(full=SETTINGS, quick=SETTINGS, smoke=SETTINGS[-1:]):
         name = f"{role}, {'with' if offload else 'without'} offloads"
@@ -37,7 +37,7 @@ def nat(run: Run) -> None:
 
 
 def paired(machine: NatTestbed) -> list[Verdict]:
-    """Try what RFC 4787 REQ-2 recommends under the policy that is for it."""
+    """Try the recommendation of RFC 4787 REQ-2 under the policy that implements it."""
     return [
         Verdict(f"udp_pooling_is_paired_by_hash_source_v{family}", "RFC 4787 REQ-2", "", missed)
         for family in BOTH
@@ -46,11 +46,11 @@ def paired(machine: NatTestbed) -> list[Verdict]:
 
 
 def record(run: Run, verdicts: Sequence[Verdict]) -> None:
-    """Turn verdicts into figures; a behaviour is there if it is in all settings."""
+    """Turn verdicts into figures; a behaviour counts as present if it is present in all settings."""
     grouped: dict[str, list[Verdict]] = defaultdict(list)
     for each in verdicts:
         grouped[each.name].append(each)
-    run.table.append(["behaviour", "asked by", "missing because"])
+    run.table.append(["behaviour", "required by", "missing because"])
     unexplained = 0
     for name, tries in grouped.items():
         good = [0.0 if each.missed else 1.0 for each in tries]

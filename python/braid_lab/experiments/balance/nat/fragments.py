@@ -1,4 +1,4 @@
-"""Packets in pieces: RFC 4787 REQ-14 asks that they pass in any order."""
+"""Fragments: RFC 4787 REQ-14 requires that they pass in any order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from braid_lab.packets.codec import Packet, echo
 from braid_lab.packets.fragments import join, split
 from braid_lab.packets.tap import Arrived, Port, expect
 
-#: Two full fragments of this and a small one.
+#: Two full fragments and a small one.
 LARGE = bytes(range(256)) * 10
 FRAGMENT_MTU = 1280
 
@@ -19,17 +19,17 @@ Order = Callable[[list[Packet]], list[Packet]]
 
 
 def in_order(pieces: list[Packet]) -> list[Packet]:
-    """As they are sent."""
+    """Order of sending."""
     return pieces
 
 
 def last_first(pieces: list[Packet]) -> list[Packet]:
-    """As some stacks send them, and as any path may deliver them."""
+    """Last fragment first, as some stacks send and any path may deliver."""
     return pieces[::-1]
 
 
 def collect(receivers: list[Port], wanted: Callable[[Packet], bool]) -> Arrived:
-    """Wait for all pieces of one packet; return it whole, checked, and where its last piece arrived."""
+    """Wait for all fragments of one packet; return it reassembled and checked, and where its last one arrived."""
     pieces: list[Packet] = []
 
     def complete(got: Packet) -> bool:
@@ -42,12 +42,12 @@ def collect(receivers: list[Port], wanted: Callable[[Packet], bool]) -> Arrived:
     return port, join(pieces) or last
 
 
-#: A sender gives no two packets to one receiver the same number within the life of their fragments (RFC 6864).
+#: A sender never repeats an identification to one receiver within the life of its fragments (RFC 6864).
 _idents = itertools.count(0x1000)
 
 
 def _cross(sender: Port, receivers: list[Port], packet: Packet, order: Order, ident: int | None = None) -> Packet:
-    """Send a packet in pieces; return what arrives, put together."""
+    """Send a packet in fragments; return it as reassembled at the receiver."""
     towards = packet.source if receivers[0].device == "lan0" else packet.dest
     for each in order(split(packet, FRAGMENT_MTU, ident or next(_idents))):
         sender.send(each)
@@ -76,13 +76,13 @@ def fragments_pass_in_order(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 4787 REQ-14a")
 def fragments_pass_last_one_first(bench: NatTestbed, family: int) -> None:
-    """The piece with the ports comes last."""
+    """The fragment with the ports arrives last."""
     _udp(bench, family, last_first)
 
 
 @case("RFC 4787 REQ-14")
 def fragments_of_a_new_flow_pass_last_one_first(bench: NatTestbed, family: int) -> None:
-    """The very first datagram of a mapping comes in pieces, last one first."""
+    """The first datagram of a mapping arrives in fragments, last one first."""
     opened = bench.send_udp(family)
     fresh = Packet(opened.inside, opened.remote, opened.request(LARGE).body)
     got = _cross(bench.lan, list(bench.uplinks.values()), fresh, last_first)
@@ -91,7 +91,7 @@ def fragments_of_a_new_flow_pass_last_one_first(bench: NatTestbed, family: int) 
 
 @case("RFC 5508 REQ-1, RFC 4787 REQ-14")
 def fragmented_echo_passes(bench: NatTestbed, family: int) -> None:
-    """A large ping and its answer."""
+    """A large ping and its reply."""
     request = Packet(bench.client(family), bench.remote(family, 6), echo(family, 703, data=LARGE))
     uplinks = list(bench.uplinks.values())
     for order in (in_order, last_first):
@@ -104,7 +104,7 @@ def fragmented_echo_passes(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 4787 REQ-14")
 def fragments_of_two_packets_are_not_mixed(bench: NatTestbed, family: int) -> None:
-    """Two clients' fragments with the same id, one after the other's, reach the right ends."""
+    """Interleaved fragments of two clients with the same identification reach the right destinations."""
     mappings = [bench.open_udp(family, client=number, remote=40) for number in (1, 2)]
     ident = next(_idents)
     for mapping, mark in zip(mappings, (b"a", b"b"), strict=True):

@@ -1,4 +1,4 @@
-"""The machine's own sockets: their kernel checks every checksum and number that comes back to them."""
+"""Sockets of the machine itself: its kernel checks every checksum and sequence number of replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from braid_lab.packets.fragments import split
 from braid_lab.packets.tap import Arrived, Port, expect, inside
 
 SYN, ACK = Flag.SYN, Flag.ACK
-#: Longest that a packet to one of the machine's own sockets takes.
+#: Longest wait for a packet to one of the machine's own sockets.
 RECEIVE_TIMEOUT_S = 1.0
 # Linux socket options that Python does not name.
 SO_NO_CHECK = 11
@@ -37,7 +37,7 @@ def _socket(bench: NatTestbed, family: int, kind: int, protocol: int = 0) -> Ite
 
 
 def _seen(bench: NatTestbed, dest: str, kind: type[Udp | Icmp] = Udp) -> Arrived:
-    """Return the next packet of a kind to `dest` that leaves the machine, whole and sound."""
+    """Return the next packet of a kind to `dest` that leaves the machine, reassembled and valid."""
     ports = list(bench.uplinks.values())
     wanted = f"{kind.__name__} outside"
     port, packet = expect(ports, lambda each: each.dest == dest and isinstance(each.body, kind), what=wanted)
@@ -47,7 +47,7 @@ def _seen(bench: NatTestbed, dest: str, kind: type[Udp | Icmp] = Udp) -> Arrived
 
 @case("RFC 4787 REQ-1, REQ-8", role="host")
 def udp_socket_has_one_mapping(bench: NatTestbed, family: int) -> None:
-    """Whoever a socket speaks to sees one address and port, and anybody may answer."""
+    """All remotes see the same address and port of a socket, and any of them may reply."""
     with _socket(bench, family, socket.SOCK_DGRAM) as asker:
         seen = set()
         for number in (1, 2, 3):
@@ -63,7 +63,7 @@ def udp_socket_has_one_mapping(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 768, RFC 3022 §4.1", role="host", families=ONLY_V4)
 def udp_without_checksum_stays_without(bench: NatTestbed, family: int) -> None:
-    """A socket that sums nothing sends, and gets, datagrams without a checksum."""
+    """A socket with checksums disabled sends and receives datagrams without one."""
     with _socket(bench, family, socket.SOCK_DGRAM) as asker:
         asker.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
         asker.sendto(b"hello", (bench.remote(family), SERVICE))
@@ -76,11 +76,11 @@ def udp_without_checksum_stays_without(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5508 REQ-1", role="host")
 def echo_passes_both_ways(bench: NatTestbed, family: int) -> None:
-    """A ping is answered under its own id."""
+    """A ping is answered with its own identifier."""
     protocol = socket.IPPROTO_ICMP if family == 4 else socket.IPPROTO_ICMPV6
     with _socket(bench, family, socket.SOCK_RAW, protocol) as pinger:
         request = Packet("192.0.0.8" if family == 4 else "::", bench.remote(family), echo(family, 710))
-        # ICMPv6 is summed by the kernel, ICMP by us.
+        # The kernel computes ICMPv6 checksums; this code computes ICMP's.
         pinger.sendto(encode(request)[20 if family == 4 else 40 :], (bench.remote(family), 0))
         port, packet = _seen(bench, bench.remote(family), Icmp)
         reply = echo(family, packet.icmp().ident, reply=True)
@@ -94,7 +94,7 @@ def echo_passes_both_ways(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5508 REQ-4", role="host")
 def icmp_error_reaches_the_socket(bench: NatTestbed, family: int) -> None:
-    """A connected socket is told "connection refused"."""
+    """A connected socket gets "connection refused"."""
     with _socket(bench, family, socket.SOCK_DGRAM) as asker:
         asker.connect((bench.remote(family), SERVICE))
         asker.send(b"hello")
@@ -109,7 +109,7 @@ def icmp_error_reaches_the_socket(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 1191 §6.3, RFC 8201 §5.3", role="host")
 def path_mtu_reaches_the_socket(bench: NatTestbed, family: int) -> None:
-    """After a router's "fragmentation needed" the stack knows the path's MTU."""
+    """After a router's "fragmentation needed" the stack knows the path MTU."""
     level, discover, mtu = (
         (socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_MTU)
         if family == 4
@@ -131,7 +131,7 @@ def path_mtu_reaches_the_socket(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 4787 REQ-14", role="host")
 def fragments_reach_the_socket_in_any_order(bench: NatTestbed, family: int) -> None:
-    """A large datagram comes in pieces, first one first or last one first, and another leaves in pieces."""
+    """A large datagram arrives in fragments, in either order, and another one leaves in fragments."""
     with _socket(bench, family, socket.SOCK_DGRAM) as asker:
         asker.sendto(LARGE, (bench.remote(family), SERVICE))
         port, sent = collect(list(bench.uplinks.values()), lambda each: each.dest == bench.remote(family))
@@ -145,7 +145,7 @@ def fragments_reach_the_socket_in_any_order(bench: NatTestbed, family: int) -> N
 
 
 def _connecting(bench: NatTestbed, family: int, asker: socket.socket) -> tuple[Port, Packet]:
-    """Begin to connect; return the SYN and where it left."""
+    """Start to connect; return the SYN and the port that it left by."""
     asker.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         asker.connect((bench.remote(family), SERVICE))
@@ -160,13 +160,13 @@ def _connecting(bench: NatTestbed, family: int, asker: socket.socket) -> tuple[P
 
 
 def _reply(syn: Packet, flags: Flag, data: bytes = b"", *, seq: int = 9001) -> Packet:
-    """Return a segment of the server: it has confirmed the SYN and nothing since."""
+    """Return a segment of the server, which has acknowledged the SYN and nothing since."""
     body = Tcp(SERVICE, syn.tcp().source_port, flags, seq, syn.tcp().seq + 1 & 0xFFFFFFFF, data)
     return Packet(syn.dest, syn.source, body)
 
 
 def _talk(port: Port, syn: Packet, asker: socket.socket) -> None:
-    """Exchange data over a connection that is open."""
+    """Exchange data over an open connection."""
     port.send(_reply(syn, ACK | Flag.PSH, b"from the server"))
     check(asker.recv(100) == b"from the server", "other bytes came")
     asker.send(b"from the host")
@@ -199,7 +199,7 @@ def tcp_simultaneous_open(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5382 §4", role="host")
 def tcp_refusal_reaches_the_socket(bench: NatTestbed, family: int) -> None:
-    """A server's RST ends connecting at once."""
+    """A server's RST ends a connection attempt at once."""
     with _socket(bench, family, socket.SOCK_STREAM) as asker:
         port, syn = _connecting(bench, family, asker)
         port.send(_reply(syn, Flag.RST | ACK, seq=0))
@@ -212,7 +212,7 @@ def tcp_refusal_reaches_the_socket(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 4787 §4.2.1", role="host")
 def a_sockets_port_is_preserved(bench: NatTestbed, family: int) -> None:
-    """The port that a program has bound is what the world sees."""
+    """Remotes see the port that a program has bound."""
     with _socket(bench, family, socket.SOCK_DGRAM) as asker:
         asker.bind(("", bench.port()))
         asker.sendto(b"hello", (bench.remote(family), SERVICE))

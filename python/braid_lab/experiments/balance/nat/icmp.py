@@ -1,4 +1,4 @@
-"""ICMP: RFC 5508, and the errors that RFC 4787 and RFC 5382 want translated."""
+"""ICMP: RFC 5508, and the error translation that RFC 4787 and RFC 5382 require."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CERTAIN_BYTES = {4: 28, 6: 1232}
 
 
 def _error_about(bench: NatTestbed, mapping: Mapping, error: Icmp) -> Packet:
-    """Let a router in the internet send an error; return it as the LAN gets it, its source untouched."""
+    """Let a router in the internet send an error; return it as the LAN receives it, its source unchanged."""
     router = bench.router(6 if ":" in mapping.inside else 4)
     got = bench.back(mapping.uplink, Packet(router, mapping.outer, error))
     check(got.dest == mapping.inside, f"the error went to {got.dest}")
@@ -49,7 +49,7 @@ def _quotes(got: Packet, original: Packet) -> None:
 
 @case("RFC 5508 REQ-1")
 def echo_passes_both_ways(bench: NatTestbed, family: int) -> None:
-    """A ping's answers come back with the id that it was sent with."""
+    """A ping's replies come back with its own identifier."""
     request = Packet(bench.client(family), bench.remote(family), echo(family, 700))
     for _ in range(2):
         uplink, sent = bench.out(request)
@@ -60,7 +60,7 @@ def echo_passes_both_ways(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5508 REQ-1")
 def echo_ids_are_kept_apart(bench: NatTestbed, family: int) -> None:
-    """Two clients that ping the same server with the same id both get their own answers."""
+    """Two clients that ping the same server with the same identifier both get their own replies."""
     taken: dict[tuple[str, int], str] = {}
     sent = []
     for number in (1, 2, 3):
@@ -77,7 +77,7 @@ def echo_ids_are_kept_apart(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5508 REQ-3", deviation="a wrong checksum is translated and stays wrong, so that the client drops it")
 def icmp_error_with_a_wrong_checksum_is_dropped(bench: NatTestbed, family: int) -> None:
-    """An error that was damaged on its way goes no further."""
+    """An error that was damaged in transit is not forwarded."""
     mapping = bench.open_udp(family)
     _, sent = bench.out(mapping.request())
     mapping.uplink.send(Packet(bench.router(family), mapping.outer, unreachable(encode(sent))), spoil=True)
@@ -87,7 +87,7 @@ def icmp_error_with_a_wrong_checksum_is_dropped(bench: NatTestbed, family: int) 
 
 @case("RFC 5508 REQ-3")
 def icmp_error_with_a_wrong_checksum_stays_wrong(bench: NatTestbed, family: int) -> None:
-    """Translation does not heal a damaged error: who checks it drops it."""
+    """Translation does not repair a damaged error: receivers that check it drop it."""
     mapping = bench.open_udp(family)
     _, sent = bench.out(mapping.request())
     mapping.uplink.send(Packet(bench.router(family), mapping.outer, unreachable(encode(sent))), spoil=True)
@@ -101,7 +101,7 @@ def icmp_error_with_a_wrong_checksum_stays_wrong(bench: NatTestbed, family: int)
     deviation="a quote's wrong header checksum is translated and stays wrong",
 )
 def icmp_error_with_a_wrong_quote_is_dropped(bench: NatTestbed, family: int) -> None:
-    """An error whose quoted IP header is damaged goes no further."""
+    """An error with a damaged quoted IP header is not forwarded."""
     mapping = bench.open_udp(family)
     _, sent = bench.out(mapping.request())
     quote = bytearray(encode(sent))
@@ -113,7 +113,7 @@ def icmp_error_with_a_wrong_quote_is_dropped(bench: NatTestbed, family: int) -> 
 
 @case("RFC 5508 REQ-4, RFC 4787 REQ-12")
 def icmp_error_about_udp_is_translated(bench: NatTestbed, family: int) -> None:
-    """The client gets "port unreachable" about the datagram that it sent, checksums and all."""
+    """The client gets "port unreachable" about the datagram that it sent, with valid checksums."""
     mapping = bench.open_udp(family)
     request = mapping.request(b"is anybody there?")
     _, sent = bench.out(request)
@@ -122,7 +122,7 @@ def icmp_error_about_udp_is_translated(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5508 REQ-4")
 def icmp_error_about_udp_without_checksum_is_translated(bench: NatTestbed, family: int) -> None:
-    """As little as a header and 8 bytes may be quoted, and a zero checksum stays zero."""
+    """A quote may be as short as a header and 8 bytes, and a zero checksum stays zero."""
     mapping = bench.open_udp(family)
     request = mapping.request(b"12", checksum=family == 6)
     _, sent = bench.out(request)
@@ -134,7 +134,7 @@ def icmp_error_about_udp_without_checksum_is_translated(bench: NatTestbed, famil
 
 @case("RFC 5382 REQ-9")
 def icmp_error_about_tcp_is_translated(bench: NatTestbed, family: int) -> None:
-    """Of a segment only its first 8 bytes need be quoted; the client can still tell which it was."""
+    """Only 8 bytes of a segment need be quoted; the client can still identify it."""
     mapping = bench.open_tcp(family)
     request = mapping.segment(Flag.ACK | Flag.PSH, b"data")
     _, sent = bench.out(request)
@@ -147,7 +147,7 @@ def icmp_error_about_tcp_is_translated(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5382 REQ-10")
 def icmp_error_keeps_a_connection(bench: NatTestbed, family: int) -> None:
-    """An error, which anybody may forge, ends no connection."""
+    """An error, which anyone can forge, ends no connection."""
     mapping = bench.open_tcp(family)
     _, sent = bench.out(mapping.segment(Flag.ACK | Flag.PSH, b"data"))
     _error_about(bench, mapping, unreachable(encode(sent)))
@@ -156,7 +156,7 @@ def icmp_error_keeps_a_connection(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5508 REQ-6")
 def icmp_error_about_an_echo_is_translated(bench: NatTestbed, family: int) -> None:
-    """Traceroute by ping: the router's "time exceeded" names the client's id, and the ping goes on."""
+    """Traceroute by ping: the router's "time exceeded" names the client's identifier, and the ping goes on."""
     request = Packet(bench.client(family), bench.remote(family, 5), echo(family, 702))
     uplink, sent = bench.out(request)
     error = Icmp(TIME_EXCEEDED[family], data=encode(sent))
@@ -170,7 +170,7 @@ def icmp_error_about_an_echo_is_translated(bench: NatTestbed, family: int) -> No
 
 @case("RFC 5508 REQ-4a")
 def icmp_error_about_nothing_of_ours_stays_outside(bench: NatTestbed, family: int) -> None:
-    """An error about a packet that nobody inside has sent reaches nobody inside."""
+    """An error about a packet that nobody inside has sent is not forwarded."""
     uplink = bench.uplinks["dsl"]
     never = Packet(bench.outer(uplink, family), bench.remote(family), Udp(1999, 1999, b"never sent"))
     uplink.send(Packet(bench.router(family), never.source, unreachable(encode(never))))
@@ -179,7 +179,7 @@ def icmp_error_about_nothing_of_ours_stays_outside(bench: NatTestbed, family: in
 
 
 def _refused(bench: NatTestbed, mapping: Mapping, error: Icmp, source: str) -> Packet:
-    """Let somebody in the LAN send an error about the mapping's last answer; return what the remote gets."""
+    """Let a host in the LAN send an error about the mapping's last reply; return what the remote gets."""
     bench.lan.send(Packet(source, mapping.remote, error))
     wanted = mapping.remote
     _, sent = expect([mapping.uplink], lambda each: each.dest == wanted, what="error outside")
@@ -199,7 +199,7 @@ def icmp_error_of_a_client_is_translated(bench: NatTestbed, family: int) -> None
 
 @case("RFC 5508 REQ-5a")
 def icmp_error_of_a_client_about_nothing_is_dropped(bench: NatTestbed, family: int) -> None:
-    """What a client claims about a packet that never came does not leave."""
+    """A client's error about a packet that never arrived is not forwarded."""
     never = Packet(bench.remote(family), bench.client(family), Udp(SERVICE, 1998, b"never came"))
     bench.lan.send(Packet(never.dest, never.source, unreachable(encode(never))))
     seen: list[Arrived] = bench.settled(family)
@@ -208,7 +208,7 @@ def icmp_error_of_a_client_about_nothing_is_dropped(bench: NatTestbed, family: i
 
 @case("RFC 5508 REQ-7", deviation="hairpinned datagrams are carried, ICMP errors about them are not")
 def icmp_error_passes_a_hairpin(bench: NatTestbed, family: int) -> None:
-    """A client that refuses a hairpinned datagram is heard by the one who sent it, under its outer address."""
+    """A client's error about a hairpinned datagram reaches its sender, from the client's outer address."""
     there, here = bench.open_udp(family, client=1), bench.open_udp(family, client=2)
     call = Packet(here.inside, there.outer, Udp(here.inside_port, there.outer_port, b"hairpin"))
     bench.lan.send(call)
@@ -221,7 +221,7 @@ def icmp_error_passes_a_hairpin(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 1191 §4, RFC 8201 §4")
 def path_mtu_of_the_internet_is_told(bench: NatTestbed, family: int) -> None:
-    """A router's "fragmentation needed" about a client's packet arrives with its number, for UDP and TCP."""
+    """A router's "fragmentation needed" about a client's packet arrives with its MTU, for UDP and TCP."""
     udp = bench.open_udp(family)
     request = dataclasses.replace(udp.request(bytes(1200)), dont_fragment=True)
     _, sent = bench.out(request)
@@ -238,7 +238,7 @@ def path_mtu_of_the_internet_is_told(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 4787 REQ-13")
 def path_mtu_of_the_uplink_is_told(bench: NatTestbed, family: int) -> None:
-    """A packet that its uplink cannot carry is answered by the gateway, on the long way and on the short one."""
+    """The gateway answers a packet that its uplink cannot carry, on the slow path and on the fast path."""
     mapping = _narrow(bench, family)
     for opened in (mapping, dataclasses.replace(mapping, inside_port=bench.port())):
         large = dataclasses.replace(opened.request(bytes(1420)), dont_fragment=True)
@@ -258,7 +258,7 @@ def _narrow(bench: NatTestbed, family: int) -> Mapping:
 
 @case("RFC 1191 §4, RFC 8201 §4")
 def path_mtu_of_the_lan_is_told(bench: NatTestbed, family: int) -> None:
-    """A router inside, whose next link is narrow, is heard by the remote."""
+    """A "packet too big" of a router inside the LAN reaches the remote."""
     mapping = bench.open_udp(family)
     answer = dataclasses.replace(mapping.answer(bytes(1200)), dont_fragment=True)
     got = bench.back(mapping.uplink, answer)

@@ -17,7 +17,7 @@ HEADERS = {4: 40, 6: 60}
 
 @case("RFC 5382 REQ-1", deviation=PER_REMOTE)
 def tcp_mapping_is_endpoint_independent(bench: NatTestbed, family: int) -> None:
-    """Whoever a client's port connects to sees the same address and port."""
+    """All remotes see the same address and port of a client's port."""
     port = bench.port()
     seen = {(each.outer, each.outer_port) for n in (1, 2) for each in [bench.send_syn(family, port=port, remote=n)]}
     check(len(seen) == 1, f"one port is seen as {seen}")
@@ -25,7 +25,7 @@ def tcp_mapping_is_endpoint_independent(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5382 REQ-2")
 def tcp_handshake_opens_a_connection(bench: NatTestbed, family: int) -> None:
-    """SYN, SYN/ACK, ACK, then data both ways, the first packets by the stack and the rest the short way."""
+    """SYN, SYN/ACK, ACK, then data both ways: the first packets on the slow path, the rest on the fast path."""
     mapping = bench.open_tcp(family)
     for _ in range(3):
         bench.carries(mapping)
@@ -33,7 +33,7 @@ def tcp_handshake_opens_a_connection(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5382 REQ-2a")
 def tcp_simultaneous_open(bench: NatTestbed, family: int) -> None:
-    """Both sides send a SYN, then both a SYN/ACK: a connection, as in RFC 793 fig. 8."""
+    """Both sides send a SYN, then both a SYN/ACK: one connection, as in RFC 793 fig. 8."""
     mapping = bench.send_syn(family)
     got = bench.back(mapping.uplink, mapping.reply(SYN, seq=9000, ack=0))
     check(got.tcp().flags == SYN and got.dest == mapping.inside, f"the remote's SYN became {got}")
@@ -46,7 +46,7 @@ def tcp_simultaneous_open(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5382 REQ-3")
 def tcp_filtering_is_per_remote(bench: NatTestbed, family: int) -> None:
-    """What a stranger sends to a connection's port reaches nobody inside."""
+    """Packets of a third party to a connection's port reach nobody inside."""
     mapping = bench.open_tcp(family)
     for flags in (SYN, ACK, RST):
         mapping.uplink.send(
@@ -58,7 +58,7 @@ def tcp_filtering_is_per_remote(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5382 REQ-4", deviation="what belongs to no flow is the machine's own, whose stack or firewall answers")
 def tcp_unsolicited_syn_waits(bench: NatTestbed, family: int) -> None:
-    """A SYN that nobody asked for is not refused at once: the client's may be on its way."""
+    """An unsolicited SYN is not refused at once: the client's own may be on its way."""
     mapping = bench.open_tcp(family)
     mapping.uplink.send(Packet(bench.remote(family, 78), mapping.outer, Tcp(7777, mapping.outer_port, SYN, 1)))
     answers = [packet for port, packet in bench.settled(family) if packet.dest == bench.remote(family, 78)]
@@ -67,7 +67,7 @@ def tcp_unsolicited_syn_waits(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5382 REQ-4")
 def tcp_opens_after_an_unsolicited_syn(bench: NatTestbed, family: int) -> None:
-    """A SYN that came too early does not keep the client's own from opening."""
+    """A SYN that came too early does not keep the client's own from opening the connection."""
     port = bench.port()
     for uplink in bench.uplinks.values():
         uplink.send(Packet(bench.remote(family), bench.outer(uplink, family), Tcp(SERVICE, port, SYN, 9000)))
@@ -77,7 +77,7 @@ def tcp_opens_after_an_unsolicited_syn(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5382 REQ-7", deviation=PER_REMOTE)
 def tcp_ports_are_not_overloaded(bench: NatTestbed, family: int) -> None:
-    """Two clients with the same port have different ones outside, whoever they connect to."""
+    """Two clients with the same port get different outer ports, whatever they connect to."""
     port = bench.port()
     mappings = [bench.send_syn(family, client=n, remote=n, port=port) for n in (1, 2, 3)]
     one, other = bench.clashing(family, mappings)
@@ -86,7 +86,7 @@ def tcp_ports_are_not_overloaded(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5382 REQ-7")
 def tcp_ports_differ_towards_one_server(bench: NatTestbed, family: int) -> None:
-    """Two clients with the same port to the same server have different ones, and answers find the right one."""
+    """Two clients with the same port to the same server get different outer ports; replies reach the right one."""
     port = bench.port()
     mappings = [bench.open_tcp(family, client=n, port=port) for n in (1, 2, 3)]
     one, other = bench.clashing(family, mappings)
@@ -97,7 +97,7 @@ def tcp_ports_differ_towards_one_server(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 4787 §4.2.1")
 def tcp_port_is_preserved(bench: NatTestbed, family: int) -> None:
-    """A client's port is kept where nobody else has it."""
+    """A client's port is kept unless it is taken."""
     mapping = bench.send_syn(family)
     check(mapping.outer_port == mapping.inside_port, f"port {mapping.inside_port} became {mapping.outer_port}")
 
@@ -124,7 +124,7 @@ def tcp_reset_passes(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 7857 §2")
 def tcp_forged_reset_ends_nothing(bench: NatTestbed, family: int) -> None:
-    """A RST with a wrong number, which the client ignores, leaves the mapping at work."""
+    """A RST with a wrong sequence number, which the client ignores, leaves the mapping intact."""
     mapping = bench.open_tcp(family)
     bench.back(mapping.uplink, mapping.reply(RST, seq=77_777_777))
     bench.carries(mapping)
@@ -132,7 +132,7 @@ def tcp_forged_reset_ends_nothing(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5382 REQ-2")
 def tcp_half_closed_connection_carries(bench: NatTestbed, family: int) -> None:
-    """After one FIN the other side may go on sending, and the first may go on confirming."""
+    """After one FIN the other side may go on sending, and the first may go on acknowledging."""
     mapping = bench.open_tcp(family)
     bench.out(mapping.segment(FIN | ACK))
     for _ in range(2):
@@ -146,7 +146,7 @@ def tcp_half_closed_connection_carries(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 5382 REQ-2, RFC 6191")
 def tcp_port_is_used_again_after_closing(bench: NatTestbed, family: int) -> None:
-    """The same four-tuple opens anew after both FINs, and after a RST."""
+    """The same four-tuple can be opened again after both FINs, and after a RST."""
     for last in (FIN | ACK, RST | ACK):
         mapping = bench.open_tcp(family)
         bench.back(mapping.uplink, mapping.reply(FIN | ACK))
@@ -157,7 +157,7 @@ def tcp_port_is_used_again_after_closing(bench: NatTestbed, family: int) -> None
 
 @case("RFC 5382 §3")
 def tcp_without_a_flow_is_answered(bench: NatTestbed, family: int) -> None:
-    """A connection from before the gateway's time reaches its server, whose RST tells the client at once."""
+    """Segments of a connection older than the gateway reach the server, whose RST tells the client at once."""
     port, remote = bench.port(), bench.remote(family, 3)
     stray = Packet(bench.client(family), remote, Tcp(port, SERVICE, ACK | Flag.PSH, 5, 6, b"stray"))
     uplink, sent = bench.out(stray)
@@ -167,7 +167,7 @@ def tcp_without_a_flow_is_answered(bench: NatTestbed, family: int) -> None:
 
 
 def _on(bench: NatTestbed, family: int, name: str) -> Mapping:
-    """Open connections until one has taken the uplink."""
+    """Open connections until one is on the uplink."""
     while True:
         mapping = bench.open_tcp(family)
         if mapping.uplink.device == name:
@@ -176,7 +176,7 @@ def _on(bench: NatTestbed, family: int, name: str) -> Mapping:
 
 @case("RFC 4459 §3.2")
 def mss_is_clamped_both_ways(bench: NatTestbed, family: int) -> None:
-    """SYN and SYN/ACK announce no larger segments than the uplink carries, and a smaller word is kept."""
+    """SYN and SYN/ACK announce no larger segments than the uplink carries; a smaller MSS is kept."""
     for asked in (1460, 500):
         for _ in bench.uplinks:
             port, remote = bench.port(), bench.remote(family)
@@ -195,13 +195,13 @@ def mss_is_clamped_both_ways(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 1191, RFC 8201")
 def segments_as_large_as_the_uplink_pass(bench: NatTestbed, family: int) -> None:
-    """Full segments pass whole in both directions, on an uplink with a smaller MTU too."""
+    """Full segments pass whole in both directions, also on an uplink with a smaller MTU."""
     for name, mtu in UPLINKS.items():
         mapping = _on(bench, family, name)
         data = bytes(mtu - HEADERS[family])
         for _ in range(2):
             packet = dataclasses.replace(mapping.segment(ACK, data), dont_fragment=True)
-            # The way through the stack is as wide as the narrowest uplink until the connection takes the short one.
+            # The slow path is as wide as the narrowest uplink until the connection moves to the fast path.
             _, sent = bench.out(packet)
             check(sent.tcp().data == data, f"{name}: {len(sent.tcp().data)} of {len(data)} bytes left")
             got = bench.back(mapping.uplink, dataclasses.replace(mapping.reply(ACK, data), dont_fragment=True))

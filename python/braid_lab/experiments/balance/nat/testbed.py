@@ -1,10 +1,10 @@
-"""A gateway, or a lone host, all of whose wires end in our hands.
+"""A gateway, or a lone host, with every wire in the hands of the test.
 
     clients ── lan0 ─ host ─┬─ dsl (1500 bytes) ── internet
                             └─ lte (1400 bytes) ── internet
 
-Every device is a TAP: what a client or a server sends is written to it byte by byte, and what the machine sends is
-read from it. Neighbours are known beforehand, because nobody here answers such questions.
+Every device is a TAP: packets of clients and servers are written to it byte by byte, and packets of the machine are
+read from it. Neighbours are static, because nothing here answers ARP or neighbour solicitations.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from braid_lab.product import Braid, braid
 #: MTU of each uplink: one smaller than the LAN's, as behind PPPoE or LTE.
 UPLINKS = {"dsl": 1500, "lte": 1400}
 CLIENTS = 3
-#: Where a server listens when it does not matter.
+#: A server's port where the number does not matter.
 SERVICE = 5000
 #: Source ports of clients: below the ranges that Braid and the stack draw from.
 FIRST_PORT, LAST_PORT = 2000, 16000
 
-#: Every unanswered packet here would look like a dying line, so no line is watched.
+#: Unanswered packets here would look like a dying line, so health checks are off.
 CONFIGURATION = "[liveness]\nenabled = false\n"
 
 
 @dataclass(frozen=True)
 class Mapping:
-    """An inside port, a remote, and what the remote sees of it."""
+    """An inside port, a remote, and the outer address and port that the remote sees."""
 
     uplink: Port
     inside: str
@@ -75,27 +75,27 @@ class NatTestbed:
         daemon: Braid,
         options: Sequence[str],
     ) -> None:
-        """Made by `bench`."""
+        """Use `bench`."""
         self.host, self.lan, self.uplinks, self.daemon = host, lan, uplinks, daemon
-        #: What the daemon was started with.
+        #: Options of the daemon.
         self.options = options
         self._ports = itertools.cycle(range(FIRST_PORT, LAST_PORT))
         self._marks = itertools.count(1)
-        # Opened now, so that opening them later does not swallow what others wait for.
+        # Opened now, so that opening them later does not swallow packets that others wait for.
         self._pilots = {family: self._open_pilots(family) for family in (4, 6) if role == "gateway"}
 
-    # Who is there.
+    # Addresses.
 
     def client(self, family: int, number: int = 1) -> str:
         """Return the address of a client, counted from 1."""
         return f"192.168.8.{100 + number}" if family == 4 else f"fd00:8::{100 + number}"
 
     def remote(self, family: int, number: int = 1) -> str:
-        """Return the address of somebody in the internet."""
+        """Return the address of a host in the internet."""
         return f"198.51.100.{number}" if family == 4 else f"2001:db8:ffff::{number}"
 
     def router(self, family: int) -> str:
-        """Return the address of a router on the way there."""
+        """Return the address of a router on the path to it."""
         return self.remote(family, 250 if family == 4 else 9999)
 
     def outer(self, uplink: Port, family: int) -> str:
@@ -103,27 +103,27 @@ class NatTestbed:
         return outer(list(self.uplinks.values()).index(uplink) + 1, family)
 
     def port(self) -> int:
-        """Return a client's port that no case has had yet."""
+        """Return a client's port that no case has used yet."""
         return next(self._ports)
 
-    # Packets on their way.
+    # Packets.
 
     def out(self, packet: Packet) -> Arrived:
-        """Let a client send; return what reaches the internet, whole and sound."""
+        """Let a client send; return what reaches the internet, reassembled and valid."""
         self.lan.send(packet)
         port, sent = expect(list(self.uplinks.values()), lambda each: each.dest == packet.dest, what="packet outside")
         check(not sent.faults, f"spoilt on its way out: {sent}")
         return port, sent
 
     def back(self, uplink: Port, packet: Packet) -> Packet:
-        """Let somebody in the internet send to an uplink; return what reaches the LAN, whole and sound."""
+        """Let a host in the internet send to an uplink; return what reaches the LAN, reassembled and valid."""
         uplink.send(packet)
         _, got = expect([self.lan], lambda each: each.source == packet.source, what="packet in the LAN")
         check(not got.faults, f"spoilt on its way in: {got}")
         return got
 
     def settled(self, family: int) -> list[Arrived]:
-        """Return all that arrived anywhere, once what was sent before must have: pilots are sent behind it."""
+        """Return all arrivals so far; pilot packets sent last show that everything before them has arrived."""
         seen: list[Arrived] = []
         for pilot in self._pilots[family]:
             mark = f"pilot {next(self._marks)}".encode()
@@ -135,7 +135,7 @@ class NatTestbed:
 
     def _open_pilots(self, family: int) -> list[Mapping]:
         found: dict[str, Mapping] = {}
-        # A policy may have its own idea of which client takes which uplink, or of which uplink is used at all.
+        # A policy may decide otherwise which client takes which uplink, or which uplinks are used at all.
         for number in range(4 * CLIENTS):
             pilot = self.open_udp(family, client=1 + number % CLIENTS, remote=99)
             found.setdefault(pilot.uplink.device, pilot)
@@ -143,12 +143,12 @@ class NatTestbed:
                 break
         return list(found.values())
 
-    # Conversations.
+    # Exchanges.
 
     def open_udp(
         self, family: int, *, client: int = 1, remote: int = 1, port: int = 0, remote_port: int = SERVICE
     ) -> Mapping:
-        """Let a client send a datagram and be answered."""
+        """Let a client send a datagram and a remote reply."""
         mapping = self.send_udp(family, client=client, remote=remote, port=port, remote_port=remote_port)
         got = self.back(mapping.uplink, mapping.answer())
         check((got.dest, got.udp().dest_port) == (mapping.inside, mapping.inside_port), f"answer went to {got}")
@@ -157,7 +157,7 @@ class NatTestbed:
     def send_udp(
         self, family: int, *, client: int = 1, remote: int = 1, port: int = 0, remote_port: int = SERVICE
     ) -> Mapping:
-        """Let a client send a datagram; return what became of it."""
+        """Let a client send a datagram; return the resulting mapping."""
         inside, port = self.client(family, client), port or self.port()
         packet = Packet(inside, self.remote(family, remote), Udp(port, remote_port, b"first"))
         uplink, sent = self.out(packet)
@@ -166,7 +166,7 @@ class NatTestbed:
     def send_syn(
         self, family: int, *, client: int = 1, remote: int = 1, port: int = 0, remote_port: int = SERVICE
     ) -> Mapping:
-        """Let a client send a SYN; return what became of it."""
+        """Let a client send a SYN; return the resulting mapping."""
         inside, port = self.client(family, client), port or self.port()
         packet = Packet(inside, self.remote(family, remote), Tcp(port, remote_port, Flag.SYN, 1000, mss=1460))
         uplink, sent = self.out(packet)
@@ -189,14 +189,14 @@ class NatTestbed:
         check((got.dest, got.tcp().dest_port) == (mapping.inside, mapping.inside_port), f"data went to {got}")
 
     def clashing(self, family: int, mappings: list[Mapping]) -> tuple[Mapping, Mapping]:
-        """Return two of the mappings that share an uplink: of three on two uplinks there are such."""
+        """Return two of the mappings that share an uplink: of three on two uplinks, two must."""
         for one, other in itertools.combinations(mappings, 2):
             if one.uplink is other.uplink:
                 return one, other
         raise AssertionError(f"{family}: three mappings on three of two uplinks")
 
     def reasons(self) -> dict[str, int]:
-        """Return the datapath's counts."""
+        """Return the datapath's counters by reason."""
         counts: dict[str, int] = self.daemon.json("status")["reasons"]
         return counts
 
@@ -211,13 +211,13 @@ def _has(mark: bytes) -> Callable[[Packet], bool]:
 
 
 def _is_chatter(packet: Packet) -> bool:
-    """Whether the stack sent it by itself: neighbour discovery, multicast reports."""
+    """Return true for packets that the stack sends by itself: neighbour discovery, multicast reports."""
     return packet.family == 6 and packet.dest.startswith("ff0") and isinstance(packet.body, Icmp | Raw)
 
 
 @contextlib.contextmanager
 def bench(role: Role, *, offload: bool, configuration: str = "") -> Iterator[NatTestbed]:
-    """Build the machine and start Braid on it, with `configuration` (TOML) beside what is needed here."""
+    """Build the machine and start Braid on it, with `configuration` (TOML) added to the settings needed here."""
     with contextlib.ExitStack() as stack:
         host = stack.enter_context(namespace(role))
         # The checks compare single errors, and the kernel's rate limit would drop some.
@@ -237,7 +237,7 @@ def bench(role: Role, *, offload: bool, configuration: str = "") -> Iterator[Nat
 
 def _configured(run_dir: Path, more: str) -> list[str]:
     file = run_dir.with_suffix(".toml")
-    # By turns, so that both uplinks are used whatever the packets' round trips.
+    # Round robin, so that both uplinks are used whatever the packets' round trips.
     policy = "" if "policy" in more else 'policy = "rr"\n'
     file.write_text(policy + more + CONFIGURATION)
     return ["--config", str(file)]

@@ -1,7 +1,7 @@
-"""How long idle mappings are kept, without waiting for it.
+"""Idle timeouts of mappings, without waiting for them.
 
-The kernel stamps flows by its monotonic clock, and the daemon sweeps what has been idle for too long by the same
-one. A daemon that is started in a time namespace sees that clock as many seconds ahead as we like.
+The kernel stamps flows with its monotonic clock, and the daemon's sweep of idle flows uses the same one. A daemon
+started in a time namespace sees that clock any number of seconds ahead.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from braid_lab.packets.codec import Flag, Packet, echo
 from braid_lab.process import run, wait_until
 from braid_lab.product import binary
 
-#: Real seconds between a flow's last packet and the sweep that we look at: they come on top of the shift.
+#: Real seconds between a flow's last packet and the sweep, on top of the shift.
 SLACK_S = 14
-#: The sentinel: an answered question is forgotten sooner than anything that is kept on purpose.
+#: The sentinel: an answered query expires sooner than anything that is kept on purpose.
 DNS = 53
-#: Ends every idle time.
+#: Longer than every idle timeout.
 FOREVER_S = 8000
 
-#: Protocol and client's address and port of a flow, as `braid flows` has them.
+#: Protocol, and the client's address and port of a flow, as in `braid flows`.
 Known = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Idle:
-    """A kind of mapping, how to get one, and how long it must be kept."""
+    """A kind of mapping, how to create one, and how long it must be kept."""
 
     name: str
     source: str
@@ -100,12 +100,12 @@ TIMES = (
 
 
 def inner(address: str, port: int) -> str:
-    """Return an end as `braid flows` writes it."""
+    """Return an endpoint as `braid flows` writes it."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def survey(bench: NatTestbed, times: Sequence[Idle]) -> list[Verdict]:
-    """Let each kind of mapping lie idle for as long as it must be kept, then all for longer than any is."""
+    """Leave each kind of mapping idle for as long as it must be kept, then all for longer than any may be."""
     verdicts = []
     for seconds in sorted({each.seconds for each in times}):
         kinds = [(each, family) for each in times if each.seconds == seconds for family in BOTH]
@@ -123,7 +123,7 @@ def survey(bench: NatTestbed, times: Sequence[Idle]) -> list[Verdict]:
 
 
 def _swept(bench: NatTestbed, ahead: int) -> set[Known]:
-    """Start the daemon anew with its clock ahead; return the flows left by its first sweep."""
+    """Restart the daemon with its clock ahead; return the flows left by its first sweep."""
     sentinel = bench.open_udp(4, remote_port=DNS)
     known = ("udp", inner(sentinel.inside, sentinel.inside_port))
     bench.daemon.kill9()

@@ -14,7 +14,7 @@ QUIC = 443
 
 @case("RFC 4787 REQ-1")
 def udp_mapping_is_endpoint_independent(bench: NatTestbed, family: int) -> None:
-    """Whoever a client's port speaks to sees the same address and port."""
+    """All remotes see the same address and port of a client's port."""
     port = bench.port()
     seen = {
         (each.outer, each.outer_port)
@@ -33,14 +33,14 @@ def udp_pooling_is_paired(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 4787 §4.2.1")
 def udp_port_is_preserved(bench: NatTestbed, family: int) -> None:
-    """A client's port is kept where nobody else has it."""
+    """A client's port is kept unless it is taken."""
     mapping = bench.send_udp(family)
     check(mapping.outer_port == mapping.inside_port, f"port {mapping.inside_port} became {mapping.outer_port}")
 
 
 @case("RFC 4787 REQ-3")
 def udp_ports_are_not_overloaded(bench: NatTestbed, family: int) -> None:
-    """Two clients with the same port have different ones outside, and answers find the right one."""
+    """Two clients with the same port get different outer ports, and replies reach the right one."""
     port = bench.port()
     mappings = [bench.open_udp(family, client=client, port=port) for client in (1, 2, 3)]
     one, other = bench.clashing(family, mappings)
@@ -50,7 +50,7 @@ def udp_ports_are_not_overloaded(bench: NatTestbed, family: int) -> None:
 @case("RFC 4787 REQ-3a", deviation="on a conflict the port comes from the uplink's range, which lies above 1023")
 def udp_low_port_stays_low(bench: NatTestbed, family: int) -> None:
     """Of two clients with the same port below 1024, both keep one below 1024."""
-    # Also the IPv6 case has this port to itself: mappings of the two versions differ in their addresses.
+    # The IPv6 case has this port to itself, too: mappings of the two versions differ in their addresses.
     mappings = [bench.send_udp(family, client=client, port=123) for client in (1, 2, 3)]
     for each in bench.clashing(family, mappings):
         check(each.outer_port < 1024, f"port 123 became {each.outer_port}")
@@ -68,7 +68,7 @@ def udp_port_parity_is_preserved(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 4787 REQ-6")
 def udp_outbound_packets_refresh_a_mapping(bench: NatTestbed, family: int) -> None:
-    """A mapping's idle time begins anew with every packet from inside."""
+    """Every packet from inside restarts a mapping's idle time."""
     mapping = bench.open_udp(family)
 
     def idle_ms() -> float:
@@ -89,7 +89,7 @@ def udp_outbound_packets_refresh_a_mapping(bench: NatTestbed, family: int) -> No
 
 @case("RFC 4787 REQ-8")
 def udp_filtering_is_endpoint_independent(bench: NatTestbed, family: int) -> None:
-    """Anybody may send to a mapping, not only who was asked."""
+    """Any remote may send to a mapping, not only those that the client has sent to."""
     mapping = bench.send_udp(family)
     stranger = Packet(bench.remote(family, 77), mapping.outer, Udp(7777, mapping.outer_port, b"hello"))
     got = bench.back(mapping.uplink, stranger)
@@ -98,7 +98,7 @@ def udp_filtering_is_endpoint_independent(bench: NatTestbed, family: int) -> Non
 
 @case("Braid: QUIC is a flow per remote")
 def quic_filtering_is_per_remote(bench: NatTestbed, family: int) -> None:
-    """Only the server asked may answer a QUIC flow: others reach nobody inside."""
+    """Only the contacted server may reply to a QUIC flow; other packets reach nobody inside."""
     mapping = bench.open_udp(family, remote_port=QUIC)
     mapping.uplink.send(Packet(bench.remote(family, 77), mapping.outer, Udp(QUIC, mapping.outer_port, b"hello")))
     inside = [packet for port, packet in bench.settled(family) if port is bench.lan]
@@ -107,7 +107,7 @@ def quic_filtering_is_per_remote(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 4787 REQ-9")
 def udp_hairpin(bench: NatTestbed, family: int) -> None:
-    """A client reaches another one by its outer address, and is seen by its own (REQ-9a)."""
+    """A client reaches another one by its outer address, and appears with its own outer address (REQ-9a)."""
     there = bench.open_udp(family, client=1)
     here = bench.open_udp(family, client=2)
     call = Packet(here.inside, there.outer, Udp(here.inside_port, there.outer_port, b"hairpin"))
@@ -120,7 +120,7 @@ def udp_hairpin(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 4787 REQ-11")
 def udp_mapping_is_the_same_under_conflict(bench: NatTestbed, family: int) -> None:
-    """Who did not get its own port still has one mapping for all remotes, open to all."""
+    """A client that did not get its own port still has one mapping for all remotes, open to all."""
     port = bench.port()
     mappings = [bench.send_udp(family, client=client, port=port) for client in (1, 2, 3)]
     _, loser = bench.clashing(family, mappings)
@@ -133,7 +133,7 @@ def udp_mapping_is_the_same_under_conflict(bench: NatTestbed, family: int) -> No
 
 @case("RFC 4787 REQ-12")
 def udp_icmp_error_keeps_the_mapping(bench: NatTestbed, family: int) -> None:
-    """An answer of "port unreachable" ends nothing."""
+    """A "port unreachable" in reply ends nothing."""
     mapping = bench.open_udp(family)
     uplink, sent = bench.out(mapping.request())
     bench.back(uplink, Packet(bench.router(family), mapping.outer, unreachable(encode(sent))))
@@ -144,7 +144,7 @@ def udp_icmp_error_keeps_the_mapping(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 768, RFC 3022 §4.1", families=ONLY_V4)
 def udp_without_checksum_stays_without(bench: NatTestbed, family: int) -> None:
-    """A datagram that has no checksum gets none, in both directions, the long way and the short one."""
+    """A datagram without a checksum gets none, in both directions, on the slow path and on the fast path."""
     mapping = bench.open_udp(family)
     for _ in range(2):
         _, sent = bench.out(mapping.request(checksum=False))
@@ -155,7 +155,7 @@ def udp_without_checksum_stays_without(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 1812 §5.3.1")
 def hop_limit_goes_down_by_one(bench: NatTestbed, family: int) -> None:
-    """However a packet passes, it has lost one hop."""
+    """Every packet loses one hop, on either path."""
     mapping = bench.open_udp(family)
     for _ in range(2):
         _, sent = bench.out(dataclasses.replace(mapping.request(), hops=40))
@@ -165,7 +165,7 @@ def hop_limit_goes_down_by_one(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 2474, RFC 3168")
 def dscp_and_ecn_are_kept(bench: NatTestbed, family: int) -> None:
-    """The byte that says how to treat a packet is not ours to change."""
+    """DSCP and ECN are not changed."""
     mapping = bench.open_udp(family)
     for _ in range(2):
         _, sent = bench.out(dataclasses.replace(mapping.request(), tos=0xB9))
@@ -175,7 +175,7 @@ def dscp_and_ecn_are_kept(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 791 §3.1, RFC 8200 §4")
 def options_are_kept(bench: NatTestbed, family: int) -> None:
-    """A header between IP's and UDP's is passed on as it is."""
+    """Options between the IP and UDP headers pass unchanged."""
     # IPv4: router alert; IPv6: a destination options header, all padding.
     options = bytes([148, 4, 0, 0]) if family == 4 else bytes([1, 4, 0, 0, 0, 0])
     mapping = bench.open_udp(family)

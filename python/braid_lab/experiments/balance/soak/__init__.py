@@ -1,1 +1,1 @@
-"""`balance/soak`: everything changes all the time, and nobody may notice."""
+"""`balance/soak`: constant faults and changes that no user may notice."""

@@ -1,4 +1,4 @@
-"""What the soak's records say: which losses are explained, and what grows."""
+"""Analysis of a soak's records: losses with and without a matching outage, and growth."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class DaemonSample:
-    """The daemon at one moment."""
+    """The daemon's state at one time."""
 
     at: float
-    #: Counted up by every restart.
+    #: Number of the daemon's process, counted up by every restart.
     life: int
     rss: int
     maps: int
@@ -28,29 +28,29 @@ class DaemonSample:
 
 
 def explained(lost: Event, outages: Sequence[Outage], addresses: Mapping[str, str]) -> bool:
-    """Whether the flow's uplink failed while it was open."""
+    """Return whether the flow's uplink failed while the flow was open."""
     name = addresses.get(lost.outer)
     return any(each.uplink == name and each.began <= lost.at and each.ended >= lost.opened for each in outages)
 
 
 def slope(times: Sequence[float], values: Sequence[float], *others: Sequence[float]) -> float:
-    """Return by how much `values` grow per hour, apart from what `others` explain (least squares)."""
+    """Return the growth of `values` per hour that `others` do not explain (least squares)."""
     columns = [np.asarray(times), *map(np.asarray, others), np.ones(len(times))]
     found, *_ = np.linalg.lstsq(np.stack(columns, axis=1), np.asarray(values), rcond=None)
     return float(found[0]) * HOUR_S
 
 
 def rss_growth(samples: Sequence[DaemonSample], settle_s: float) -> float:
-    """Return bytes per hour by which a daemon grows, over all its lives, each without its first `settle_s`."""
+    """Return a daemon's memory growth, bytes per hour, over all its processes, each without its first `settle_s`."""
     began = {each.life: each.at for each in reversed(samples)}
     used = [each for each in samples if each.at - began[each.life] >= settle_s]
     lives = sorted({each.life for each in used})
-    # A column per life but the last, which is the constant: each begins where it begins.
+    # A column per process but the last, which is the constant: each has its own offset.
     columns = [[float(each.life == life) for each in used] for life in lives[:-1]]
     return slope([each.at for each in used], [each.rss for each in used], *columns)
 
 
 def map_growth(samples: Sequence[DaemonSample]) -> float:
-    """Return bytes per hour by which maps grow beyond what their flows take."""
+    """Return the growth of maps in bytes per hour beyond what their flows take."""
     times, maps, flows = zip(*((each.at, each.maps, each.flows) for each in samples), strict=True)
     return slope(times, maps, flows)

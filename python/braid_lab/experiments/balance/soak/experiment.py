@@ -1,4 +1,4 @@
-"""The soak itself."""
+"""The soak experiment."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ UPLINKS = tuple(
 #: Long TCP connections, UDP and QUIC-like flows, and short connections per second, in each of two places.
 FLOWS = ("24", "8", "8", "8")
 SAMPLE_INTERVAL_S = 0.5
-#: As long as a flow may be silent before it counts as lost, and a little.
+#: Slightly more than the silence after which a flow counts as lost.
 FLOW_TIMEOUT_S = 7.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long it takes."""
+    """Durations of a soak."""
 
     seconds: float
-    #: Pauses between disturbances, from and to.
+    #: Shortest and longest pause between faults.
     pause_s: tuple[float, float]
-    #: A daemon's life begins with allocations that do not come again.
+    #: Time after a daemon's start whose allocations do not recur, and which is left out.
     settle_s: float
-    #: Part of the time in which the daemon is killed; the rest shows how it grows.
+    #: Share of the time in which the daemon is killed at all; the rest shows its growth.
     kill_share: float
 
 
@@ -52,11 +52,9 @@ QUICK = Plan(seconds=62, pause_s=(0.3, 1.5), settle_s=20, kill_share=0.4)
 SMOKE = Plan(seconds=3, pause_s=(0.1, 0.3), settle_s=0, kill_share=0.4)
 
 
-@experiment(
-    "balance/soak", "flows, lines, addresses, configurations and daemons come and go: what is lost, what grows"
-)
+@experiment("balance/soak", "Random faults of lines, addresses, configurations and daemons: lost flows, growth")
 def soak(run: Run) -> None:
-    """Disturb a gateway and count what its users notice."""
+    """Inject faults into a gateway and count what its users notice."""
     plan = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     with contextlib.ExitStack() as stack:
         with run.step("three lines, a gateway, a client"):
@@ -67,9 +65,9 @@ def soak(run: Run) -> None:
             watch = DaemonSampler(daemon)
             loads = {place: stack.enter_context(_load(net, place)) for place in ("gateway", "client")}
         injector = FaultInjector(net, daemon, options, run.seed, watch.pause)
-        with run.step(f"disturb it for {plan.seconds:,.0f} s"):
+        with run.step(f"inject faults for {plan.seconds:,.0f} s"):
             _inject_faults(run, plan, watch, injector)
-        with run.step("let the flows say how they are"):
+        with run.step("collect the flows' reports"):
             said = {place: _finish_load(load) for place, load in loads.items()}
     _record(run, plan, watch, injector, said)
 
@@ -82,7 +80,7 @@ def _configured(net: Topology, run: Run) -> Path:
 
 @contextlib.contextmanager
 def _load(net: Topology, place: str) -> Iterator[Process]:
-    """Keep flows of all kinds going, from the gateway itself or from the client behind it."""
+    """Run flows of all kinds, on the gateway itself or on the client behind it."""
     where = net.host if place == "gateway" else net.clients[0]
     addresses = [*net.servers(4), *net.servers(6)]
     argv = [sys.executable, "-m", "braid_lab.clients.churn", *FLOWS, *addresses]
@@ -98,25 +96,25 @@ def _finish_load(load: Process) -> tuple[list[Event], Counter[str]]:
 
 
 class DaemonSampler:
-    """Looks at the daemon while time passes."""
+    """Samples the daemon at intervals."""
 
     def __init__(self, daemon: Braid) -> None:
-        """Begin with the daemon that runs."""
+        """Start with the running daemon."""
         self._daemon = daemon
         self._pid = daemon.pid
         self.samples: list[DaemonSample] = []
         self.lives = 1
 
     def pause(self, seconds: float) -> None:
-        """Let time pass, and look every now and then."""
+        """Wait, and sample meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self.sample()
-            # Not a wait for anything: the disturbance, or the calm after it, lasts this long.
+            # Not a synchronisation: the fault, or the calm after it, lasts this long.
             time.sleep(min(left, SAMPLE_INTERVAL_S))
 
     def sample(self) -> None:
-        """Note what the daemon takes; while it is dead there is nothing to note."""
+        """Record the daemon's memory, flows and files; nothing while it is dead."""
         answer = self._daemon.call("status", "--json", check=False)
         if answer.status not in (0, DEGRADED):
             return
@@ -133,14 +131,14 @@ class DaemonSampler:
 
 
 def _inject_faults(run: Run, plan: Plan, watch: DaemonSampler, injector: FaultInjector) -> None:
-    """Disturb until the time is over, and let things settle."""
+    """Inject faults until the time is over, and let the network settle."""
     generator = run.random
     began = time.monotonic()
     injector.do(injector.kill)
     while (gone := time.monotonic() - began) < plan.seconds:
         injector.inject_one(may_kill=gone < plan.kill_share * plan.seconds)
         watch.pause(generator.uniform(*plan.pause_s))
-    # What was begun last must have been noticed by the flows before they are asked.
+    # The flows must have noticed the last fault before they are asked.
     watch.pause(FLOW_TIMEOUT_S)
 
 
@@ -171,8 +169,8 @@ def _record(
     run.figure("restarts", injector.restarts)
     run.figure("restarts_unplanned", watch.lives - 1 - injector.restarts, better="lower")
     run.figure("disturbances", sum(injector.done.values()))
-    run.notes.append("log and events are put aside when they have 1 MiB and 256 KiB; one old file of each is kept")
-    run.table += [["disturbance", "times"], *([name, str(times)] for name, times in sorted(injector.done.items()))]
+    run.notes.append("log and events are rotated at 1 MiB and 256 KiB; one old file of each is kept")
+    run.table += [["fault", "times"], *([name, str(times)] for name, times in sorted(injector.done.items()))]
     run.series("looks", [asdict(each) for each in samples])
     run.series("outages", [asdict(each) for each in injector.outages])
     run.series(
@@ -186,7 +184,7 @@ def _record(
 
 
 def _draw(run: Run, samples: list[DaemonSample], outages: list[Outage]) -> None:
-    """Plot what the daemon takes."""
+    """Plot the daemon's memory."""
     start = samples[0].at
     with run.plot("growth") as plot:
         axes = plot.add_subplot()

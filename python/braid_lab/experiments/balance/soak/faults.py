@@ -1,4 +1,4 @@
-"""What happens to a gateway in a year, in a few seconds each: lines die, addresses change, daemons crash."""
+"""A year's faults of a gateway, a few seconds each: line failures, address changes, daemon crashes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from braid_lab.net.topology import Topology, Uplink
 from braid_lab.process import LabError
 from braid_lab.product import Braid
 
-#: Seconds that a line is away; in the full form sometimes ten times that.
+#: Length of a line's outage, s; in the full form sometimes ten times that.
 OUTAGE_S = (1.5, 4.0)
-#: Time that a new daemon is given at least.
+#: Least time given to a new daemon.
 SETTLE_S = 0.2
 POLICIES = ("rr", "wrr", "hash-source", "hash-pair", "least-loaded")
 STICKY = ("off", "10 s", "10 min")
 FAILBACKS = ("new-flows", "move-quic", "move-idle")
-#: A policy nobody knows: the file must be refused as a whole.
+#: An unknown policy: the file must be rejected as a whole.
 BAD = 'policy = "best"\n'
 
 
 @dataclass(frozen=True)
 class Outage:
-    """A time during which an uplink, or one address of it, did not carry flows."""
+    """A time in which an uplink, or one of its addresses, carried no flows."""
 
     uplink: str
     why: str
@@ -35,15 +35,15 @@ class Outage:
 
 
 class FaultInjector:
-    """Does one thing after another to a host, and keeps a record of it."""
+    """Applies one fault after another to a host, and records them."""
 
     def __init__(self, net: Topology, daemon: Braid, options: list[str], seed: int, pause: Callable[[float], None]):
-        """`pause` lets the given seconds pass; it is where the caller looks around."""
+        """Create an injector; `pause` waits for the given seconds, and lets the caller sample meanwhile."""
         self._net, self._daemon, self._options = net, daemon, options
         self._random = random.Random(seed)
         self._pause = pause
         self._file = Path(options[options.index("--config") + 1])
-        #: Which uplink had which address, ever.
+        #: The uplink of every address that was ever used.
         self.addresses = {
             address: uplink.name for uplink in net.uplinks.values() for address in (uplink.address4, uplink.address6)
         }
@@ -54,7 +54,7 @@ class FaultInjector:
         self.restarts = 0
 
     def inject_one(self, *, may_kill: bool) -> str:
-        """Do something, and say what it was."""
+        """Apply a fault and record its name."""
         weights: dict[Callable[[], None], int] = {
             self.black_hole: 3,
             self.device_down: 1,
@@ -65,12 +65,12 @@ class FaultInjector:
         if may_kill:
             weights[self.kill] = 2
         if len(self._up()) < 2:
-            # The last line that works is left alone.
+            # The last working line is spared.
             weights = {each: weight for each, weight in weights.items() if each not in self._deadly()}
         return self.do(self._random.choices(list(weights), list(weights.values()))[0])
 
     def do(self, what: Callable[[], None]) -> str:
-        """Do one of the things below."""
+        """Apply one of the faults below."""
         what()
         name = what.__name__
         self.done[name] = self.done.get(name, 0) + 1
@@ -92,7 +92,7 @@ class FaultInjector:
             self.outages.append(Outage(uplink.name, why, began, time.monotonic()))
 
     def black_hole(self) -> None:
-        """A line swallows everything for a while, and its device notices nothing."""
+        """Make a line a black hole for a while, without a sign at its device."""
         uplink = self._random.choice(self._up())
         if uplink.emulator is None:
             raise LabError("only emulated lines can be black holes")
@@ -102,7 +102,7 @@ class FaultInjector:
             uplink.emulator.blackhole(False)
 
     def device_down(self) -> None:
-        """A device goes down, and its addresses and routes with it; all come back."""
+        """Take a device down, and with it its addresses and routes; restore all."""
         uplink = self._random.choice(self._up())
         with self._outage(uplink, "device down"):
             self._net.host.ip(f"link set {uplink.near.device} down")
@@ -111,7 +111,7 @@ class FaultInjector:
             self._address(uplink, *self._current[uplink.name], verb="replace")
 
     def renumber(self) -> None:
-        """A line gets other addresses, as after a forced reconnection."""
+        """Change a line's addresses, as after a forced reconnection."""
         uplink = self._random.choice(self._up())
         self._renumbered += 1
         last = 10 + self._renumbered % 200
@@ -123,7 +123,7 @@ class FaultInjector:
             self._net.host.ip(
                 f"address delete {before[0]}/24 dev {device}", f"address delete {before[1]}/64 dev {device}"
             )
-            # Deleting a device's first address takes the others of its subnet along, unless they are promoted.
+            # Deleting a device's first address removes the others of its subnet, unless they are promoted.
             self._address(uplink, *fresh, verb="replace")
         self._current[uplink.name] = fresh
         self.addresses |= dict.fromkeys(fresh, uplink.name)
@@ -138,31 +138,31 @@ class FaultInjector:
         )
 
     def reload(self) -> None:
-        """Another policy and other weights."""
+        """Reload with another policy and other weights."""
         self._file.write_text(configuration(self._net, self._random))
         self._daemon.call("reload")
 
     def bad_reload(self) -> None:
-        """A file with a mistake is refused, and nothing changes."""
+        """Reload a file with an error: it is rejected, and nothing changes."""
         before = self._file.read_text()
         self._file.write_text(BAD)
         refused = self._daemon.call("reload", check=False)
         self._file.write_text(before)
         if refused.status == 0:
-            raise LabError("a configuration with an unknown policy was taken")
+            raise LabError("a configuration with an unknown policy was accepted")
 
     def kill(self) -> None:
-        """The daemon crashes; some time later it is started again."""
+        """Kill the daemon, and start it again some time later."""
         self._daemon.kill9()
         self._pause(self._random.uniform(0.2, 1.0))
         self._daemon.up(*self._options)
         self.restarts += 1
-        # Each life is looked at, however short it is.
+        # Every process is sampled, however short its life.
         self._pause(SETTLE_S)
 
 
 def configuration(net: Topology, generator: random.Random) -> str:
-    """Return a configuration with all uplinks, and anything for all else."""
+    """Return a random configuration that has all uplinks."""
     uplinks = "".join(
         f'[[uplink]]\nname = "{name}"\ndevice = "{name}"\ncapacity = "{generator.randint(10, 50)} Mbit/s"\n'
         for name in net.uplinks
