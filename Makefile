@@ -1,7 +1,7 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build package package-test demo test check verifier kernels bench experiments fuzz model clean
+.PHONY: help build package package-test demo test check advisories verifier kernels bench experiments fuzz model clean
 .PHONY: setup setup-rust setup-target setup-bench setup-kernels setup-package-test
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -88,7 +88,7 @@ test: check ## formatting, lints, types, and every test, with the checks of a de
 	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS) --ignore tests/lab/test_experiments.py
 	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests/lab/test_experiments.py -n $(TEST_WORKERS)
 
-check: setup ## formatting, lints, types
+check: setup ## formatting, lints, types, licences of dependencies
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --quiet
@@ -96,7 +96,12 @@ check: setup ## formatting, lints, types
 	$(PYTHON_BIN)/ruff format --check .
 	$(PYTHON_BIN)/ruff check .
 	$(PYTHON_BIN)/mypy
+	.tools/bin/cargo-deny --locked check licenses bans sources
 	shellcheck --external-sources $(SHELL_SCRIPTS)
+
+# Asks a database that is fetched, so its answer changes without a change here: no part of the tests.
+advisories: setup ## known vulnerabilities of the dependencies
+	.tools/bin/cargo-deny --locked check advisories
 
 verifier: setup-kernels ## the eBPF programs before the verifiers of other kernels, for every change of bpf/ (root)
 	$(CARGO) build --locked -p braid
