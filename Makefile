@@ -1,14 +1,14 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build package package-test demo test check advisories verifier kernels bench experiments fuzz model clean
+.PHONY: help build release package package-test demo test check advisories verifier kernels bench experiments fuzz model clean
 .PHONY: setup setup-rust setup-target setup-bench setup-kernels setup-package-test
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
 PYTHON_BIN := .venv/bin
 MAINTAINER_SCRIPTS := postinst prerm postrm
-SHELL_SCRIPTS := tools/setup .ci/run fuzz/run \
+SHELL_SCRIPTS := tools/setup tools/release .ci/run fuzz/run \
 	$(addprefix packaging/debian/,build build-sdn $(MAINTAINER_SCRIPTS) $(addprefix sdn/,$(MAINTAINER_SCRIPTS)))
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 
@@ -74,6 +74,14 @@ package-test: setup setup-package-test ## every target and package, on Debian 11
 		$(CARGO) clippy --workspace --bins --locked --target $$target -- -D warnings || exit 1; done
 	$(CARGO) clippy --package braid --no-default-features --locked -- -D warnings
 	$(PYTHON_BIN)/pytest packaging/checks
+
+# The version, the changelog's date and the tests come first (CONTRIBUTING.md, "Releases").
+VERSION ?=
+release: setup ## packages, checksums, SBOM and tag of this commit; VERSION=x.y.z
+	tools/release check $(VERSION)
+	tools/setup release
+	for target in $(PACKAGED); do $(MAKE) package TARGET=$$target || exit 1; done
+	tools/release files $(VERSION)
 
 demo: setup build ## two emulated uplinks, one page and one bulk load, alone and together (root)
 	$(PYTHON_BIN)/braid-lab run demo
