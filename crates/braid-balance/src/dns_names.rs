@@ -1,5 +1,4 @@
-//! What is known of remote addresses by name: which domain rules they satisfy, which site they
-//! belong to.
+//! Names of remote addresses: the domain rules that they satisfy, and the site that they belong to.
 #![allow(unsafe_code)]
 
 use std::mem::{offset_of, size_of};
@@ -12,7 +11,7 @@ use crate::layout::{from_ip, to_ip};
 use crate::tables::{Tables, ignore_missing, refused};
 use crate::{Error, KernelTime, batch};
 
-/// What a remote address' names say.
+/// Facts that follow from a remote address's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The domain rules that one of its names satisfies: the sum of their
@@ -56,7 +55,7 @@ pub(crate) fn learn_names(tables: &mut Tables, names: &[(IpAddr, Name)]) -> Resu
     Ok(())
 }
 
-/// What is known of an address at `now`.
+/// Returns the names' facts about an address, as far as they are valid at `now`.
 pub(crate) fn name(
     tables: &Tables,
     address: IpAddr,

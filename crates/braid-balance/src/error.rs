@@ -1,4 +1,4 @@
-//! What can go wrong between this crate and the kernel.
+//! Errors between this crate and the kernel.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,13 +22,13 @@ pub enum Error {
     /// The process lacks a capability.
     #[error("{action}: operation not permitted (needs CAP_BPF and CAP_NET_ADMIN, or root)")]
     Permission {
-        /// What was tried.
+        /// The operation.
         action: String,
     },
     /// The kernel cannot run the programs.
     #[error("{action}: not supported by this kernel ({release}; 5.10 or newer is needed)")]
     Kernel {
-        /// What was tried.
+        /// The operation.
         action: String,
         /// The kernel's release, as `uname -r` prints it.
         release: String,
@@ -95,13 +95,13 @@ pub enum Error {
     Invalid {
         /// Which argument.
         what: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         problem: String,
     },
     /// A system call on a map, program, link or directory.
     #[error("{action}: {source}")]
     System {
-        /// What was tried, on what.
+        /// The operation and its object.
         action: String,
         /// The kernel's answer.
         source: io::Error,

@@ -16,9 +16,10 @@ pub const MAX_HELD_FRAGMENTS: usize = 256;
 /// Most of one source: a datagram of 65,535 bytes has 45 fragments on an Ethernet.
 pub const MAX_HELD_FRAGMENTS_PER_SOURCE: usize =
     crate::shared::MAX_HELD_FRAGMENTS_PER_SOURCE as usize;
-/// How long each is held. Its packet's others are at most the differing delays of two paths away.
+/// Time for which a fragment is held. The others of its packet are at most the difference of two
+/// paths' delays away.
 pub const FRAGMENT_HOLD_TIME: Duration = Duration::from_secs(2);
-/// How soon to look again whether the first one has come.
+/// Interval at which the daemon checks for the first fragment.
 pub const FRAGMENT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A fragment that is held.
@@ -30,18 +31,18 @@ pub struct HeldFragment {
 }
 
 impl HeldFragment {
-    /// Who has sent it.
+    /// Returns the sender's address.
     pub fn source(&self) -> IpAddr {
         to_ip(self.key.source)
     }
 
-    /// Whether it came in by an uplink.
+    /// Returns true if it arrived on an uplink.
     pub fn is_inbound(&self) -> bool {
         self.key.inbound != 0
     }
 }
 
-/// What is held now, the oldest first.
+/// Fragments that are held, the oldest first.
 #[derive(Debug, Default)]
 pub struct Fragments {
     held: Vec<HeldFragment>,
@@ -53,7 +54,7 @@ impl Fragments {
         Self::default()
     }
 
-    /// Whether nothing is held.
+    /// Returns true if no fragment is held.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }

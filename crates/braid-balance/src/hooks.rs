@@ -23,7 +23,7 @@ use crate::{Error, HookKind};
 /// Priority and handle of our clsact filters: low enough to run before most others, and fixed, so
 /// that replacing one is a single atomic request.
 const PRIORITY: u16 = 49;
-/// Of the first of [`Hook::ALL`]; each has its own.
+/// Handle of the first of [`Hook::ALL`]; each has its own.
 const HANDLE: u32 = 0xb10;
 
 /// TCX came with this kernel.
@@ -135,7 +135,7 @@ impl Programs {
     }
 }
 
-/// Whether `hook` means TCX on this kernel.
+/// Returns true if `hook` means TCX on this kernel.
 pub(crate) fn uses_tcx(hook: HookKind) -> bool {
     match hook {
         HookKind::Tcx => true,
@@ -144,8 +144,8 @@ pub(crate) fn uses_tcx(hook: HookKind) -> bool {
     }
 }
 
-/// Whether the program has to be put on its place, or sits there already. Somebody else's program
-/// on a hook that we are not on yet is refused, unless both shall live there.
+/// Returns true if the program must be attached, false if it is attached already. A foreign program
+/// on a hook that has none of ours yet is an error, unless the configuration lets both share it.
 pub(crate) fn is_missing(
     programs: &Programs,
     place: AttachPoint,
@@ -349,7 +349,7 @@ fn take_clsact(place: AttachPoint, device: &str) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Whether our program sits there, and the first one of somebody else.
+/// Returns whether our program is attached there, and the first foreign one.
 fn occupants(
     place: AttachPoint,
     device: &str,
@@ -407,7 +407,7 @@ fn list(place: AttachPoint) -> Result<Vec<Filter>, Error> {
     })
 }
 
-/// Whether a device went away between being listed and being asked.
+/// Returns true if the device vanished between the listing and the query.
 fn is_gone(error: &Error) -> bool {
     matches!(error, Error::Device { source, .. } if source.raw_os_error() == Some(libc::ENODEV))
 }

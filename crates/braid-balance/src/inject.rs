@@ -88,8 +88,8 @@ impl Injector {
         to.sll_ifindex = device.cast_signed();
         match send_to(&self.frames, &frame, &to) {
             Ok(()) => Ok(true),
-            // How the kernel says that a program on the device has dropped it, or that a fragment
-            // of a wider uplink does not fit the pair: no reason to lose the others.
+            // The kernel answers so if a program on the device has dropped the packet, or if a
+            // fragment of a wider uplink does not fit the pair. The others can still be sent.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::EMSGSIZE)) => {
                 Ok(false)
             }

@@ -302,7 +302,7 @@ pub(crate) fn socket_address(address: Address, port: [u8; 2]) -> SocketAddr {
 }
 
 impl SlotBank {
-    /// Of a class that has no uplink.
+    /// Header of a class that has no uplink.
     pub(crate) const EMPTY: Self = Self {
         count: 0,
         lb_method: LB_ROUND_ROBIN as u16,

@@ -1,4 +1,4 @@
-//! How a new flow picks its slot, as `bpf/select/slots.h` does it.
+//! A new flow's choice of its slot, as `bpf/select/slots.h` makes it.
 
 use std::net::IpAddr;
 

@@ -17,7 +17,7 @@ use crate::{Error, Opened, Options};
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/braid.bpf.o"));
 
-/// What a kernel says of its own types, if it says anything.
+/// The running kernel's own BTF, if it has any.
 const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
 /// A function that is verified from where it is called: kind and linkage of its type (`BTF_KIND_FUNC`,

@@ -38,8 +38,8 @@ impl NameBit {
     }
 }
 
-/// What a flow must be for its class. A flow is in the class of the first rule that it satisfies in
-/// all that the rule names, and in the default class if there is none.
+/// Conditions of a class. A flow is in the class of the first rule all of whose conditions it
+/// satisfies, and in the default class if there is none.
 ///
 /// A flow is judged by its first packet. For UDP other than QUIC, whose mapping serves every remote,
 /// that is the first remote.
@@ -71,7 +71,7 @@ pub struct RuleEntry {
     pub class: ClassId,
 }
 
-/// What rules go by, of one flow. What is not known satisfies no rule that asks for it.
+/// Facts of one flow that rules match. An unknown fact satisfies no rule that asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowFacts {
     /// Inner address.
@@ -95,8 +95,7 @@ pub struct FlowFacts {
 }
 
 impl RuleEntry {
-    /// Whether the flow satisfies everything that the rule names: what the programs decide, in
-    /// words.
+    /// Returns true if the flow satisfies everything that the rule names, as the programs decide it.
     #[must_use]
     pub fn matches(&self, flow: &FlowFacts) -> bool {
         let ported = matches!(flow.protocol, TCP | UDP);

@@ -1,5 +1,5 @@
-//! What the programs and this crate have in common, generated from `bpf/constants.h` and
-//! `bpf/reasons.h`.
+//! Constants and reasons that the programs and this crate share, generated from `bpf/constants.h`
+//! and `bpf/reasons.h`.
 #![allow(missing_docs, dead_code)]
 
 include!(concat!(env!("OUT_DIR"), "/shared.rs"));

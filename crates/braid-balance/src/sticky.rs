@@ -42,7 +42,7 @@ pub enum Site {
 pub struct Sticky {
     /// Inner address.
     pub client: IpAddr,
-    /// What it speaks to.
+    /// The site that the client talks to.
     pub site: Site,
     /// The class of that traffic.
     pub class: ClassId,

@@ -73,7 +73,7 @@ pub(crate) struct Tables {
     pub rules_active: Array<MapData, u32>,
     pub dns_names: HashMap<MapData, Address, DnsNameValue>,
     pub dns_names_data: MapData,
-    /// What has been answered, and what has not.
+    /// Entries of clients that have had an answer, and entries of those that have not.
     pub sticky: [StickyTable; 2],
     pub connlimit: HashMap<MapData, Address, u32>,
     pub assured: Pair,

@@ -108,7 +108,7 @@ pub struct UplinkEntry {
     pub id: UplinkId,
     /// Interface index.
     pub ifindex: u32,
-    /// Whether the device has Ethernet headers.
+    /// The device's link layer: with Ethernet headers or without.
     pub layer: Layer,
     /// Largest IP packet in bytes.
     pub mtu: u32,

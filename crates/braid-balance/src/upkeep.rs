@@ -59,8 +59,8 @@ const ICMPV6: u8 = 58;
 /// DNS' port.
 const DNS: u16 = 53;
 
-/// How long a flow may be idle. A nearly full table (`pressed`) keeps no longer than it must what a
-/// client can open again without loss; QUIC's connections are not of these.
+/// Returns the time that a flow may be idle. A nearly full table (`pressed`) keeps flows that a
+/// client can reopen without loss no longer than it must; QUIC connections are not among these.
 fn idle_time(protocol: u8, value: &FlowValue, pressed: bool) -> Duration {
     let remote_port = u16::from_be_bytes(value.remote_port);
     match (protocol, state_of(value.state)) {
@@ -248,7 +248,7 @@ fn complete(pair: &mut Pair, embryos: &mut Pair, key: &Tuple) -> Result<bool, Er
     }
 }
 
-/// Whether the reverse entry's flow exists by now.
+/// Returns true if the reverse entry's flow exists by now.
 fn owned(pair: &Pair, reverse: &Tuple, owner: &Tuple) -> Result<bool, Error> {
     let value = found(pair.forward.get(owner, 0))?;
     Ok(value.is_some_and(|value| owner.reverse(&value) == *reverse))

@@ -100,7 +100,7 @@ fn set_realms(wanted: &mut BTreeMap<usize, UplinkValue>, current: &[UplinkValue]
     }
 }
 
-/// Who has which outside address; of two uplinks with the same one, the first.
+/// Maps each outside address to its uplink. If two uplinks share an address, the first one has it.
 fn own_addresses(uplinks: &BTreeMap<usize, UplinkValue>) -> BTreeMap<Address, u32> {
     let mut own = BTreeMap::new();
     for (&id, uplink) in uplinks {

@@ -179,7 +179,7 @@ fn quic_that_only_listens_is_moved_and_late_answers_arrive() {
     }
 }
 
-/// Of many probes into the silence the last two are kept, and they push out no acknowledgement.
+/// The buffer keeps the last two of many unanswered probes, and they evict no acknowledgement.
 #[test]
 fn what_was_said_upon_hearing_is_said_again_before_the_probes_that_followed() {
     let world = World::new();
@@ -318,8 +318,8 @@ fn quic_to_a_server_that_does_not_survive_is_refused() {
     }
 }
 
-/// What was asked just before the uplink died is asked again by the other, long before anybody
-/// would have repeated it.
+/// Requests sent just before the uplink died leave again by the other one, long before a client
+/// would have repeated them.
 #[test]
 fn questions_are_asked_again() {
     let world = World::new();

@@ -352,7 +352,7 @@ fn clients_reach_each_other_by_their_outer_ends() {
         assert_eq!(receive(&b, Some(outer[0])).0, b"hello");
         b.send_to(b"well met", outer[0]).expect("sent");
         assert_eq!(receive(&a, Some(outer[1])).0, b"well met");
-        // Who has no mapping yet gets one.
+        // A socket without a mapping gets one.
         fresh.send_to(b"me too", outer[1]).expect("sent");
         let (words, seen) = receive(&b, None);
         assert_eq!(words, b"me too");
@@ -363,7 +363,7 @@ fn clients_reach_each_other_by_their_outer_ends() {
     assert_eq!(reason(&datapath, "out_hairpin"), 8);
 }
 
-/// What goes from one LAN to another is the firewall's to decide.
+/// The firewall decides on traffic from one LAN to another.
 #[test]
 fn clients_of_another_lan_are_not_reached_behind_the_firewall_s_back() {
     let world = World::new();

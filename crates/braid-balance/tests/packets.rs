@@ -277,7 +277,7 @@ fn strangers_on_an_uplinks_segment_get_nothing_translated() {
     let flows = probe.datapath.borrow().flows().expect("flows");
     assert_eq!(flows.len(), 1, "the client's");
     assert_eq!(flows[0].tx.packets, 1);
-    // What connection tracking has translated answers somebody at a published port.
+    // A packet that connection tracking has translated answers a client of a published port.
     let published = build::tcp((OUTSIDE[1][0], 4600), SERVER, ACK, b"");
     probe
         .forwarded_from(0, &published)

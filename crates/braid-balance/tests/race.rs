@@ -66,7 +66,7 @@ fn runners(track: &Track, sent: &Outcome, count: usize) -> Runners {
         .collect()
 }
 
-/// What the server answers to a runner.
+/// Builds the server's answer to an attempt.
 fn answer(ends: Ends, runner: (IpAddr, u16), numbers: [u32; 2], flags: u8) -> Vec<u8> {
     build::segment(ends.peer, runner, numbers, flags, b"")
 }
@@ -321,7 +321,7 @@ fn connect(track: &Track, port: u16, by: usize) -> &'static str {
     sent.reason
 }
 
-/// What is remembered of the server's network.
+/// Returns the path cache entry of the server's network.
 fn memory(track: &Track) -> Option<PathCacheEntry> {
     let datapath = track.probe.datapath.borrow();
     datapath.path_cache_entry(SERVER_V4).expect("memory")
@@ -362,7 +362,7 @@ fn what_is_remembered_needs_no_race() {
         (UplinkId(2), Choice::Remembered)
     );
 
-    // Of an uplink that has changed, nothing is known.
+    // The path cache has nothing about an uplink that has changed.
     track.set_up(|uplinks| uplinks[1].epoch = 1);
     assert_eq!(connect(&track, 4003, 1), "race_begun");
     // An instance that starts anew is told.
@@ -471,7 +471,7 @@ fn the_fastest_way_is_not_always_the_shortest() {
     assert_eq!(connect(&track, 4002, 0), "out_new");
     let flow = flow_of(&track.probe, INNER, 4002);
     assert_ne!(flow.uplink, UplinkId(2), "lossy");
-    // What is full takes no new one, however short the way.
+    // A full uplink takes no new flow, however short its round trip.
     let spare = |id: usize| if id == flow.uplink.index() { 1 } else { 100 };
     let forecasts = [0_u8, 1, 2].map(|id| forecast(id, 100, spare(id.into()), 0));
     let mut busy = forecasts;

@@ -21,7 +21,7 @@ const SERVERS: [IpAddr; 2] = [SERVER_V4, SERVER_V6];
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// How many random packets, and how many mutilations of known ones.
+/// Number of random packets, and of mutations of known ones.
 const RANDOM: u32 = 600;
 const MUTATIONS: u32 = 1500;
 

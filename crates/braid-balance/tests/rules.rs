@@ -189,7 +189,7 @@ fn shape() -> impl Strategy<Value = Shape> {
         })
 }
 
-/// What the rules go by, and the packet that says it. `serial` keeps flows apart.
+/// Returns the facts that rules match, and a packet with these facts. `serial` keeps flows apart.
 fn facts(shape: &Shape, serial: u16) -> (FlowFacts, Vec<u8>) {
     let (source, remote) = match (shape.six, shape.lan) {
         (true, _) => (INNER6, ip(shape.remote.get::<&str>(&REMOTES6))),

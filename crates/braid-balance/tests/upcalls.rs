@@ -1,4 +1,4 @@
-//! What the programs hand over: answers to learn names from, and fragments that come too early.
+//! Upcalls of the programs: DNS answers to learn names from, and fragments that come too early.
 
 mod support;
 

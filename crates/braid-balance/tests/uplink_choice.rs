@@ -427,7 +427,7 @@ fn a_client_over_its_limit_opens_nothing_and_keeps_what_it_has() {
     from(neighbour, 6001).is(Sent, "out_new");
     let six = build::tcp((ip("fd00:1::2"), 6002), (SERVER_V6, 80), SYN, b"");
     probe.forwarded(&six).is(Dropped, "client_over_limit");
-    // Of a whole network, whoever makes up another address in it.
+    // A limit on a whole network holds for every address that a host makes up in it.
     let from_six = |client: &str, port| {
         let six = build::tcp((ip(client), port), (SERVER_V6, 80), SYN, b"");
         probe.forwarded(&six)
@@ -435,7 +435,7 @@ fn a_client_over_its_limit_opens_nothing_and_keeps_what_it_has() {
     from_six("fd00:1::77", 6003).is(Sent, "out_new");
     limit(&[ip("fd00:1::")]);
     from_six("fd00:1::78", 6003).is(Dropped, "client_over_limit");
-    // Of another network nobody is limited; this one has none.
+    // No host of another network is limited; this one has no limit.
     from_six("fd00:1:0:1::78", 6003).is(Dropped, "lan_spoofed");
     limit(&[neighbour]);
     from(CLIENT, 6001).is(Sent, "out_new");
@@ -527,7 +527,7 @@ fn a_preferred_uplink_takes_all_for_as_long_as_its_carrier_lives() {
     assert_eq!(open(&probe, 4300, SERVER_V4), 0);
     blocked(4301);
     renew(now.after(Duration::from_secs(3600)));
-    // What kept to the other one meanwhile does so no longer.
+    // Clients that kept to the other uplink meanwhile do so no longer.
     for remote in [SERVER_V4, SERVER_V6, ip("192.0.2.81")] {
         assert_eq!(open(&probe, 4302, remote), 1);
     }

@@ -1,4 +1,4 @@
-//! What becomes of flows whose uplink dies, packet by packet.
+//! Fate of flows whose uplink dies, packet by packet.
 
 mod support;
 

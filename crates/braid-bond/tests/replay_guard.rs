@@ -127,7 +127,7 @@ fn each_invalid_packet_is_refused_with_its_reason() {
     readdressed[1..4].copy_from_slice(&index.to_bytes());
     assert_eq!(pass(&mut own, NOW, &readdressed), Err(Reject::Forged));
 
-    // Of other sessions: an unknown one, and one that happens to have the same index.
+    // Packets of other sessions: an unknown one, and one that happens to have the same index.
     let (mut stranger, _) = ends(&mut World::new());
     let (_, mut fresh) = ends(&mut world.again());
     let mut foreign = stranger.send(NOW, 1);

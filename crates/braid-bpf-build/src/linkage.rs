@@ -22,7 +22,7 @@ pub(crate) fn global_linkage_offsets(object: &[u8]) -> Vec<usize> {
     let at = |offset: usize| word(object, types + offset);
     let header = at(4) as usize;
     let (first, length) = (header + at(8) as usize, at(12) as usize);
-    // Of each type: its offset, its `info`, and the type it refers to.
+    // Each type's offset, its `info`, and the type it refers to.
     let mut all = vec![(0, 0, 0)];
     let mut next = first;
     while next < first + length {

@@ -76,7 +76,7 @@ pub struct PathStats {
     pub rtt: Duration,
     /// Data packets observed.
     pub packets: u32,
-    /// Of those, packets lost.
+    /// Number of those packets that were lost.
     pub lost: u32,
 }
 

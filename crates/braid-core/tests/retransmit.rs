@@ -94,7 +94,7 @@ fn a_link_that_drops_everything_does_not_drown_the_others() {
             .map_or(0, |range| range.count());
     }
     assert!(asked <= 1000 / 2 + 128 + 9, "{asked}");
-    // Of a large burst the end is requested, since it has most time left.
+    // The end of a large burst is requested, since it has most time left.
     let mut nack_limiter = NackLimiter::default();
     let part = nack_limiter
         .request(range(0, 999), quick, quick)

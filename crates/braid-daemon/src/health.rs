@@ -13,8 +13,8 @@ use crate::report::HealthProblem;
 use crate::uplink_registry::UplinkRecord;
 use crate::user_error::UserError;
 
-/// How long an alarm is reported after its counter last grew: long enough for a person to notice, short
-/// enough that a repaired machine soon looks healthy.
+/// Time for which an alarm is reported after its counter last grew: long enough for a person to notice,
+/// short enough that a repaired machine soon looks healthy.
 const ALARM_TIME: Duration = Duration::from_secs(60);
 
 /// Exit reasons that raise an alarm: reason, text, fix.

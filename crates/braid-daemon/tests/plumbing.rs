@@ -544,7 +544,7 @@ fn a_machine_becomes_a_gateway_and_stops_being_one() {
         assert_eq!(sysctl("net/ipv4/ip_forward"), "1");
         assert_eq!(sysctl("net/ipv6/conf/all/forwarding"), "1");
         assert_eq!(sysctl("net/ipv6/conf/dsl/accept_ra"), "2");
-        // What comes out of the veth's other end goes nowhere.
+        // Packets that leave by the veth's other end go nowhere.
         assert_eq!(sysctl("net/ipv4/conf/braid1/forwarding"), "0");
         assert_eq!(
             plumbing

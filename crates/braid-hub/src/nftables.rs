@@ -52,7 +52,7 @@ pub struct Filter {
     pub forward: Forward,
     /// True if clients reach each other.
     pub between_clients: bool,
-    /// What clients reach besides the internet.
+    /// Destinations that every client reaches besides the internet.
     pub reach: Vec<Reach>,
     /// Further destinations of single clients, by their inner addresses.
     pub client_reach: Vec<(IpAddr, Reach)>,

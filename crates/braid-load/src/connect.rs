@@ -30,7 +30,7 @@ pub(crate) struct ConnectArgs {
     /// Send one byte and wait for it to come back before closing
     #[arg(long)]
     exchange: bool,
-    /// How to close a connection
+    /// Way of closing a connection
     #[arg(long, value_enum, default_value_t = Close::Rst)]
     close: Close,
 }

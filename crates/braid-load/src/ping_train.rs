@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long after the last departure echoes are still accepted.
+/// Time after the last departure for which echoes are still accepted.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]

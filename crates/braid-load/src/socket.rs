@@ -19,7 +19,7 @@ pub(crate) const SOCKET_TIMEOUT: Duration = Duration::from_secs(5);
 /// second.
 const DATAGRAM_BUFFER: usize = 64 << 20;
 
-/// How a connection is closed.
+/// Way of closing a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Close {
     /// Four-way FIN exchange; the client's side stays in TIME_WAIT

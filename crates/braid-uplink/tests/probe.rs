@@ -140,7 +140,7 @@ fn is_good(outcome: &ProbeOutcome) -> bool {
     matches!(outcome, ProbeOutcome::Answered { rtt } if *rtt < PATIENCE)
 }
 
-/// What is wrong about a wrong answer.
+/// Returns the fault of a wrong answer.
 fn wrong(outcome: ProbeOutcome) -> String {
     match outcome {
         ProbeOutcome::Wrong { what, .. } => what,

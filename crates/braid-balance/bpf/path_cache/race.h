@@ -12,7 +12,7 @@
 #define RACE_NONE    (-1) // of handle_race_packet(): the packet belongs to no race
 #define RACE_REJECTS (-3) // of functions that leave the packet to reject_race_reply()
 
-// What becomes of a packet that arrives for a race.
+// Outcome for a packet that arrives for a race.
 enum race_result { RACE_PASS, RACE_DROP, RACE_RESET };
 
 // Fills the reverse key that the context's connection has on an uplink, all but the port.

@@ -97,7 +97,7 @@ fn bank(rules: &[RuleEntry]) -> Result<Box<RuleBank>, Error> {
     Ok(bank)
 }
 
-/// What must be looked up for a rule; the rest is in the packet.
+/// Facts that must be looked up for a rule; the others are in the packet.
 fn needed(rule: &RuleEntry) -> u32 {
     let mut needs = 0;
     if rule.mac.is_some() {

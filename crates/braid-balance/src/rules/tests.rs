@@ -9,7 +9,7 @@ use super::*;
 use crate::layout::from_ip;
 use crate::shared::{FAMILY_V4, FAMILY_V6, KNOWS_MAC, KNOWS_PORTS, KNOWS_UID};
 
-/// What the program does with a rule, `bpf/select/rules.h`'s satisfies().
+/// Evaluates a rule as the program does: satisfies() in `bpf/select/rules.h`.
 fn compare(rule: &RuleValue, flow: &FlowFacts) -> bool {
     let ported = matches!(flow.protocol, TCP | UDP);
     let known = [

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::sched::{CloneFlags, setns};
 
-/// How long anything that should happen may take before the test calls it missing.
+/// Time that an expected event may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Runs a command line; its failure is the test's.
@@ -50,7 +50,7 @@ impl Namespace {
         run(&format!("ip netns exec {} {line}", self.0))
     }
 
-    /// Whether a command inside succeeds.
+    /// Returns true if a command inside succeeds.
     pub fn succeeds(&self, line: &str) -> bool {
         let mut command = Command::new("ip");
         command

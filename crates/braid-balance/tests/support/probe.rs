@@ -17,7 +17,7 @@ pub const ETHERNET: usize = 14;
 /// Bytes of `struct __sk_buff` that we fill: up to and with `ifindex`.
 const CONTEXT: usize = 44;
 
-/// What a program decided.
+/// A program's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Next program, then the stack.
@@ -27,7 +27,7 @@ pub enum Verdict {
     Sent,
 }
 
-/// What became of a packet.
+/// A packet's fate.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub verdict: Verdict,
@@ -107,7 +107,7 @@ impl Probe {
         }
     }
 
-    /// Whether the kernel's test run takes the packet at all: it wants a whole IP header.
+    /// Returns true if the kernel's test run accepts the packet: it requires a whole IP header.
     pub fn takes(packet: &[u8]) -> bool {
         packet.len()
             >= if packet.first().is_some_and(|byte| byte >> 4 == 6) {

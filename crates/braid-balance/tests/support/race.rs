@@ -21,7 +21,7 @@ const THIRD: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 3, 0, 0, 0, 0, 2)),
 ];
 
-/// How many uplinks race.
+/// Number of candidates in a race.
 pub const RACERS: usize = 3;
 
 /// Always raced, as often as is asked for.
@@ -141,7 +141,7 @@ pub fn racing(method: LbMethod) -> ClassEntry {
     }
 }
 
-/// What is expected of an uplink: Mbit/s, and parts in a million.
+/// Builds an uplink's forecast: rates in Mbit/s, loss in parts per million.
 pub fn forecast(id: u8, capacity: u64, spare: u64, loss: u32) -> UplinkForecast {
     UplinkForecast {
         uplink: UplinkId(id),
@@ -208,7 +208,7 @@ fn receive(socket: &OwnedFd) -> Option<Vec<u8>> {
     }
 }
 
-/// What was heard next, without its Ethernet header.
+/// Receives the next packet, without its Ethernet header.
 fn hear(socket: &OwnedFd) -> Option<Vec<u8>> {
     let mut frame = vec![0; 2048];
     // SAFETY: the buffer lives longer than the call, with this length.

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use super::probe::Verdict::{self, Dropped, Passed, Sent};
 
-/// What may happen to a connection.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
     /// Its SYN, the first one or a repetition; another connection's if the number differs.
     Syn { sequence: u32 },
-    /// What its client sends once it is open.
+    /// The client's segment once the connection is open.
     Ack,
     /// SYN/ACK from the server over an uplink; `right`: it answers the last SYN.
     SynAck { uplink: usize, right: bool },
@@ -46,7 +46,7 @@ enum State {
     Doubted,
 }
 
-/// What a packet comes to.
+/// The outcome that a packet must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
     pub verdict: Verdict,
@@ -72,8 +72,8 @@ pub struct Twin {
 }
 
 impl Twin {
-    /// Whether the client may say anything but a SYN: without a connection it would be somebody
-    /// else's.
+    /// Returns true if the client may send anything but a SYN. Without a connection such a segment
+    /// would belong to somebody else.
     pub fn may_talk(&self) -> bool {
         self.race.is_some() || self.flow.is_some()
     }
@@ -83,7 +83,7 @@ impl Twin {
         self.race.as_ref().map(|race| race.sequence)
     }
 
-    /// What must come of an event; `None`: nothing that a program would do.
+    /// Returns the outcome that an event must have, or `None` if the programs do nothing.
     pub fn handle(&mut self, event: Event, uplinks: usize) -> Option<Expected> {
         match event {
             Event::Syn { sequence } => Some(self.syn(sequence, uplinks)),
@@ -145,7 +145,7 @@ impl Twin {
         }
     }
 
-    /// Whether the connection goes by this uplink.
+    /// Returns true if the connection uses this uplink.
     fn is_winner(&self, uplink: usize) -> bool {
         self.flow.is_some_and(|(winner, _)| winner == uplink)
     }

@@ -55,7 +55,7 @@ pub fn translate(packet: &[u8], side: Side, to: (IpAddr, u16), forwarded: bool) 
     bytes
 }
 
-/// Whether two packets are the same but for the two ways to write a checksum of zero.
+/// Returns true if two packets are equal, apart from the two representations of a zero checksum.
 pub fn alike(a: &[u8], b: &[u8]) -> bool {
     let Ok(packet) = Packet::parse(a) else {
         return a == b;

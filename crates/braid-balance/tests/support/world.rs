@@ -151,7 +151,7 @@ impl World {
         inet.ip("addr add fd00:2::1/64 dev narrow nodad");
         peer.ip("addr add 172.16.0.2/24 dev eth0");
         peer.ip("addr add fd00:2::2/64 dev eth0 nodad");
-        // What comes back must fit, but the servers must not say so when a connection opens.
+        // Answers must fit the uplinks, but the servers must not say so when a connection opens.
         for gateway in ["172.16.0.1", "fd00:2::1"] {
             peer.ip(&format!(
                 "route add default via {gateway} mtu {mtu} advmss 1440"

@@ -28,10 +28,10 @@ const MAX_PROBE: Duration = Duration::from_millis(500);
 /// A policer's loss falls by at least this factor.
 const POLICER_LOSS_RATIO: f64 = 3.0;
 
-/// How long loss counts as random.
+/// Time for which loss counts as random.
 const RANDOM_SPAN: Duration = Duration::from_secs(5);
 
-/// How long a policed link is not pushed, at first and at most.
+/// Time for which a policed link is not probed for more, at first and at most.
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 

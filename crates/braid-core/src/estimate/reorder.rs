@@ -14,7 +14,7 @@ const SHRINK_INTERVAL: Duration = Duration::from_secs(5);
 /// A smaller extent is rounded to zero: timestamps are no more precise.
 const MIN_EXTENT: Duration = Duration::from_micros(200);
 
-/// How long a missing packet of a link may still be on its way after a later one arrived.
+/// Time for which a missing packet of a link may still be on its way after a later one arrived.
 ///
 /// It begins at zero: a wire is a FIFO, and its gaps are losses at once. It grows at once to a
 /// quarter more than the lateness of the latest packet, since each misjudged packet costs the inner

@@ -7,7 +7,7 @@ use crate::{Stamp, Time};
 
 use super::GivenUp;
 
-/// How far back a lane tells a late packet from a duplicate.
+/// Number of packets back to which a lane tells a late packet from a duplicate.
 const HISTORY: u64 = 1024;
 
 #[derive(Debug, Clone)]

@@ -70,7 +70,7 @@ pub struct Delivery<T> {
     pub lane: LaneId,
     /// Number in the lane.
     pub seq: LaneSeq,
-    /// How long it was held.
+    /// Time for which it was held.
     pub waited: Duration,
     /// The packet.
     pub item: T,

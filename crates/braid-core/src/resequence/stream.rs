@@ -32,7 +32,7 @@ pub(super) struct Paths {
     /// Changes with the paths: arrivals on earlier paths say nothing about these.
     pub epoch: u32,
     pub count: usize,
-    /// How much later than each path the slowest one delivers.
+    /// Time by which the slowest path delivers later than each path.
     pub lag: [Duration; MAX_PATHS],
     /// When everything sent on earlier paths has arrived. Until then, arrivals on the present paths
     /// prove no loss.

@@ -51,7 +51,7 @@ fn weighted(id: u8, weight: u32) -> UplinkStatus {
     }
 }
 
-/// How many slots of a class' IPv4 table each uplink has.
+/// Number of slots that each uplink has in a class's IPv4 table.
 fn counts(classes: &Classes, class: u8) -> Vec<(u8, usize)> {
     let slots = &classes.entry(ClassId(class)).unwrap().v4;
     let ids = 0..32;

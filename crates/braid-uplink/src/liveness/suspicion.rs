@@ -34,7 +34,7 @@ pub(super) struct Suspicion {
     eligible: Vec<TargetIndex>,
     answered: BTreeSet<TargetIndex>,
     sent: u32,
-    /// Of the probes that count, those no longer in flight.
+    /// Probes that count and are no longer in flight.
     lost: u32,
     pub(super) next: Instant,
 }

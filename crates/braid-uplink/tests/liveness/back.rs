@@ -82,7 +82,7 @@ fn die_of_delay(sim: &mut Sim) {
     assert!(after.is_some(), "the jump did not show:\n{}", sim.story());
 }
 
-/// How long until it is up again, and why.
+/// Waits until the uplink is up again; returns the time that took, and the cause.
 fn up_again(sim: &mut Sim) -> (Duration, Cause) {
     let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Up);
     let after = after.expect("up again within a minute");

@@ -16,10 +16,10 @@ use rand::{Rng, SeedableRng};
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// How often the daemon reads the counters while something moves.
+/// Interval at which the daemon reads the counters while something moves.
 const TICK: Duration = Duration::from_millis(50);
 
-/// How delays scatter, as the lab's emulator has it; the jitter is its scale.
+/// Distribution of delays, as in the lab's emulator; the jitter is its scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scatter {
     /// From nothing to the jitter more.
@@ -217,7 +217,7 @@ impl Sim {
         most.mul_f64(self.dice.random())
     }
 
-    /// What happened, a line each.
+    /// Returns the verdicts' changes, one a line.
     pub fn story(&self) -> String {
         let line = |c: &VerdictChange| {
             let at = c.at.duration_since(self.start).as_millis();

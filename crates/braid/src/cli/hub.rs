@@ -83,7 +83,7 @@ pub struct InviteArgs {
     /// Rate limit in each direction, like "50 Mbit/s"
     #[arg(long, value_name = "RATE")]
     pub rate: Option<Rate>,
-    /// How long the token may be used
+    /// Time for which the token may be used
     #[arg(long, value_name = "TIME", default_value = "168 h", value_parser = duration::parse)]
     pub valid: Duration,
     #[command(flatten)]

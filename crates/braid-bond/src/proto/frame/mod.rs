@@ -90,7 +90,7 @@ pub enum Frame<'a> {
     Ping(Ping),
     /// Reply to a [`Ping`].
     Pong(Pong),
-    /// How far a lane has been sent.
+    /// Highest number sent in a lane.
     Flush(Flush),
     /// Missing packets.
     Nack(Nack<'a>),

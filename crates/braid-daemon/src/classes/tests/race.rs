@@ -118,7 +118,7 @@ fn an_uplink_that_may_race_for_one_family_alone_races_for_none_that_it_carries_o
     uplinks[1].v6 = false;
     uplinks[2].tier = 2;
     assert_eq!(candidates("policy = 'race'", &uplinks), [0, 1]);
-    // Who lacks a family still races for the other.
+    // An uplink that lacks a family still races for the other.
     uplinks[2].tier = 1;
     assert_eq!(candidates("policy = 'race'", &uplinks), [0, 1, 2]);
 }
