@@ -45,6 +45,18 @@ def die_and_return(daemon: Braid, uplink: Uplink, how: Trouble = black_hole, bac
     wait_for(daemon, uplink.name, back)
 
 
+def wait_for_both_families(daemon: Braid, name: str) -> None:
+    """Wait until neither family is silent: an uplink is up as soon as one of them answers."""
+
+    def silent() -> bool:
+        events = daemon.json("events")["events"]
+        said = [each["evidence"] or "" for each in events if each["kind"] == "verdict" and each["uplink"] == name]
+        of_families = [evidence for evidence in said if "famil" in evidence]
+        return bool(of_families) and "is silent" in of_families[-1]
+
+    wait_until(lambda: not silent(), what=f"both families of {name} to answer", timeout=SOON_S)
+
+
 def shares(location: Location, family: int = 4) -> dict[str, int]:
     return by_uplink(location.net, ask_tcp(location.application, 6, location.net.server(1, family)))
 
@@ -59,6 +71,7 @@ def test_a_line_that_is_back_gets_its_share(
         wait_for(daemon, "lte", "dead", "down")
         assert shares(location, family) == {"dsl": 6, "lte": 0}
     wait_for(daemon, "lte", "up")
+    wait_for_both_families(daemon, "lte")
     assert shares(location, family) == {"dsl": 3, "lte": 3}
 
 
