@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: help build release package package-test demo test check advisories verifier kernels bench experiments fuzz model clean
-.PHONY: setup setup-rust setup-target setup-bench setup-kernels setup-package-test
+.PHONY: setup setup-rust setup-target setup-bench setup-kernels setup-package-test setup-release
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
@@ -40,13 +40,18 @@ ifneq ($(SETUP),skip)
 	@tools/setup package-test
 endif
 
+setup-release: setup
+ifneq ($(SETUP),skip)
+	@tools/setup release
+endif
+
 setup-kernels: setup
 ifneq ($(SETUP),skip)
 	@tools/setup kernels
 endif
 
-# What is built with a TARGET is for other machines: *-musl is static, *-gnu wants this glibc or a newer one
-# (Debian 11 has it). PROFILE=router is the small one, without what a router has no use for.
+# A build with a TARGET is for other machines: *-musl is static, *-gnu wants this glibc or a newer one
+# (Debian 11 has it). PROFILE=router is the small one, without the parts that a router has no use for.
 GLIBC := 2.31
 TARGET ?=
 PROFILE ?= release
@@ -77,9 +82,8 @@ package-test: setup setup-package-test ## every target and package, on Debian 11
 
 # The version, the changelog's date and the tests come first (CONTRIBUTING.md, "Releases").
 VERSION ?=
-release: setup ## packages, checksums, SBOM and tag of this commit; VERSION=x.y.z
+release: setup setup-release ## packages, checksums, SBOM and tag of this commit; VERSION=x.y.z
 	tools/release check $(VERSION)
-	tools/setup release
 	for target in $(PACKAGED); do $(MAKE) package TARGET=$$target || exit 1; done
 	tools/release files $(VERSION)
 

@@ -114,7 +114,7 @@ def test_the_controller_works_with_the_libraries_of_its_debian(suite: str, versi
         dpkg --install /packages/braid-sdn_{version}_all.deb
         mkdir /tmp/tests /tmp/lab
         cp -r /project/tests/sdn /tmp/tests
-        # What the tests take from the lab is its networks as plain data.
+        # From the lab the tests import its networks alone, which are plain data.
         cp -r /project/python/braid_lab /tmp/lab
         cd /tmp/tests
         PYTHONPATH=/usr/share/braid-sdn:/tmp/lab python3 -m pytest -q -p no:cacheprovider sdn

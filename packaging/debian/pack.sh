@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What both packages are packed with; read by build and build-sdn, never run. `begin NAME` makes the folder
+# Functions that pack both packages; sourced by build and build-sdn, never run. `begin NAME` makes the folder
 # $root to put files into, `finish ARCHITECTURE OUTPUT_DIRECTORY` makes the package of it and prints where it is.
 #
 # The same files give the same package, whenever and wherever it is packed: every date in it is that of
@@ -26,7 +26,7 @@ begin() {
 put() { install -D -m "$1" "$2" "$root/$3"; }
 pack() { gzip -9n <"$1" | install -D -m 644 /dev/stdin "$root/$2.gz"; }
 
-# Which version this is, and whose.
+# Adds the copyright and the changelog.
 papers() {
 	put 644 packaging/debian/copyright "usr/share/doc/$name/copyright"
 	{

@@ -70,7 +70,7 @@ with socket.socket(family, socket.SOCK_RAW, int(sys.argv[2])) as asker:
     try:
         asker.send(b"anyone?" * 20)
     except OSError as error:
-        # How the kernel says that a program on the device has dropped it, where it says so.
+        # Some kernels say so when a program on the device drops the packet.
         assert error.errno == errno.ENOBUFS
     try:
         asker.recv(1)

@@ -19,8 +19,8 @@ HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 
 @cache
-def tracked() -> frozenset[str]:
-    """Return the files under version control and the folders above them."""
+def tree() -> frozenset[str]:
+    """Return every file that git does not ignore, and the folders above them."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -33,7 +33,7 @@ def tracked() -> frozenset[str]:
 
 
 def documents() -> list[str]:
-    return sorted(name for name in tracked() if name.endswith(".md"))
+    return sorted(name for name in tree() if name.endswith(".md"))
 
 
 def prose(document: str) -> str:
@@ -62,9 +62,9 @@ def expand(pattern: str) -> list[str]:
 
 
 def exists(path: str) -> bool:
-    """Whether a path exists below the root, or below a folder such as a crate's."""
+    """Return true if a path exists below the root, or below a folder such as a crate's."""
     path = path.rstrip("/")
-    return any(fnmatch(name, path) or fnmatch(name, f"*/{path}") for name in tracked())
+    return any(fnmatch(name, path) or fnmatch(name, f"*/{path}") for name in tree())
 
 
 @pytest.mark.parametrize("document", documents())
@@ -75,20 +75,33 @@ def test_links_lead_somewhere(document: str) -> None:
             continue
         file, _, anchor = target.partition("#")
         page = str((ROOT / document).parent.joinpath(file).resolve().relative_to(ROOT)) if file else document
-        if page not in tracked() or (anchor and page.endswith(".md") and anchor not in anchors(page)):
+        if page not in tree() or (anchor and page.endswith(".md") and anchor not in anchors(page)):
             broken.append(target)
     assert not broken
 
 
 @pytest.mark.parametrize("document", documents())
 def test_paths_in_documents_exist(document: str) -> None:
-    top = {name.split("/")[0] for name in tracked() if "/" in name}
-    named = [code for code in CODE.findall(prose(document)) if PATH.fullmatch(code) and code.split("/")[0] in top]
-    assert not [path for code in named for path in expand(code) if not exists(path)]
+    top = {name.split("/")[0] for name in tree() if "/" in name}
+    folder = "" if "/" not in document else f"{Path(document).parent}/"
+    missing = []
+    for code in CODE.findall(prose(document)):
+        first = code.split("/")[0]
+        if not PATH.fullmatch(code):
+            continue
+        if folder and f"{folder}{first}" in tree():
+            found = [any(fnmatch(name, f"{folder}{path.rstrip('/')}") for name in tree()) for path in expand(code)]
+        elif first in top:
+            found = [exists(path) for path in expand(code)]
+        else:
+            continue
+        if not all(found):
+            missing.append(code)
+    assert not missing
 
 
 @pytest.mark.parametrize("document", documents())
 def test_source_files_in_documents_exist(document: str) -> None:
-    names = {Path(name).name for name in tracked()}
+    names = {Path(name).name for name in tree()}
     named = [code for code in CODE.findall(prose(document)) if FILE.fullmatch(code)]
     assert not [name for name in named if name not in names]

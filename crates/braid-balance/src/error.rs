@@ -49,7 +49,7 @@ pub enum Error {
         path.display()
     )]
     Layout {
-        /// Where they are pinned.
+        /// The folder of the pins.
         path: PathBuf,
         /// The version that pinned them.
         found: String,
@@ -93,7 +93,7 @@ pub enum Error {
     /// An argument is outside its range.
     #[error("{what}: {problem}")]
     Invalid {
-        /// Which argument.
+        /// The argument's name.
         what: &'static str,
         /// The fault.
         problem: String,

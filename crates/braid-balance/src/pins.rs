@@ -1,4 +1,4 @@
-//! Where things are pinned, and taking pins away.
+//! Paths of the pins in the BPF file system, and their removal.
 //!
 //! ```text
 //! <pin_dir>/datapath/maps/<map>

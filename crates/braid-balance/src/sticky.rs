@@ -1,4 +1,4 @@
-//! Which client keeps to which uplink for which site.
+//! Sticky clients: each keeps to one uplink for a site.
 #![allow(unsafe_code)]
 
 use std::mem::{offset_of, size_of};
@@ -28,7 +28,7 @@ pub const FTP_DATA_FROM: u16 = DATA_PORT as u16;
 /// The ports of FTP's control connection, without and with TLS from its first byte.
 pub const FTP_CONTROL: [u16; 2] = [CONTROL_PORT as u16, CONTROL_PORT_TLS as u16];
 
-/// Which remote addresses count as one.
+/// Remote addresses that count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Site {
     /// All that bear this number, see [`Name::site`](crate::Name::site).
@@ -48,7 +48,7 @@ pub struct Sticky {
     pub class: ClassId,
     /// The uplink.
     pub uplink: UplinkId,
-    /// When it last opened a flow there.
+    /// Time of its last new flow there.
     pub used: KernelTime,
 }
 

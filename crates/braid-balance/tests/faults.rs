@@ -47,7 +47,7 @@ fn errors_from_inside_reach_the_remote() {
     }
 }
 
-/// Where what a router may change ends: behind TTL and header checksum, or behind the hop limit.
+/// End of the header fields that a router may change: behind TTL and header checksum, or behind the hop limit.
 const HOPS_END: [usize; 2] = [12, 8];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Which way a flow takes under `fastest`, against the core's prediction of each.
+//! Under `fastest` a flow takes the path for which the core predicts the earliest end.
 
 mod support;
 
@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use support::choose::flow_of;
 use support::probe::Verdict::Sent;
-use support::race::{ONCE, RACERS, Track, uplink_at};
+use support::race::{ONCE, RACING_UPLINKS, Track, uplink_at};
 use support::talk::{INNER, SYN};
 
 /// Flows that are opened one after the other on the same figures.
@@ -90,7 +90,7 @@ fn line(figures: &Figures, opened: u32) -> UplinkLoad {
 }
 
 /// The uplink that the core predicts to be the fastest, of equals the first.
-fn fastest(all: &[Figures; RACERS], opened: &[u32; RACERS]) -> usize {
+fn fastest(all: &[Figures; RACING_UPLINKS], opened: &[u32; RACING_UPLINKS]) -> usize {
     let time = |id: &usize| {
         let figures = &all[*id];
         let path = PathStats {
@@ -100,14 +100,14 @@ fn fastest(all: &[Figures; RACERS], opened: &[u32; RACERS]) -> usize {
         };
         line(figures, opened[*id]).predict(&path).time
     };
-    (0..RACERS).min_by_key(time).expect("some uplink")
+    (0..RACING_UPLINKS).min_by_key(time).expect("some uplink")
 }
 
 /// Plays cases of random figures of three uplinks, each to a server in a network of its own in `net`.
 fn for_random_figures(
     cases: u16,
     net: u8,
-    play: impl Fn(&Track, u16, IpAddr, &[Figures; RACERS]) -> Result<(), TestCaseError>,
+    play: impl Fn(&Track, u16, IpAddr, &[Figures; RACING_UPLINKS]) -> Result<(), TestCaseError>,
 ) {
     let track = Track::new(LbMethod::Fastest, ONCE);
     let case = Cell::new(0_u16);
@@ -143,7 +143,7 @@ fn flows_go_where_the_core_predicts_the_shortest_transfer() {
         datapath.restore_path_cache(&[path]).expect("memory");
         // Flows of the cases before still count, by half.
         let flow_activity = datapath.flow_activity().expect("counts");
-        let mut opened: [u32; RACERS] = std::array::from_fn(|id| flow_activity[id].opened);
+        let mut opened: [u32; RACING_UPLINKS] = std::array::from_fn(|id| flow_activity[id].opened);
         drop(datapath);
         for flow in 0..FLOWS {
             let port = 2000 + case * FLOWS + flow;
@@ -165,7 +165,7 @@ fn a_race_to_where_nothing_is_known_is_run_on_those_that_are_worth_while() {
         let prospects = all.map(|figures| line(&figures, 0).reference_time());
         let best = prospects.into_iter().min().expect("some uplink");
         let worth = |id: &usize| prospects[*id] <= best * MAX_RACE_TIME_RATIO;
-        let worth: Vec<usize> = (0..RACERS).filter(worth).collect();
+        let worth: Vec<usize> = (0..RACING_UPLINKS).filter(worth).collect();
         let port = 2000 + case;
         let syn = build::segment((INNER, port), (server, 80), [999, 0], SYN, &[]);
         let sent = track.probe.out(&syn);
@@ -185,7 +185,7 @@ fn a_race_to_where_nothing_is_known_is_run_on_those_that_are_worth_while() {
         let mut raced: Vec<usize> = all.map(|bytes| uplink_at(source(bytes))).collect();
         raced.sort_unstable();
         prop_assert_eq!(&raced, &worth);
-        let left_out = raced.len() < RACERS;
+        let left_out = raced.len() < RACING_UPLINKS;
         prop_assert_eq!(sent.events.contains(&"race_crowded"), left_out);
         Ok(())
     });

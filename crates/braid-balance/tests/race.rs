@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use support::choose::{flow_of, set_classes};
 use support::probe::{Outcome, Verdict};
-use support::race::{ALWAYS, ONCE, RACERS, Track, forecast, racing, uplink_at};
+use support::race::{ALWAYS, ONCE, RACING_UPLINKS, Track, forecast, racing, uplink_at};
 use support::race_twin::{Event, Twin};
 use support::talk::{ACK, CLIENT, CLIENT6, FIN, INNER, INNER6, RST, SYN};
 use support::world::{SERVER_V4, SERVER_V6};
@@ -47,11 +47,11 @@ impl Ends {
     }
 }
 
-/// Where a SYN went: its outer end, by uplink.
-type Runners = BTreeMap<usize, (IpAddr, u16)>;
+/// Outer source address and port of each copy of a SYN, by uplink.
+type SynCopies = BTreeMap<usize, (IpAddr, u16)>;
 
 /// All that a raced SYN became: the packet itself, and its copies.
-fn runners(track: &Track, sent: &Outcome, count: usize) -> Runners {
+fn syn_copies(track: &Track, sent: &Outcome, count: usize) -> SynCopies {
     let mut all = track.copies(count - 1);
     all.push(sent.packet.clone());
     all.iter()
@@ -67,8 +67,8 @@ fn runners(track: &Track, sent: &Outcome, count: usize) -> Runners {
 }
 
 /// Builds the server's answer to an attempt.
-fn answer(ends: Ends, runner: (IpAddr, u16), numbers: [u32; 2], flags: u8) -> Vec<u8> {
-    build::segment(ends.peer, runner, numbers, flags, b"")
+fn answer(ends: Ends, copy: (IpAddr, u16), numbers: [u32; 2], flags: u8) -> Vec<u8> {
+    build::segment(ends.peer, copy, numbers, flags, b"")
 }
 
 fn is_reset(outcome: &Outcome, from: (IpAddr, u16), to: (IpAddr, u16), sequence: u32) {
@@ -97,11 +97,11 @@ fn the_first_answer_wins_and_the_others_are_reset() {
             false => track.probe.out(packet),
         };
         let sent = out(&ends.syn()).is(Sent, "race_begun");
-        let runners = runners(&track, &sent, RACERS);
-        assert_eq!(runners.len(), RACERS);
+        let copies = syn_copies(&track, &sent, RACING_UPLINKS);
+        assert_eq!(copies.len(), RACING_UPLINKS);
         assert!(track.probe.flow(ends.local).is_none(), "nobody has won");
 
-        let won = track.back(1, &answer(ends, runners[&1], [5000, 1000], SYN | ACK));
+        let won = track.back(1, &answer(ends, copies[&1], [5000, 1000], SYN | ACK));
         // A LAN's client is reached the short way.
         let way = if lan {
             (Sent, "in_lan")
@@ -116,22 +116,22 @@ fn the_first_answer_wins_and_the_others_are_reset() {
         // Ports and sequence numbers differ from uplink to uplink, as servers do not know that
         // they speak to one client.
         for loser in [0, 2] {
-            let late = answer(ends, runners[&loser], [7000, 1000], SYN | ACK);
+            let late = answer(ends, copies[&loser], [7000, 1000], SYN | ACK);
             let reset = track.back(loser, &late).is(Sent, "race_lost");
-            is_reset(&reset, runners[&loser], ends.peer, 1000);
+            is_reset(&reset, copies[&loser], ends.peer, 1000);
         }
         let confirmed = out(&ends.out([1000, 5001], ACK)).is(Sent, "out_flow");
         assert_eq!(confirmed.events, ["flow_promoted"]);
-        assert_eq!(confirmed.read().ip.source, runners[&1].0);
+        assert_eq!(confirmed.read().ip.source, copies[&1].0);
         // The loser's reset was lost: its server says it again, and hears it again.
-        let late = answer(ends, runners[&0], [7000, 1000], SYN | ACK);
+        let late = answer(ends, copies[&0], [7000, 1000], SYN | ACK);
         track.back(0, &late).is(Sent, "race_lost");
     }
 }
 
 #[test]
 fn every_order_of_events_is_as_the_twin_says() {
-    let uplink = || 0..RACERS;
+    let uplink = || 0..RACING_UPLINKS;
     let right = || prop::bool::weighted(0.9);
     let event = prop_oneof![
         3 => prop_oneof![9 => Just(SEQUENCE), 1 => Just(77)].prop_map(|sequence| Event::Syn { sequence }),
@@ -173,13 +173,13 @@ fn every_order_of_events_is_as_the_twin_says() {
 fn play(track: &Track, ends: Ends, events: &[Event]) -> Result<(), TestCaseError> {
     track.drain();
     let mut twin = Twin::default();
-    let mut known = Runners::new();
+    let mut known = SynCopies::new();
     let mut last = SEQUENCE;
     for (step, &event) in events.iter().enumerate() {
         if matches!(event, Event::Ack) && !twin.may_talk() {
             continue;
         }
-        let Some(expected) = twin.handle(event, RACERS) else {
+        let Some(expected) = twin.handle(event, RACING_UPLINKS) else {
             let later = KernelTime::now().after(Duration::from_secs(80));
             track
                 .probe
@@ -191,9 +191,9 @@ fn play(track: &Track, ends: Ends, events: &[Event]) -> Result<(), TestCaseError
         };
         last = twin.sequence().unwrap_or(last);
         // Before anything was sent, nobody can answer.
-        let runner = |uplink: usize| known.get(&uplink).copied();
+        let copy = |uplink: usize| known.get(&uplink).copied();
         let from_outside = |uplink: usize, ack: u32, flags: u8| {
-            let packet = answer(ends, runner(uplink)?, [5000, ack], flags);
+            let packet = answer(ends, copy(uplink)?, [5000, ack], flags);
             Some(track.back(uplink, &packet))
         };
         let ack = |right: bool| if right { last + 1 } else { last + 100 };
@@ -203,9 +203,9 @@ fn play(track: &Track, ends: Ends, events: &[Event]) -> Result<(), TestCaseError
             Event::SynAck { uplink, right } => from_outside(uplink, ack(right), SYN | ACK),
             Event::Reset { uplink, right } => from_outside(uplink, ack(right), RST | ACK),
             Event::Data { uplink } => from_outside(uplink, last + 1, ACK),
-            Event::Error { uplink } => runner(uplink).map(|runner| {
-                let quote = build::segment(runner, ends.peer, [last, 0], SYN, b"");
-                let error = build::port_unreachable(ends.peer.0, runner.0, &quote);
+            Event::Error { uplink } => copy(uplink).map(|copy| {
+                let quote = build::segment(copy, ends.peer, [last, 0], SYN, b"");
+                let error = build::port_unreachable(ends.peer.0, copy.0, &quote);
                 track.back(uplink, &error)
             }),
             Event::Pause => unreachable!("handled above"),
@@ -221,7 +221,7 @@ fn play(track: &Track, ends: Ends, events: &[Event]) -> Result<(), TestCaseError
         );
         prop_assert!(outcome.read().checksums_hold());
         if !expected.by.is_empty() {
-            let sent = runners(track, &outcome, expected.by.len());
+            let sent = syn_copies(track, &outcome, expected.by.len());
             let by: Vec<usize> = sent.keys().copied().collect();
             prop_assert_eq!(by, expected.by);
             known.extend(sent);
@@ -250,7 +250,7 @@ fn what_is_not_to_be_raced_goes_by_one_uplink() {
     });
     let syn = build::tcp((INNER, 4003), V4.peer, SYN, b"");
     track.probe.out(&syn).is(Sent, "out_new");
-    // A class with a single racer.
+    // A class with a single uplink that races.
     track.set_up(|_| {});
     let mut class = racing(LbMethod::Race);
     class.candidates.truncate(1);
@@ -308,14 +308,14 @@ fn connect(track: &Track, port: u16, by: usize) -> &'static str {
         let Transport::Tcp { source, .. } = packet.transport else {
             panic!("not tcp")
         };
-        let (uplink, runner) = (uplink_at(packet.ip.source), (packet.ip.source, source));
-        let back = answer(ends, runner, [5000, 1000], SYN | ACK);
+        let (uplink, copy) = (uplink_at(packet.ip.source), (packet.ip.source, source));
+        let back = answer(ends, copy, [5000, 1000], SYN | ACK);
         track.back(uplink, &back).is(Passed, "in_stack");
         return sent.reason;
     }
-    let runners = runners(track, &sent, RACERS);
-    for uplink in std::iter::once(by).chain((0..RACERS).filter(|uplink| *uplink != by)) {
-        let back = answer(ends, runners[&uplink], [5000, 1000], SYN | ACK);
+    let copies = syn_copies(track, &sent, RACING_UPLINKS);
+    for uplink in std::iter::once(by).chain((0..RACING_UPLINKS).filter(|uplink| *uplink != by)) {
+        let back = answer(ends, copies[&uplink], [5000, 1000], SYN | ACK);
         track.back(uplink, &back);
     }
     sent.reason
@@ -334,7 +334,7 @@ fn what_is_remembered_needs_no_race() {
     let memory = memory(&track);
     let memory = memory.expect("of this prefix");
     assert_eq!((memory.prefix, memory.bits), prefix_of(SERVER_V4));
-    assert_eq!(memory.paths.len(), RACERS);
+    assert_eq!(memory.paths.len(), RACING_UPLINKS);
     assert!(
         memory
             .paths
@@ -390,8 +390,8 @@ fn memory_that_is_wrong_is_dropped() {
     assert_eq!(uplink_at(sent.read().ip.source), 2);
     let again = track.probe.out(&ends.syn()).is(Sent, "race_begun");
     assert!(again.events.contains(&"path_silent"));
-    let runners = runners(&track, &again, RACERS);
-    let back = answer(ends, runners[&0], [5000, 1000], SYN | ACK);
+    let copies = syn_copies(&track, &again, RACING_UPLINKS);
+    let back = answer(ends, copies[&0], [5000, 1000], SYN | ACK);
     track.back(0, &back).is(Passed, "in_stack");
     assert_eq!(flow_of(&track.probe, INNER, 4001).choice, Choice::Raced);
     // A refusal is the client's to hear, but the next one asks all.
@@ -401,16 +401,16 @@ fn memory_that_is_wrong_is_dropped() {
         ..V4
     };
     let sent = track.probe.out(&ends.syn()).is(Sent, "out_new");
-    let runner = (sent.read().ip.source, 4003);
-    let refused = answer(ends, runner, [0, 1000], RST | ACK);
+    let copy = (sent.read().ip.source, 4003);
+    let refused = answer(ends, copy, [0, 1000], RST | ACK);
     track
-        .back(uplink_at(runner.0), &refused)
+        .back(uplink_at(copy.0), &refused)
         .is(Passed, "in_stack");
     assert_eq!(connect(&track, 4004, 2), "race_begun");
 }
 
 /// Has the programs remember these RTTs, in milliseconds, of the server's prefix.
-fn remember(track: &Track, rtts: [u64; RACERS]) {
+fn remember(track: &Track, rtts: [u64; RACING_UPLINKS]) {
     let way = |(uplink, rtt): (u8, u64)| CachedPath {
         uplink: UplinkId(uplink),
         rtt: Some(Duration::from_millis(rtt)),
@@ -497,7 +497,7 @@ fn the_fastest_way_is_not_always_the_shortest() {
 fn flows_opened_at_once_do_not_all_go_the_same_way() {
     let track = Track::new(LbMethod::Fastest, ONCE);
     assert_eq!(connect(&track, 4000, 0), "race_begun");
-    let mut taken = [0; RACERS];
+    let mut taken = [0; RACING_UPLINKS];
     for port in 4001..4031 {
         connect(&track, port, 0);
         taken[flow_of(&track.probe, INNER, port).uplink.index()] += 1;
@@ -537,7 +537,7 @@ fn what_has_closed_takes_no_room() {
         assert_eq!(connect(&track, port, 0), "out_new");
         download(&track, port, 200, u32::MAX);
     }
-    for each in &flow_activity()[..RACERS] {
+    for each in &flow_activity()[..RACING_UPLINKS] {
         assert_eq!((each.opened, each.active), (1, 1), "{each:?}");
     }
     // One closes under the forecast that counts it, the others under the next one.
@@ -580,7 +580,7 @@ fn a_race_again_only_measures_where_speed_is_predicted() {
     };
     let favourite = 1;
     let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
-    let all = runners(&track, &sent, RACERS);
+    let all = syn_copies(&track, &sent, RACING_UPLINKS);
     let syn_ack = |uplink: usize| answer(ends, all[&uplink], [5000, 1000], SYN | ACK);
     track.back(0, &syn_ack(0)).is(Sent, "race_lost");
     track
@@ -595,10 +595,10 @@ fn a_race_again_only_measures_where_speed_is_predicted() {
             ..V4
         };
         let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
-        let all = runners(&track, &sent, RACERS);
+        let all = syn_copies(&track, &sent, RACING_UPLINKS);
         if silent {
             let sent = track.probe.out(&ends.syn()).is(Sent, "race_repeated");
-            runners(&track, &sent, RACERS);
+            syn_copies(&track, &sent, RACING_UPLINKS);
         } else {
             let refusal = answer(ends, all[&favourite], [0, 1000], RST | ACK);
             track.back(favourite, &refusal).is(Dropped, "race_refused");
@@ -624,8 +624,8 @@ fn a_crowded_uplink_is_left_out() {
         .expect("forecasts");
     let sent = track.probe.out(&V4.syn()).is(Sent, "race_begun");
     assert!(sent.events.contains(&"race_crowded"));
-    let runners = runners(&track, &sent, 2);
-    assert_eq!(runners.keys().copied().collect::<Vec<_>>(), [0, 1]);
+    let copies = syn_copies(&track, &sent, 2);
+    assert_eq!(copies.keys().copied().collect::<Vec<_>>(), [0, 1]);
 }
 
 #[test]
@@ -640,7 +640,7 @@ fn each_uplink_gets_the_segment_size_that_fits_it() {
     syn[2..4].copy_from_slice(&length.to_be_bytes());
     let syn = support::twin::translate(&syn, support::twin::Side::Source, V4.local, false);
     let sent = track.probe.out(&syn).is(Sent, "race_begun");
-    let mut all = track.copies(RACERS - 1);
+    let mut all = track.copies(RACING_UPLINKS - 1);
     all.push(sent.packet.clone());
     let mut sizes = BTreeMap::new();
     for bytes in &all {
@@ -656,7 +656,7 @@ fn each_uplink_gets_the_segment_size_that_fits_it() {
 fn an_uplink_that_dies_is_not_waited_for() {
     let track = Track::new(LbMethod::Race, ALWAYS);
     let sent = track.probe.out(&V4.syn()).is(Sent, "race_begun");
-    let all = runners(&track, &sent, RACERS);
+    let all = syn_copies(&track, &sent, RACING_UPLINKS);
     let refusal = |uplink: usize| answer(V4, all[&uplink], [0, 1000], RST | ACK);
     track.back(0, &refusal(0)).is(Dropped, "race_refused");
     track.set_up(|uplinks| uplinks[2].accepts_new = false);
@@ -669,7 +669,7 @@ fn an_uplink_that_dies_is_not_waited_for() {
     };
     track.set_up(|_| {});
     let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
-    let all = runners(&track, &sent, RACERS);
+    let all = syn_copies(&track, &sent, RACING_UPLINKS);
     for uplink in [0, 1] {
         let refusal = answer(ends, all[&uplink], [0, 1000], RST | ACK);
         track.back(uplink, &refusal).is(Dropped, "race_refused");
@@ -687,14 +687,14 @@ fn an_uplink_that_dies_is_not_waited_for() {
 fn an_end_that_opens_at_the_same_time_wins() {
     let track = Track::new(LbMethod::Race, ALWAYS);
     let sent = track.probe.out(&V4.syn()).is(Sent, "race_begun");
-    let all = runners(&track, &sent, RACERS);
+    let all = syn_copies(&track, &sent, RACING_UPLINKS);
     let opens = answer(V4, all[&2], [5000, 0], SYN);
     track.back(2, &opens).is(Passed, "in_stack");
     let flow = flow_of(&track.probe, INNER, PORT);
     assert_eq!((flow.uplink, flow.choice), (UplinkId(2), Choice::Raced));
     let both = V4.out([SEQUENCE, 5001], SYN | ACK);
     track.probe.out(&both).is(Sent, "out_flow");
-    // When it opened says nothing about the way to it.
+    // The time at which it opened says nothing about the path to it.
     let memory = memory(&track);
     let ways = memory.map_or(Vec::new(), |memory| memory.paths);
     assert!(ways.iter().all(|way| way.rtt.is_none()), "{ways:?}");

@@ -218,8 +218,8 @@ fn mutilated_packets_have_one_known_exit() {
         proptest::collection::vec(change, 1..4),
         proptest::option::of(any::<prop::sample::Index>()),
     );
-    // Which exit is not known here; that there is exactly one, of the kind that its verdict says,
-    // the probe asserts for every packet.
+    // The test does not know the exit. The probe asserts for every packet that there is exactly one,
+    // of the kind that its verdict says.
     let test = |(which, changes, cut): (prop::sample::Index, Vec<_>, Option<_>)| {
         let mut packet = which.get(&specimens).clone();
         for (at, to) in changes {

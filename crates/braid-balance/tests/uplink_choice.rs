@@ -1,4 +1,4 @@
-//! Which uplink a new flow takes, by packet tables: classes, clients that keep to their uplink, and
+//! The choice of an uplink for a new flow, by packet tables: classes, clients that keep to their uplink, and
 //! those that get none.
 
 mod support;
@@ -435,7 +435,7 @@ fn a_client_over_its_limit_opens_nothing_and_keeps_what_it_has() {
     from_six("fd00:1::77", 6003).is(Sent, "out_new");
     limit(&[ip("fd00:1::")]);
     from_six("fd00:1::78", 6003).is(Dropped, "client_over_limit");
-    // No host of another network is limited; this one has no limit.
+    // A host of another /64 is not over that limit: only its address, which the LAN does not have, is refused.
     from_six("fd00:1:0:1::78", 6003).is(Dropped, "lan_spoofed");
     limit(&[neighbour]);
     from(CLIENT, 6001).is(Sent, "out_new");

@@ -77,7 +77,7 @@ struct Edge {
 #[derive(Default)]
 struct EdgeState {
     table: Option<Table>,
-    /// Why no new table is followed, with a stable code.
+    /// The reason why no new table is followed, with a stable code.
     problem: Option<(&'static str, String)>,
     /// Layer-3 paths that are down.
     silent_paths: Vec<String>,

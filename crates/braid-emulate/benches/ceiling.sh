@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the emulator carries on this machine, and what that costs. Needs root, iperf3 and jq; BRAID
+# Measures the rate that the emulator carries on this machine, and its cost. Needs root, iperf3 and jq; BRAID
 # names the binary (default: braid). Everything it makes is gone when it ends.
 #
 #   sudo BRAID=target/release/braid crates/braid-emulate/benches/ceiling.sh [SECONDS]

@@ -22,7 +22,7 @@ const THIRD: [IpAddr; 2] = [
 ];
 
 /// Number of candidates in a race.
-pub const RACERS: usize = 3;
+pub const RACING_UPLINKS: usize = 3;
 
 /// Always raced, as often as is asked for.
 pub const ALWAYS: RaceSettings = RaceSettings {

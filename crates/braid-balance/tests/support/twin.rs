@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use braid_packet::{Fragment, Packet, Transport, checksum};
 
-/// Which end of a packet is replaced.
+/// The end of a packet that is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Source,

@@ -31,7 +31,7 @@ const POLICER_LOSS_RATIO: f64 = 3.0;
 /// Time for which loss counts as random.
 const RANDOM_SPAN: Duration = Duration::from_secs(5);
 
-/// Time for which a policed link is not probed for more, at first and at most.
+/// Time for which a policed link's rate is not raised, at first and at most.
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 

@@ -1,4 +1,4 @@
-//! Which uplinks share which flows.
+//! Shares of the uplinks in each class's flows.
 
 mod bond;
 mod load;

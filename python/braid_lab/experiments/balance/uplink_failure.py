@@ -63,7 +63,7 @@ DOWNLOAD_BYTES = 2_000_000
 
 @dataclass(frozen=True)
 class Location:
-    """Where the application runs: on the host that runs Braid, or on a client behind it."""
+    """The place where the application runs: on the host that runs Braid, or on a client behind it."""
 
     name: LocationName
     net: Topology

@@ -73,7 +73,7 @@ class Case:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What the flow is measured over: the bond, MPTCP, and each link alone."""
+        """Return what the flow is measured over: the bond, MPTCP, and each link alone."""
         return ("bond", *(() if self.up else ("mptcp",)), *self.links)
 
 

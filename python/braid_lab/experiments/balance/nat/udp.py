@@ -49,7 +49,7 @@ def udp_ports_are_not_overloaded(bench: NatTestbed, family: int) -> None:
 
 @case("RFC 4787 REQ-3a", deviation="on a conflict the port comes from the uplink's range, which lies above 1023")
 def udp_low_port_stays_low(bench: NatTestbed, family: int) -> None:
-    """Of two clients with the same port below 1024, both keep one below 1024."""
+    """Clients with the same port below 1024 all keep one below 1024."""
     # The IPv6 case has this port to itself, too: mappings of the two versions differ in their addresses.
     mappings = [bench.send_udp(family, client=client, port=123) for client in (1, 2, 3)]
     for each in bench.clashing(family, mappings):
