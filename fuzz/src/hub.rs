@@ -4,7 +4,7 @@
 use braid_bond::proto::handshake::Options;
 use braid_bond::proto::handshake::terms::{self, NAME_MAX, Refusal, Terms};
 use braid_bond::token::{HubAddress, Token};
-use braid_daemon::config::{ConfigError, Paint};
+use braid_host::config::{ConfigError, Paint};
 use braid_hub::client::Name;
 use braid_hub::config::HubConfig;
 use braid_hub::pool::AddressPool;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use braid_daemon::state::State;
+use braid_host::state::State;
 
 /// Other files are refused with advice. A state survives being written, and none of its prefixes is
 /// accepted.

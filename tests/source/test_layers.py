@@ -10,9 +10,9 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the bottom. A crate may use those of lower layers, never one of its own layer (ARCHITECTURE.md).
 LAYERS = (
     {"braid-core", "braid-packet", "braid-device", "braid-bpf-build", "braid-verifier", "braid-load"},
+    {"braid-host"},
     {"braid-balance", "braid-uplink", "braid-bond", "braid-emulate", "braid-edge"},
-    {"braid-daemon"},
-    {"braid-hub"},
+    {"braid-daemon", "braid-hub"},
     {"braid"},
 )
 PURE = ("crates/braid-core/src", "crates/braid-packet/src", "crates/braid-bond/src/proto")

@@ -17,17 +17,17 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
+use braid_host::api_socket::{ApiError, admit};
+use braid_host::peer::{Peer, PeerAuth};
+use braid_host::user_error::UserError;
 use serde::Serialize;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::api_socket::{ApiError, admit};
 use crate::engine::Engine;
-use crate::metrics::{self, Scrape};
-use crate::peer::{Peer, PeerAuth};
+use crate::metrics::Scrape;
 use crate::preflight::kernel_release;
 use crate::report::{DatapathReport, DownReport, UplinksReport, VersionReport};
-use crate::user_error::UserError;
 
 /// A job for the loop that owns the engine.
 pub enum Job {
@@ -127,7 +127,7 @@ pub(crate) async fn scrape(jobs: &mpsc::Sender<Job>) -> Response {
     });
     match figures.await {
         Ok(figures) => {
-            let kind = [(CONTENT_TYPE, metrics::CONTENT_TYPE)];
+            let kind = [(CONTENT_TYPE, braid_host::metrics::CONTENT_TYPE)];
             (kind, figures.into_text()).into_response()
         }
         Err(failure) => ApiError(failure).into_response(),
@@ -235,8 +235,8 @@ async fn down(State(api): State<ApiState>) -> Answer<DownReport> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api_socket::bind;
-    use crate::run_dir::RunDir;
+    use braid_host::api_socket::bind;
+    use braid_host::run_dir::RunDir;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
 
@@ -254,7 +254,7 @@ mod tests {
     async fn answers_and_refusals_are_json() {
         let folder = tempfile::tempdir().unwrap();
         let run_dir = RunDir::new(folder.path());
-        let auth = PeerAuth::new(&crate::config::ApiConfig::default()).unwrap();
+        let auth = PeerAuth::new(&braid_host::config::ApiConfig::default()).unwrap();
         let listener = bind(&run_dir, &auth).unwrap();
         let (jobs, mut questions) = mpsc::channel(1);
         let (end, ended) = oneshot::channel::<()>();

@@ -25,6 +25,9 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use braid_balance::{Datapath, Flow};
+use braid_host::run_dir::RunDir;
+use braid_host::state::State;
+use braid_host::user_error::UserError;
 use braid_uplink::liveness::ProbeResult;
 use braid_uplink::{Discovery, NetworkMonitor, Rejected, Selection, Snapshot};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -35,25 +38,22 @@ use self::failback::WorkingUplinks;
 use self::failover::Failover;
 use self::health_check::HealthChecks;
 use self::upcall::UpcallHandler;
-
 use crate::bond::{Bond, BondEvent};
 use crate::cached_snapshot::CachedSnapshot;
 use crate::classes::Classes;
 use crate::connlimit::Limits;
 use crate::dns_snoop::NameCache;
 use crate::events::{Event, EventKind, Events};
+use crate::failure;
 use crate::health::Incidents;
 use crate::link_forecasts::LinkForecasts;
 use crate::plumbing::{Divert, Plumbing};
 use crate::report::UpReport;
 use crate::rules::{CompiledRules, SystemIds};
-use crate::run_dir::RunDir;
 use crate::runs::Runs;
 use crate::settings::{Settings, SettingsSource};
-use crate::state::State;
 use crate::tables::Tables;
 use crate::uplink_registry::{Change, FAMILIES, UplinkRecord, UplinkRegistry};
-use crate::user_error::UserError;
 
 /// A running instance.
 pub struct Engine {
@@ -126,7 +126,9 @@ impl Engine {
         let lans = self.lans(snapshot);
         self.plumb(Divert::AsFound, &lans).await?;
         let attachments = self.attachments(&lans).await?;
-        self.datapath.attach(&attachments)?;
+        self.datapath
+            .attach(&attachments)
+            .map_err(failure::of_datapath)?;
         self.settle()?;
         self.plumb(Divert::On, &lans).await?;
         self.poll_monitor()

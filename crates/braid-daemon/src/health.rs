@@ -6,12 +6,12 @@ mod unmet_config;
 use std::time::{Duration, Instant};
 
 use braid_balance::Counters;
+use braid_host::report::HealthProblem;
+use braid_host::user_error::UserError;
 use braid_uplink::liveness::Verdict;
 
 use crate::engine::Engine;
-use crate::report::HealthProblem;
 use crate::uplink_registry::UplinkRecord;
-use crate::user_error::UserError;
 
 /// Time for which an alarm is reported after its counter last grew: long enough for a person to notice,
 /// short enough that a repaired machine soon looks healthy.

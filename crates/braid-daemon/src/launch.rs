@@ -11,6 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
 use nix::sys::signal::{Signal as NixSignal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
@@ -18,9 +20,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::report::UpReport;
-use crate::run_dir::RunDir;
 use crate::serve::ProgressObserver;
-use crate::user_error::UserError;
 
 /// Error code of a start that a signal interrupted.
 pub const INTERRUPTED: &str = "interrupted";

@@ -16,10 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::report::{StatusReport, UplinkReport, UplinkState};
 
-pub use listener::{export, offer};
-
-/// Content type of the text.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub use listener::export;
 
 /// The data of one scrape.
 #[derive(Clone, Debug)]

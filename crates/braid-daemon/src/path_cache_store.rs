@@ -20,11 +20,10 @@ use std::time::Duration;
 
 use braid_balance::{CachedPath, KernelTime, PathCacheEntry};
 use braid_core::UplinkId;
+use braid_host::run_dir::RunDir;
+use braid_host::state::boot;
+use braid_host::user_error::UserError;
 use serde::{Deserialize, Serialize};
-
-use crate::run_dir::RunDir;
-use crate::state::boot;
-use crate::user_error::UserError;
 
 /// Most networks saved.
 const MAX_PATHS: usize = 4096;

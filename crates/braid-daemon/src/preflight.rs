@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use crate::user_error::UserError;
+use braid_host::user_error::UserError;
 
 /// The oldest kernel whose BPF is sufficient for the datapath (`bpf_redirect_neigh`, 5.10).
 const OLDEST_KERNEL: (u32, u32) = (5, 10);

@@ -2,14 +2,15 @@
 
 use std::mem;
 
+use braid_host::peer::{Groups, PeerAuth};
+use braid_host::user_error::UserError;
 use braid_uplink::Snapshot;
 
 use crate::engine::Engine;
 use crate::events::EventKind;
-use crate::peer::{Groups, PeerAuth};
+use crate::failure;
 use crate::rules::check_table_capacity;
 use crate::settings::Settings;
-use crate::user_error::UserError;
 
 impl Engine {
     /// Reads the configuration again and applies it. Flows keep their uplinks; shares of new flows
@@ -45,9 +46,11 @@ impl Engine {
         check_table_capacity(&settings)?;
         let groups = Groups::find(&settings.config.api)?;
         let selection = settings.selection()?;
-        let snapshot = braid_uplink::netlink::read().await?;
+        let snapshot = braid_uplink::netlink::read()
+            .await
+            .map_err(failure::of_uplinks)?;
         let found = braid_uplink::choose(&snapshot, &selection);
-        found.require_any()?;
+        found.require_any().map_err(failure::of_uplinks)?;
         self.settings_source.check_found(&settings, &found)?;
 
         let before = mem::replace(&mut self.settings, settings);

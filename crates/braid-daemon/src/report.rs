@@ -8,13 +8,13 @@ mod run;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use braid_host::report::{ErrorReport, HealthProblem};
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, Policy};
 use crate::doctor::Finding;
 use crate::events::Event;
-use crate::user_error::UserError;
 
 pub use bond::{
     BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, JoinRequest,
@@ -179,17 +179,6 @@ pub struct FlowCounts {
     pub embryonic: u64,
 }
 
-/// A health problem.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct HealthProblem {
-    /// Stable code for programs: `uplink-down`, `flow-table-full`, …
-    pub code: String,
-    /// The problem and what it means.
-    pub text: String,
-    /// The fix; empty if only waiting helps.
-    pub fix: String,
-}
-
 /// Answer to `GET /v1/flows`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowsReport {
@@ -290,13 +279,6 @@ pub struct UpReport {
 pub struct DoctorReport {
     /// Every check, prerequisites first.
     pub findings: Vec<Finding>,
-}
-
-/// Answer to every failed request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ErrorReport {
-    /// The error.
-    pub error: UserError,
 }
 
 /// Maps each request to the type of its answer, for the schema alone.

@@ -3,13 +3,12 @@
 use std::io;
 use std::net::IpAddr;
 
+use braid_host::user_error::UserError;
 use futures_util::TryStreamExt;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteType,
 };
 use rtnetlink::RouteMessageBuilder;
-
-use crate::user_error::UserError;
 
 /// A route that is more specific than a default route.
 #[derive(Clone, Debug, PartialEq, Eq)]

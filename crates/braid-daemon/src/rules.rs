@@ -12,11 +12,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use braid_balance::{ClassId, Family, NameBit, RuleEntry};
+use braid_host::config::Prefix;
 use nix::unistd::User;
 
 use crate::cgroup;
 use crate::classes::Classes;
-use crate::config::{Action, CgroupPath, IpProtocol, IpVersion, Prefix, RuleConfig};
+use crate::config::{Action, CgroupPath, IpProtocol, IpVersion, RuleConfig};
 use crate::settings::Settings;
 
 pub use table_capacity::check_table_capacity;

@@ -11,10 +11,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use braid_host::file;
+use braid_host::user_error::UserError;
+
 use crate::cgroup;
 use crate::config::{Action, RuleConfig};
 use crate::report::RunRequest;
-use crate::user_error::UserError;
 
 /// Most runs at once. Each takes one of the datapath's rules.
 const MAX_RUNS: usize = 64;
@@ -126,11 +128,7 @@ impl Runs {
     }
 
     fn store(&self) -> Result<(), UserError> {
-        let beside = self.file.with_extension("json.new");
-        let write = || {
-            fs::write(&beside, serde_json::to_vec(&self.runs)?)?;
-            fs::rename(&beside, &self.file)
-        };
+        let write = || file::replace(&self.file, &serde_json::to_vec(&self.runs)?, 0o644);
         write().map_err(|error| UserError::io(format!("write {}", self.file.display()), &error))
     }
 

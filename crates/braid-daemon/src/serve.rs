@@ -4,6 +4,12 @@ use std::future::pending;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use braid_host::api_socket;
+use braid_host::peer::PeerAuth;
+use braid_host::run_dir::{NetworkClaim, RunDir};
+use braid_host::service_notify::ServiceNotifier;
+use braid_host::state::PreviousState;
+use braid_host::user_error::UserError;
 use braid_uplink::liveness::ProbeResult;
 use braid_uplink::{NetworkMonitor, Snapshot};
 use tokio::io::Interest;
@@ -14,21 +20,16 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::api::{self, Job};
-use crate::api_socket;
 use crate::bond::BondEvent;
 use crate::engine::{Engine, Started};
+use crate::failure;
 use crate::metrics;
 use crate::path_cache_store::PathCacheSnapshot;
-use crate::peer::PeerAuth;
 use crate::preflight;
 use crate::report::{DownReport, UpReport};
-use crate::run_dir::{NetworkClaim, RunDir};
-use crate::service_notify::ServiceNotifier;
 use crate::settings::{Settings, SettingsSource};
-use crate::state::PreviousState;
 use crate::state_dir::StateDir;
 use crate::teardown;
-use crate::user_error::UserError;
 
 /// Shortest interval between two sweeps of the flow table. Idle times are minutes; closed TCP flows free their
 /// ports a few seconds late at worst, and a reused port needs no sweep.
@@ -269,7 +270,7 @@ impl Loop<'_> {
                 return self.handle_outcome(outcome);
             }
             Ok(snapshot) => self.engine.reconcile(&snapshot).await,
-            Err(error) => Err(UserError::from(error)),
+            Err(error) => Err(failure::of_uplinks(error)),
         };
         if outcome.is_ok() {
             self.engine.incidents.reconcile_error = None;

@@ -6,10 +6,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use braid_core::Rate;
+use braid_host::config::Quota;
+use braid_host::user_error::UserError;
 use braid_uplink::{BOND_DEVICE, Discovery, Override, Selection, UplinkSpec};
 
-use crate::config::{Action, Config, FIRST_TIER, Policy, Ports, Quota, RuleConfig, UplinkConfig};
-use crate::user_error::UserError;
+use crate::config::{Action, Config, FIRST_TIER, Policy, Ports, RuleConfig, UplinkConfig};
+use crate::failure;
 
 /// Options of `braid up` that override the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -207,7 +209,7 @@ impl Settings {
                 gateway: uplink.gateway6,
             },
         });
-        Ok(Selection::named(wanted.collect())?)
+        Selection::named(wanted.collect()).map_err(failure::of_uplinks)
     }
 }
 

@@ -1,14 +1,14 @@
 //! State that must outlive a reboot: the joined hub, and the usage of the uplinks' quotas.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use braid_host::file;
+use braid_host::user_error::UserError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-
-use crate::user_error::UserError;
 
 /// Default path.
 pub const DEFAULT: &str = "/var/lib/braid";
@@ -68,37 +68,12 @@ impl StateDir {
     /// # Errors
     /// The system refused to write it.
     pub fn write(&self, path: &Path, contents: &impl Serialize) -> Result<(), UserError> {
-        let fresh = path.with_extension("json.new");
         let write = || {
             let mut make = DirBuilder::new();
             make.recursive(true).mode(0o700).create(&self.0)?;
-            let text = serde_json::to_vec_pretty(contents)?;
-            // A file left by a crash may have other permissions.
-            remove(&fresh)?;
-            let mut options = OpenOptions::new();
-            let mut file = options
-                .write(true)
-                .create_new(true)
-                .mode(0o600)
-                .open(&fresh)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&fresh, path)?;
-            fs::File::open(&self.0)?.sync_all()
+            file::replace(path, &serde_json::to_vec_pretty(contents)?, 0o600)
         };
-        write().map_err(|error| {
-            // Half a file on a full disk is of no use.
-            let _ = fs::remove_file(&fresh);
-            UserError::io(format!("write {}", path.display()), &error)
-        })
-    }
-}
-
-/// Removes a file; a missing one is no error.
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+        write().map_err(|error| UserError::io(format!("write {}", path.display()), &error))
     }
 }
 
@@ -114,7 +89,7 @@ mod tests {
         let state = StateDir::new(folder.path().join("deep/down"));
         assert_eq!(state.read::<u32>(&state.bond(), "").unwrap(), None);
         fs::create_dir_all(state.path()).unwrap();
-        fs::write(state.bond().with_extension("json.new"), "left by a crash").unwrap();
+        fs::write(file::fresh(&state.bond()), "left by a crash").unwrap();
         state.write(&state.bond(), &7).unwrap();
         assert_eq!(state.read(&state.bond(), "").unwrap(), Some(7));
         let mode = fs::metadata(state.bond()).unwrap().permissions().mode();

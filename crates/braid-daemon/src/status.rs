@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 
 use braid_balance::{Choice, Flow, FlowState, KernelTime, UplinkCounters};
 use braid_core::{Share, UplinkId};
+use braid_host::user_error::UserError;
 use braid_uplink::liveness::{Cause, Verdict};
 
 use crate::engine::Engine;
+use crate::failure;
 use crate::health::health;
 use crate::report::{
     BondReport, FlowCounts, FlowReport, FlowsReport, LayerName, NextHopReport, StatusReport,
     UplinkReport, UplinkState, UplinksReport,
 };
 use crate::uplink_registry::{FAMILIES, UplinkRecord};
-use crate::user_error::UserError;
 
 impl Engine {
     /// Returns every uplink with its counters.
@@ -27,8 +28,13 @@ impl Engine {
     /// # Errors
     /// The counters cannot be read.
     pub fn uplinks(&self) -> Result<UplinksReport, UserError> {
-        let counters: BTreeMap<UplinkId, UplinkCounters> =
-            self.datapath.counters()?.uplinks.into_iter().collect();
+        let counters: BTreeMap<UplinkId, UplinkCounters> = self
+            .datapath
+            .counters()
+            .map_err(failure::of_datapath)?
+            .uplinks
+            .into_iter()
+            .collect();
         let records = self.registry.records().iter();
         let uplinks = records.map(|record| {
             let counters = counters.get(&record.id).copied().unwrap_or_default();
@@ -174,7 +180,7 @@ impl Engine {
     /// # Errors
     /// The datapath's tables cannot be read.
     pub fn status(&self) -> Result<StatusReport, UserError> {
-        let counters = self.datapath.counters()?;
+        let counters = self.datapath.counters().map_err(failure::of_datapath)?;
         let reasons = counters
             .reasons
             .iter()
@@ -197,7 +203,13 @@ impl Engine {
                 .then(|| self.bond.report(self.settings.config.bond)),
             flows,
             reasons: reasons.collect(),
-            memory_bytes: self.datapath.memory()?.iter().map(|map| map.bytes).sum(),
+            memory_bytes: self
+                .datapath
+                .memory()
+                .map_err(failure::of_datapath)?
+                .iter()
+                .map(|map| map.bytes)
+                .sum(),
             health: health(self),
         })
     }
@@ -212,7 +224,7 @@ impl Engine {
 
     /// Returns the flow table, read at most once a second if reading is slow.
     fn cached_flows(&self) -> Result<Rc<Vec<Flow>>, UserError> {
-        let read = || Ok(self.datapath.flows()?);
+        let read = || self.datapath.flows().map_err(failure::of_datapath);
         self.cached_flows.get_or_read(Instant::now, read)
     }
 

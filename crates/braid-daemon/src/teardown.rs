@@ -1,13 +1,15 @@
 //! Restores the machine, in the daemon or after its death.
 
+use braid_host::run_dir::RunDir;
+use braid_host::state::{PreviousState, State};
+use braid_host::sysctl::Saved;
+use braid_host::user_error::UserError;
 use braid_uplink::BOND_DEVICE;
 
 use crate::bond;
-use crate::plumbing::{Plan, Plumbing, Saved};
+use crate::failure;
+use crate::plumbing::{Plan, Plumbing};
 use crate::report::DownReport;
-use crate::run_dir::RunDir;
-use crate::state::{PreviousState, State};
-use crate::user_error::UserError;
 
 /// Undoes everything that an instance changed. Finding nothing is success; after a failure it may be repeated.
 ///
@@ -42,7 +44,7 @@ pub async fn undo(run_dir: &RunDir, earlier: PreviousState) -> Result<DownReport
         let off = plumbing.undivert().await?;
         report.undone.extend(lines(&off));
     }
-    let removed = braid_balance::remove(&run_dir.pins())?;
+    let removed = braid_balance::remove(&run_dir.pins()).map_err(failure::of_datapath)?;
     if removed.programs > 0 || removed.attachments > 0 {
         report.undone.push(format!(
             "datapath: {} programs detached from {} hooks, {} tables freed",

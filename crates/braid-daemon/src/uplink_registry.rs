@@ -27,14 +27,14 @@ use std::time::Duration;
 
 use braid_balance::{Family, Layer, NextHop, UplinkEntry};
 use braid_core::{MAX_UPLINKS, UplinkId};
+use braid_host::state::UplinkNumber;
 use braid_uplink::liveness::{HealthSnapshot, Verdict};
 use braid_uplink::{Discovery, Link, LinkState, RejectReason, Snapshot, Uplink};
 
-pub use record::{FAMILIES, UplinkRecord};
-
 use crate::classes::{Load, UplinkStatus};
 use crate::settings::Settings;
-use crate::state::UplinkNumber;
+
+pub use record::{FAMILIES, UplinkRecord};
 
 /// A change that a user would notice.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@
 use std::fs;
 use std::path::Path;
 
-use braid_daemon::config::{Config, Paint};
+use braid_daemon::config::Config;
+use braid_host::config::Paint;
 
 /// Compares the output of `say` for every `.toml` of a folder with the `.txt` beside it.
 fn against_golden(folder: &str, least: usize, say: impl Fn(&str, &str) -> String) {

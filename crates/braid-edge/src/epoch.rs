@@ -6,6 +6,8 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
+use braid_host::file::replace;
+
 use crate::Error;
 
 /// Returns the epoch of this start, one more than the last one in `file`, so that epochs repeat after 256
@@ -21,9 +23,7 @@ pub fn next(file: &Path) -> Result<u8, Error> {
         Err(error) => return Err(failed(error)),
     };
     let epoch = last.map_or_else(seconds, |last: u8| last.wrapping_add(1));
-    let fresh = file.with_extension("fresh");
-    fs::write(&fresh, format!("{epoch}\n")).map_err(failed)?;
-    fs::rename(&fresh, file).map_err(failed)?;
+    replace(file, format!("{epoch}\n").as_bytes(), 0o644).map_err(failed)?;
     Ok(epoch)
 }
 

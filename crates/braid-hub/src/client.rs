@@ -10,7 +10,7 @@ use braid_bond::proto::handshake::terms::NAME_MAX;
 use braid_bond::proto::handshake::{Psk, PublicKey};
 use braid_bond::token::InvitationId;
 use braid_core::Rate;
-use braid_daemon::quota::Used;
+use braid_host::quota::Used;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Seconds since 1970.

@@ -17,8 +17,8 @@ use braid_bond::proto::handshake::terms::{Refusal, Terms};
 use braid_bond::proto::handshake::{Options, Psk, PublicKey};
 use braid_bond::token::{InvitationId, Secret};
 use braid_core::{Bytes, Rate};
-use braid_daemon::config::Quota;
-use braid_daemon::quota::Used;
+use braid_host::config::Quota;
+use braid_host::quota::Used;
 
 use crate::client::{Client, Name, Seconds, State};
 use crate::config::{ClientConfig, Reach};

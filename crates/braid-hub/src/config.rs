@@ -1,4 +1,4 @@
-//! Configuration of a hub; the rules are those of `braid_daemon::config`. A missing file is a valid
+//! Configuration of a hub; the rules are those of `braid_host::config`. A missing file is a valid
 //! configuration.
 
 mod read;
@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use braid_bond::token::{HubAddress, PORT};
 use braid_core::Rate;
-use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota};
+use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota};
 
 use crate::client::Name;
 

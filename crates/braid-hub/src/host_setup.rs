@@ -14,17 +14,18 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use braid_bond::io::{BondError, Tun};
-use braid_daemon::config::Prefix;
-use braid_daemon::plumbing::{Forwarding, Saved};
-use braid_daemon::run_dir::RunDir;
-use braid_daemon::state::{PreviousState, State};
-use braid_daemon::user_error::UserError;
+use braid_host::config::Prefix;
+use braid_host::run_dir::RunDir;
+use braid_host::state::{PreviousState, State};
+use braid_host::sysctl::Saved;
+use braid_host::user_error::UserError;
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 
 use crate::client::Seconds;
 use crate::client_registry::ClientRegistry;
 use crate::config::{Forward, HubConfig};
+use crate::forwarding;
 use crate::nftables::{self, Filter};
 use crate::pool::AddressPool;
 
@@ -89,7 +90,7 @@ pub async fn set_up(
     let Some(filter) = filter else {
         return state.store(run_dir);
     };
-    let plan = Forwarding::plan(&state.saved)?;
+    let plan = forwarding::plan(&state.saved)?;
     state.saved = plan.saved.clone();
     state.store(run_dir)?;
     if is_first && let Err(failure) = boot(config).await {
@@ -98,7 +99,7 @@ pub async fn set_up(
     // The filter comes first: packets with inner addresses must not be forwarded, not even for a
     // moment.
     filter.install().await?;
-    Ok(plan.apply()?)
+    Ok(forwarding::apply(&plan)?)
 }
 
 /// Has the kernel drop packets of servers to clients silently for three minutes after the machine
@@ -174,8 +175,8 @@ pub async fn undo(run_dir: &RunDir) -> Result<Vec<String>, UserError> {
 
 /// Restores sysctls; returns what still has to be remembered.
 fn restore(state: &State) -> Result<Saved, UserError> {
-    let removal = Forwarding::removal(&state.saved)?;
-    removal.apply()?;
+    let removal = forwarding::removal(&state.saved)?;
+    forwarding::apply(&removal)?;
     Ok(removal.saved)
 }
 

@@ -10,8 +10,8 @@ use braid_bond::io::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
 use braid_bond::proto::handshake::{Identity, PublicKey};
 use braid_bond::proto::tunnel::Event;
 use braid_bond::token::{ADDRESSES_MAX, Host, HubAddress, InvitationId, Secret, Token};
-use braid_daemon::config::ConfigError;
-use braid_daemon::user_error::UserError;
+use braid_host::config::ConfigError;
+use braid_host::user_error::UserError;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::client::{Client, InvalidName, Name, Seconds};

@@ -6,8 +6,8 @@
 //!
 //! - [`config`]: settings. [`pool`]: inner addresses. [`client_registry`]: admission of clients;
 //!   [`store`]: its storage.
-//! - [`serve`]: the main loop; [`hub`]: its state; `host_setup` and `nftables`: changes to the
-//!   kernel, and their removal.
+//! - [`serve`]: the main loop; [`hub`]: its state; `host_setup`, `forwarding` and
+//!   `nftables`: changes to the kernel, and their removal.
 //! - `api`, [`report`], `status`, `metrics`: reports about the hub.
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ mod api;
 pub mod client;
 pub mod client_registry;
 pub mod config;
+mod forwarding;
 mod host_setup;
 pub mod hub;
 mod metrics;

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::process::Stdio;
 
-use braid_daemon::config::Prefix;
-use braid_daemon::user_error::UserError;
+use braid_host::config::Prefix;
+use braid_host::user_error::UserError;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 

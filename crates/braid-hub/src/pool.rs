@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use braid_daemon::config::Prefix;
+use braid_host::config::Prefix;
 
 /// The hub's own offset in every network.
 const HUB_PLACE: u128 = 1;

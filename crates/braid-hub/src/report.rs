@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use braid_core::Rate;
-use braid_daemon::config::Quota;
-use braid_daemon::report::HealthProblem;
+use braid_host::config::Quota;
+use braid_host::report::HealthProblem;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -6,8 +6,8 @@ use braid_bond::io::{HubStatus, LinkStatus, PeerStatus};
 use braid_bond::proto::handshake::{ListenerCounters, PublicKey};
 use braid_bond::proto::reject::{Reject, Rejects};
 use braid_core::Bytes;
-use braid_daemon::report::HealthProblem;
-use braid_daemon::user_error::UserError;
+use braid_host::report::HealthProblem;
+use braid_host::user_error::UserError;
 
 use crate::client::{Client, State};
 use crate::client_registry::SPENT_RATE;

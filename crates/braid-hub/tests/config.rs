@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use braid_daemon::config::Paint;
+use braid_host::config::Paint;
 use braid_hub::config::HubConfig;
 
 fn files() -> Vec<PathBuf> {

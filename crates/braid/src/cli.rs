@@ -8,7 +8,8 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use braid_daemon::config::Policy;
-use braid_daemon::{run_dir, state_dir};
+use braid_daemon::state_dir;
+use braid_host::run_dir;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::destination::{Destination, Endpoint, parse_protocol};

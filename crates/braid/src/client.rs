@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use braid_daemon::report::ErrorReport;
-use braid_daemon::run_dir::RunDir;
-use braid_daemon::user_error::UserError;
+use braid_host::report::ErrorReport;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;

@@ -1,11 +1,11 @@
 //! `braid edge`: the fabric's edge.
 
-use braid_daemon::config::Paint;
-use braid_daemon::run_dir::RunDir;
-use braid_daemon::user_error::UserError;
 use braid_edge::cli::{EdgeCommand, StatusArgs};
 use braid_edge::status::{Segments, Status};
 use braid_edge::{Error, cli};
+use braid_host::config::Paint;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
 
 use crate::table::{NO_VALUE, Side, Table};
 use crate::terminal::answer_either;

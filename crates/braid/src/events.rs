@@ -3,11 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use braid_daemon::config::Paint;
 use braid_daemon::events::Event;
 use braid_daemon::report::EventsReport;
-use braid_daemon::run_dir::RunDir;
-use braid_daemon::user_error::UserError;
+use braid_host::config::Paint;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use braid_daemon::config::Paint;
 use braid_daemon::report::{ExplainQuestion, ExplainReport, ExplainsReport, Outcome, Stage};
-use braid_daemon::run_dir::RunDir;
-use braid_daemon::user_error::UserError;
+use braid_host::config::Paint;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
 
 use crate::cli::ExplainArgs;
 use crate::destination::{Destination, Host};

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use braid_daemon::user_error::UserError;
+use braid_host::user_error::UserError;
 
 /// Replaces this process by `braid-NAME`. Returns only if that fails.
 pub fn exec_program(name: &str, arguments: &[OsString]) -> UserError {

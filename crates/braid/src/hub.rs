@@ -4,11 +4,11 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use braid_bond::proto::handshake::Identity;
-use braid_daemon::config::Paint;
 use braid_daemon::preflight;
 use braid_daemon::report::DownReport;
-use braid_daemon::run_dir::RunDir;
-use braid_daemon::user_error::UserError;
+use braid_host::config::Paint;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
 use braid_hub::config::HubConfig;
 use braid_hub::report::{
     ClientReport, ClientsReport, InviteReport, InviteRequest, RevokeReport, StatusReport,

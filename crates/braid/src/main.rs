@@ -31,16 +31,17 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use braid_daemon::config::{Config, ConfigError, DEFAULT_PATH};
+use braid_daemon::config::{Config, DEFAULT_PATH};
 #[cfg(feature = "edge")]
 use braid_daemon::doctor::Finding;
 use braid_daemon::doctor::{self, Level};
 use braid_daemon::preflight::kernel_release;
 use braid_daemon::report::{DoctorReport, FlowsReport, StatusReport, UplinksReport, VersionReport};
-use braid_daemon::run_dir::RunDir;
 use braid_daemon::settings::{Overrides, Settings};
 use braid_daemon::state_dir::StateDir;
-use braid_daemon::user_error::UserError;
+use braid_host::config::ConfigError;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
 use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
 
@@ -199,7 +200,7 @@ fn wants_json(command: &Command) -> bool {
 /// Starts logging to standard error; BRAID_LOG sets the level (`warn`, `debug`, `braid_daemon=trace`).
 fn start_log() {
     let filter = EnvFilter::try_from_env("BRAID_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let colour = paint(&io::stderr()) == braid_daemon::config::Paint::Colour;
+    let colour = paint(&io::stderr()) == braid_host::config::Paint::Colour;
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

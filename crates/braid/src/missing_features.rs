@@ -1,10 +1,9 @@
 //! Commands that are missing from a reduced build, for routers with little storage. They are Cargo
 //! features of this crate, all on by default.
 
+use braid_host::user_error::UserError;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-
-use braid_daemon::user_error::UserError;
 
 use crate::cli::Cli;
 

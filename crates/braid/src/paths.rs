@@ -1,8 +1,8 @@
 //! `braid paths`: the path cache.
 
-use braid_daemon::config::Paint;
 use braid_daemon::report::{DestinationReport, PathReport, PathsReport};
-use braid_daemon::run_dir::RunDir;
+use braid_host::config::Paint;
+use braid_host::run_dir::RunDir;
 
 use crate::cli::Output;
 use crate::show::{seconds, share, tenths};

@@ -13,15 +13,14 @@ use std::process::ExitStatus;
 
 use braid_daemon::config::OnDown;
 use braid_daemon::report::RunRequest;
-use braid_daemon::run_dir::RunDir;
-use braid_daemon::user_error::UserError;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
+use group::Group;
+use signals::ForwardedSignals;
 use tokio::process::{Child, Command};
 
 use crate::cli::{OnDownName, RunArgs};
 use crate::{CommandError, CommandResult, client, runtime};
-
-use group::Group;
-use signals::ForwardedSignals;
 
 /// Length to which a command is cut before it is sent to the daemon.
 const MAX_TITLE_CHARS: usize = 60;

@@ -1,11 +1,12 @@
 //! Reports as text for people.
 
-use braid_daemon::config::Paint;
 use braid_daemon::doctor::Level;
 use braid_daemon::report::{
-    DoctorReport, FlowReport, FlowsReport, HealthProblem, NextHopReport, StatusReport, UpReport,
-    UplinkReport, UplinkState, VersionReport,
+    DoctorReport, FlowReport, FlowsReport, NextHopReport, StatusReport, UpReport, UplinkReport,
+    UplinkState, VersionReport,
 };
+use braid_host::config::Paint;
+use braid_host::report::HealthProblem;
 
 use crate::bond;
 use crate::table::{Cell, NO_VALUE, Side, Table};

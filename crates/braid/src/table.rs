@@ -1,6 +1,6 @@
 //! Aligned tables with units in the header.
 
-use braid_daemon::config::Paint;
+use braid_host::config::Paint;
 
 use crate::terminal::{Tint, tinted};
 

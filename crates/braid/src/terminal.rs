@@ -5,9 +5,9 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use braid_daemon::config::Paint;
-use braid_daemon::report::ErrorReport;
-use braid_daemon::user_error::UserError;
+use braid_host::config::Paint;
+use braid_host::report::ErrorReport;
+use braid_host::user_error::UserError;
 use serde::Serialize;
 
 /// Progress is shown for operations that take longer than this.

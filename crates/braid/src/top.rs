@@ -13,8 +13,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid_daemon::report::{FlowsReport, StatusReport};
-use braid_daemon::run_dir::RunDir;
-use braid_daemon::user_error::UserError;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
+use model::Model;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::signal::unix::{SignalKind, signal};
@@ -23,8 +24,6 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::client::{self, NoAnswer};
 use crate::{CommandResult, runtime};
-
-use model::Model;
 
 /// Flow count above which flows are counted but not listed: reading them all every second would
 /// cost the daemon too much.

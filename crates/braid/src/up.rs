@@ -3,15 +3,16 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use braid_daemon::config::{Config, ConfigError};
+use braid_daemon::config::Config;
 use braid_daemon::launch::{self, Pipe};
 use braid_daemon::report::{DownReport, UpReport};
-use braid_daemon::run_dir::RunDir;
 use braid_daemon::serve::{self, DaemonOptions, ProgressObserver};
 use braid_daemon::settings::{Overrides, Settings, SettingsSource};
 use braid_daemon::state_dir::StateDir;
-use braid_daemon::user_error::UserError;
 use braid_daemon::{preflight, teardown};
+use braid_host::config::ConfigError;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
 
 use crate::cli::{Output, UpArgs};
 use crate::client::{self, NoAnswer};

@@ -3,11 +3,11 @@
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
+use braid_host::user_error::UserError;
 
 use super::{Answer, ApiError, ApiState};
 use crate::engine::Engine;
 use crate::report::{BondReport, JoinRequest};
-use crate::user_error::UserError;
 
 pub(super) async fn show(State(api): State<ApiState>) -> Answer<BondReport> {
     api.ask(Engine::bond_report).await

@@ -2,11 +2,11 @@
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use braid_host::user_error::UserError;
 
 use super::{Answer, ApiError, ApiState, parsed_query};
 use crate::report::{ExplainQuestion, ExplainReport};
 use crate::route::own_route;
-use crate::user_error::UserError;
 
 pub(super) async fn explain(
     State(api): State<ApiState>,

@@ -3,10 +3,10 @@
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
+use braid_host::user_error::UserError;
 
 use super::{Answer, ApiError, ApiState};
 use crate::report::{RunRequest, RunsReport};
-use crate::user_error::UserError;
 
 pub(super) async fn list(State(api): State<ApiState>) -> Answer<RunsReport> {
     api.ask(|engine| {

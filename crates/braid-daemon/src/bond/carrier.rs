@@ -11,8 +11,7 @@ use std::time::Duration;
 
 use braid_balance::{KernelTime, Lease};
 use braid_bond::io::{ClientConfig, ClientHandle, ClientStatus, LinkSpec, Policy, client};
-
-use crate::user_error::UserError;
+use braid_host::user_error::UserError;
 
 /// Interval at which the driver is queried.
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);

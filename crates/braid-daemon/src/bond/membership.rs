@@ -9,11 +9,12 @@ use std::net::{IpAddr, SocketAddr};
 use braid_bond::proto::handshake::Identity;
 use braid_bond::proto::handshake::terms::Terms;
 use braid_bond::token::Token;
+use braid_host::file::remove;
+use braid_host::user_error::UserError;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
-use crate::state_dir::{StateDir, remove};
-use crate::user_error::UserError;
+use crate::state_dir::StateDir;
 
 /// Contents of the file.
 #[derive(Clone, Serialize, Deserialize)]

@@ -32,20 +32,19 @@ use braid_bond::io::{ClientConfig, ClientEvent, ClientStatus, Policy, Tun};
 use braid_bond::proto::handshake::terms;
 use braid_bond::token::Token;
 use braid_core::LinkId;
+use braid_host::user_error::UserError;
 use braid_uplink::{
     BOND_DEVICE, Candidate, Discovery, Layer, NextHop, RejectReason, Rejected, Snapshot, Uplink,
 };
+use carrier::Carrier;
+use condition::Condition;
+use hub::Lookup;
+use links::Links;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::Encapsulation;
 use crate::settings::Settings;
 use crate::state_dir::StateDir;
-use crate::user_error::UserError;
-
-use carrier::Carrier;
-use condition::Condition;
-use hub::Lookup;
-use links::Links;
 
 pub use condition::State;
 pub use links::BondUplink;

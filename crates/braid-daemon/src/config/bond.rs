@@ -7,10 +7,9 @@ use std::time::Duration;
 use braid_core::resequence::Reordering;
 use braid_core::schedule::Parameters;
 use braid_core::units::duration;
+use braid_host::as_text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::matcher::as_text;
 
 /// The bond: a virtual uplink over all uplinks at once. It exists after `braid join`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

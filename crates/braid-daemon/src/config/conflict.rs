@@ -129,7 +129,7 @@ fn group_covers(big: &RuleConfig, small: &RuleConfig) -> bool {
 
 /// Returns the only family that a rule can match, if there is only one.
 fn family_of(rule: &RuleConfig) -> Option<IpVersion> {
-    let only = |prefixes: &[super::Prefix]| {
+    let only = |prefixes: &[braid_host::config::Prefix]| {
         let first = IpVersion::of(prefixes.first()?.address());
         prefixes
             .iter()

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use braid_host::as_text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::matcher::{IpVersion, as_text};
+use super::matcher::IpVersion;
 
 /// A transport protocol by name or IANA number. `icmp` means ICMP for IPv4 and ICMPv6 for IPv6.
 #[derive(

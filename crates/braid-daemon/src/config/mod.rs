@@ -16,20 +16,17 @@ mod liveness;
 mod matcher;
 mod name_servers;
 mod policy;
-mod problem;
-mod quota;
 mod race;
 mod read;
 mod rule;
 mod sticky;
-mod table;
 mod target;
 mod uplink;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Warnings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -40,24 +37,14 @@ pub use bond::{
 pub use domain::{DomainPattern, HostName};
 pub use header::{Dscp, IpProtocol};
 pub use liveness::LivenessConfig;
-pub use matcher::{IpVersion, Mac, PortRange, Prefix, UidRange};
+pub use matcher::{IpVersion, Mac, PortRange, UidRange};
 pub use name_servers::{NameServer, NameServers};
 pub use policy::{Failback, Policy};
-pub use problem::{ConfigError, Paint, Problem, Warnings};
-pub use quota::{Period, Quota};
 pub use race::RaceConfig;
 pub use rule::{Action, CgroupPath, OnDown, RuleConfig};
 pub use sticky::Sticky;
 pub use target::{HttpTarget, Target};
 pub use uplink::{FIRST_TIER, Ports, UplinkConfig};
-
-/// For programs that read another kind of configuration with the same diagnostics.
-pub mod reader {
-    pub use super::problem::Problem;
-    pub use super::read::{api, document, metrics, no_repeats, section, tables};
-    pub use super::table::{Located, Table, wrong_type};
-    pub use toml::de::{DeTable, DeValue};
-}
 
 /// Default path of the configuration file.
 pub const DEFAULT_PATH: &str = "/etc/braid/braid.toml";
@@ -168,27 +155,6 @@ impl FromStr for Hook {
             _ => Err(format!("no hook {text:?}; there are auto, tcx, clsact")),
         }
     }
-}
-
-/// The local API on the Unix socket.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ApiConfig {
-    /// Group whose members may read through the API, besides root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub group: Option<String>,
-    /// Group whose members may read and change everything through the API, besides root.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub change_group: Option<String>,
-}
-
-/// Metrics for a monitoring system.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct MetricsConfig {
-    /// Address and port where Prometheus may scrape, besides the local API. None: no port is opened.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub listen: Option<SocketAddr>,
 }
 
 impl Config {

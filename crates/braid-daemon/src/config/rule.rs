@@ -4,13 +4,15 @@ use std::fmt;
 use std::path::{Component, Path};
 use std::str::FromStr;
 
+use braid_host::as_text;
+use braid_host::config::Prefix;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::bond::BondClass;
 use super::domain::DomainPattern;
 use super::header::{Dscp, IpProtocol};
-use super::matcher::{IpVersion, Mac, PortRange, Prefix, UidRange, as_text};
+use super::matcher::{IpVersion, Mac, PortRange, UidRange};
 use super::policy::Policy;
 use super::sticky::Sticky;
 

@@ -7,11 +7,11 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use braid_core::{Rate, Share};
+use braid_host::as_text;
+use braid_host::config::Quota;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::matcher::as_text;
-use super::quota::Quota;
 use super::target::Target;
 
 /// Default tier.

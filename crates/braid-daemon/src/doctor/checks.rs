@@ -6,11 +6,11 @@ mod tests;
 
 use std::ops::RangeInclusive;
 
+use braid_host::sysctl::Ports;
 use braid_uplink::{Discovery, Uplink};
 
 use super::facts::{Facts, PORT_RANGE, RP_FILTER_ALL, TUN, V4_FORWARD, V6_FORWARD, rp_filter};
 use super::{Finding, Level};
-use crate::plumbing::Ports;
 use crate::preflight;
 
 /// The first kernel with TCX links.
@@ -272,10 +272,10 @@ fn local_ports(facts: &Facts, ports: &[RangeInclusive<u16>]) -> Option<Finding> 
     }
     let text = format!(
         "local sockets use ports {local}, of which braid takes {ours}: {} remain for them",
-        rest.len()
+        rest.count()
     );
     let fix = "sysctl -w net.ipv4.ip_local_port_range='32768 60999'";
-    Some(match rest.len() {
+    Some(match rest.count() {
         0 => fail("port-range", text, fix),
         n if n < MIN_LOCAL_PORTS => warn("port-range", text, fix),
         _ => ok("port-range", text),

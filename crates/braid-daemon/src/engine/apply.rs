@@ -3,16 +3,17 @@
 use std::time::Instant;
 
 use braid_balance::Attachments;
+use braid_host::user_error::UserError;
 use braid_uplink::{Link, Snapshot, Uplink};
 
 use super::Engine;
 use super::race::race_settings;
 use crate::classes::UplinkStatus;
+use crate::failure;
 use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
 use crate::rules::{CompiledRules, SystemIds};
 use crate::tables::Tables;
 use crate::uplink_registry::UplinkRecord;
-use crate::user_error::UserError;
 
 impl Engine {
     /// Applies the first phase of a change, which must not wait: dead uplinks take no new flows from now on,
@@ -92,13 +93,19 @@ impl Engine {
             return Ok(());
         }
         if applied.is_none_or(|applied| applied.race != tables.race) {
-            self.datapath.set_race(tables.race)?;
+            self.datapath
+                .set_race(tables.race)
+                .map_err(failure::of_datapath)?;
         }
-        self.datapath.set_uplinks(&tables.uplinks)?;
+        self.datapath
+            .set_uplinks(&tables.uplinks)
+            .map_err(failure::of_datapath)?;
         match applied {
             Some(applied) if applied.rules == tables.rules => {
                 if applied.classes != tables.classes {
-                    self.datapath.set_classes(&tables.classes)?;
+                    self.datapath
+                        .set_classes(&tables.classes)
+                        .map_err(failure::of_datapath)?;
                 }
             }
             Some(applied) => {
@@ -106,16 +113,27 @@ impl Engine {
                 let fresh = tables.new_classes(applied);
                 if !fresh.is_empty() {
                     self.datapath
-                        .forget_sticky(|sticky| fresh.contains(&sticky.class))?;
+                        .forget_sticky(|sticky| fresh.contains(&sticky.class))
+                        .map_err(failure::of_datapath)?;
                 }
                 let both = tables.classes_of_both(applied);
-                self.datapath.set_classes(&both)?;
-                self.datapath.set_rules(&tables.rules)?;
-                self.datapath.set_classes(&tables.classes)?;
+                self.datapath
+                    .set_classes(&both)
+                    .map_err(failure::of_datapath)?;
+                self.datapath
+                    .set_rules(&tables.rules)
+                    .map_err(failure::of_datapath)?;
+                self.datapath
+                    .set_classes(&tables.classes)
+                    .map_err(failure::of_datapath)?;
             }
             None => {
-                self.datapath.set_classes(&tables.classes)?;
-                self.datapath.set_rules(&tables.rules)?;
+                self.datapath
+                    .set_classes(&tables.classes)
+                    .map_err(failure::of_datapath)?;
+                self.datapath
+                    .set_rules(&tables.rules)
+                    .map_err(failure::of_datapath)?;
             }
         }
         self.applied = Some(tables);

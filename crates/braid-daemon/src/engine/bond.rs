@@ -5,16 +5,18 @@ use std::time::{Duration, Instant, SystemTime};
 
 use braid_balance::UplinkCounters;
 use braid_core::UplinkId;
+use braid_host::quota::STORE_INTERVAL;
+use braid_host::user_error::UserError;
 use braid_uplink::{BOND_DEVICE, Snapshot};
 
 use super::Engine;
 use crate::bond::{BondChange, BondEvent, BondUplink, State, parse_token};
 use crate::events::EventKind;
-use crate::quota::{STORE_INTERVAL, Usage};
+use crate::failure;
+use crate::quota::Usage;
 use crate::report::BondReport;
 use crate::state_dir::StateDir;
 use crate::uplink_registry::UplinkRecord;
-use crate::user_error::UserError;
 
 /// Delay until a bond driver that has ended is restarted.
 const BOND_RESTART_DELAY: Duration = Duration::from_secs(2);
@@ -104,7 +106,7 @@ impl Engine {
     /// Starts the bond driver if it should run and does not.
     pub(super) fn set_bond_going(&mut self) {
         let datapath = &self.datapath;
-        let lease = || Ok(datapath.lease()?);
+        let lease = || datapath.lease().map_err(failure::of_datapath);
         self.bond.set_going(&self.settings, lease);
         self.update_bond_links();
         if matches!(self.bond.state(), State::Stopped(_)) && self.bond.is_joined() {

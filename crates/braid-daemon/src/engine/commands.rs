@@ -1,11 +1,12 @@
 //! Commands of the API that change the running instance: `braid run` and `braid failback`.
 
+use braid_host::user_error::UserError;
+
 use super::Engine;
 use crate::events::EventKind;
 use crate::report::RunRequest;
 use crate::rules::{SystemIds, check_table_capacity};
 use crate::settings::Settings;
-use crate::user_error::UserError;
 
 impl Engine {
     /// Lets uplinks take flows again that `failback = "never"` holds back.

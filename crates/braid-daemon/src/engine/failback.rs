@@ -15,12 +15,13 @@ use std::time::{Duration, Instant};
 
 use braid_balance::{Choice, ClassEntry, Family, Flow, KernelTime, Protocol, Release, Released};
 use braid_core::UplinkId;
+use braid_host::user_error::UserError;
 
 use super::Engine;
 use super::failover::{TCP, plural};
 use crate::config::Failback;
 use crate::events::EventKind;
-use crate::user_error::UserError;
+use crate::failure;
 
 /// Time without packets after which a connection counts as idle: longer than any answer that somebody waits
 /// for, shorter than the pause after which programs drop a connection themselves.
@@ -116,7 +117,8 @@ impl Engine {
         let later: BTreeSet<UplinkId> = later.collect();
         // Sticky clients would take the uplink that took over again.
         self.datapath
-            .forget_sticky(|sticky| later.contains(&sticky.uplink))?;
+            .forget_sticky(|sticky| later.contains(&sticky.uplink))
+            .map_err(failure::of_datapath)?;
         let plan = FailbackPlan {
             failback,
             returned,
@@ -124,7 +126,10 @@ impl Engine {
             classes: self.classes.entries(),
             now: KernelTime::now(),
         };
-        let done = self.datapath.release(|flow| plan.fate(flow))?;
+        let done = self
+            .datapath
+            .release(|flow| plan.fate(flow))
+            .map_err(failure::of_datapath)?;
         if done != Released::default() {
             self.failover.watch_moved_flows(Instant::now());
             self.log_failback(returned, &done);
@@ -137,7 +142,10 @@ impl Engine {
     fn keep_alive_through_hub(&mut self, returned: &[UplinkId]) -> Result<(), UserError> {
         let mut records = returned.iter().filter_map(|id| self.registry.record(*id));
         if let Some(bond) = records.find(|record| record.is_bond()) {
-            let sent = self.datapath.keep_alive(bond.id)?;
+            let sent = self
+                .datapath
+                .keep_alive(bond.id)
+                .map_err(failure::of_datapath)?;
             tracing::debug!(sent, "keepalives through the hub");
         }
         Ok(())

@@ -26,13 +26,14 @@ use std::time::{Duration, Instant};
 
 use braid_balance::{Evacuated, Family, Flow, KernelTime, Protocol, Release};
 use braid_core::UplinkId;
+use braid_host::user_error::UserError;
 
 use super::Engine;
 use crate::events::EventKind;
+use crate::failure;
 use crate::no_migration::NoMigration;
 use crate::tables::Tables;
 use crate::uplink_registry::{RENEWAL_GRACE, UplinkRecord};
-use crate::user_error::UserError;
 
 /// Time in which a server has to answer a moved flow. Its answer takes one round trip; a client that gets none
 /// retransmits after two or three.
@@ -238,7 +239,10 @@ impl Engine {
             .map(|record| record.id)
             .collect();
         for id in waiting {
-            let asked = self.datapath.replay_unanswered(id)?;
+            let asked = self
+                .datapath
+                .replay_unanswered(id)
+                .map_err(failure::of_datapath)?;
             self.failover.asked_again.insert(id);
             tracing::debug!(uplink = %id, ?asked, "what nobody had answered is asked again");
         }
@@ -250,7 +254,10 @@ impl Engine {
         let no_migration = &self.failover.no_migration;
         let tells = self.settings.config.liveness.tcp_reset;
         let survives = |server| no_migration.survives(server, now);
-        let done = self.datapath.evacuate(id, tells, survives)?;
+        let done = self
+            .datapath
+            .evacuate(id, tells, survives)
+            .map_err(failure::of_datapath)?;
         self.failover.evacuated.insert(id);
         // This covers flows that moved by themselves earlier, too.
         self.failover.watch_moved_flows(now);
@@ -282,17 +289,20 @@ impl Engine {
         if stale.is_empty() {
             return Ok(());
         }
-        let released = self.datapath.release(|flow| {
-            let of = |(id, address, _): &(UplinkId, IpAddr, Instant)| {
-                (*id, *address) == (flow.uplink, flow.outer.ip())
-            };
-            let gone = stale.iter().any(of);
-            match flow.protocol {
-                // Other flows move by themselves with their next packet.
-                TCP if gone => Release::Reset,
-                _ => Release::Keep,
-            }
-        })?;
+        let released = self
+            .datapath
+            .release(|flow| {
+                let of = |(id, address, _): &(UplinkId, IpAddr, Instant)| {
+                    (*id, *address) == (flow.uplink, flow.outer.ip())
+                };
+                let gone = stale.iter().any(of);
+                match flow.protocol {
+                    // Other flows move by themselves with their next packet.
+                    TCP if gone => Release::Reset,
+                    _ => Release::Keep,
+                }
+            })
+            .map_err(failure::of_datapath)?;
         self.failover.stale = still;
         for (id, address, _) in stale {
             let name = self.registry.record(id).map(|m| m.uplink.name.clone());
@@ -319,7 +329,8 @@ impl Engine {
         }
         let ended = self
             .datapath
-            .end_unanswered_moves(MOVED_FLOW_ANSWER_TIMEOUT, KernelTime::now())?;
+            .end_unanswered_moves(MOVED_FLOW_ANSWER_TIMEOUT, KernelTime::now())
+            .map_err(failure::of_datapath)?;
         for server in ended.iter().filter_map(server) {
             if self.failover.no_migration.learn(server, now) {
                 tracing::debug!(%server, "does not survive a move");

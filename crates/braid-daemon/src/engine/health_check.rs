@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use braid_balance::UplinkCounters;
 use braid_core::{Rate, UplinkId};
+use braid_host::user_error::UserError;
 use braid_uplink::liveness::{
     HealthMonitor, HealthSnapshot, MonitoredUplink, ProbeOutcome, ProbeRequest, ProbeResult,
     Sample, Verdict, VerdictChange,
@@ -17,10 +18,10 @@ use super::Engine;
 use crate::bond::tun_drops;
 use crate::classes::{Classes, Load};
 use crate::events::EventKind;
+use crate::failure;
 use crate::liveness_rules::liveness_rules;
 use crate::settings::Settings;
 use crate::uplink_registry::UplinkRecord;
-use crate::user_error::UserError;
 
 /// Interval between samples of the counters while packets flow: short against the time in which silence is
 /// noticed.
@@ -166,7 +167,10 @@ impl Engine {
         let now = Instant::now();
         let graced = self.failover.next(self.health_checks.looked);
         self.health_checks.looked = now;
-        let counters = self.datapath.uplink_counters()?;
+        let counters = self
+            .datapath
+            .uplink_counters()
+            .map_err(failure::of_datapath)?;
         let local_drops = self.bond_drops();
         self.health_checks.note(now, &counters, local_drops);
         self.poll_monitor()?;

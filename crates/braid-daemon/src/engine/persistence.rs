@@ -7,8 +7,9 @@
 //!   written by the first sweep that succeeds. This daemon's `braid down` uses its memory; only a daemon that
 //!   is killed meanwhile loses the state.
 
+use braid_host::state::State;
+
 use super::Engine;
-use crate::state::State;
 use crate::uplink_registry::Change;
 
 impl Engine {

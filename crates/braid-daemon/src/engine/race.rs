@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use braid_balance::{KernelTime, LbMethod, RaceSettings, UplinkCounters};
 use braid_core::UplinkId;
+use braid_host::user_error::UserError;
 
 use super::Engine;
+use crate::failure;
 use crate::path_cache_store::PathCacheSnapshot;
 use crate::settings::Settings;
-use crate::user_error::UserError;
 
 /// Returns the settings of races.
 pub(super) fn race_settings(settings: &Settings) -> RaceSettings {
@@ -48,11 +49,16 @@ impl Engine {
             self.forecasts.forget();
             return Ok(());
         }
-        let flow_activity = self.datapath.flow_activity()?;
+        let flow_activity = self
+            .datapath
+            .flow_activity()
+            .map_err(failure::of_datapath)?;
         let forecasts = self
             .forecasts
             .compute(&flow_activity, |id| self.classes.headroom(id));
-        Ok(self.datapath.set_forecasts(forecasts)?)
+        self.datapath
+            .set_forecasts(forecasts)
+            .map_err(failure::of_datapath)
     }
 
     /// Updates the forecasts at once if a candidate is new: without one an uplink is taken to carry nothing.
@@ -63,7 +69,10 @@ impl Engine {
         if candidates.all(|id| self.forecasts.load(*id, &[]).is_some()) {
             return Ok(());
         }
-        let counters = self.datapath.uplink_counters()?;
+        let counters = self
+            .datapath
+            .uplink_counters()
+            .map_err(failure::of_datapath)?;
         self.update_forecasts(Instant::now(), &counters)
     }
 
@@ -75,7 +84,7 @@ impl Engine {
         if !self.walks(&[LbMethod::Race, LbMethod::Fastest]) {
             return Ok(None);
         }
-        let paths = self.datapath.path_cache()?;
+        let paths = self.datapath.path_cache().map_err(failure::of_datapath)?;
         let uplink_of = |id| {
             let record = self.registry.record(id)?;
             Some((record.uplink.device.clone(), record.route_hash()))
@@ -97,6 +106,8 @@ impl Engine {
         };
         let paths = snapshot.paths(uplink_of, KernelTime::now())?;
         tracing::debug!(paths = paths.len(), "ways of an earlier instance");
-        Ok(self.datapath.restore_path_cache(&paths)?)
+        self.datapath
+            .restore_path_cache(&paths)
+            .map_err(failure::of_datapath)
     }
 }

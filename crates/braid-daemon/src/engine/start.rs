@@ -5,6 +5,9 @@ use std::path::Path;
 use braid_balance::{ClassId, Datapath, Family, HookKind, MAX_CLASSES, Opened};
 use braid_core::UplinkId;
 use braid_core::slots::SlotTable;
+use braid_host::run_dir::RunDir;
+use braid_host::state::{PreviousState, State, UplinkNumber};
+use braid_host::user_error::UserError;
 use braid_uplink::liveness::ProbeResult;
 use braid_uplink::{Selection, Snapshot};
 use tokio::sync::mpsc::{self, UnboundedSender};
@@ -22,20 +25,18 @@ use crate::config::Hook;
 use crate::connlimit::Limits;
 use crate::dns_snoop::NameCache;
 use crate::events::{EventKind, Events};
+use crate::failure;
 use crate::health::Incidents;
 use crate::link_forecasts::LinkForecasts;
 use crate::path_cache_store::PathCacheSnapshot;
 use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
 use crate::rules::{CompiledRules, SystemIds, check_table_capacity};
-use crate::run_dir::RunDir;
 use crate::runs::Runs;
 use crate::settings::{Settings, SettingsSource};
-use crate::state::{PreviousState, State, UplinkNumber};
 use crate::state_dir::StateDir;
 use crate::teardown;
 use crate::uplink_registry::{FAMILIES, UplinkRegistry};
-use crate::user_error::UserError;
 
 impl Engine {
     /// Starts an instance, or takes over the datapath of an earlier daemon. The caller holds the run
@@ -56,8 +57,10 @@ impl Engine {
         }
         step("looking for uplinks");
         let selection = settings.selection()?;
-        let watch = braid_uplink::subscribe()?;
-        let snapshot = braid_uplink::netlink::read().await?;
+        let watch = braid_uplink::subscribe().map_err(failure::of_uplinks)?;
+        let snapshot = braid_uplink::netlink::read()
+            .await
+            .map_err(failure::of_uplinks)?;
         let found = braid_uplink::choose(&snapshot, &selection);
         let clean = match &earlier {
             PreviousState::Nothing => true,
@@ -66,7 +69,7 @@ impl Engine {
         };
         if clean {
             refuse_remains(&snapshot)?;
-            found.require_any()?;
+            found.require_any().map_err(failure::of_uplinks)?;
         }
         settings_source.check_found(&settings, &found)?;
         // A state that is on disk already needs no room there.
@@ -140,7 +143,8 @@ impl Engine {
         }
         run_dir.mount_bpffs()?;
         step("loading the datapath");
-        let (datapath, opened) = Datapath::open(&options(&settings, &run_dir.pins()))?;
+        let (datapath, opened) =
+            Datapath::open(&options(&settings, &run_dir.pins())).map_err(failure::of_datapath)?;
         match &opened {
             Opened::Fresh => tracing::info!("datapath loaded"),
             Opened::Adopted => tracing::info!("datapath taken over as it is"),
@@ -162,7 +166,7 @@ impl Engine {
             health_checks: HealthChecks::new(tell),
             failover: Failover::default(),
             working: WorkingUplinks::default(),
-            upcalls: UpcallHandler::new(datapath.upcalls()?),
+            upcalls: UpcallHandler::new(datapath.upcalls().map_err(failure::of_datapath)?),
             limits: Limits::default(),
             system: SystemIds::look_up(&settings),
             cached_flows: CachedSnapshot::default(),
@@ -181,7 +185,13 @@ impl Engine {
             state,
         };
         if let Some(why) = lost {
-            engine.state.uplinks = numbers(&engine.datapath.uplink_devices()?, snapshot);
+            engine.state.uplinks = numbers(
+                &engine
+                    .datapath
+                    .uplink_devices()
+                    .map_err(failure::of_datapath)?,
+                snapshot,
+            );
             engine.registry.recall(engine.state.uplinks.clone());
             let text = "the state of an earlier daemon could not be read: sysctls will stay as \
                         Braid set them";
@@ -192,7 +202,10 @@ impl Engine {
         }
         engine.follow_names()?;
         // Clients that an earlier daemon limited would stay limited: this one limits nobody yet.
-        engine.datapath.limit_clients(&[])?;
+        engine
+            .datapath
+            .limit_clients(&[])
+            .map_err(failure::of_datapath)?;
         engine.inherit_bond(snapshot);
         step("setting up routes");
         engine.reconcile(snapshot).await?;
@@ -238,7 +251,9 @@ fn slots_at_work(datapath: &Datapath) -> Result<Vec<(ClassId, Family, SlotTable)
     let mut tables = Vec::new();
     for class in (0..MAX_CLASSES).filter_map(|class| u8::try_from(class).ok().map(ClassId)) {
         for family in FAMILIES {
-            let slots = datapath.class_slots(class, family)?;
+            let slots = datapath
+                .class_slots(class, family)
+                .map_err(failure::of_datapath)?;
             tables.extend(SlotTable::from_slots(&slots).map(|table| (class, family, table)));
         }
     }

@@ -10,12 +10,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use braid_balance::{Fragments, KernelTime, Upcall, Upcalls};
+use braid_host::user_error::UserError;
 use braid_uplink::Snapshot;
 
 use super::Engine;
 use crate::dns_snoop;
+use crate::failure;
 use crate::plumbing::{INNER_V4, INNER_V6};
-use crate::user_error::UserError;
 
 /// Most upcalls handled before other events have their turn.
 const MAX_UPCALL_BATCH: usize = 256;
@@ -68,8 +69,12 @@ impl Engine {
                 Some(Upcall::DnsAnswer { from, to, payload }) => {
                     match self.names.handle_answer(now, from, to, &payload) {
                         Ok(learnt) => {
-                            self.datapath.learn_names(&learnt.learn)?;
-                            self.datapath.forget_names(&learnt.forget)?;
+                            self.datapath
+                                .learn_names(&learnt.learn)
+                                .map_err(failure::of_datapath)?;
+                            self.datapath
+                                .forget_names(&learnt.forget)
+                                .map_err(failure::of_datapath)?;
                         }
                         Err(reject) => tracing::debug!(?reject, "an answer is not believed"),
                     }
@@ -98,7 +103,9 @@ impl Engine {
         if fragments.is_empty() {
             return Ok(());
         }
-        self.datapath.reinject(fragments, KernelTime::now())?;
+        self.datapath
+            .reinject(fragments, KernelTime::now())
+            .map_err(failure::of_datapath)?;
         if !fragments.is_empty() {
             *look_at = Some(Instant::now() + FRAGMENT_POLL_INTERVAL);
         }
@@ -109,9 +116,15 @@ impl Engine {
     pub(crate) fn follow_names(&mut self) -> Result<(), UserError> {
         let known = self.names.set_rules(&self.settings);
         self.note_name_servers();
-        self.datapath.keep_names(self.names.rules_hash())?;
-        self.datapath.learn_names(&known)?;
-        self.datapath.snoop_dns(self.names.is_active())?;
+        self.datapath
+            .keep_names(self.names.rules_hash())
+            .map_err(failure::of_datapath)?;
+        self.datapath
+            .learn_names(&known)
+            .map_err(failure::of_datapath)?;
+        self.datapath
+            .snoop_dns(self.names.is_active())
+            .map_err(failure::of_datapath)?;
         Ok(())
     }
 
@@ -131,7 +144,9 @@ impl Engine {
 
     pub(super) fn forget_names(&mut self) -> Result<(), UserError> {
         let ended = self.names.expire(KernelTime::now());
-        self.datapath.forget_names(&ended)?;
+        self.datapath
+            .forget_names(&ended)
+            .map_err(failure::of_datapath)?;
         Ok(())
     }
 }

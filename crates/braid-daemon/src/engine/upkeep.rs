@@ -4,11 +4,12 @@
 use std::time::Instant;
 
 use braid_balance::{KernelTime, SweepReport};
+use braid_host::user_error::UserError;
 
 use super::Engine;
 use crate::connlimit::OverLimit;
 use crate::events::EventKind;
-use crate::user_error::UserError;
+use crate::failure;
 
 impl Engine {
     /// Removes flows that ended or fell silent, limits hosts that hold too many, and checks the counters for
@@ -17,8 +18,12 @@ impl Engine {
     /// # Errors
     /// The tables cannot be read or written.
     pub fn sweep(&mut self) -> Result<SweepReport, UserError> {
-        let report = self.datapath.sweep(KernelTime::now())?;
-        self.incidents.note(&self.datapath.counters()?);
+        let report = self
+            .datapath
+            .sweep(KernelTime::now())
+            .map_err(failure::of_datapath)?;
+        self.incidents
+            .note(&self.datapath.counters().map_err(failure::of_datapath)?);
         self.limit_clients(report.established)?;
         self.check_moved_flows()?;
         self.forget_names()?;
@@ -31,11 +36,12 @@ impl Engine {
 
     /// Counts flows per host only while the table fills up: reading all of it takes a while.
     fn limit_clients(&mut self, held: usize) -> Result<(), UserError> {
-        let capacity = usize::try_from(self.datapath.capacity()?).unwrap_or(usize::MAX);
+        let capacity = usize::try_from(self.datapath.capacity().map_err(failure::of_datapath)?)
+            .unwrap_or(usize::MAX);
         if !self.limits.applies(held, capacity) {
             return Ok(());
         }
-        let flows = self.datapath.flows()?;
+        let flows = self.datapath.flows().map_err(failure::of_datapath)?;
         let kept = flows.iter().filter(|flow| flow.assured);
         let changes = self
             .limits
@@ -43,7 +49,9 @@ impl Engine {
         if changes == Default::default() {
             return Ok(());
         }
-        self.datapath.limit_clients(&self.limits.limited())?;
+        self.datapath
+            .limit_clients(&self.limits.limited())
+            .map_err(failure::of_datapath)?;
         changes.limited.iter().for_each(|over| self.log_limit(over));
         for client in changes.freed {
             let text = format!("{client} may open flows again");

@@ -1,8 +1,10 @@
 //! Health problems of the bond and of quotas.
 
+use braid_host::report::HealthProblem;
+
 use crate::config::Fallback;
 use crate::engine::Engine;
-use crate::report::{BondLinkState, BondState, HealthProblem};
+use crate::report::{BondLinkState, BondState};
 
 /// Returns the problems of the bond and its links.
 pub(super) fn bond(engine: &Engine) -> Vec<HealthProblem> {

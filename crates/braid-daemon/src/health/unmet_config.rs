@@ -1,12 +1,12 @@
 //! Health problems: configuration that is not in effect.
 
 use braid_balance::KernelTime;
+use braid_host::report::HealthProblem;
 
 use super::ALARM_TIME;
 use crate::config::OnDown;
 use crate::dns_snoop::DnsReject;
 use crate::engine::Engine;
-use crate::report::HealthProblem;
 use crate::rules::without_uplink;
 
 /// Returns rules that match nothing or lack their uplink, uplinks that wait, and rejected DNS answers.

@@ -1,8 +1,9 @@
+use braid_host::report::HealthProblem;
+
 use super::*;
 use crate::config::{BondConfig, BondScheduler, Policy};
 use crate::report::{
-    BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, FlowCounts,
-    HealthProblem, LayerName,
+    BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, FlowCounts, LayerName,
 };
 
 fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
 use braid_core::UplinkId;
+use braid_host::sysctl;
 use braid_uplink::{NextHop, Uplink};
 
 use super::bypass::Bypass;
@@ -97,6 +98,27 @@ impl Desired {
             least.max(V6_LEAST_MTU)
         } else {
             least
+        }
+    }
+
+    /// Returns the desired state of the sysctls.
+    pub(super) fn sysctls(&self) -> sysctl::Desired {
+        let devices = |wanted: fn(&Uplink) -> bool| {
+            let wanted = self
+                .uplinks
+                .iter()
+                .filter(move |(_, uplink)| wanted(uplink));
+            wanted.map(|(_, uplink)| uplink.device.clone()).collect()
+        };
+        let advertised = |uplink: &Uplink| uplink.v6.as_ref().is_some_and(|hop| hop.advertised);
+        sysctl::Desired {
+            loose_rp_filter: devices(|uplink| uplink.v4.is_some()),
+            accept_ra: match self.forward {
+                true => devices(advertised),
+                false => Vec::new(),
+            },
+            forward: self.forward,
+            reserved_ports: self.ports.clone(),
         }
     }
 

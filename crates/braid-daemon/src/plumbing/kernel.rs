@@ -1,10 +1,10 @@
 //! Reads the kernel's state and applies steps, over netlink and `/proc/sys`. Makes no decisions.
 
-use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
+use braid_host::sysctl;
 use futures_util::{StreamExt, TryStreamExt};
 use netlink_packet_route::RouteNetlinkMessage as Request;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
@@ -21,7 +21,6 @@ use tokio::task::AbortHandle;
 
 use super::plan::{Device, Found};
 use super::state::{Family, ForeignRule, Step};
-use super::sysctl::Values;
 use super::{Error, GROUP, MARK, PEER_DEVICE, STEER_DEVICE, Saved, message};
 
 const PROC_SYS: &str = "/proc/sys";
@@ -61,7 +60,7 @@ impl Kernel {
             steer,
             peer: named(PEER_DEVICE).map(|l| device(l, ipv6)),
             ipv6,
-            sysctls: sysctls(
+            sysctls: sysctl::read(
                 keys.into_iter()
                     .chain(saved.sysctls.iter().map(|s| s.key.clone())),
             )?,
@@ -98,7 +97,7 @@ impl Kernel {
 
     pub async fn take(&self, step: &Step) -> io::Result<()> {
         match step {
-            Step::Sysctl { key, value } => write_sysctl(key, value),
+            Step::Sysctl(write) => write.apply(),
             Step::AddVeth { mtu } => {
                 let request = Request::NewLink(message::veth(*mtu));
                 self.send(request, NLM_F_CREATE | NLM_F_EXCL).await
@@ -168,15 +167,16 @@ impl Kernel {
         let own = all.iter().filter(|a| a.header.index == index);
         let found: Vec<IpAddr> = own.filter_map(|a| local(&a.attributes)).collect();
         let key = format!("net/ipv6/conf/{device}/disable_ipv6");
-        let v6 = sysctls(std::iter::once(key.clone()))?;
+        let v6 = sysctl::read([key.clone()])?;
         // Without IPv6 in the kernel there is nothing to set; a new device may have it disabled.
         let possible = |address: &&IpAddr| address.is_ipv4() || !v6.is_empty();
         let missing = wanted.iter().filter(|address| !found.contains(address));
         let missing: Vec<&IpAddr> = missing.filter(possible).collect();
         if missing.iter().any(|address| address.is_ipv6()) && v6.get(&key) != Some(&"0".to_owned())
         {
-            write_sysctl(&key, "0").map_err(|source| Error::Refused {
-                step: format!("sysctl {key}=0"),
+            let write = sysctl::Write::new(&key, "0");
+            write.apply().map_err(|source| Error::Refused {
+                step: write.to_string(),
                 source,
             })?;
         }
@@ -308,52 +308,4 @@ fn local(attributes: &[AddressAttribute]) -> Option<IpAddr> {
         AddressAttribute::Address(ip) => Some(*ip),
         _ => None,
     }))
-}
-
-pub(super) fn sysctls(keys: impl Iterator<Item = String>) -> Result<Values, Error> {
-    let mut values = Values::new();
-    for key in keys {
-        let path = Path::new(PROC_SYS).join(&key);
-        match fs::read_to_string(&path) {
-            Ok(text) => {
-                values.insert(key, text.trim().to_owned());
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(source) => {
-                return Err(Error::Read {
-                    what: path.display().to_string(),
-                    source,
-                });
-            }
-        }
-    }
-    Ok(values)
-}
-
-/// Appends a newline, because the kernel ignores an empty write.
-pub(super) fn write_sysctl(key: &str, value: &str) -> io::Result<()> {
-    fs::write(Path::new(PROC_SYS).join(key), format!("{value}\n"))
-}
-
-/// Returns the devices that have settings for each family, as the kernel lists them.
-pub(super) fn conf_devices() -> Result<Vec<(Family, String)>, Error> {
-    let mut devices = Vec::new();
-    for (family, directory) in [(Family::V4, "net/ipv4/conf"), (Family::V6, "net/ipv6/conf")] {
-        let path = Path::new(PROC_SYS).join(directory);
-        let failed = |source| Error::Read {
-            what: path.display().to_string(),
-            source,
-        };
-        let entries = match fs::read_dir(&path) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            entries => entries.map_err(failed)?,
-        };
-        for entry in entries {
-            devices.push((
-                family,
-                entry.map_err(failed)?.file_name().to_string_lossy().into(),
-            ));
-        }
-    }
-    Ok(devices)
 }

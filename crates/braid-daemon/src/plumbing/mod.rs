@@ -30,29 +30,25 @@
 
 mod bypass;
 mod desired;
-mod forwarding;
 mod kernel;
 mod message;
 mod plan;
-mod ports;
 mod selector;
 mod state;
-mod sysctl;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use braid_balance::MAX_RULES;
 use braid_core::UplinkId;
+use braid_host::sysctl::{self, Saved, hint};
+use braid_host::user_error::UserError;
 
 pub use bypass::Bypass;
 pub use desired::{Desired, Divert};
-pub use forwarding::Forwarding;
 pub use plan::Plan;
-pub(crate) use ports::Ports;
 pub use selector::Selector;
 pub use state::{Family, ForeignRule, Route, Rule, RuleOutcome, Step};
-pub use sysctl::{Saved, SavedSysctl};
 
 /// The device that outbound traffic is routed into; the steering program sits on its egress.
 pub const STEER_DEVICE: &str = "braid0";
@@ -103,11 +99,14 @@ pub enum Error {
     /// The kernel's state cannot be read.
     #[error("cannot read {what}: {source}")]
     Read {
-        /// The kind of object: `links`, `rules`, the path of a sysctl.
+        /// The kind of object: `links`, `rules`.
         what: String,
         /// The kernel's answer.
         source: io::Error,
     },
+    /// A sysctl cannot be read.
+    #[error(transparent)]
+    Sysctl(#[from] sysctl::Error),
     /// A foreign device has the name of one of Braid's.
     #[error(
         "a device named {device} exists and is not braid's: rename or remove it (ip link del {device})"
@@ -126,11 +125,9 @@ pub enum Error {
     },
 }
 
-fn hint(source: &io::Error) -> &'static str {
-    match source.kind() {
-        io::ErrorKind::PermissionDenied => " (needs CAP_NET_ADMIN; see braid doctor)",
-        io::ErrorKind::ReadOnlyFilesystem => " (/proc/sys is read-only here, as in a container)",
-        _ => "",
+impl From<Error> for UserError {
+    fn from(error: Error) -> UserError {
+        UserError::new("plumbing", error.to_string())
     }
 }
 
@@ -155,7 +152,7 @@ impl Plumbing {
     /// # Errors
     /// [`Error::Read`] or [`Error::ForeignDevice`].
     pub async fn plan(&self, desired: &Desired, saved: &Saved) -> Result<Plan, Error> {
-        let mut keys = sysctl::keys(desired, &kernel::conf_devices()?);
+        let mut keys = sysctl::keys(&desired.sysctls())?;
         keys.extend(plan::OWN_SYSCTLS.map(str::to_owned));
         let found = self.kernel.read(keys, saved).await?;
         plan::plan(desired, &found, saved)

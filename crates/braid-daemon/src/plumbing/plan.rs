@@ -3,9 +3,10 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use braid_host::sysctl::{self, Saved, Values};
+
 use super::desired::{Desired, Divert};
 use super::state::{Family, Route, Rule, Step};
-use super::sysctl::{self, Saved, Values};
 use super::{Error, PEER_DEVICE, STEER_DEVICE};
 
 const PEER_V4_FORWARDING: &str = "net/ipv4/conf/braid1/forwarding";
@@ -73,7 +74,7 @@ pub(super) struct Device {
 /// last, the diverting ones at the outermost. An inner address stays although its family has lost its last
 /// uplink: local sockets are bound to it and continue when an uplink is back.
 pub(super) fn plan(desired: &Desired, found: &Found, saved: &Saved) -> Result<Plan, Error> {
-    let sysctls = sysctl::changes(desired, &found.sysctls, saved);
+    let sysctls = sysctl::changes(&desired.sysctls(), &found.sysctls, saved);
     let fixed = desired.fixed_rules();
     let divert = match desired.divert {
         Divert::On => desired.divert_rules(),
@@ -93,7 +94,7 @@ pub(super) fn plan(desired: &Desired, found: &Found, saved: &Saved) -> Result<Pl
     let mut steps = remove_rules(stale_rules);
     let (links, fresh) = link_steps(desired, found)?;
     let overwritten = fresh || sysctl::switches_forwarding(&sysctls.writes);
-    steps.extend(sysctls.writes);
+    steps.extend(sysctls.writes.into_iter().map(Step::Sysctl));
     steps.extend(links);
     steps.extend(own_sysctls(desired, found, overwritten));
     let has = |address: &IpAddr| !fresh && found.addresses.contains(address);
@@ -128,7 +129,7 @@ pub(super) fn plan(desired: &Desired, found: &Found, saved: &Saved) -> Result<Pl
         .chain(&divert)
         .filter(|r| !found.rules.contains(r));
     steps.extend(rules.map(|r| Step::AddRule(r.clone())));
-    steps.extend(sysctls.restores);
+    steps.extend(sysctls.restores.into_iter().map(Step::Sysctl));
     Ok(Plan {
         steps,
         saved: sysctls.saved,
@@ -164,7 +165,7 @@ pub(super) fn removal(found: &Found, saved: &Saved) -> Plan {
         .filter(|r| !(gone_with_link && r.device == STEER_DEVICE));
     steps.extend(left.map(|r| Step::DelRoute(r.clone())));
     let sysctls = sysctl::restoration(&found.sysctls, saved);
-    steps.extend(sysctls.restores);
+    steps.extend(sysctls.restores.into_iter().map(Step::Sysctl));
     Plan {
         steps,
         saved: sysctls.saved,
@@ -240,7 +241,7 @@ fn own_sysctls(desired: &Desired, found: &Found, overwritten: bool) -> Vec<Step>
     };
     let desired_values = desired_values.into_iter().filter(wrong);
     desired_values
-        .map(|(key, value)| sysctl::write(key, value))
+        .map(|(key, value)| Step::Sysctl(sysctl::Write::new(key, value)))
         .collect()
 }
 

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use braid_host::sysctl;
 use braid_uplink::ROUTE_PROTOCOL;
 
 use super::selector::Selector;
@@ -203,13 +204,8 @@ impl fmt::Display for ForeignRule {
 /// One change of the kernel's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Write a sysctl; the key is the path below `/proc/sys`.
-    Sysctl {
-        /// Path below `/proc/sys`.
-        key: String,
-        /// New value.
-        value: String,
-    },
+    /// Write a sysctl.
+    Sysctl(sysctl::Write),
     /// Make the veth pair, down.
     AddVeth {
         /// MTU of both ends in bytes.
@@ -252,11 +248,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let prefix = |a: &IpAddr| Family::of(*a).host_prefix();
         match self {
-            // Slashes, because device names may contain dots; sysctl(8) takes both.
-            Step::Sysctl { key, value } if value.contains([',', ' ']) || value.is_empty() => {
-                write!(f, "sysctl -w {key}='{value}'")
-            }
-            Step::Sysctl { key, value } => write!(f, "sysctl -w {key}={value}"),
+            Step::Sysctl(write) => write.fmt(f),
             Step::AddVeth { mtu } => write!(
                 f,
                 "ip link add {STEER_DEVICE} mtu {mtu} group {GROUP} \

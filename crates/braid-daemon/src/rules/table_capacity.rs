@@ -7,12 +7,12 @@
 use std::collections::BTreeSet;
 
 use braid_balance::{MAX_CLASSES, MAX_RULES};
+use braid_host::user_error::UserError;
 
 use super::entries;
 use crate::classes::ClassKind;
 use crate::config::{Action, RuleConfig};
 use crate::settings::Settings;
-use crate::user_error::UserError;
 
 /// Maximum number of kinds of treatment besides the common one.
 const MAX_KINDS: usize = MAX_CLASSES - 1;

@@ -4,14 +4,15 @@ use std::net::{IpAddr, SocketAddr};
 
 use braid_balance::{Flow, KernelTime};
 use braid_core::{Prefix, UplinkId};
+use braid_host::user_error::UserError;
 
 use super::protocol;
 use crate::engine::Engine;
 use crate::explain::{OtherFlow, Snapshot, client, explain};
+use crate::failure;
 use crate::report::{ExplainQuestion, ExplainReport};
 use crate::route::OwnRoute;
 use crate::uplink_registry::UplinkRecord;
-use crate::user_error::UserError;
 
 impl Engine {
     /// Returns the reason why a client may open no flow, if there is one; the datapath decides the same.
@@ -60,14 +61,20 @@ impl Engine {
     ) -> Result<ExplainReport, UserError> {
         let flows = self.flows_that(|flow| describes(question, flow))?.flows;
         let other_flows: Vec<OtherFlow> = flows_to(question, &self.cached_flows()?).collect();
-        let path = self.datapath.path_cache_entry(question.destination)?;
-        let flow_activity = self.datapath.flow_activity()?;
+        let path = self
+            .datapath
+            .path_cache_entry(question.destination)
+            .map_err(failure::of_datapath)?;
+        let flow_activity = self
+            .datapath
+            .flow_activity()
+            .map_err(failure::of_datapath)?;
         let snapshot = Snapshot {
             now: KernelTime::now(),
             settings: &self.settings,
             rules: &self.rules,
             classes: &self.classes,
-            sticky: &self.datapath.sticky()?,
+            sticky: &self.datapath.sticky().map_err(failure::of_datapath)?,
             path: path.as_ref(),
             line: &|id| self.forecasts.load(id, &flow_activity),
             names: &self.names,

@@ -3,12 +3,13 @@
 use std::net::IpAddr;
 
 use braid_balance::{CachedPath, FlowActivity, PathCacheEntry};
+use braid_host::user_error::UserError;
 
 use super::millis;
 use crate::engine::Engine;
 use crate::explain::{is_valid, predict};
+use crate::failure;
 use crate::report::{DestinationReport, PathReport, PathsReport};
-use crate::user_error::UserError;
 
 impl Engine {
     /// Returns the whole path cache.
@@ -16,10 +17,13 @@ impl Engine {
     /// # Errors
     /// The datapath's tables cannot be read.
     pub fn paths(&self) -> Result<PathsReport, UserError> {
-        let mut paths = self.datapath.path_cache()?;
+        let mut paths = self.datapath.path_cache().map_err(failure::of_datapath)?;
         paths.retain(|path| !path.paths.is_empty());
         paths.sort_by_key(|path| (path.paths.iter().map(|way| way.age).min(), path.prefix));
-        let flow_activity = self.datapath.flow_activity()?;
+        let flow_activity = self
+            .datapath
+            .flow_activity()
+            .map_err(failure::of_datapath)?;
         let report = |path: &PathCacheEntry| self.path(path, &flow_activity);
         Ok(PathsReport {
             destinations: paths.iter().map(report).collect(),

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use braid_host::user_error::UserError;
+
 use super::*;
 use crate::config::HubConfig;
 use crate::store::{Embedded, StoredIdentity};
-use braid_daemon::user_error::UserError;
 
 const NOW: Seconds = 1_000_000;
 const DAY: Seconds = 86_400;

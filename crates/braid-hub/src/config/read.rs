@@ -7,10 +7,9 @@ use std::str::FromStr;
 
 use braid_bond::token::{ADDRESSES_MAX, AddressError, HubAddress, PORT};
 use braid_core::Rate;
-use braid_daemon::config::reader::{
-    DeTable, Located, Problem, Table, api, document, metrics, no_repeats, section, tables,
-};
-use braid_daemon::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota};
+use braid_host::config::sections::{api, metrics};
+use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota};
+use braid_host::config::{DeTable, Located, Problem, Table, document, no_repeats, section, tables};
 
 use super::{ClientConfig, Forward, HubConfig, Reach, everywhere};
 use crate::client::Name;

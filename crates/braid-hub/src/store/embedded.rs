@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use crate::client::State;
     use braid_bond::token::Secret;
-    use braid_daemon::quota::Used;
+    use braid_host::quota::Used;
 
     fn founding(byte: u8) -> StoredIdentity {
         StoredIdentity {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use braid_daemon::cgroup;
 use braid_daemon::config::CgroupPath;
 use braid_daemon::runs::{GROUP_PREFIX, no_hierarchy};
-use braid_daemon::user_error::UserError;
+use braid_host::user_error::UserError;
 use tokio::process::{Child, Command};
 
 /// Number of attempts to empty a group whose program keeps forking.

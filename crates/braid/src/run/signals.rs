@@ -4,7 +4,7 @@ use std::fs::File;
 use std::future::poll_fn;
 use std::task::Poll;
 
-use braid_daemon::user_error::UserError;
+use braid_host::user_error::UserError;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp};
 use tokio::process::Child;

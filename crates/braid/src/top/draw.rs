@@ -1,7 +1,7 @@
 //! Draws the model on a terminal of any size.
 
-use braid_daemon::config::Paint;
 use braid_daemon::report::{StatusReport, UplinkReport, UplinkState};
+use braid_host::config::Paint;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -251,7 +251,7 @@ fn tint(state: UplinkState) -> Style {
 mod tests {
     use super::*;
     use crate::top::model::tests::model;
-    use braid_daemon::user_error::UserError;
+    use braid_host::user_error::UserError;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use std::time::Duration;

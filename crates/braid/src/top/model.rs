@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use braid_daemon::report::{FlowReport, FlowsReport, StatusReport, UplinkReport};
-use braid_daemon::user_error::UserError;
+use braid_host::user_error::UserError;
 
 /// Samples kept: the width of a wide terminal.
 const MAX_EVENTS: usize = 240;
@@ -180,7 +180,8 @@ fn flow_counters(row: &FlowRow) -> (FlowKey, (u64, u64)) {
 pub mod tests {
     use super::*;
     use braid_daemon::config::Policy;
-    use braid_daemon::report::{FlowCounts, HealthProblem, LayerName, UplinkState};
+    use braid_daemon::report::{FlowCounts, LayerName, UplinkState};
+    use braid_host::report::HealthProblem;
 
     pub fn uplink(name: &str, state: UplinkState, bytes: u64) -> UplinkReport {
         UplinkReport {

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use braid_bond::io::TIME_OUT_MAX;
+use braid_host::config::{Located, Problem, Table};
 use toml::de::DeTable;
 
 use super::super::bond::{
     BondConfig, BondFlows, BondReordering, BondScheduler, Encapsulation, Fallback, OverflowConfig,
     Thousandths,
 };
-use super::super::problem::Problem;
-use super::super::table::{Located, Table};
 use super::{BOND, OVERFLOW, SECTIONS, section};
 
 /// Bounds of `t_dwd` and `t_report`.

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use braid_core::Share;
+use braid_host::config::{Located, Problem, Table};
 use toml::de::DeTable;
 
 use super::super::liveness::LivenessConfig;
-use super::super::problem::Problem;
-use super::super::table::{Located, Table};
 use super::{LIVENESS, SECTIONS, uplinks};
 
 /// Bounds of probe intervals. Shorter ones would add load, longer ones would detect nothing in time.

@@ -6,22 +6,17 @@ mod race;
 mod rules;
 mod uplinks;
 
-use std::fmt::Display;
-use std::net::SocketAddr;
-use std::ops::Range;
-use std::sync::Arc;
-
-use miette::NamedSource;
-use toml::de::{DeTable, DeValue};
+use braid_host::config::sections::{self, api, metrics};
+use braid_host::config::{
+    ApiConfig, ConfigError, MetricsConfig, Problem, Table, Warnings, document, no_repeats, section,
+};
+use toml::de::DeTable;
+use uplinks::UplinkDraft;
 
 use super::policy::{Failback, Policy};
-use super::problem::{ConfigError, Problem, Warnings};
-use super::table::{Located, Table, wrong_type};
 use super::{
-    ApiConfig, BondConfig, Config, DatapathConfig, Hook, LanConfig, LivenessConfig, MetricsConfig,
-    NameServers, RaceConfig,
+    BondConfig, Config, DatapathConfig, Hook, LanConfig, LivenessConfig, NameServers, RaceConfig,
 };
-use uplinks::UplinkDraft;
 
 const TOP: (&str, &[&str]) = (
     "the top level",
@@ -117,10 +112,18 @@ const DATAPATH: (&str, &[&str]) = (
     "[datapath]",
     &["hook", "coexist", "max_flows", "max_embryonic"],
 );
-const API: (&str, &[&str]) = ("[api]", &["group", "change_group"]);
-const METRICS: (&str, &[&str]) = ("[metrics]", &["listen"]);
 pub(super) const SECTIONS: &[(&str, &[&str])] = &[
-    TOP, UPLINK, LIVENESS, RACE, BOND, OVERFLOW, RULE, LAN, DATAPATH, API, METRICS,
+    TOP,
+    UPLINK,
+    LIVENESS,
+    RACE,
+    BOND,
+    OVERFLOW,
+    RULE,
+    LAN,
+    DATAPATH,
+    sections::API,
+    sections::METRICS,
 ];
 
 /// Fix for an invalid `sticky`.
@@ -135,45 +138,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<(Config, Warnings), ConfigE
     let config = document(name, text, |table, problems| {
         top(table, problems, &mut warnings)
     })?;
-    let source = Arc::new(NamedSource::new(name, text.to_owned()));
-    Ok((config, Warnings(in_order(warnings, &source))))
-}
-
-/// Parses a text; `top` reads its top level and collects errors.
-///
-/// # Errors
-/// All errors in it.
-pub fn document<T>(
-    name: &str,
-    text: &str,
-    top: impl FnOnce(&DeTable<'_>, &mut Vec<Problem>) -> T,
-) -> Result<T, ConfigError> {
-    let mut problems = Vec::new();
-    let (document, syntax) = DeTable::parse_recoverable(text);
-    for error in syntax {
-        let at = error.span().unwrap_or(0..0);
-        problems.push(Problem::new(error.message(), at, "here"));
-    }
-    // After a syntax error keys may have landed in the wrong table, and errors about them would
-    // mislead. Meaning is checked only once the text can be parsed.
-    let read = problems
-        .is_empty()
-        .then(|| top(document.get_ref(), &mut problems));
-    match read.filter(|_| problems.is_empty()) {
-        Some(config) => Ok(config),
-        None => Err(ConfigError::Invalid {
-            name: name.to_owned(),
-            problems: in_order(problems, &Arc::new(NamedSource::new(name, text.to_owned()))),
-        }),
-    }
-}
-
-fn in_order(mut problems: Vec<Problem>, source: &Arc<NamedSource<String>>) -> Vec<Problem> {
-    problems.sort_by_key(Problem::offset);
-    problems
-        .into_iter()
-        .map(|problem| problem.within(source))
-        .collect()
+    Ok((config, Warnings::new(name, text, warnings)))
 }
 
 fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<Problem>) -> Config {
@@ -235,63 +200,6 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
     }
 }
 
-/// Takes a list of `[[tables]]`, each with the place of its header.
-pub fn tables<'t, 'i>(
-    table: &mut Table<'t, 'i>,
-    key: &str,
-    problems: &mut Vec<Problem>,
-) -> Vec<(&'t DeTable<'i>, Range<usize>)> {
-    let Some(value) = table.take(key) else {
-        return Vec::new();
-    };
-    let DeValue::Array(items) = value.get_ref() else {
-        let fix = format!("write [[{key}]], with two brackets, for each of them");
-        problems.push(wrong_type(key, "a list of tables", value).fix(fix));
-        return Vec::new();
-    };
-    let mut tables = Vec::new();
-    for item in items.iter() {
-        match item.get_ref().as_table() {
-            Some(inner) => tables.push((inner, item.span())),
-            None => problems.push(wrong_type(key, "a list of tables", item)),
-        }
-    }
-    tables
-}
-
-/// Reports entries that are listed twice.
-pub fn no_repeats<T: PartialEq + Display>(
-    key: &str,
-    items: &[Located<T>],
-    problems: &mut Vec<Problem>,
-) {
-    for (i, item) in items.iter().enumerate() {
-        if let Some(first) = items[..i].iter().find(|other| other.value == item.value) {
-            let what = format!("`{key}` lists \"{}\" twice", item.value);
-            problems.push(
-                Problem::new(what, item.at.clone(), "again here")
-                    .also(first.at.clone(), "first here")
-                    .fix("remove one of the two"),
-            );
-        }
-    }
-}
-
-/// Takes a `[section]`.
-pub fn section<'t, 'i>(
-    table: &mut Table<'t, 'i>,
-    key: &str,
-    problems: &mut Vec<Problem>,
-) -> Option<(&'t DeTable<'i>, Range<usize>)> {
-    let value = table.take(key)?;
-    let inner = value.get_ref().as_table();
-    if inner.is_none() {
-        let fix = format!("write [{key}] on a line of its own, and its keys below");
-        problems.push(wrong_type(key, "a table", value).fix(fix));
-    }
-    inner.map(|inner| (inner, value.span()))
-}
-
 fn lan(inner: &DeTable<'_>, drafts: &[UplinkDraft], problems: &mut Vec<Problem>) -> LanConfig {
     let mut table = Table::new(LAN.0, LAN.1, inner);
     let devices = table.texts("devices", problems);
@@ -341,49 +249,5 @@ fn datapath(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> DatapathConfig 
         coexist: coexist.unwrap_or(default.coexist),
         max_flows: max_flows.map_or(default.max_flows, |n| n.value),
         max_embryonic: max_embryonic.map_or(default.max_embryonic, |n| n.value),
-    }
-}
-
-/// Reads `[api]`; `sections` are all tables with their keys.
-pub fn api(
-    inner: &DeTable<'_>,
-    sections: &[(&str, &'static [&'static str])],
-    problems: &mut Vec<Problem>,
-) -> ApiConfig {
-    let mut table = Table::new(API.0, API.1, inner);
-    let groups = ["group", "change_group"].map(|key| table.text(key, problems));
-    table.finish(sections, problems);
-    for empty in groups
-        .iter()
-        .flatten()
-        .filter(|group| group.value.is_empty())
-    {
-        let fix = "name a group, or leave the line out for root alone";
-        problems.push(Problem::new("no group", empty.at.clone(), "empty").fix(fix));
-    }
-    let [group, change_group] = groups.map(|group| group.map(|group| group.value));
-    ApiConfig {
-        group,
-        change_group,
-    }
-}
-
-/// Reads `[metrics]`; `sections` as for [`api`].
-pub fn metrics(
-    inner: &DeTable<'_>,
-    sections: &[(&str, &'static [&'static str])],
-    problems: &mut Vec<Problem>,
-) -> MetricsConfig {
-    let mut table = Table::new(METRICS.0, METRICS.1, inner);
-    let fix = "write an address and a port like \"127.0.0.1:9494\" or \"[::1]:9494\"";
-    let listen: Option<Located<SocketAddr>> = table.parsed("listen", fix, problems);
-    table.finish(sections, problems);
-    if let Some(listen) = listen.as_ref().filter(|listen| listen.value.port() == 0) {
-        let what = "`listen` cannot have port 0";
-        problems
-            .push(Problem::new(what, listen.at.clone(), "any port, so nobody finds it").fix(fix));
-    }
-    MetricsConfig {
-        listen: listen.map(|listen| listen.value),
     }
 }

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use braid_core::Frequency;
+use braid_host::config::{Problem, Table};
 use toml::de::DeTable;
 
-use super::super::problem::Problem;
 use super::super::race::RaceConfig;
-use super::super::table::Table;
 use super::{RACE, SECTIONS};
 
 /// Bounds of `cache_ttl`. Below a second every connection of a page would be raced; after an hour

@@ -6,16 +6,15 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use braid_balance::{MAX_CLASSES, MAX_RULES};
+use braid_host::config::{Located, Problem, Table, nearest, tables};
 
 use super::super::bond::BondClass;
 use super::super::conflict::{Conflict, conflicts};
 use super::super::header::{Dscp, IpProtocol};
 use super::super::matcher::{IpVersion, UidRange};
 use super::super::policy::Policy;
-use super::super::problem::Problem;
 use super::super::rule::{Action, CgroupPath, OnDown, RuleConfig};
 use super::super::sticky::Sticky;
-use super::super::table::{Located, Table, nearest};
 use super::uplinks::{UplinkDraft, check_label};
 use super::{RULE, SECTIONS, STICKY_FIX};
 use crate::rules::entries;
@@ -34,7 +33,7 @@ pub(super) fn rules(
     let before = problems.len();
     let mut rules = Vec::new();
     let mut names: Vec<Located<String>> = Vec::new();
-    let tables = super::tables(table, "rule", problems);
+    let tables = tables(table, "rule", problems);
     for (number, (inner, at)) in (1..).zip(tables) {
         let mut read = Reader {
             table: Table::new(RULE.0, RULE.1, inner),

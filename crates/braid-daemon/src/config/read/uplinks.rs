@@ -5,13 +5,11 @@ use std::num::NonZeroU32;
 use std::ops::Range;
 
 use braid_core::{MAX_UPLINKS, Rate, Share};
+use braid_host::config::{Located, Problem, Quota, Table, tables};
 use braid_uplink::OWN_DEVICES;
 use toml::de::DeTable;
 
-use super::super::problem::Problem;
-use super::super::quota::Quota;
 use super::super::rule::Action;
-use super::super::table::{Located, Table};
 use super::super::target::Target;
 use super::super::uplink::{FIRST_TIER, UplinkConfig};
 use super::{SECTIONS, UPLINK};
@@ -47,7 +45,7 @@ impl UplinkDraft {
 }
 
 pub(super) fn uplinks(table: &mut Table<'_, '_>, problems: &mut Vec<Problem>) -> Vec<UplinkDraft> {
-    let tables = super::tables(table, "uplink", problems);
+    let tables = tables(table, "uplink", problems);
     let drafts: Vec<UplinkDraft> = tables
         .into_iter()
         .filter_map(|(inner, at)| uplink(inner, at, problems))

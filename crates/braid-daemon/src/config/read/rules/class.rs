@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
+use braid_host::config::{Located, Problem};
+
 use super::super::super::bond::BondClass;
-use super::super::super::problem::Problem;
 use super::super::super::rule::Action;
-use super::super::super::table::Located;
 use super::Reader;
 
 impl Reader<'_, '_, '_> {

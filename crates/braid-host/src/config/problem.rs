@@ -11,6 +11,8 @@ use miette::{
     SourceCode,
 };
 
+use super::document::in_order;
+
 /// Width to which diagnostics are wrapped, in columns.
 const WIDTH: usize = 100;
 
@@ -69,9 +71,16 @@ impl ConfigError {
 
 /// Warnings about an accepted configuration, in the order of the file.
 #[derive(Debug, Default)]
-pub struct Warnings(pub(super) Vec<Problem>);
+pub struct Warnings(Vec<Problem>);
 
 impl Warnings {
+    /// Collects the warnings about `text`; they call it `name`.
+    #[must_use]
+    pub fn new(name: &str, text: &str, warnings: Vec<Problem>) -> Warnings {
+        let source = Arc::new(NamedSource::new(name, text.to_owned()));
+        Warnings(in_order(warnings, &source))
+    }
+
     /// Returns their number.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
+use crate::file;
 use crate::user_error::UserError;
 
 pub use lock::{Lock, NetworkClaim};
@@ -64,13 +65,13 @@ impl RunDir {
         self.0.join("braid.log.old")
     }
 
-    /// Returns the event file; see [`crate::events`].
+    /// Returns the event file; one event a line.
     #[must_use]
     pub fn events(&self) -> PathBuf {
         self.0.join("events.jsonl")
     }
 
-    /// Returns the file of programs that run on one uplink; see [`crate::runs`].
+    /// Returns the file of programs that run on one uplink.
     #[must_use]
     pub fn runs(&self) -> PathBuf {
         self.0.join("runs.json")
@@ -204,14 +205,14 @@ impl RunDir {
         for file in [
             self.socket(),
             self.state(),
-            self.state().with_extension("json.new"),
+            file::fresh(&self.state()),
             self.broken_state(),
             self.log(),
             self.old_log(),
             self.events(),
             self.events().with_extension("jsonl.old"),
             self.runs(),
-            self.runs().with_extension("json.new"),
+            file::fresh(&self.runs()),
             self.path_cache(),
             self.lock_file(),
         ] {

@@ -13,11 +13,10 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid, getgrouplist};
-use tokio::net::UnixListener;
-
 use axum::extract::connect_info::Connected;
 use axum::serve::IncomingStream;
+use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid, getgrouplist};
+use tokio::net::UnixListener;
 
 use crate::config::ApiConfig;
 use crate::user_error::UserError;

@@ -5,10 +5,11 @@ use std::ops::RangeInclusive;
 
 /// A set of port numbers: sorted, disjoint and not adjacent ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ports(Vec<RangeInclusive<u16>>);
+pub struct Ports(Vec<RangeInclusive<u16>>);
 
 impl Ports {
     /// Returns the union of ranges in any order; empty ranges do not count.
+    #[must_use]
     pub fn new(ranges: impl IntoIterator<Item = RangeInclusive<u16>>) -> Ports {
         let mut sorted: Vec<_> = ranges.into_iter().filter(|r| !r.is_empty()).collect();
         sorted.sort_by_key(|r| *r.start());
@@ -25,6 +26,7 @@ impl Ports {
     }
 
     /// Parses the kernel's notation; `None` for anything else.
+    #[must_use]
     pub fn parse(text: &str) -> Option<Ports> {
         let ranges = text
             .trim()
@@ -37,10 +39,14 @@ impl Ports {
         Some(Ports::new(ranges.collect::<Option<Vec<_>>>()?))
     }
 
+    /// Returns the union of two sets.
+    #[must_use]
     pub fn union(&self, other: &Ports) -> Ports {
         Ports::new(self.0.iter().chain(&other.0).cloned())
     }
 
+    /// Returns the set without the ports of another.
+    #[must_use]
     pub fn without(&self, other: &Ports) -> Ports {
         let mut rest = self.0.clone();
         for cut in &other.0 {
@@ -50,7 +56,8 @@ impl Ports {
     }
 
     /// Returns the number of ports.
-    pub fn len(&self) -> u32 {
+    #[must_use]
+    pub fn count(&self) -> u32 {
         self.0
             .iter()
             .map(|r| u32::from(*r.end()) - u32::from(*r.start()) + 1)

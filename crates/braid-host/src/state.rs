@@ -1,14 +1,15 @@
 //! Persistent state of the daemon: its changes to the machine, and the numbers of the uplinks.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::Path;
 
 use braid_core::{MAX_UPLINKS, UplinkId};
 use serde::{Deserialize, Serialize};
 
-use crate::plumbing::{Saved, SavedSysctl};
+use crate::file;
 use crate::run_dir::{RunDir, network_namespace};
+use crate::sysctl::{Saved, SavedSysctl};
 use crate::user_error::UserError;
 
 /// Contents of `state.json`. Written before the kernel is changed, so that another process can undo the change.
@@ -23,7 +24,8 @@ pub struct State {
     /// Devices that outlive the process.
     #[serde(default)]
     pub devices: Vec<String>,
-    /// Numbers of the uplinks. Flows in the kernel refer to these, so the next daemon must use the same ones.
+    /// Numbers of the uplinks, if it has any. Flows in the kernel refer to these, so the next daemon must use the
+    /// same ones.
     pub uplinks: Vec<UplinkNumber>,
 }
 
@@ -160,19 +162,8 @@ impl State {
     /// The system refused to write it.
     pub fn store(&self, run_dir: &RunDir) -> Result<(), UserError> {
         let path = run_dir.state();
-        let fresh = path.with_extension("json.new");
-        let write = || {
-            let text = serde_json::to_vec_pretty(self)?;
-            let mut file = File::create(&fresh)?;
-            file.write_all(&text)?;
-            file.sync_all()?;
-            fs::rename(&fresh, &path)
-        };
-        write().map_err(|error| {
-            // Half a file on a full disk is of no use.
-            let _ = fs::remove_file(&fresh);
-            UserError::io(format!("write {}", path.display()), &error)
-        })
+        let write = || file::replace(&path, &serde_json::to_vec_pretty(self)?, 0o644);
+        write().map_err(|error| UserError::io(format!("write {}", path.display()), &error))
     }
 }
 
@@ -180,7 +171,7 @@ impl State {
 ///
 /// # Errors
 /// `/proc` cannot be read.
-pub(crate) fn boot() -> Result<String, UserError> {
+pub fn boot() -> Result<String, UserError> {
     let path = "/proc/sys/kernel/random/boot_id";
     let text = fs::read_to_string(path);
     text.map(|id| id.trim().to_owned())

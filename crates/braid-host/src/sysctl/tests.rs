@@ -1,13 +1,8 @@
 //! A kernel of a few values in memory: changes, restorations, crashes.
 
-use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 
-use braid_core::UplinkId;
-use braid_uplink::{Layer, NextHop, Uplink};
-
 use super::*;
-use crate::plumbing::Divert;
 
 /// A kernel of a few sysctls, and what the last plan saved.
 struct Machine {
@@ -30,21 +25,14 @@ impl Machine {
     fn take(&mut self, changes: Changes) -> Vec<String> {
         let steps: Vec<_> = changes.writes.into_iter().chain(changes.restores).collect();
         for step in &steps {
-            let Step::Sysctl { key, value } = step else {
-                panic!("{step}")
-            };
-            self.values.insert(key.clone(), value.clone());
+            self.values.insert(step.key.clone(), step.value.clone());
         }
         self.saved = changes.saved;
         steps.iter().map(ToString::to_string).collect()
     }
 
     fn apply(&mut self, uplinks: &[&str], ports: &[RangeInclusive<u16>]) -> Vec<String> {
-        let uplinks = uplinks
-            .iter()
-            .map(|name| (UplinkId(0), uplink(name)))
-            .collect();
-        let desired = Desired::new(uplinks, ports.to_vec(), Divert::On);
+        let desired = desired(uplinks, ports);
         self.take(changes(&desired, &self.values, &self.saved))
     }
 
@@ -53,25 +41,11 @@ impl Machine {
     }
 }
 
-fn uplink(device: &str) -> Uplink {
-    let address = Ipv4Addr::new(10, 0, 0, 2);
-    let (gateway, others) = (None, Vec::new());
-    Uplink {
-        name: device.to_owned(),
-        device: device.to_owned(),
-        ifindex: 7,
-        layer: Layer::L2,
-        mtu: 1500,
-        v4: Some(NextHop {
-            address,
-            gateway,
-            others,
-            metric: 0,
-            advertised: false,
-            on_link: None,
-        }),
-        v6: None,
-        why: String::new(),
+fn desired(uplinks: &[&str], ports: &[RangeInclusive<u16>]) -> Desired {
+    Desired {
+        loose_rp_filter: uplinks.iter().map(ToString::to_string).collect(),
+        reserved_ports: ports.to_vec(),
+        ..Desired::default()
     }
 }
 
@@ -130,7 +104,7 @@ fn reserved_ports_follow_the_configuration_and_leave_others_alone() {
 fn what_was_stored_before_a_crash_does_not_confuse_the_next_start() {
     let key = rp_filter("a");
     let mut machine = Machine::new(&[(RP_FILTER_ALL, "0"), (&key, "1")]);
-    let desired = Desired::new(vec![(UplinkId(0), uplink("a"))], Vec::new(), Divert::On);
+    let desired = desired(&["a"], &[]);
     // Stored, but the step was never taken.
     machine.saved = changes(&desired, &machine.values, &Saved::default()).saved;
     assert_eq!(machine.remove(), [""; 0]);

@@ -1,17 +1,24 @@
-//! Sysctls that Braid changes, and their previous values. Decisions only.
+//! Sysctls that Braid changes, and their previous values.
+//!
+//! [`changes`] and [`restoration`] decide; [`read`] and [`Write::apply`] are the only ones that touch the kernel.
 
+mod ports;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::Desired;
-use super::ports::Ports;
-use super::state::{Family, Step};
+pub use ports::Ports;
 
-pub(super) const RESERVED_PORTS: &str = "net/ipv4/ip_local_reserved_ports";
+const PROC_SYS: &str = "/proc/sys";
+const RESERVED_PORTS: &str = "net/ipv4/ip_local_reserved_ports";
 const V4_FORWARD: &str = "net/ipv4/ip_forward";
 const V6_FORWARD: &str = "net/ipv6/conf/all/forwarding";
 const V4_REDIRECTS: &str = "net/ipv4/conf/all/accept_redirects";
@@ -62,44 +69,178 @@ impl Saved {
     }
 }
 
+/// Desired state of the sysctls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Desired {
+    /// Devices that take packets whose source is routed elsewhere.
+    pub loose_rp_filter: Vec<String>,
+    /// Devices that accept router advertisements although the machine forwards.
+    pub accept_ra: Vec<String>,
+    /// Forward packets. `false` leaves forwarding alone, on or off.
+    pub forward: bool,
+    /// Ports that local sockets must not take.
+    pub reserved_ports: Vec<RangeInclusive<u16>>,
+}
+
+/// A value to write. Displays as the `sysctl` command with the same effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Path below `/proc/sys`.
+    pub key: String,
+    /// New value.
+    pub value: String,
+}
+
+impl Write {
+    /// Creates it.
+    #[must_use]
+    pub fn new(key: &str, value: &str) -> Write {
+        Write {
+            key: key.to_owned(),
+            value: value.to_owned(),
+        }
+    }
+
+    /// Writes the value.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn apply(&self) -> io::Result<()> {
+        // The kernel ignores an empty write, so a newline ends it.
+        fs::write(
+            Path::new(PROC_SYS).join(&self.key),
+            format!("{}\n", self.value),
+        )
+    }
+}
+
+impl fmt::Display for Write {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Write { key, value } = self;
+        // Slashes, because device names may contain dots; sysctl(8) takes both.
+        match value.contains([',', ' ']) || value.is_empty() {
+            true => write!(f, "sysctl -w {key}='{value}'"),
+            false => write!(f, "sysctl -w {key}={value}"),
+        }
+    }
+}
+
+/// Errors of reading or writing sysctls.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A sysctl cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// Its path.
+        path: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel refused a value.
+    #[error("`{write}`: {source}{}", hint(source))]
+    Refused {
+        /// The value, as a command.
+        write: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// Returns the likely cause of a refused change, to follow the kernel's answer.
+#[must_use]
+pub fn hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => " (needs CAP_NET_ADMIN; see braid doctor)",
+        io::ErrorKind::ReadOnlyFilesystem => " (/proc/sys is read-only here, as in a container)",
+        _ => "",
+    }
+}
+
 /// Present values by key; missing sysctls are absent.
-pub(super) type Values = BTreeMap<String, String>;
+pub type Values = BTreeMap<String, String>;
 
 /// Sysctls to write, and those to save.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Changes {
+pub struct Changes {
     /// Steps towards the desired state.
-    pub writes: Vec<Step>,
+    pub writes: Vec<Write>,
     /// Steps back to the previous state, where it is no longer desired otherwise.
-    pub restores: Vec<Step>,
+    pub restores: Vec<Write>,
+    /// Previous values of the changed sysctls.
     pub saved: Saved,
 }
 
-/// Returns the keys that a plan reads, besides those already saved; `devices` are the kernel's own lists of
-/// devices below `net/ipv4/conf` and `net/ipv6/conf`.
-pub(super) fn keys(desired: &Desired, devices: &[(Family, String)]) -> Vec<String> {
+/// Returns the keys whose values [`changes`] needs, besides those already saved.
+///
+/// # Errors
+/// The kernel's list of devices cannot be read.
+pub fn keys(desired: &Desired) -> Result<Vec<String>, Error> {
     let mut keys = vec![RESERVED_PORTS.to_owned(), RP_FILTER_ALL.to_owned()];
-    for (_, uplink) in &desired.uplinks {
-        keys.push(rp_filter(&uplink.device));
-        keys.push(accept_ra(&uplink.device));
-    }
+    keys.extend(
+        desired
+            .loose_rp_filter
+            .iter()
+            .map(|device| rp_filter(device)),
+    );
+    keys.extend(desired.accept_ra.iter().map(|device| accept_ra(device)));
     if desired.forward {
         keys.extend([V4_FORWARD, V6_FORWARD, V4_REDIRECTS].map(str::to_owned));
-        keys.extend(
-            devices
-                .iter()
-                .map(|(family, device)| forwarding(*family, device)),
-        );
+        for directory in ["net/ipv4/conf", "net/ipv6/conf"] {
+            let devices = entries(directory)?.into_iter();
+            keys.extend(devices.map(|device| format!("{directory}/{device}/forwarding")));
+        }
     }
-    keys
+    Ok(keys)
+}
+
+/// Returns the names in a directory of sysctls; none if the kernel does not have it.
+fn entries(directory: &str) -> Result<Vec<String>, Error> {
+    let path = Path::new(PROC_SYS).join(directory);
+    let names = || -> io::Result<Vec<String>> {
+        fs::read_dir(&path)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect()
+    };
+    match names() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        names => names.map_err(|source| unreadable(&path, source)),
+    }
+}
+
+/// Reads sysctls.
+///
+/// # Errors
+/// One that exists cannot be read.
+pub fn read(keys: impl IntoIterator<Item = String>) -> Result<Values, Error> {
+    let mut values = Values::new();
+    for key in keys {
+        let path = Path::new(PROC_SYS).join(&key);
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                values.insert(key, text.trim().to_owned());
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(source) => return Err(unreadable(&path, source)),
+        }
+    }
+    Ok(values)
+}
+
+fn unreadable(path: &Path, source: io::Error) -> Error {
+    Error::Read {
+        path: path.display().to_string(),
+        source,
+    }
 }
 
 /// Compares the present with the desired state.
-pub(super) fn changes(desired: &Desired, values: &Values, saved: &Saved) -> Changes {
+#[must_use]
+pub fn changes(desired: &Desired, values: &Values, saved: &Saved) -> Changes {
     let mut changes = Changes::default();
     for wish in desired_values(desired, values, saved) {
         if values.get(&wish.key) != Some(&wish.ours) {
-            changes.writes.push(write(&wish.key, &wish.ours));
+            changes.writes.push(Write::new(&wish.key, &wish.ours));
         }
         changes.saved.sysctls.push(wish);
     }
@@ -114,7 +255,8 @@ pub(super) fn changes(desired: &Desired, values: &Values, saved: &Saved) -> Chan
 }
 
 /// Returns the steps back to the previous state.
-pub(super) fn restoration(values: &Values, saved: &Saved) -> Changes {
+#[must_use]
+pub fn restoration(values: &Values, saved: &Saved) -> Changes {
     let (restores, kept) = restore(saved.sysctls.clone(), values);
     Changes {
         writes: Vec::new(),
@@ -124,7 +266,7 @@ pub(super) fn restoration(values: &Values, saved: &Saved) -> Changes {
 }
 
 /// Returns the steps back for these, and those of them that have to stay saved until the steps are taken.
-fn restore(mut undone: Vec<SavedSysctl>, values: &Values) -> (Vec<Step>, Vec<SavedSysctl>) {
+fn restore(mut undone: Vec<SavedSysctl>, values: &Values) -> (Vec<Write>, Vec<SavedSysctl>) {
     // Writing a master switch overwrites the sysctls below it, so the switches go first.
     undone.sort_by_key(|s| !is_switch(&s.key));
     let mut steps = Vec::new();
@@ -140,7 +282,7 @@ fn restore(mut undone: Vec<SavedSysctl>, values: &Values) -> (Vec<Step>, Vec<Sav
             Some(value) if *now != value || again => value,
             _ => return false,
         };
-        steps.push(write(&s.key, &value));
+        steps.push(Write::new(&s.key, &value));
         switched.extend(is_switch(&s.key).then(|| s.key.clone()));
         true
     });
@@ -183,21 +325,19 @@ fn desired_values(desired: &Desired, values: &Values, saved: &Saved) -> Vec<Save
     // path filtering (1) would drop them, loose (2) does not. The kernel takes the larger of the
     // device's value and that of `all`.
     let all_strict = found(RP_FILTER_ALL).as_deref() == Some("1");
-    for (_, uplink) in desired.uplinks.iter().filter(|(_, u)| u.v4.is_some()) {
-        let key = rp_filter(&uplink.device);
+    for device in &desired.loose_rp_filter {
+        let key = rp_filter(device);
         wish(key.clone(), "1", "2");
         if all_strict {
             wish(key, "0", "2");
         }
     }
+    // A router ignores router advertisements and forgets what it learned from them, unless accept_ra is 2,
+    // so that is set before the switch.
+    for device in &desired.accept_ra {
+        wish(accept_ra(device), "1", "2");
+    }
     if desired.forward {
-        // A router ignores router advertisements and forgets what it learned from them, unless accept_ra is 2,
-        // so that is set before the switch.
-        for (_, uplink) in &desired.uplinks {
-            if uplink.v6.as_ref().is_some_and(|x| x.advertised) {
-                wish(accept_ra(&uplink.device), "1", "2");
-            }
-        }
         wish(V4_FORWARD.to_owned(), "0", "1");
         wish(V6_FORWARD.to_owned(), "0", "1");
         let switches: Vec<_> = desired_values
@@ -219,7 +359,7 @@ fn ports(desired: &Desired, values: &Values, saved: &Saved) -> Option<SavedSysct
         Some(saved) => found_ports(saved, now)?,
         None => Ports::parse(now)?,
     };
-    let wanted = found.union(&Ports::new(desired.ports.iter().cloned()));
+    let wanted = found.union(&Ports::new(desired.reserved_ports.iter().cloned()));
     (wanted != found).then(|| SavedSysctl {
         key: RESERVED_PORTS.to_owned(),
         before: found.to_string(),
@@ -253,18 +393,10 @@ fn governed(switch: &str, values: &Values, saved: &Saved) -> Vec<SavedSysctl> {
         .collect()
 }
 
-/// Returns true if these steps switch IPv4 forwarding for every device.
-pub(super) fn switches_forwarding(steps: &[Step]) -> bool {
-    steps
-        .iter()
-        .any(|s| matches!(s, Step::Sysctl { key, .. } if key == V4_FORWARD))
-}
-
-pub(super) fn write(key: &str, value: &str) -> Step {
-    Step::Sysctl {
-        key: key.to_owned(),
-        value: value.to_owned(),
-    }
+/// Returns true if these writes switch IPv4 forwarding for every device.
+#[must_use]
+pub fn switches_forwarding(writes: &[Write]) -> bool {
+    writes.iter().any(|write| write.key == V4_FORWARD)
 }
 
 fn is_switch(key: &str) -> bool {
@@ -284,13 +416,6 @@ fn rp_filter(device: &str) -> String {
     format!("net/ipv4/conf/{device}/rp_filter")
 }
 
-pub(super) fn accept_ra(device: &str) -> String {
+fn accept_ra(device: &str) -> String {
     format!("net/ipv6/conf/{device}/accept_ra")
-}
-
-fn forwarding(family: Family, device: &str) -> String {
-    match family {
-        Family::V4 => format!("net/ipv4/conf/{device}/forwarding"),
-        Family::V6 => format!("net/ipv6/conf/{device}/forwarding"),
-    }
 }

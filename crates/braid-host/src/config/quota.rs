@@ -7,7 +7,7 @@ use braid_core::Bytes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::matcher::as_text;
+use crate::as_text;
 
 /// A volume per day or month by the machine's clock in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,0 +1,16 @@
+//! What every daemon of Braid stands on: its run directory and saved state, the local API's socket and access control,
+//! configuration with diagnostics, quotas, sysctls that are put back, and the service manager.
+#![forbid(unsafe_code)]
+
+pub mod api_socket;
+pub mod config;
+pub mod file;
+pub mod metrics;
+pub mod peer;
+pub mod quota;
+pub mod report;
+pub mod run_dir;
+pub mod service_notify;
+pub mod state;
+pub mod sysctl;
+pub mod user_error;
