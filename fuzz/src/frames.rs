@@ -6,7 +6,7 @@ use braid_bond::proto::header_compression::{self, Decompressor};
 use braid_bond::proto::packet::{Kind, OVERHEAD};
 use braid_bond::proto::policy::{Policy, RemoteSide};
 use braid_bond::proto::reader::Reader;
-use braid_core::LaneId;
+use braid_multipath::LaneId;
 
 /// Parsing ends, parsed frames are written as the same bytes, and lists hold as many entries as
 /// they announce.

@@ -8,7 +8,8 @@ use braid_bond::proto::handshake::{
 };
 use braid_bond::proto::packet::SessionIndex;
 use braid_bond::proto::seal::Cipher;
-use braid_core::{LinkId, Time};
+use braid_core::Time;
+use braid_multipath::LinkId;
 
 /// No forged message is accepted, and the handshake in progress succeeds all the same. The input is
 /// sent twice: as it is, and with its MACs corrected, as anyone can do who knows the public keys

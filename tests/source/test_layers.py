@@ -10,12 +10,17 @@ ROOT = Path(__file__).resolve().parents[2]
 # From the bottom. A crate may use those of lower layers, never one of its own layer (ARCHITECTURE.md).
 LAYERS = (
     {"braid-core", "braid-packet", "braid-device", "braid-bpf-build", "braid-verifier", "braid-load"},
-    {"braid-host"},
+    {"braid-host", "braid-multipath"},
     {"braid-balance", "braid-uplink", "braid-bond", "braid-emulate", "braid-edge"},
     {"braid-daemon", "braid-hub"},
     {"braid"},
 )
-PURE = ("crates/braid-core/src", "crates/braid-packet/src", "crates/braid-bond/src/proto")
+PURE = (
+    "crates/braid-core/src",
+    "crates/braid-multipath/src",
+    "crates/braid-packet/src",
+    "crates/braid-bond/src/proto",
+)
 IMPURE = re.compile(
     r"\bcrate::io\b|\bInstant::now\b|\bSystemTime::now\b|\bstd::(?:fs|thread|process)\b|\b(?:Udp|Tcp)(?:Socket|Stream)\b"
     r"|\bthread_rng\b|\brand::rng\b"

@@ -10,7 +10,8 @@ use braid_bond::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::server::Server;
 use braid_bond::proto::tunnel::{ClientSettings, LinkConfig, Tunnel, TunnelSettings};
-use braid_core::{LinkId, Time};
+use braid_core::Time;
+use braid_multipath::LinkId;
 
 #[path = "../../braid-emulate/tests/support/counting.rs"]
 mod counting;

@@ -8,7 +8,8 @@ use braid_bond::proto::frame::{
 use braid_bond::proto::packet::{HEADER, OVERHEAD, STAMP, TAG};
 use braid_bond::proto::reader::Reader;
 use braid_bond::proto::varint;
-use braid_core::{LinkId, MAX_LINKS, Rate};
+use braid_core::Rate;
+use braid_multipath::{LinkId, MAX_LINKS};
 use proptest::prelude::*;
 
 const U24: u32 = 1 << 24;

@@ -13,7 +13,8 @@ use braid_bond::proto::handshake::{
 use braid_bond::proto::packet::{Header, Kind};
 use braid_bond::proto::seal::{Cipher, Forged};
 use braid_bond::proto::session::Session;
-use braid_core::{LinkId, PacketNumber, Time};
+use braid_core::Time;
+use braid_multipath::{LinkId, PacketNumber};
 use proptest::prelude::*;
 use support::{World, address, index, message1, start};
 

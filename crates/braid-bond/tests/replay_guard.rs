@@ -12,7 +12,8 @@ use braid_bond::proto::replay_window::REPLAY_WINDOW;
 use braid_bond::proto::session::{
     KEY_LIFETIME, KeyStatus, Keyring, PREVIOUS_KEY_LIFETIME, REKEY_AFTER, REKEY_IDLE,
 };
-use braid_core::{LinkId, PacketNumber, Time};
+use braid_core::Time;
+use braid_multipath::{LinkId, PacketNumber};
 use proptest::prelude::*;
 use support::World;
 

@@ -24,10 +24,11 @@ use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::session::Session;
 use braid_bond::token::{Secret, Token};
-use braid_core::resequence::Reordering;
-use braid_core::schedule::{self, Parameters};
 use braid_core::units::Rate;
-use braid_core::{LaneId, LinkId, PacketNumber, Prefix, Stamp, Time};
+use braid_core::{Prefix, Time};
+use braid_multipath::resequence::Reordering;
+use braid_multipath::schedule::{self, Parameters};
+use braid_multipath::{LaneId, LinkId, PacketNumber, Stamp};
 use braid_packet::{build, checksum};
 use support::{address, index, message1};
 

@@ -9,23 +9,14 @@
 #![forbid(unsafe_code)]
 
 pub mod aqm;
-pub mod bond;
-pub mod estimate;
-pub mod fec;
 pub mod forecast;
-mod link;
-pub mod liveness;
 pub mod pace;
 mod prefix;
-pub mod resequence;
-pub mod retransmit;
-pub mod schedule;
 pub mod slots;
 mod time;
 pub mod units;
 mod uplink;
 
-pub use link::{LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, RelativeDelay, Stamp};
 pub use prefix::Prefix;
 pub use time::Time;
 pub use units::{Bytes, Frequency, Rate, Share};

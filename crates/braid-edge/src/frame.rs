@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use braid_core::resequence::SegmentKind;
+use braid_multipath::resequence::SegmentKind;
 use braid_packet::{Fragment, Packet, Transport};
 
 use crate::shared::{ETH_P_SHIM, SHIM_BYTES};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use braid_core::resequence::MAX_PATHS;
 use braid_core::{Prefix, Rate};
+use braid_multipath::resequence::MAX_PATHS;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 

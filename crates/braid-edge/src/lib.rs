@@ -4,7 +4,7 @@
 //! bump in the wire between an inside device (hosts) and an outside device (a switch's port). eBPF
 //! programs on both tag packets with their path (`bpf/split.h`) and take tags off (`bpf/join.h`).
 //! Packets that may have to wait go through a TAP device (`reorder_tap`) to a thread (`driver`), which
-//! puts them in order by [`braid_core::resequence`].
+//! puts them in order by [`braid_multipath::resequence`].
 //!
 //! Over a foreign layer-3 network, paths are pairs of prefixes read from a file ([`l3_paths`]), and the
 //! edge is a router (`bpf/route_out.h`, `bpf/route_in.h`). `path_prober` probes the paths.

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use braid_core::Time;
-use braid_core::estimate::Rtt;
-use braid_core::liveness::FailureHistory;
+use braid_multipath::estimate::Rtt;
+use braid_multipath::liveness::FailureHistory;
 
 /// Time between two probes of a path.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(50);

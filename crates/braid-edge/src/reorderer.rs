@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use braid_core::Time;
-use braid_core::resequence::{
+use braid_multipath::resequence::{
     Algorithm1, Algorithm1Settings, PathId, Segment, StreamCounters, StreamLimits, Streams,
 };
 

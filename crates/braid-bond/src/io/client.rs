@@ -5,6 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use braid_core::{Bytes, Rate, Time};
+use braid_multipath::LinkId;
+
 use super::inner_device::InnerDevice;
 use super::link_sockets::LinkSockets;
 use super::mss_clamp::clamp_mss;
@@ -17,7 +20,6 @@ use crate::proto::frame::Reason;
 use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use crate::proto::pool::Packet;
 use crate::proto::tunnel::{self, ClientSettings, Tunnel, TunnelSettings};
-use braid_core::{Bytes, LinkId, Rate, Time};
 
 /// Configuration of a client.
 pub struct ClientConfig {

@@ -9,13 +9,15 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use braid_core::Time;
+use braid_device::{Interface, InterfaceError};
+use braid_multipath::{LinkId, MAX_LINKS};
+
 use super::snapshot::LinkShares;
 use super::udp::{BatchSender, DatagramBatch, DatagramSocket, PacketInfo, ReceiveBuffer};
 use super::{ClientEvent, LinkError, LinkSpec, LinkStatus};
 use crate::proto::gre::{self, UDP_HEADER};
 use crate::proto::tunnel::{LinkConfig, PAYLOAD_MAX, Tunnel};
-use braid_core::{LinkId, MAX_LINKS, Time};
-use braid_device::{Interface, InterfaceError};
 
 /// Interval of attempts to reopen a socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);

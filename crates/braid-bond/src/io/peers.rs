@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use braid_core::{Bytes, Rate, Time};
+use braid_multipath::LinkId;
+
 use super::snapshot::{self, LinkShares};
 use super::{FlowStatus, Peer, PeerStatus, Prefix, Traffic};
 use crate::proto::handshake::PublicKey;
 use crate::proto::server::Server;
-use braid_core::{Bytes, LinkId, Rate, Time};
 
 /// Burst of a peer, as a time at its rate.
 const BURST_SPAN: Duration = Duration::from_millis(50);

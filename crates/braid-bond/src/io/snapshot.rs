@@ -1,8 +1,10 @@
 //! Status of a tunnel, read from its parts.
 
+use braid_core::{Rate, Time};
+use braid_multipath::{LinkId, MAX_LINKS};
+
 use super::{FlowStatus, LinkStatus, RttStatus, SessionStatus, Traffic};
 use crate::proto::tunnel::Tunnel;
-use braid_core::{LinkId, MAX_LINKS, Rate, Time};
 
 /// Window of a link's share.
 const SHARE_WINDOW: std::time::Duration = std::time::Duration::from_secs(1);

@@ -3,13 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use braid_core::{Bytes, Rate};
+use braid_multipath::LinkId;
+use braid_multipath::liveness::Verdict;
+
 use crate::proto::handshake::{ListenerCounters, PublicKey};
 use crate::proto::header_compression::CompressionSavings;
 use crate::proto::reject::Rejects;
 use crate::proto::seal::Cipher;
 use crate::proto::tunnel::PolicyStatus;
-use braid_core::liveness::Verdict;
-use braid_core::{Bytes, LinkId, Rate};
 
 /// Packets and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use braid_core::schedule::Class;
+use braid_multipath::schedule::Class;
 use braid_packet::{Fragment, Ip, protocol};
 
 /// Expedited Forwarding (RFC 3246): voice.

@@ -53,7 +53,7 @@ pub fn parse(packet: &[u8]) -> Option<(Header, u32, &[u8])> {
 mod tests {
     use super::super::packet::SessionIndex;
     use super::*;
-    use braid_core::LinkId;
+    use braid_multipath::LinkId;
 
     #[test]
     fn a_packet_is_what_rfc_2890_says_and_comes_back() {

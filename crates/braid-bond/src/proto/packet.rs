@@ -9,8 +9,9 @@
 //! ```
 //! All multi-byte numbers are big endian. The first eight bytes are the seal's associated data.
 
+use braid_multipath::{LinkId, MAX_LINKS, PacketNumber, Stamp};
+
 use super::gre;
-use braid_core::{LinkId, MAX_LINKS, PacketNumber, Stamp};
 
 /// Bytes before the sealed part.
 pub const HEADER: usize = 8;

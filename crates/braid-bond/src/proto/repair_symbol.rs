@@ -2,10 +2,10 @@
 //! missing packets.
 //!
 //! A symbol is a weighted sum over the packets' lengths, two bytes each, and their bytes, the
-//! shorter ones padded with zeros. `braid_core::fec` decides the weights.
+//! shorter ones padded with zeros. `braid_multipath::fec` decides the weights.
 
 use braid_core::Time;
-use braid_core::fec::{Group, Rebuild, field};
+use braid_multipath::fec::{Group, Rebuild, field};
 
 use super::pool::{BufferPool, Packet};
 
@@ -78,8 +78,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::time::Duration;
 
-    use braid_core::fec::{Decoder, Encoder, FecRate};
-    use braid_core::{LaneId, LaneSeq, LinkId, Stamp};
+    use braid_multipath::fec::{Decoder, Encoder, FecRate};
+    use braid_multipath::{LaneId, LaneSeq, LinkId, Stamp};
     use proptest::prelude::*;
 
     use super::*;

@@ -2,11 +2,13 @@
 //! number, valid seal. They run in this order, the cheapest first; only a packet that passes all of
 //! them changes state.
 
+use braid_core::Time;
+use braid_multipath::{LinkId, MAX_LINKS, PacketNumber};
+
 use super::packet::{Header, SessionIndex, expand_number};
 use super::reject::Reject;
 use super::replay_window::{REPLAY_WINDOW, ReplayError, ReplayWindow};
 use super::session::{KeyStatus, Keyring};
-use braid_core::{LinkId, MAX_LINKS, PacketNumber, Time};
 
 /// Keys and replay windows of one tunnel.
 #[derive(Debug, Default)]

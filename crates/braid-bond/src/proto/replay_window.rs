@@ -4,7 +4,7 @@
 //! window moves, nothing is shifted). It is per link and outlives a change of keys, since the
 //! numbers continue.
 
-use braid_core::PacketNumber;
+use braid_multipath::PacketNumber;
 
 /// Numbers behind the highest that can still be taken: at 10 Gbit/s of full packets 19 ms of
 /// reordering within one link, at 1 Gbit/s 190 ms.

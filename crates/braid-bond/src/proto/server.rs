@@ -8,6 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
+use braid_core::Time;
+use braid_multipath::LinkId;
+
 use super::entropy::Entropy;
 use super::frame::Reason;
 use super::handshake::terms::{Capabilities, Refusal};
@@ -18,7 +21,6 @@ use super::packet::{Kind, SessionIndex};
 use super::reject::{Reject, Rejects};
 use super::run_queue::RunQueue;
 use super::tunnel::{Datagram, Tunnel, TunnelSettings};
-use braid_core::{LinkId, Time};
 
 /// Handshake replies waiting to be sent. More are dropped; the peers ask again.
 const MAX_QUEUED_REPLIES: usize = 1024;

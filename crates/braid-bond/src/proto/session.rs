@@ -12,10 +12,12 @@
 
 use std::time::Duration;
 
+use braid_core::Time;
+use braid_multipath::{LinkId, MAX_LINKS, PacketNumber};
+
 use super::handshake::RESET_TOKEN;
 use super::packet::SessionIndex;
 use super::seal::{Cipher, Forged, Key};
-use braid_core::{LinkId, MAX_LINKS, PacketNumber, Time};
 
 /// Interval of key changes while inner packets are carried. It bounds what a stolen machine can
 /// decrypt.

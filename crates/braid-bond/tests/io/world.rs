@@ -18,7 +18,7 @@ use braid_bond::io::{
     LinkSpec, Peer, Policy, Prefix, Tun, client, hub,
 };
 use braid_bond::proto::handshake::{Identity, Options, Psk, PublicKey};
-use braid_core::LinkId;
+use braid_multipath::LinkId;
 
 use crate::net::Namespace;
 

@@ -11,7 +11,8 @@ use braid_bond::proto::handshake::{
 use braid_bond::proto::packet::SessionIndex;
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::session::Session;
-use braid_core::{LinkId, Time};
+use braid_core::Time;
+use braid_multipath::LinkId;
 
 pub fn index(number: u32) -> SessionIndex {
     let [_, a, b, c] = number.to_be_bytes();

@@ -8,7 +8,7 @@ use braid_bond::proto::gre;
 use braid_bond::proto::packet::Header;
 use braid_bond::proto::reject::Reject;
 use braid_bond::proto::replay_window::REPLAY_WINDOW;
-use braid_core::LinkId;
+use braid_multipath::LinkId;
 
 use crate::line::Lines;
 use crate::sim::{End, HUB, Pair, inner, number};

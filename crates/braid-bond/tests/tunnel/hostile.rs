@@ -18,8 +18,9 @@ use braid_bond::proto::reject::Reject;
 use braid_bond::proto::seal::Cipher;
 use braid_bond::proto::session::Session;
 use braid_bond::proto::tunnel::{Tunnel, TunnelSettings};
-use braid_core::schedule::Parameters;
-use braid_core::{LinkId, PacketNumber, Time};
+use braid_core::Time;
+use braid_multipath::schedule::Parameters;
+use braid_multipath::{LinkId, PacketNumber};
 use proptest::prelude::*;
 
 use crate::sim::{HUB, client_settings, identity, inner, link};

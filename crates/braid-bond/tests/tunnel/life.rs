@@ -7,7 +7,8 @@ use braid_bond::proto::handshake::Options;
 use braid_bond::proto::handshake::terms::Refusal;
 use braid_bond::proto::reject::Reject;
 use braid_bond::proto::tunnel::Event;
-use braid_core::{LinkId, Time};
+use braid_core::Time;
+use braid_multipath::LinkId;
 
 use crate::line::Lines;
 use crate::sim::{End, HUB, Pair, inner, link, number, restarted};

@@ -5,9 +5,10 @@ use std::time::Duration;
 use braid_bond::proto::handshake::Options;
 use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::tunnel::{Event, PolicyStatus, Tunnel, TunnelSettings};
-use braid_core::resequence::Reordering;
-use braid_core::schedule::{BURST_PACKETS, Class};
-use braid_core::{LinkId, Prefix, Time};
+use braid_core::{Prefix, Time};
+use braid_multipath::LinkId;
+use braid_multipath::resequence::Reordering;
+use braid_multipath::schedule::{BURST_PACKETS, Class};
 
 use crate::line::Lines;
 use crate::sim::{Pair, inner, number};

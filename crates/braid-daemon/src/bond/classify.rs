@@ -7,7 +7,7 @@ use braid_balance::{Family, RuleEntry};
 use braid_bond::io::Rule;
 use braid_bond::proto::policy::RULES_MAX;
 use braid_core::Prefix;
-use braid_core::schedule::Class;
+use braid_multipath::schedule::Class;
 
 use crate::config::BondClass;
 use crate::rules::entries;

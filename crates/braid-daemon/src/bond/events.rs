@@ -6,8 +6,8 @@ use std::time::Instant;
 use braid_bond::io::ClientEvent;
 use braid_bond::proto::handshake::terms::Terms;
 use braid_bond::proto::tunnel::{Event, PolicyStatus};
-use braid_core::LinkId;
-use braid_core::liveness::Verdict;
+use braid_multipath::LinkId;
+use braid_multipath::liveness::Verdict;
 
 use super::{Bond, BondChange, BondEvent, Membership, State};
 

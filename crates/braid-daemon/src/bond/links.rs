@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use braid_bond::io::LinkSpec;
-use braid_core::{Bytes, LinkId, MAX_LINKS, Rate};
+use braid_core::{Bytes, Rate};
+use braid_multipath::{LinkId, MAX_LINKS};
 
 /// An uplink, as far as links need it.
 #[derive(Clone, Debug, PartialEq)]

@@ -31,8 +31,8 @@ use braid_balance::Lease;
 use braid_bond::io::{ClientConfig, ClientEvent, ClientStatus, Policy, Tun};
 use braid_bond::proto::handshake::terms;
 use braid_bond::token::Token;
-use braid_core::LinkId;
 use braid_host::user_error::UserError;
+use braid_multipath::LinkId;
 use braid_uplink::{
     BOND_DEVICE, Candidate, Discovery, Layer, NextHop, RejectReason, Rejected, Snapshot, Uplink,
 };

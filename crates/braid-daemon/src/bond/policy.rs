@@ -1,8 +1,8 @@
 //! The policy of the bond: the treatment of packets at both ends.
 
 use braid_bond::io::{LinkSpec, Policy, Scheduling};
-use braid_core::LinkId;
-use braid_core::schedule::BURST_PACKETS;
+use braid_multipath::LinkId;
+use braid_multipath::schedule::BURST_PACKETS;
 
 use super::{Bond, classify};
 use crate::config::BondScheduler;

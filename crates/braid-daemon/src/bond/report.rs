@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use braid_bond::io::{ClientStatus, LinkSpec, LinkStatus};
-use braid_core::LinkId;
-use braid_core::liveness::Verdict;
+use braid_multipath::LinkId;
+use braid_multipath::liveness::Verdict;
 
 use super::events::unheard;
 use super::{Bond, State};

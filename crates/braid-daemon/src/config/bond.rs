@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use braid_core::resequence::Reordering;
-use braid_core::schedule::Parameters;
 use braid_core::units::duration;
 use braid_host::as_text;
+use braid_multipath::resequence::Reordering;
+use braid_multipath::schedule::Parameters;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

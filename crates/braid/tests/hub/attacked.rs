@@ -8,7 +8,7 @@ use braid_bond::proto::handshake::{Attempt, Ciphers, Identity, Options, Psk, Pub
 use braid_bond::proto::packet::SessionIndex;
 use braid_bond::proto::seal::Cipher;
 use braid_bond::token::{PORT, Token};
-use braid_core::LinkId;
+use braid_multipath::LinkId;
 use serde_json::Value;
 
 use crate::world::{HUB, World, wait_for};

@@ -20,7 +20,7 @@ use braid_bond::proto::handshake::Identity;
 use braid_bond::proto::handshake::terms::{Refusal, Terms, enrol};
 use braid_bond::proto::tunnel::Event;
 use braid_bond::token::{Host, Token};
-use braid_core::LinkId;
+use braid_multipath::LinkId;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;

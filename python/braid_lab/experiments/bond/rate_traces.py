@@ -1,6 +1,6 @@
 """Rates of radio links over time: recordings, and random walks with similar statistics, for `braid emulate --trace`.
 
-The walks are those of `crates/braid-core/tests/simulation/radio/walk.rs`, with another generator.
+The walks are those of `tests/simulation/radio/walk.rs` in `crates/braid-multipath`, with another generator.
 """
 
 from __future__ import annotations

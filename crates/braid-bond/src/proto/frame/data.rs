@@ -13,10 +13,11 @@
 //! and repairs are of packets. A fragment names its offset instead of an index, since a copy over
 //! another link may be cut elsewhere.
 
+use braid_multipath::schedule;
+
 use super::{FrameError, append_u24, kind};
 use crate::proto::reader::Reader;
 use crate::proto::varint;
-use braid_core::schedule;
 
 const LENGTH: u8 = 0x40;
 const FRAGMENT: u8 = 0x20;

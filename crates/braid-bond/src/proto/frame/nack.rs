@@ -8,10 +8,11 @@
 //! ranges would be one, so the least distance is two. It names packet numbers of a *link*, since
 //! their loss is detected first and with certainty; the sender knows the contents.
 
+use braid_multipath::{LinkId, MAX_LINKS};
+
 use super::{FrameError, kind};
 use crate::proto::reader::Reader;
 use crate::proto::varint;
-use braid_core::{LinkId, MAX_LINKS};
 
 /// Missing numbers, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,11 @@
 //! Counts are totals since the session began, so a lost report only costs time. A report covers all
 //! links and goes over every link: news of a dead link must not depend on that link.
 
+use braid_multipath::{LinkId, MAX_LINKS};
+
 use super::{FrameError, append_u24, kind};
 use crate::proto::reader::Reader;
 use crate::proto::varint::{self, unzigzag, zigzag};
-use braid_core::{LinkId, MAX_LINKS};
 
 /// Reception statistics of one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

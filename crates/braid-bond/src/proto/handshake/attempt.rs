@@ -1,5 +1,7 @@
 //! The initiator's side of one handshake.
 
+use braid_core::Time;
+use braid_multipath::{LinkId, MAX_LINKS};
 use snow::HandshakeState;
 use zeroize::Zeroizing;
 
@@ -13,7 +15,6 @@ use crate::proto::erase::Erased;
 use crate::proto::packet::SessionIndex;
 use crate::proto::seal::Cipher;
 use crate::proto::session::{Role, Session};
-use braid_core::{LinkId, MAX_LINKS, Time};
 
 /// Forged responses after which this attempt ignores further ones: it bounds the work that an
 /// observer can cause.

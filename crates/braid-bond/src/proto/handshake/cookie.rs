@@ -20,13 +20,14 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use braid_core::Time;
+use braid_multipath::{LinkId, MAX_LINKS};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
 use super::mac::{MAC, MacKey};
 use super::{HandshakeError, PublicKey};
 use crate::proto::entropy::Entropy;
 use crate::proto::packet::{TAG, kind};
-use braid_core::{LinkId, MAX_LINKS, Time};
 
 /// Time for which the responder issues cookies by one secret; it accepts them for as long again.
 pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);

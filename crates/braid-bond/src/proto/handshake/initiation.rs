@@ -14,12 +14,13 @@
 //! the responder's index of a session whose state (numbers, lanes, addresses) continues under the
 //! new keys; zero begins a new session.
 
+use braid_multipath::{LinkId, MAX_LINKS};
+
 use super::mac::MAC;
 use super::{Ciphers, HandshakeError, Options, VERSION};
 use crate::proto::packet::{SessionIndex, kind};
 use crate::proto::reader::Reader;
 use crate::proto::seal::Cipher;
-use braid_core::{LinkId, MAX_LINKS};
 
 /// Least length of an initiation, bytes.
 pub const INITIATION_MIN: usize = 256;

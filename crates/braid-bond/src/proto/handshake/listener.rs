@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use braid_core::Time;
+use braid_multipath::LinkId;
 use snow::HandshakeState;
 
 use super::attempt::session;
@@ -21,7 +23,6 @@ use crate::proto::entropy::Entropy;
 use crate::proto::erase::Erased;
 use crate::proto::packet::SessionIndex;
 use crate::proto::session::{Role, Session};
-use braid_core::{LinkId, Time};
 
 /// Initiations per second that are computed on without a cookie. Two Diffie–Hellmans each: about 2
 /// % of a core.

@@ -10,12 +10,13 @@
 //! payload   sender's session index 24 · cipher 8 · flags 8 (1: continued) · reset token 128 · options
 //! ```
 
+use braid_multipath::{LinkId, MAX_LINKS};
+
 use super::mac::MAC;
 use super::{HandshakeError, Options, RESET_TOKEN};
 use crate::proto::packet::{SessionIndex, kind};
 use crate::proto::reader::Reader;
 use crate::proto::seal::Cipher;
-use braid_core::{LinkId, MAX_LINKS};
 
 const HEADER: usize = 5;
 /// Noise's own bytes: ephemeral key and the payload's tag.

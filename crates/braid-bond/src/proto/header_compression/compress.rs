@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use braid_core::Time;
+use braid_multipath::{LANES, LaneId};
+
 use super::{
     CONTEXTS_PER_LANE, Header, HeaderLayout, SLOT_IDLE_TIMEOUT, bit, flag, read16, read32, slot_of,
 };
 use crate::proto::frame::HeaderContext;
-use braid_core::{LANES, LaneId, Time};
 
 /// Packet of a flow with which its context is sent: for shorter flows it would not pay.
 const MIN_FLOW_PACKETS: u32 = 4;

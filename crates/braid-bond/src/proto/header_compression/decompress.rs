@@ -1,11 +1,12 @@
 //! The receiving end.
 
+use braid_multipath::{LANES, LaneId};
+use braid_packet::checksum;
+
 use super::{CONTEXTS_PER_LANE, HEADER_MAX, Header, HeaderLayout, bit, flag, read32, slot_of};
 use crate::proto::frame::{FrameError, HeaderContext};
 use crate::proto::reader::Reader;
 use crate::proto::reassembly::PACKET_MAX;
-use braid_core::{LANES, LaneId};
-use braid_packet::checksum;
 
 /// Largest step between two numbers of a slot for which the higher one is the newer.
 const MAX_STEPS_AHEAD: u8 = 32;

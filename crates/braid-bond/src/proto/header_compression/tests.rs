@@ -1,11 +1,12 @@
 use std::collections::VecDeque;
 
+use braid_core::Time;
+use braid_multipath::LaneId;
 use proptest::prelude::*;
 
 use super::*;
 use crate::proto::ecn;
 use crate::proto::frame::HeaderContext;
-use braid_core::{LaneId, Time};
 
 /// The relevant fields of an inner packet.
 #[derive(Clone, Debug)]

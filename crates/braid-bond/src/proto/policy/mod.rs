@@ -10,9 +10,10 @@ mod wire;
 
 use std::ops::RangeInclusive;
 
-use braid_core::resequence::Reordering;
-use braid_core::schedule::{Adaptive, Class, Overflow, Parameters, Scheduler, Weighted};
-use braid_core::{LinkId, Prefix};
+use braid_core::Prefix;
+use braid_multipath::LinkId;
+use braid_multipath::resequence::Reordering;
+use braid_multipath::schedule::{Adaptive, Class, Overflow, Parameters, Scheduler, Weighted};
 
 use super::flow::FlowInfo;
 

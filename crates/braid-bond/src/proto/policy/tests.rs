@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use braid_core::MAX_LINKS;
+use braid_multipath::MAX_LINKS;
 use braid_packet::build;
 use proptest::prelude::*;
 

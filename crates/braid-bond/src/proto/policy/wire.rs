@@ -18,9 +18,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use braid_core::resequence::Reordering;
-use braid_core::schedule::{Overflow, Parameters};
-use braid_core::{LinkId, MAX_LINKS, Prefix};
+use braid_core::Prefix;
+use braid_multipath::resequence::Reordering;
+use braid_multipath::schedule::{Overflow, Parameters};
+use braid_multipath::{LinkId, MAX_LINKS};
 
 use super::{Policy, RULES_MAX, Rule, Scheduling};
 use crate::proto::frame::{self, FrameError};

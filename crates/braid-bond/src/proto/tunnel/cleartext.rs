@@ -13,6 +13,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use braid_core::{Bytes, Time};
+use braid_multipath::LinkId;
+
 use super::receive::Origin;
 use super::{Datagram, IP_UDP_HEADERS, Tunnel};
 use crate::proto::entropy::Entropy;
@@ -20,7 +23,6 @@ use crate::proto::frame::{Frame, Frames, Ping};
 use crate::proto::gre::{self, GRE_HEADER};
 use crate::proto::packet::{Header, OVERHEAD, STAMP};
 use crate::proto::reject::Reject;
-use braid_core::{Bytes, LinkId, Time};
 
 /// One packet in this many of a link is sealed. Sixteen of those may be lost before the window of
 /// cleartext numbers ends.
@@ -164,7 +166,7 @@ impl Tunnel {
         Ping { token }.append(&mut self.scratch);
         let wire = Bytes::new((OVERHEAD + self.scratch.len()) as u64 + IP_UDP_HEADERS);
         let (number, stamp) = self.sender.number_control(now, id, wire, false)?;
-        let number = braid_core::PacketNumber(before + number.0);
+        let number = braid_multipath::PacketNumber(before + number.0);
         self.begin(now, id, number, stamp, true, out)?;
         out.extend_from_slice(&self.scratch);
         Some(Datagram { link: id, to })

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use braid_core::Time;
+use braid_multipath::LinkId;
+
 use crate::proto::entropy::Entropy;
 use crate::proto::handshake::terms::{Capabilities, Refusal};
 use crate::proto::handshake::{
     Attempt, Ciphers, Established, HandshakeError, Identity, Options, Psk, PublicKey, Start,
 };
 use crate::proto::packet::SessionIndex;
-use braid_core::{LinkId, Time};
 
 /// Time before the first repetition of message 1, doubled each time up to [`RETRY_MAX`].
 const RETRY_MIN: Duration = Duration::from_millis(250);

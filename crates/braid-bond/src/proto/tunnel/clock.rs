@@ -1,7 +1,9 @@
 //! Expansion of the other end's stamps and lane numbers, of which only the lowest bits are sent.
 
+use braid_core::Time;
+use braid_multipath::{LANES, LaneId, LaneSeq, Stamp};
+
 use crate::proto::packet::{expand, expand_stamp};
-use braid_core::{LANES, LaneId, LaneSeq, Stamp, Time};
 
 /// The other end's clock, as its stamps show it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,6 +2,9 @@
 
 use std::collections::VecDeque;
 
+use braid_core::Time;
+use braid_multipath::{LaneId, LinkId, MAX_LINKS};
+
 use super::{Datagram, Tunnel};
 use crate::proto::frame::{HeaderAck, HeaderContext};
 use crate::proto::header_compression::{
@@ -9,7 +12,6 @@ use crate::proto::header_compression::{
 };
 use crate::proto::pool::{Buffer, Packet};
 use crate::proto::reject::Reject;
-use braid_core::{LaneId, LinkId, MAX_LINKS, Time};
 
 /// Acknowledgements waiting to be sent. More are dropped; the other end asks again.
 const MAX_QUEUED_ACKS: usize = 64;

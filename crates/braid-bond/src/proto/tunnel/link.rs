@@ -4,14 +4,16 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use braid_core::{Bytes, Time};
+use braid_multipath::bond::{LinkSettings, TRAIN_PACKETS};
+use braid_multipath::retransmit::Nack;
+use braid_multipath::{LaneId, PacketNumber};
+
 use super::cleartext::GreProbe;
 use crate::proto::frame::{Flush, LinkParams, PolicyAck, Pong, TOKEN};
 use crate::proto::mtu::Mtu;
 use crate::proto::packet::OVERHEAD;
 use crate::proto::path::Path;
-use braid_core::bond::{LinkSettings, TRAIN_PACKETS};
-use braid_core::retransmit::Nack;
-use braid_core::{Bytes, LaneId, PacketNumber, Time};
 
 /// Pending replies and requests of a link. More are dropped; the other end asks again if it needs
 /// them.

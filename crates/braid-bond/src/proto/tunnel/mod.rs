@@ -1,6 +1,6 @@
 //! One end of a bond: inner packets in, datagrams out, and back.
 //!
-//! A [`Tunnel`] joins the protocol to the decisions of `braid_core::bond`: this module has keys,
+//! A [`Tunnel`] joins the protocol to the decisions of `braid_multipath::bond`: this module has keys,
 //! frames and addresses; the core decides about links, order, rate and loss. A tunnel opens no
 //! socket and reads no clock; its driver does, and calls
 //!
@@ -39,6 +39,14 @@ mod view;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use braid_core::{Bytes, Time};
+use braid_multipath::bond::{InnerPacket, Receiver, Sender, SenderSettings};
+use braid_multipath::liveness::Verdict;
+use braid_multipath::{LaneId, LinkId, MAX_LINKS};
+use client::HandshakeClient;
+use clock::{PeerClock, PeerLanes};
+use link::Link;
+
 use super::ecn;
 use super::entropy::Entropy;
 use super::flow::FlowInfo;
@@ -53,13 +61,6 @@ use super::reject::{Reject, Rejects};
 use super::repair_symbol::RepairSymbol;
 use super::replay_guard::ReplayGuard;
 use super::session::Session;
-use braid_core::bond::{InnerPacket, Receiver, Sender, SenderSettings};
-use braid_core::liveness::Verdict;
-use braid_core::{Bytes, LaneId, LinkId, MAX_LINKS, Time};
-
-use client::HandshakeClient;
-use clock::{PeerClock, PeerLanes};
-use link::Link;
 
 pub use client::ClientSettings;
 pub use link::{LinkConfig, PAYLOAD_MAX};

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use braid_core::Time;
+use braid_multipath::LinkId;
+
 use super::{Datagram, Event, Tunnel, TunnelSettings, push};
 use crate::proto::frame::{Frame, PolicyAck, PolicyFragment};
 use crate::proto::policy::{POLICY_MAX, Policy};
-use braid_core::{LinkId, Time};
 
 /// Bytes of a policy in one packet, which fits every link.
 const FRAGMENT_SIZE: usize = 1000;

@@ -2,6 +2,12 @@
 
 use std::net::SocketAddr;
 
+use braid_core::{Bytes, Time};
+use braid_multipath::estimate::{Arrival, NumberRange};
+use braid_multipath::fec::Group;
+use braid_multipath::retransmit::Nack;
+use braid_multipath::{LaneId, LinkId, PacketNumber, Stamp};
+
 use super::link::LinkConfig;
 use super::{Event, IP_UDP_HEADERS, Link, Tunnel, push, reports};
 use crate::proto::frame::{self, Data, Frame, Frames, LinkParams};
@@ -11,10 +17,6 @@ use crate::proto::packet::{Header, Kind, STAMP};
 use crate::proto::reject::Reject;
 use crate::proto::repair_symbol::{self, RepairSymbol};
 use crate::proto::session::{KeyStatus, Session};
-use braid_core::estimate::{Arrival, NumberRange};
-use braid_core::fec::Group;
-use braid_core::retransmit::Nack;
-use braid_core::{Bytes, LaneId, LinkId, PacketNumber, Stamp, Time};
 
 /// Source and send time of a packet.
 #[derive(Clone, Copy)]

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use braid_core::{Bytes, Rate, Time};
+use braid_multipath::estimate::LinkReport;
+use braid_multipath::{MAX_LINKS, PacketNumber, RelativeDelay, Stamp};
+
 use crate::proto::frame::{Entry, Report};
 use crate::proto::packet::{expand_stamp, stamp_bits};
-use braid_core::estimate::LinkReport;
-use braid_core::{Bytes, MAX_LINKS, PacketNumber, Rate, RelativeDelay, Stamp, Time};
 
 /// The newest report, which goes out on one link after the other.
 #[derive(Clone, Debug, Default)]

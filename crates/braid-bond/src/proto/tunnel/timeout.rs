@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use braid_core::Time;
+use braid_multipath::liveness::Verdict;
+use braid_multipath::{LinkId, MAX_LINKS};
+
 use super::client::HandshakeClient;
 use super::{Event, Tunnel, push};
 use crate::proto::session::Session;
-use braid_core::liveness::Verdict;
-use braid_core::{LinkId, MAX_LINKS, Time};
 
 /// Silence on all links after which a client begins a new handshake: the hub may have lost the
 /// session, and its reset may be lost.

@@ -2,6 +2,10 @@
 
 use std::net::SocketAddr;
 
+use braid_core::{Bytes, Time};
+use braid_multipath::bond::{Control, ControlKind, LanePacket, Transmit, TransmitRepair};
+use braid_multipath::{LaneId, LinkId, MAX_LINKS, PacketNumber, Stamp};
+
 use super::cleartext::SEALED_EVERY;
 use super::link::{CHALLENGE_PACKET_SIZE, Link};
 use super::{DATA_HEADER, Datagram, IP_UDP_HEADERS, Packet, REPORT_IDLE, Tunnel};
@@ -11,8 +15,6 @@ use crate::proto::frame::{
 use crate::proto::gre::{self, UDP_HEADER};
 use crate::proto::packet::{HEADER, Header, OVERHEAD, STAMP, TAG, stamp_bits};
 use crate::proto::repair_symbol;
-use braid_core::bond::{Control, ControlKind, LanePacket, Transmit, TransmitRepair};
-use braid_core::{Bytes, LaneId, LinkId, MAX_LINKS, PacketNumber, Stamp, Time};
 
 /// Additional header bytes of a fragment: its offset.
 const FRAGMENT_OFFSET_SIZE: usize = 2;

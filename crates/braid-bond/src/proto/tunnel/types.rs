@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 
+use braid_multipath::LinkId;
+use braid_multipath::bond::{LinkChange, ReceiverSettings};
+
 use super::PolicyStatus;
 use crate::proto::frame::Reason;
 use crate::proto::handshake::Options;
 use crate::proto::handshake::terms::Refusal;
 use crate::proto::policy::Policy;
-use braid_core::LinkId;
-use braid_core::bond::{LinkChange, ReceiverSettings};
 
 /// Event of a tunnel.
 #[derive(Clone, Debug, PartialEq)]

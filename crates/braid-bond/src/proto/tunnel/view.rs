@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 
+use braid_core::{Bytes, Time};
+use braid_multipath::{LinkId, MAX_LINKS};
+
 use super::{DATA_HEADER, IP_UDP_HEADERS, LinkConfig, PAYLOAD_MAX, ReorderDelay, Tunnel};
 use crate::proto::frame::Parity;
 use crate::proto::mtu::BASE_PAYLOAD;
 use crate::proto::packet::OVERHEAD;
-use braid_core::{Bytes, LinkId, MAX_LINKS, Time};
 
 impl Tunnel {
     /// Current and removed links, in ascending order.

@@ -1,0 +1,425 @@
+//! The receiving end: arrivals, delivery order, reports and NACKs.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use braid_core::{Bytes, Time};
+
+use crate::estimate::{Arrival, Arrivals, LinkReport};
+use crate::fec::{Decoder, Group, Rebuild};
+use crate::resequence::{
+    Counters, Delivery, DeliveryOrder, Limits, PacketMeta, Reordering, Resequencer,
+};
+use crate::retransmit::{Nack, NackLimiter};
+use crate::schedule::Class;
+use crate::{LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp};
+
+/// Added to every wait for timers, bursts and thread scheduling.
+const WAIT_MARGIN: Duration = Duration::from_millis(8);
+
+/// Added to half the expected reordering delay before a repair symbol is used. Rebuilding a packet
+/// that would still have arrived costs less than waiting.
+const SYMBOL_MARGIN: Duration = Duration::from_micros(300);
+
+/// A link that has been silent for this long is not waited for.
+const LINK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Settings of a receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReceiverSettings {
+    /// Limits of the resequencer.
+    pub limits: Limits,
+    /// Longest time that a gap holds up its lane while a link that may still bring the missing
+    /// packet has not passed it.
+    /// Links keep order, so a packet that is not known to be lost is on its way: on a radio link
+    /// for as long as the scheduler stalls. If the link is dead, its sender notices sooner and
+    /// retransmits the packets in flight on another link.
+    pub max_stall: Duration,
+    /// A repair symbol that would take longer than this is not waited for.
+    pub max_fec_wait: Duration,
+    /// A retransmission that would take longer than this is not waited for.
+    pub max_retransmit_wait: Duration,
+    /// True if the receiver requests retransmission of lost packets.
+    pub nacks_enabled: bool,
+}
+
+impl Default for ReceiverSettings {
+    fn default() -> ReceiverSettings {
+        ReceiverSettings {
+            limits: Limits::default(),
+            max_stall: Duration::from_millis(400),
+            max_fec_wait: Duration::from_millis(100),
+            max_retransmit_wait: Duration::from_millis(150),
+            nacks_enabled: true,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ReceiverLink {
+    arrivals: Arrivals,
+    nack_limiter: NackLimiter,
+    live: bool,
+}
+
+/// The receiving end of one direction. The [module](super) says which method is called when.
+///
+/// `T` is an inner packet, `S` a repair symbol; both should be cheap to clone.
+#[derive(Debug)]
+pub struct Receiver<T, S = T> {
+    settings: ReceiverSettings,
+    links: Vec<ReceiverLink>,
+    ids: Vec<LinkId>,
+    reseq: Resequencer<T>,
+    fec: Decoder<T, S>,
+    nacks: VecDeque<Nack>,
+    retransmit_delay: Option<Duration>,
+    passed: Option<Stamp>,
+}
+
+impl<T: Clone, S: Clone> Receiver<T, S> {
+    /// Returns a receiver without links. A link is added by its first packet.
+    #[must_use]
+    pub fn new(settings: ReceiverSettings) -> Receiver<T, S> {
+        Receiver {
+            reseq: Resequencer::new(settings.limits),
+            settings,
+            links: Vec::new(),
+            ids: Vec::new(),
+            fec: Decoder::default(),
+            nacks: VecDeque::new(),
+            retransmit_delay: None,
+            passed: None,
+        }
+    }
+
+    /// Sets the reordering rules, from the next packet on.
+    pub fn set_reordering(&mut self, ordering: Reordering) {
+        self.reseq.set_reordering(ordering);
+    }
+
+    /// Sets the time that a retransmission takes: the
+    /// [`Sender::retransmit_delay`](super::Sender::retransmit_delay) of this end.
+    pub fn set_retransmit_delay(&mut self, retransmit_delay: Option<Duration>) {
+        self.retransmit_delay = retransmit_delay;
+        self.reseq.set_recovery_delay(self.recovery_delay());
+    }
+
+    /// Sets whether a link may still bring missing packets. The link's sender knows, and so does an
+    /// observer of the network device. A link is live by default.
+    pub fn set_live(&mut self, now: Time, link: LinkId, live: bool) {
+        if let Some(index) = self.index(link) {
+            self.links[index].live = live;
+            self.progress(now);
+        }
+    }
+
+    /// Removes a link. If it returns, its numbers begin at 0.
+    pub fn remove_link(&mut self, now: Time, link: LinkId) {
+        if let Some(index) = self.index(link) {
+            self.links.remove(index);
+            self.ids.remove(index);
+            self.progress(now);
+        }
+    }
+
+    /// Takes an authenticated packet of a link. `len` is its size on the wire; `elicits` is the
+    /// value given to [`Sender::number_control`](super::Sender::number_control), true for data.
+    /// Drop a packet if this returns [`Arrival::Duplicate`]. Otherwise hand its inner packets to
+    /// [`handle_data`](Self::handle_data), then call [`handle_end`](Self::handle_end).
+    pub fn handle_datagram(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        (number, stamp): (PacketNumber, Stamp),
+        len: Bytes,
+        elicits: bool,
+    ) -> Arrival {
+        let index = self.index_or_insert(link);
+        let incoming = &mut self.links[index];
+        let arrivals = &mut incoming.arrivals;
+        let arrival = arrivals.handle_packet(now, number, stamp, len, elicits);
+        if arrival != Arrival::Duplicate {
+            incoming.nack_limiter.handle_packet();
+            incoming.live = true;
+        }
+        self.request_lost(index);
+        arrival
+    }
+
+    /// Takes an inner packet of the packet last handled.
+    pub fn handle_data(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        stamp: Stamp,
+        place: (LaneId, LaneSeq, Class),
+        item: T,
+    ) {
+        let (lane, seq, class) = place;
+        let tag = PacketMeta {
+            lane,
+            seq,
+            stamp,
+            link,
+            order: match class {
+                Class::Unordered => DeliveryOrder::Immediate,
+                _ => DeliveryOrder::InOrder,
+            },
+        };
+        let hold = self.hold(now, link, stamp);
+        self.fec.handle_packet(lane, seq, &item);
+        self.reseq.handle_packet(now, tag, hold, item);
+    }
+
+    /// Takes a repair symbol of the packet last handled. Afterwards call
+    /// [`poll_rebuild`](Self::poll_rebuild) until none.
+    pub fn handle_repair(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        stamp: Stamp,
+        group: Group,
+        symbol: S,
+    ) {
+        let usable_at = now + self.lag(now, link) / 2 + SYMBOL_MARGIN;
+        self.fec
+            .handle_symbol(now, group, (link, stamp), usable_at, symbol);
+        self.reseq.set_recovery_delay(self.recovery_delay());
+    }
+
+    /// Returns an inner packet that the received repair symbols determine. Make it, and hand it
+    /// with the recipe to [`handle_rebuilt`](Self::handle_rebuilt). Poll after every packet and
+    /// timeout.
+    pub fn poll_rebuild(&mut self) -> Option<Rebuild<T, S>> {
+        self.fec.poll_rebuild()
+    }
+
+    /// Takes a rebuilt inner packet; none if the repair symbols contradict each other.
+    pub fn handle_rebuilt(&mut self, now: Time, rebuild: Rebuild<T, S>, item: Option<T>) {
+        let place = (rebuild.lane, rebuild.seq, Class::Ordered);
+        let (link, stamp) = (rebuild.link, rebuild.stamp);
+        self.fec.give_back(rebuild);
+        if let Some(item) = item {
+            self.handle_data(now, link, stamp, place, item);
+        }
+    }
+
+    /// Returns the number of rebuilt inner packets.
+    #[must_use]
+    pub fn rebuilt(&self) -> u64 {
+        self.fec.rebuilt()
+    }
+
+    /// Takes a flush from the packet last handled: the sender has sent nothing above `highest` in
+    /// this lane.
+    pub fn handle_flush(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        lane: LaneId,
+        highest: LaneSeq,
+        stamp: Stamp,
+    ) {
+        let hold = self.hold(now, link, stamp);
+        self.reseq.handle_flush(now, lane, highest, stamp, hold);
+    }
+
+    /// Ends the handling of a packet: gaps that its links have now passed are given up.
+    pub fn handle_end(&mut self, now: Time) {
+        self.progress(now);
+    }
+
+    /// Gives up packets that are overdue. Early and repeated calls do no harm.
+    pub fn handle_timeout(&mut self, now: Time) {
+        for index in 0..self.links.len() {
+            self.links[index].arrivals.handle_timeout(now);
+            self.request_lost(index);
+        }
+        self.progress(now);
+        self.fec.handle_timeout(now);
+        self.reseq.set_recovery_delay(self.recovery_delay());
+        self.reseq.handle_timeout(now);
+    }
+
+    /// Returns when to call [`handle_timeout`](Self::handle_timeout) next.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let links = self.links.iter().filter_map(|l| l.arrivals.poll_timeout());
+        links
+            .chain(self.reseq.poll_timeout())
+            .chain(self.fec.poll_timeout())
+            .min()
+    }
+
+    /// Returns the next inner packet to deliver.
+    pub fn poll_delivery(&mut self) -> Option<Delivery<T>> {
+        self.reseq.poll_delivery()
+    }
+
+    /// Returns the next request for retransmission, to be sent over every usable link at once.
+    pub fn poll_nack(&mut self) -> Option<Nack> {
+        self.nacks.pop_front()
+    }
+
+    /// Returns true if reports are due. Call it after packets, and at least every 5 ms while they
+    /// arrive.
+    #[must_use]
+    pub fn is_report_due(&self, now: Time) -> bool {
+        self.links
+            .iter()
+            .any(|link| link.arrivals.is_report_due(now))
+    }
+
+    /// Returns when a report will be due if no packet arrives first; none if there is nothing to
+    /// report.
+    #[must_use]
+    pub fn next_report(&self) -> Option<Time> {
+        self.links
+            .iter()
+            .filter_map(|link| link.arrivals.next_report())
+            .min()
+    }
+
+    /// Calls `each` with one report per link, to be sent together over every usable link.
+    pub fn poll_reports(&mut self, now: Time, mut each: impl FnMut(LinkReport)) {
+        for link in &mut self.links {
+            if let Some(report) = link.arrivals.report(now) {
+                each(report);
+            }
+        }
+    }
+
+    /// Returns the arrivals of a link.
+    #[must_use]
+    pub fn arrivals(&self, link: LinkId) -> Option<&Arrivals> {
+        self.index(link).map(|index| &self.links[index].arrivals)
+    }
+
+    /// Returns the resequencer's counters.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        self.reseq.counters()
+    }
+
+    /// Returns the number of packets held or missing.
+    #[must_use]
+    pub fn occupied(&self) -> usize {
+        self.reseq.occupied()
+    }
+
+    /// Returns how long a gap shown by a packet on `link` stamped `stamp` may hold up its lane.
+    /// Another link that has not passed the stamp may bring the missing packet, however long it
+    /// stalls. Otherwise the wait is for a recovery, or for the reordering on `link`.
+    fn hold(&self, now: Time, link: LinkId, stamp: Stamp) -> Duration {
+        let behind = |(other, id): (&ReceiverLink, &LinkId)| {
+            let settled = other.arrivals.settled();
+            *id != link && is_live(other, now) && settled.is_some_and(|settled| settled < stamp)
+        };
+        if self.links.iter().zip(&self.ids).any(behind) {
+            return self.settings.max_stall;
+        }
+        let wait = (self.lag(now, link) + WAIT_MARGIN).min(self.settings.max_fec_wait);
+        (wait + self.recovery_delay()).min(self.settings.max_stall)
+    }
+
+    /// Returns how much later than on `link` a packet may arrive on the slowest link.
+    fn lag(&self, now: Time, link: LinkId) -> Duration {
+        let live = || self.links.iter().filter(|link| is_live(link, now));
+        let slowest = live().filter_map(|link| link.arrivals.delay()).max();
+        let jitter = live().map(|link| link.arrivals.jitter()).max();
+        let extent = live().map(|link| link.arrivals.extent(now)).max();
+        let own = self.arrivals(link).and_then(Arrivals::delay);
+        let skew = match (slowest, own) {
+            (Some(slowest), Some(own)) => slowest.over(own),
+            _ => Duration::ZERO,
+        };
+        skew + (4 * jitter.unwrap_or_default()).max(extent.unwrap_or_default())
+    }
+
+    /// Returns the time in which a repair symbol or a retransmission arrives; zero if neither would
+    /// be in time.
+    fn recovery_delay(&self) -> Duration {
+        // A packet missing from the next symbol's equation is covered by the one after it.
+        let symbol_wait = self
+            .fec
+            .symbol_interval()
+            .map(|distance| distance * 2 + WAIT_MARGIN);
+        let symbol_wait =
+            symbol_wait.filter(|symbol_wait| *symbol_wait <= self.settings.max_fec_wait);
+        self.retransmit_wait().max(symbol_wait.unwrap_or_default())
+    }
+
+    /// Returns the time in which a retransmission arrives; zero if none would be in time.
+    fn retransmit_wait(&self) -> Duration {
+        let retransmit_delay = self
+            .retransmit_delay
+            .filter(|_| self.settings.nacks_enabled);
+        // Half as much again: if packets are given up too early, the inner flow retransmits all of
+        // them.
+        let retransmit_delay =
+            retransmit_delay.map(|retransmit_delay| retransmit_delay * 3 / 2 + WAIT_MARGIN);
+        retransmit_delay
+            .filter(|retransmit_delay| *retransmit_delay <= self.settings.max_retransmit_wait)
+            .unwrap_or_default()
+    }
+
+    fn request_lost(&mut self, index: usize) {
+        let retransmit_wait = self.retransmit_wait();
+        let max_wait = self.settings.max_retransmit_wait;
+        let incoming = &mut self.links[index];
+        while let Some(lost) = incoming.arrivals.poll_lost() {
+            if retransmit_wait.is_zero() {
+                continue;
+            }
+            if let Some(range) = incoming
+                .nack_limiter
+                .request(lost, retransmit_wait, max_wait)
+            {
+                let link = self.ids[index];
+                self.nacks.push_back(Nack { link, range });
+            }
+        }
+    }
+
+    /// Tells the resequencer how far all live links have come.
+    fn progress(&mut self, now: Time) {
+        let settled = self
+            .links
+            .iter()
+            .zip(&self.ids)
+            .filter(|(link, _)| is_live(link, now))
+            .filter_map(|(link, id)| Some((link.arrivals.settled()?, *id)));
+        let Some((passed, laggard)) = settled.min() else {
+            return;
+        };
+        if self.passed != Some(passed) {
+            self.passed = Some(passed);
+            self.fec.handle_progress(passed);
+            self.reseq.handle_progress(now, passed, Some(laggard));
+        }
+    }
+
+    fn index(&self, link: LinkId) -> Option<usize> {
+        self.ids.iter().position(|id| *id == link)
+    }
+
+    fn index_or_insert(&mut self, link: LinkId) -> usize {
+        if let Some(index) = self.index(link) {
+            return index;
+        }
+        debug_assert!(link.index() < MAX_LINKS);
+        self.ids.push(link);
+        self.links.push(ReceiverLink {
+            arrivals: Arrivals::new(link),
+            nack_limiter: NackLimiter::default(),
+            live: true,
+        });
+        self.links.len() - 1
+    }
+}
+
+fn is_live(link: &ReceiverLink, now: Time) -> bool {
+    let last = link.arrivals.last_at();
+    link.live && last.is_some_and(|last| now.since(last) < LINK_TIMEOUT)
+}

@@ -1,0 +1,419 @@
+//! The sending end: queue, links, scheduling, FEC and retransmission.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use braid_core::aqm::FlowQueue;
+use braid_core::{Bytes, Rate, Time};
+
+use super::sender_link::SenderLink;
+use super::traffic::{InnerPacket, LanePacket, Transmit};
+use crate::estimate::{Capacity, Demand, LinkReport, REPORT_INTERVAL};
+use crate::fec::{Encoder, FecController, MIN_FEC_LOSS};
+use crate::liveness::Verdict;
+use crate::schedule::{Choice, Class, Head, LinkView, Scheduler};
+use crate::{LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp};
+
+mod fec;
+mod links;
+mod retransmission;
+mod view;
+
+use retransmission::Retransmission;
+
+/// A queue above this means that the bond, not the application, is the bottleneck.
+const MIN_BACKLOG: Bytes = Bytes::new(3_000);
+
+/// The queue holds what all links send in this time, and at least [`MIN_QUEUE_PACKETS`] packets.
+/// CoDel keeps it far shorter once the links are full.
+const QUEUE_SPAN: Duration = Duration::from_millis(300);
+const MIN_QUEUE_PACKETS: usize = 100;
+
+/// Queue limit factor and extra CoDel delay over links that stall and whose rates double within a
+/// second. A flow needs a queue that outlasts both, as it has in front of such a link without a
+/// bond. The delay is that flow's own.
+const UNSTEADY_QUEUE_FACTOR: usize = 3;
+const UNSTEADY_GRACE: Duration = Duration::from_millis(250);
+
+/// The same applies while the links together are estimated below this share of their recent
+/// maximum. A flow that backs off for the queue left by such a fall has hardly grown when the rate
+/// is back.
+const FALLEN_RATE_SHARE: f64 = 0.6;
+
+/// The recent maximum of the queue limit decays to 1/e in this time: a low estimate while links are
+/// silent is no reason to drop queued packets.
+const QUEUE_LIMIT_FADE: Duration = Duration::from_secs(10);
+
+/// Longest extra CoDel delay granted for retransmissions that are waited for.
+const MAX_RETRANSMIT_GRACE: Duration = Duration::from_millis(150);
+
+/// Settings of a sender.
+#[derive(Debug)]
+pub struct SenderSettings<T> {
+    /// Marks an inner packet as having met congestion and returns true if it could (RFC 6040, RFC
+    /// 3168 §5). A packet that cannot be marked is dropped.
+    pub mark: fn(&mut T) -> bool,
+    /// Bytes kept for retransmission per link; zero for none.
+    pub retransmit_buffer: Bytes,
+    /// Longest time for which they are kept.
+    pub retransmit_age: Duration,
+}
+
+impl<T> Default for SenderSettings<T> {
+    /// No marking; up to 4 MB and 300 ms of packets per link.
+    fn default() -> SenderSettings<T> {
+        SenderSettings {
+            mark: |_| false,
+            retransmit_buffer: Bytes::new(4_000_000),
+            retransmit_age: Duration::from_millis(300),
+        }
+    }
+}
+
+/// Recent maximum of the queue limit.
+#[derive(Debug, Clone, Copy, Default)]
+struct QueueLimit {
+    packets: f64,
+    at: Time,
+}
+
+impl QueueLimit {
+    fn handle_span(&mut self, now: Time, packets: usize) -> usize {
+        let passed = now.since(self.at).as_secs_f64() / QUEUE_LIMIT_FADE.as_secs_f64();
+        self.packets = (self.packets * (-passed).exp()).max(packets as f64);
+        self.at = now;
+        self.packets as usize
+    }
+}
+
+#[derive(Debug)]
+struct QueuedPacket<T> {
+    class: Class,
+    lane: LaneId,
+    item: T,
+}
+
+/// The sending end of one direction. The [module](super) says which method is called when.
+///
+/// `T` is an inner packet or a handle to one. The sender keeps clones for retransmission, so it
+/// should be cheap to clone.
+#[derive(Debug)]
+pub struct Sender<T> {
+    settings: SenderSettings<T>,
+    links: Vec<SenderLink<LanePacket<T>>>,
+    scheduler: Box<dyn Scheduler>,
+    queue: FlowQueue<QueuedPacket<T>>,
+    /// Taken from the queue, not yet assigned to a link.
+    head: Option<(Bytes, QueuedPacket<T>)>,
+    retransmissions: VecDeque<Retransmission<T>>,
+    lanes: Vec<u64>,
+    pins: Vec<Option<LinkId>>,
+    run: Option<(LinkId, u64)>,
+    next_interval: Option<Time>,
+    wait: Option<Time>,
+    /// When a packet last arrived with no more than [`MIN_BACKLOG`] queued.
+    backlog_below_at: Time,
+    retransmitted: u64,
+    /// Largest packet protected by FEC; none if FEC is off.
+    max_fec_packet: Option<Bytes>,
+    fec: Encoder<T>,
+    fec_controller: FecController,
+    repair_symbols: u64,
+    queue_limit: QueueLimit,
+}
+
+impl<T: Clone> Sender<T> {
+    /// Returns a sender without links.
+    #[must_use]
+    pub fn new(scheduler: Box<dyn Scheduler>, settings: SenderSettings<T>) -> Sender<T> {
+        Sender {
+            settings,
+            links: Vec::new(),
+            scheduler,
+            queue: FlowQueue::new(MIN_QUEUE_PACKETS),
+            head: None,
+            retransmissions: VecDeque::new(),
+            lanes: vec![0; LANES],
+            pins: vec![None; LANES],
+            run: None,
+            next_interval: None,
+            wait: None,
+            backlog_below_at: Time::ZERO,
+            retransmitted: 0,
+            max_fec_packet: None,
+            fec: Encoder::default(),
+            fec_controller: FecController::default(),
+            repair_symbols: 0,
+            queue_limit: QueueLimit::default(),
+        }
+    }
+
+    /// Replaces the scheduler.
+    pub fn set_scheduler(&mut self, scheduler: Box<dyn Scheduler>) {
+        self.scheduler = scheduler;
+        self.next_interval = None;
+        self.run = None;
+    }
+
+    /// Takes an inner packet.
+    pub fn handle_packet(&mut self, now: Time, inner: InnerPacket, item: T) {
+        let waiting = QueuedPacket {
+            class: inner.class,
+            lane: LaneId::of(inner.flow),
+            item,
+        };
+        if self.queue.bytes() <= MIN_BACKLOG {
+            self.backlog_below_at = now;
+        }
+        self.queue.push(now, inner.flow, inner.len, waiting);
+    }
+
+    /// Takes the far end's report about a link.
+    pub fn handle_report(&mut self, now: Time, report: &LinkReport) {
+        let demand = self.demand(now);
+        let Some(link) = self.link_mut(report.link) else {
+            return;
+        };
+        let silent = link.liveness.verdict() == Verdict::Suspect;
+        if link.handle_report(now, report, demand) {
+            if silent && link.liveness.verdict() == Verdict::Active {
+                self.cancel_retransmissions(report.link);
+            }
+            self.wait = None;
+            self.run = None;
+            let span: usize = self
+                .links
+                .iter()
+                .map(|link| packets_in_queue(link.rate()))
+                .sum();
+            let most = self.queue_limit.handle_span(now, span);
+            let fallen = (span as f64) < FALLEN_RATE_SHARE * most as f64;
+            let unsteady = self.is_unsteady() || fallen;
+            let most = if unsteady {
+                most * UNSTEADY_QUEUE_FACTOR
+            } else {
+                most
+            };
+            self.queue.set_limit(most.max(MIN_QUEUE_PACKETS));
+            let rate = self.links.iter().map(|link| link.rate().bits_per_sec());
+            let rate = Rate::from_bits_per_sec(rate.sum());
+            let (loss, known) = self.loss();
+            self.fec_controller.handle_report(loss, known, rate);
+            // While a lane waits for retransmissions, packets that arrive meanwhile are no standing
+            // queue.
+            let held = self.retransmit_delay().filter(|_| loss >= MIN_FEC_LOSS);
+            let held = held.map_or(Duration::ZERO, |held| held.min(MAX_RETRANSMIT_GRACE));
+            let grace = match unsteady {
+                true => held.max(UNSTEADY_GRACE),
+                false => held,
+            };
+            self.queue.set_grace(grace);
+            self.retransmit_overtaken(now, report.link);
+        }
+    }
+
+    /// Returns the next packet to seal and send; none if nothing may be sent now.
+    pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<T>> {
+        if let Some(retransmission) = self.poll_retransmission(now) {
+            return Some(retransmission);
+        }
+        let (len, class, lane) = self.peek_head(now)?;
+        let link = match self.run {
+            Some((link, left)) if left >= len.get() => link,
+            _ => self.choose(now, len, class, lane)?,
+        };
+        let packet = self.take_head(now, link)?;
+        Some(self.transmit(now, link, packet, false))
+    }
+
+    /// Returns one more inner packet for the packet last transmitted, which went out on `link`
+    /// under `number`: the next one in the queue, if it is due on the same link and takes at most
+    /// `room` bytes. `header` is its framing overhead, which is counted with it.
+    pub fn poll_more(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        number: PacketNumber,
+        room: Bytes,
+        header: Bytes,
+    ) -> Option<LanePacket<T>> {
+        let (len, _, _) = self.peek_head(now)?;
+        let (running, left) = self.run?;
+        let fits = len + header <= room && left >= len.get();
+        if running != link || !fits || !self.retransmissions.is_empty() {
+            return None;
+        }
+        let packet = self.take_head(now, link)?;
+        let keeps = self.settings.retransmit_buffer.get() > 0;
+        let link = self.link_mut(link)?;
+        link.handle_more(now, len + header);
+        if keeps {
+            let (retransmit_buffer, copy) = (&mut link.retransmit_buffer, packet.clone());
+            retransmit_buffer.handle_sent(now, number, len + header, copy);
+        }
+        Some(packet)
+    }
+
+    /// Returns the packet at the head of the queue.
+    fn peek_head(&mut self, now: Time) -> Option<(Bytes, Class, LaneId)> {
+        if self.head.is_none() {
+            let control = self.links.iter().all(|link| link.is_full_or_unused(now));
+            let mark = self.settings.mark;
+            let queued = self
+                .queue
+                .pop(now, control, |waiting| mark(&mut waiting.item))?;
+            self.head = Some((queued.len, queued.item));
+        }
+        self.head.as_ref().map(|(len, w)| (*len, w.class, w.lane))
+    }
+
+    /// Assigns the head of the queue to a link and numbers it in its lane.
+    fn take_head(&mut self, now: Time, link: LinkId) -> Option<LanePacket<T>> {
+        let (len, waiting) = self.head.take()?;
+        let (lane, class) = (waiting.lane, waiting.class);
+        if let Some((_, left)) = &mut self.run {
+            *left = left.saturating_sub(len.get());
+        }
+        let covered =
+            class == Class::Ordered && self.max_fec_packet.is_some_and(|most| len <= most);
+        let seq = &mut self.lanes[lane.index()];
+        let packet = LanePacket {
+            lane,
+            seq: LaneSeq(*seq),
+            class,
+            len,
+            item: waiting.item,
+        };
+        *seq += 1;
+        self.pins[lane.index()] = Some(link);
+        if let Some(rate) = self
+            .fec_controller
+            .handle_sent(now, lane, len)
+            .filter(|_| covered)
+        {
+            let item = packet.item.clone();
+            self.fec.handle_sent(now, (lane, packet.seq), item, rate);
+        }
+        if class == Class::Redundant {
+            self.retransmissions.push_back(Retransmission {
+                packet: packet.clone(),
+                except: link,
+                since: now,
+                requested: false,
+                speculative: false,
+            });
+        }
+        Some(packet)
+    }
+
+    fn choose(&mut self, now: Time, len: Bytes, class: Class, lane: LaneId) -> Option<LinkId> {
+        self.run = None;
+        if self.wait.is_some_and(|until| now < until) {
+            return None;
+        }
+        let head = Head {
+            len,
+            backlog: self.queue.bytes() + len,
+            class,
+            pin: self.pins[lane.index()],
+            except: None,
+        };
+        let links = &self.links;
+        match with_views(links, now, len, self.scheduler.as_mut(), &head) {
+            Choice::Send { link, run } => {
+                self.wait = None;
+                // A run may serve several flows; redundant and pinned packets are scheduled one by
+                // one.
+                let runs = matches!(class, Class::Ordered | Class::Unordered);
+                self.run = runs.then_some((link, run.get()));
+                Some(link)
+            }
+            Choice::Wait(until) => {
+                self.wait = until;
+                None
+            }
+        }
+    }
+
+    fn transmit(
+        &mut self,
+        now: Time,
+        id: LinkId,
+        packet: LanePacket<T>,
+        copy: bool,
+    ) -> Transmit<T> {
+        let mut number = PacketNumber(0);
+        if let Some(link) = self.links.iter_mut().find(|link| link.id == id) {
+            let len = packet.len + link.settings.overhead;
+            number = link.handle_sent(now, len, true);
+            link.handle_data(now);
+            if !copy && self.settings.retransmit_buffer.get() > 0 {
+                link.retransmit_buffer
+                    .handle_sent(now, number, len, packet.clone());
+            }
+        }
+        Transmit {
+            link: id,
+            number,
+            stamp: Stamp::of(now),
+            packet,
+            copy,
+        }
+    }
+
+    /// Returns the demand. A burst that drains before the next report is no reason to probe for
+    /// more rate, although part of it is always queued when a report arrives.
+    fn demand(&self, now: Time) -> Demand {
+        let stood = now.since(self.backlog_below_at) >= REPORT_INTERVAL;
+        if stood && self.queue.bytes() > MIN_BACKLOG {
+            Demand::Backlog
+        } else {
+            Demand::Met
+        }
+    }
+
+    /// Returns true if a link in use stalls.
+    fn is_unsteady(&self) -> bool {
+        let usable = self.links.iter().filter(|link| link.is_usable());
+        usable
+            .map(|link| link.estimator.capacity())
+            .any(Capacity::is_unsteady)
+    }
+
+    fn link_mut(&mut self, id: LinkId) -> Option<&mut SenderLink<LanePacket<T>>> {
+        self.links.iter_mut().find(|link| link.id == id)
+    }
+}
+
+fn packets_in_queue(rate: Rate) -> usize {
+    (rate.bytes_in(QUEUE_SPAN).get() / 1500) as usize
+}
+
+fn with_views<T>(
+    links: &[SenderLink<LanePacket<T>>],
+    now: Time,
+    len: Bytes,
+    scheduler: &mut dyn Scheduler,
+    head: &Head,
+) -> Choice {
+    let empty = LinkView {
+        id: LinkId(0),
+        tier: 0,
+        usable: false,
+        ready: None,
+        rate: Rate::from_bits_per_sec(0),
+        delay: crate::RelativeDelay(0),
+        base: crate::RelativeDelay(0),
+    };
+    let mut views = [empty; MAX_LINKS];
+    let paced = scheduler.is_paced();
+    let works = links.iter().any(SenderLink::is_usable);
+    for (view, link) in views.iter_mut().zip(links) {
+        let len = len + link.settings.overhead;
+        *view = match works {
+            true => link.view(now, len, paced),
+            false => link.last_resort(now, len, paced),
+        };
+    }
+    scheduler.choose(now, head, &views[..links.len().min(MAX_LINKS)])
+}

@@ -1,0 +1,408 @@
+//! The sending end's estimates of one link, derived from reports.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use braid_core::{Bytes, Rate, Time};
+
+use super::capacity::{MAX_QUEUE_TARGET, Queue};
+use super::stall::StallDetector;
+use super::{BaseDelay, Capacity, Demand, LinkReport, LossEstimator, REPORT_INTERVAL, Rtt, Sample};
+use super::{NumberRange, SentAt, SentLog};
+use crate::{PacketNumber, RelativeDelay, Stamp};
+
+/// Least span of a sample, in the receiver's time; or half a round trip.
+const MIN_SAMPLE_SPAN: Duration = Duration::from_millis(50);
+
+/// Longest span of a sample: an average over a pause is no rate.
+const MAX_SAMPLE_SPAN: Duration = Duration::from_millis(150);
+
+/// Span of the mean on an unsteady link, in the receiver's time: several stalls. A longer span
+/// would follow a rate that doubles within a second too late.
+const MEAN_SPAN: Duration = Duration::from_millis(300);
+
+/// Longest gap between reports that counts in a mean: a longer one is an outage, not a low rate.
+const MAX_REPORT_GAP: Duration = Duration::from_millis(100);
+
+/// Queue target on an unsteady link. On the recorded links that the documentation names, 20 ms
+/// leave a tenth of the rate unused, and 50 ms gain 3 %.
+const UNSTEADY_QUEUE: Duration = Duration::from_millis(30);
+
+/// Window of an unsteady link as a multiple of what its mean fills, so that it grows where there is
+/// more: at 40 ms, 2.5 times the bandwidth-delay product, where BBR has 2.
+const UNSTEADY_GAIN: f64 = 1.1;
+
+/// Pacing rate as a multiple of the mean: the window is the limit.
+const UNSTEADY_PACE: f64 = 1.5;
+
+/// Longest round trip for which the window grows.
+const MAX_TRIP: Duration = Duration::from_millis(400);
+
+/// Queue allowed on a link beyond the packets in transit. More is never put in flight, since past
+/// rates do not predict a mobile link.
+const MAX_QUEUE: Duration = Duration::from_millis(20);
+
+/// Bytes that may be in flight without eliciting a report: half of [`MIN_WINDOW`].
+const MAX_UNREPORTED: Bytes = Bytes::new(7_500);
+
+/// Least window, so that a link can always be measured.
+const MIN_WINDOW: Bytes = Bytes::new(15_000);
+
+#[derive(Debug, Clone, Copy)]
+struct ReportMark {
+    received_at: Time,
+    bytes: u64,
+    packets: u64,
+    lost: u64,
+    sent: SentAt,
+}
+
+/// Sender's estimates of one link.
+#[derive(Debug, Clone, Default)]
+pub struct LinkEstimator {
+    sent: SentLog,
+    highest: Option<PacketNumber>,
+    /// Send time of the highest packet known to have arrived.
+    confirmed: Option<Time>,
+    /// Time of the last report that covered new packets.
+    progressed: Option<Time>,
+    rtt: Rtt,
+    /// Round trips without the queue on the link.
+    trip: Rtt,
+    base: BaseDelay,
+    delay: Option<f64>,
+    jitter: Duration,
+    capacity: Capacity,
+    loss: LossEstimator,
+    marks: VecDeque<ReportMark>,
+    stalls: StallDetector,
+    /// Reports of the last [`MEAN_SPAN`].
+    mean_marks: VecDeque<ReportMark>,
+    delivered: Option<Rate>,
+}
+
+impl LinkEstimator {
+    /// Returns the estimates of a new link; `initial` is a good guess of its rate.
+    #[must_use]
+    pub fn new(initial: Option<Rate>) -> LinkEstimator {
+        LinkEstimator {
+            capacity: initial.map_or_else(Capacity::default, Capacity::new),
+            ..LinkEstimator::default()
+        }
+    }
+
+    /// Counts a packet sent now, data or not, and returns its number. `elicits` is true if its
+    /// arrival makes the far end report. A report does not elicit one, or two idle ends would
+    /// report each other's reports for ever.
+    pub fn handle_sent(&mut self, now: Time, len: Bytes, elicits: bool) -> PacketNumber {
+        self.sent.handle_sent(now, len, elicits)
+    }
+
+    /// Adds `len` bytes to the packet last sent.
+    pub fn handle_more(&mut self, len: Bytes) {
+        self.sent.handle_more(len);
+    }
+
+    /// Returns true if a probe is needed to elicit a report. Without it the window would fill with
+    /// packets that arrived long ago.
+    #[must_use]
+    pub fn needs_probe(&self) -> bool {
+        self.waiting_since().is_none() && self.in_flight() > MAX_UNREPORTED
+    }
+
+    /// Takes a report. One that is older than the last is ignored. Returns true if it covers new
+    /// packets.
+    pub fn handle_report(&mut self, now: Time, report: &LinkReport, demand: Demand) -> bool {
+        // A report about packets that were never sent is not ours.
+        if report.highest >= self.sent.next() || Some(report.highest) <= self.highest {
+            return false;
+        }
+        self.highest = Some(report.highest);
+        self.progressed = Some(now);
+        let trip = Duration::from_micros(Stamp::of(now).0.saturating_sub(report.echo.0));
+        let trip = trip.saturating_sub(report.held);
+        self.rtt.handle_sample(trip);
+        self.jitter = report.jitter;
+        self.base.handle_delay(now, report.delay);
+        let micros = report.delay.0 as f64;
+        let smoothed = self.delay.get_or_insert(micros);
+        *smoothed += (micros - *smoothed) / 4.0;
+        let before = self.queue();
+        let base = self.base.base(now).unwrap_or(report.delay);
+        let newest = RelativeDelay::of(report.echo, report.received_at).over(base);
+        self.trip.handle_sample(trip.saturating_sub(newest));
+        let sent = self.sent.handle_arrived(report.highest);
+        self.confirmed = sent.map(|sent| sent.at).or(self.confirmed);
+        let queue = Queue {
+            delay: report.delay.over(base),
+            jitter: self.jitter,
+            rtt_min: self.rtt.min(),
+            sent,
+        };
+        if let Some(last) = self.marks.back() {
+            let gap = report.received_at.since(last.received_at);
+            self.stalls.handle_gap(now, gap, queue.delay);
+        }
+        self.capacity.set_unsteady(self.stalls.is_unsteady(now));
+        self.capacity.handle_queue(now, queue, demand);
+        if let Some(train) = report.train {
+            self.capacity.handle_train(train);
+        }
+        if let Some(sent) = sent {
+            self.handle_mark(now, report, sent, before);
+        }
+        true
+    }
+
+    /// `before` is the queue at the report before.
+    fn handle_mark(&mut self, now: Time, report: &LinkReport, sent: SentAt, before: Duration) {
+        let mark = ReportMark {
+            received_at: report.received_at,
+            bytes: report.bytes.get(),
+            packets: report.packets,
+            lost: report.lost,
+            sent,
+        };
+        self.update_mean(mark);
+        let mut fresh = (0, 0);
+        if let Some(last) = self.marks.back() {
+            let lost = mark.lost.saturating_sub(last.lost);
+            let arrived = mark.packets.saturating_sub(last.packets);
+            // The end of a burst that overflowed a queue is only missed when the next packet
+            // arrives, long after.
+            let target = self.capacity.target();
+            let queued = self.queue() > target || before > MAX_QUEUE_TARGET;
+            self.loss.handle_loss(now, lost, arrived, queued);
+            fresh = (arrived, lost);
+        }
+        self.marks.push_back(mark);
+        // Scatter of the delay is an error in the time that a sample spans.
+        let least = MIN_SAMPLE_SPAN
+            .max(self.rtt.min() / 2)
+            .max(12 * self.capacity.scatter())
+            .min(MAX_SAMPLE_SPAN * 2 / 3);
+        let span = |from: &ReportMark| mark.received_at.since(from.received_at);
+        while self.marks.get(1).is_some_and(|next| span(next) >= least) {
+            self.marks.pop_front();
+        }
+        let Some(from) = self.marks.front().copied() else {
+            return;
+        };
+        if span(&from) > MAX_SAMPLE_SPAN {
+            self.marks.clear();
+            self.marks.push_back(mark);
+        } else if span(&from) >= least
+            && let Some(sample) = sample(&from, &mark)
+        {
+            let average = self.loss.slow();
+            let sample = Sample {
+                fresh,
+                average,
+                ..sample
+            };
+            self.delivered = Some(sample.delivered);
+            self.capacity.handle_sample(now, &sample);
+        }
+    }
+
+    /// Updates the mean over a span longer than the link's stalls.
+    fn update_mean(&mut self, mark: ReportMark) {
+        self.mean_marks.push_back(mark);
+        let active = |marks: &VecDeque<ReportMark>, from: usize| -> Duration {
+            let pairs = marks.iter().skip(from).zip(marks.iter().skip(from + 1));
+            pairs
+                .map(|(a, b)| b.received_at.since(a.received_at).min(MAX_REPORT_GAP))
+                .sum()
+        };
+        while self.mean_marks.len() > 2 && active(&self.mean_marks, 1) >= MEAN_SPAN {
+            self.mean_marks.pop_front();
+        }
+        let passed = active(&self.mean_marks, 0);
+        if passed < MEAN_SPAN {
+            return;
+        }
+        let Some(from) = self.mean_marks.front() else {
+            return;
+        };
+        let delivered = rate(mark.bytes.saturating_sub(from.bytes), passed);
+        let sent = mark.sent.at.since(from.sent.at);
+        let pauses = mark
+            .received_at
+            .since(from.received_at)
+            .saturating_sub(passed);
+        let sent = sent.saturating_sub(pauses).max(MIN_SAMPLE_SPAN);
+        let offered = rate(mark.sent.before.get() - from.sent.before.get(), sent);
+        self.capacity.handle_mean(delivered, offered);
+    }
+
+    /// Returns the pacing rate: the send rate, or more where the window is the limit.
+    #[must_use]
+    pub fn pace(&self) -> Rate {
+        let factor = match self.capacity.is_unsteady() {
+            true => UNSTEADY_PACE,
+            false => 1.0,
+        };
+        Rate::from_bits_per_sec((self.rate().bits_per_sec() as f64 * factor) as u64)
+    }
+
+    /// Returns the current send rate.
+    #[must_use]
+    pub fn rate(&self) -> Rate {
+        self.capacity.rate()
+    }
+
+    /// Returns the rate controller.
+    #[must_use]
+    pub fn capacity(&self) -> &Capacity {
+        &self.capacity
+    }
+
+    /// Returns the last delivered rate, over 50 to 150 ms; none before the first sample.
+    #[must_use]
+    pub fn delivered(&self) -> Option<Rate> {
+        self.delivered
+    }
+
+    /// Returns the bytes sent after the highest packet known to have arrived.
+    #[must_use]
+    pub fn in_flight(&self) -> Bytes {
+        self.sent.in_flight(self.highest)
+    }
+
+    /// Returns the window, the most bytes that may be in flight: those the link carries in its
+    /// lowest round trip and until the next report, and 20 ms of queue.
+    #[must_use]
+    pub fn window(&self) -> Bytes {
+        if self.capacity.is_unsteady() {
+            return self.unsteady_window();
+        }
+        let persistent_delay = self.capacity.persistent_delay();
+        let span =
+            self.rtt.min() + REPORT_INTERVAL + MAX_QUEUE + 4 * self.jitter + persistent_delay;
+        let rate = self.rate().max(self.capacity.proven());
+        rate.bytes_in(span).max(MIN_WINDOW)
+    }
+
+    /// Returns the window of an unsteady link: those bytes that fill the current round trip of
+    /// reports, and a queue. It does not shrink for a delay: while the link stalls it fills, and
+    /// then everything in it arrives at once.
+    fn unsteady_window(&self) -> Bytes {
+        let trip = self.trip.smoothed() + self.trip.variation();
+        let trip = trip.max(self.rtt.min()).min(MAX_TRIP);
+        let span = trip + REPORT_INTERVAL + UNSTEADY_QUEUE;
+        let bytes = self.capacity.proven().bytes_in(span).get() as f64 * UNSTEADY_GAIN;
+        Bytes::new(bytes as u64).max(MIN_WINDOW)
+    }
+
+    /// Returns true if `len` more bytes fit into the window.
+    #[must_use]
+    pub fn fits_window(&self, len: Bytes) -> bool {
+        self.in_flight() + len <= self.window()
+    }
+
+    /// Returns the current one-way delay with the queue, smoothed over a few reports; none before
+    /// the first.
+    #[must_use]
+    pub fn delay(&self) -> Option<RelativeDelay> {
+        self.delay.map(|delay| RelativeDelay(delay as i64))
+    }
+
+    /// Returns the base delay: the lowest one-way delay of the last 20 s.
+    #[must_use]
+    pub fn base(&self, now: Time) -> Option<RelativeDelay> {
+        self.base.base(now)
+    }
+
+    /// Returns the queue on the link: delay above the base delay, without persistent delay.
+    #[must_use]
+    pub fn queue(&self) -> Duration {
+        self.capacity.queue()
+    }
+
+    /// Returns the mean deviation of the delay between neighbouring packets.
+    #[must_use]
+    pub fn jitter(&self) -> Duration {
+        self.jitter
+    }
+
+    /// Returns the round-trip times of this link's packets, whatever link carried the report.
+    #[must_use]
+    pub fn rtt(&self) -> &Rtt {
+        &self.rtt
+    }
+
+    /// Returns the loss estimates.
+    #[must_use]
+    pub fn loss(&self) -> &LossEstimator {
+        &self.loss
+    }
+
+    /// Restarts loss and rate, as for a link that returns: earlier losses are over, and packets
+    /// that arrived while next to nothing was sent say nothing about its rate.
+    pub fn restart(&mut self) {
+        self.loss.restart();
+        self.capacity.restart();
+        self.marks.clear();
+        self.mean_marks.clear();
+    }
+
+    /// Returns the highest packet known to have arrived.
+    #[must_use]
+    pub fn highest(&self) -> Option<PacketNumber> {
+        self.highest
+    }
+
+    /// Returns the send time of the highest packet known to have arrived; none before the first
+    /// report.
+    #[must_use]
+    pub fn confirmed(&self) -> Option<Time> {
+        self.confirmed
+    }
+
+    /// Returns the packets sent no later than `at` that no report has covered; none if there are
+    /// none.
+    #[must_use]
+    pub fn unreported(&self, at: Time) -> Option<NumberRange> {
+        self.sent.range_until(self.highest, at)
+    }
+
+    /// Returns when a report last covered new packets.
+    #[must_use]
+    pub fn progressed(&self) -> Option<Time> {
+        self.progressed
+    }
+
+    /// Returns the send time of the oldest packet that should have been reported and was not; none
+    /// if there is none.
+    #[must_use]
+    pub fn waiting_since(&self) -> Option<Time> {
+        self.sent.first_eliciting(self.highest)
+    }
+
+    /// Returns the packets and bytes sent on this link in total.
+    #[must_use]
+    pub fn sent(&self) -> (PacketNumber, Bytes) {
+        (self.sent.next(), self.sent.total())
+    }
+}
+
+fn sample(from: &ReportMark, to: &ReportMark) -> Option<Sample> {
+    let received = to.received_at.since(from.received_at);
+    let sent = to.sent.at.since(from.sent.at);
+    if received.is_zero() || sent.is_zero() {
+        return None;
+    }
+    Some(Sample {
+        delivered: rate(to.bytes.saturating_sub(from.bytes), received),
+        offered: rate(to.sent.before.get() - from.sent.before.get(), sent),
+        arrived: to.packets.saturating_sub(from.packets),
+        lost: to.lost.saturating_sub(from.lost),
+        fresh: (0, 0),
+        average: 0.0,
+    })
+}
+
+fn rate(bytes: u64, span: Duration) -> Rate {
+    let bits = u128::from(bytes) * 8_000_000_000 / span.as_nanos().max(1);
+    Rate::from_bits_per_sec(u64::try_from(bits).unwrap_or(u64::MAX))
+}

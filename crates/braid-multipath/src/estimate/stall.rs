@@ -1,0 +1,86 @@
+//! Stalls: times in which a link delivers nothing although packets wait in it, the mark of a radio
+//! scheduler.
+//!
+//! A stall is not a queue. The delay rises by as much, but everything sent meanwhile arrives at
+//! once when the stall ends, and a sender that slowed down finds the link empty then. A link that
+//! stalled recently is *unsteady*:
+//! - its rate is the mean over several stalls, not a sample of 50 ms that may lie within one;
+//! - its limit is a window of 1.1 times what that mean fills in a round trip, a report interval and
+//!   30 ms. During a stall the window fills, so no more than that waits; after it the link has
+//!   something to carry. The round trip includes the way back of the reports, since that direction
+//!   stalls as well;
+//! - delay does not lower the rate. The window bounds a standing queue, and follows the mean within
+//!   0.3 s.
+//!
+//! The sender is then never more cautious than a BBR flow, whose window is twice the
+//! bandwidth-delay product.
+
+use std::time::Duration;
+
+use braid_core::Time;
+
+use super::REPORT_INTERVAL;
+
+/// A link that recently stalled for longer than this is unsteady. Links that retransmit below IP
+/// and keep order reach 20 to 30 ms without a scheduler that pauses; on them, steering by the queue
+/// works better.
+const MIN_UNSTEADY_STALL_S: f64 = 0.040;
+
+/// The longest stall decays to 1/e in this time.
+const STALL_FADE: Duration = Duration::from_secs(10);
+
+/// The longest recent stall, older ones counting less.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct StallDetector {
+    longest: f64,
+    at: Time,
+}
+
+impl StallDetector {
+    /// Takes two consecutive reports about packets that arrived `gap` apart, all of the second ones
+    /// `above` later than the base delay. For the shorter of the two times, the packets that
+    /// arrived could have arrived before: the link stalled.
+    pub fn handle_gap(&mut self, now: Time, gap: Duration, above: Duration) {
+        let stall = gap.saturating_sub(REPORT_INTERVAL).min(above).as_secs_f64();
+        let longest = self.longest(now);
+        if stall > longest {
+            (self.longest, self.at) = (stall, now);
+        }
+    }
+
+    fn longest(&self, now: Time) -> f64 {
+        self.longest * (-now.since(self.at).as_secs_f64() / STALL_FADE.as_secs_f64()).exp()
+    }
+
+    /// Returns true if the link stalls.
+    pub fn is_unsteady(&self, now: Time) -> bool {
+        self.longest(now) > MIN_UNSTEADY_STALL_S
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_gap_that_delay_explains_is_a_stall() {
+        let now = Time::ZERO + Duration::from_secs(100);
+        for (gap, above, unsteady) in [
+            // A report interval of silence, whatever the delay: a queue.
+            (25, 300, false),
+            // Nothing was sent, and nothing had waited.
+            (400, 5, false),
+            (120, 90, true),
+            (60, 90, false),
+        ] {
+            let mut stalls = StallDetector::default();
+            stalls.handle_gap(now, ms(gap), ms(above));
+            assert_eq!(stalls.is_unsteady(now), unsteady, "{gap} {above}");
+            assert!(!stalls.is_unsteady(now + Duration::from_secs(60)));
+        }
+    }
+}

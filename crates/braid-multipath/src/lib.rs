@@ -1,0 +1,19 @@
+//! Decisions of a bond: one flow over several links, and its order restored at the far end. Pure.
+//!
+//! In: rates, times and observations of packets, as typed values. Out: the next link, repair packets, packets in order,
+//! reports. [`bond`] joins the parts to the two ends of a tunnel; the fabric's edge uses [`resequence`] alone.
+//!
+//! As in [`braid_core`], no socket is opened, no clock read, no random number drawn, and no unordered
+//! collection iterated over. Packets themselves pass through unread.
+#![forbid(unsafe_code)]
+
+pub mod bond;
+pub mod estimate;
+pub mod fec;
+mod link;
+pub mod liveness;
+pub mod resequence;
+pub mod retransmit;
+pub mod schedule;
+
+pub use link::{LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, RelativeDelay, Stamp};

@@ -1,0 +1,104 @@
+//! Each lost packet is requested once, and each kept packet returned once.
+
+use std::time::Duration;
+
+use braid_core::{Bytes, Time};
+use braid_multipath::PacketNumber;
+use braid_multipath::estimate::NumberRange;
+use braid_multipath::retransmit::{NackLimiter, RetransmitBuffer};
+
+const LEN: Bytes = Bytes::new(1000);
+const MAX_AGE: Duration = Duration::from_millis(300);
+
+fn ms(ms: u64) -> Time {
+    Time::from_nanos(ms * 1_000_000)
+}
+
+fn range(first: u64, last: u64) -> NumberRange {
+    NumberRange {
+        first: PacketNumber(first),
+        last: PacketNumber(last),
+    }
+}
+
+fn take(buffer: &mut RetransmitBuffer<u64>, now: u64, first: u64, last: u64) -> Vec<u64> {
+    let mut out = Vec::new();
+    buffer.take(ms(now), range(first, last), |_, item| out.push(item));
+    out
+}
+
+fn filled(count: u64) -> RetransmitBuffer<u64> {
+    let mut buffer = RetransmitBuffer::new(Bytes::new(50_000), MAX_AGE);
+    for number in 0..count {
+        // Every third number is not data.
+        if number % 3 != 2 {
+            buffer.handle_sent(ms(number), PacketNumber(number), LEN, number);
+        }
+    }
+    buffer
+}
+
+#[test]
+fn each_copy_is_given_out_once() {
+    let mut buffer = filled(30);
+    assert_eq!(take(&mut buffer, 30, 10, 14), [10, 12, 13]);
+    // The same request arrived over another link.
+    assert!(take(&mut buffer, 31, 10, 14).is_empty());
+    assert_eq!(take(&mut buffer, 31, 8, 15), [9, 15]);
+}
+
+#[test]
+fn packets_that_share_a_number_come_back_together() {
+    let mut buffer = RetransmitBuffer::new(Bytes::new(50_000), MAX_AGE);
+    for item in 0..4 {
+        buffer.handle_sent(ms(0), PacketNumber(item / 2), LEN, item);
+    }
+    assert_eq!(take(&mut buffer, 1, 1, 1), [2, 3]);
+}
+
+#[test]
+fn copies_are_bounded_in_bytes_and_time() {
+    let mut buffer = filled(300);
+    assert!(buffer.bytes() <= Bytes::new(50_000));
+    assert!(take(&mut buffer, 300, 0, 200).is_empty());
+    let mut buffer = filled(30);
+    assert!(take(&mut buffer, 1_000, 0, 30).is_empty());
+    buffer.handle_timeout(ms(1_000));
+    assert_eq!(buffer.bytes(), Bytes::new(0));
+}
+
+#[test]
+fn what_would_come_too_late_is_not_asked_for() {
+    let mut nack_limiter = NackLimiter::default();
+    let (retransmit_delay, max_wait) = (Duration::from_millis(160), Duration::from_millis(150));
+    assert_eq!(
+        nack_limiter.request(range(1, 3), retransmit_delay, max_wait),
+        None
+    );
+    assert_eq!(
+        nack_limiter.request(range(1, 3), max_wait, max_wait),
+        Some(range(1, 3))
+    );
+}
+
+#[test]
+fn a_link_that_drops_everything_does_not_drown_the_others() {
+    let mut nack_limiter = NackLimiter::default();
+    let quick = Duration::from_millis(40);
+    let mut asked = 0;
+    // 90 % loss: one arrives, nine are missing.
+    for number in 0..1000u64 {
+        nack_limiter.handle_packet();
+        let lost = range(number * 10, number * 10 + 8);
+        asked += nack_limiter
+            .request(lost, quick, quick)
+            .map_or(0, |range| range.count());
+    }
+    assert!(asked <= 1000 / 2 + 128 + 9, "{asked}");
+    // The end of a large burst is requested, since it has most time left.
+    let mut nack_limiter = NackLimiter::default();
+    let part = nack_limiter
+        .request(range(0, 999), quick, quick)
+        .expect("some");
+    assert_eq!((part.last.0, part.count()), (999, 128));
+}

@@ -1,0 +1,81 @@
+//! Links on which a packet waits for the latest before it, as on LTE and Wi-Fi: while idle their
+//! delay scatters, and under load it stays above all of that scatter.
+
+use std::time::Duration;
+
+use braid_multipath::schedule::{Adaptive, Class};
+
+use crate::alone;
+use crate::world::{FULL, LinkSpec, START, World, line, quantile};
+
+fn shaky(mbit: f64, jitter_ms: u64) -> LinkSpec {
+    LinkSpec {
+        jitter_us: jitter_ms * 1000,
+        ..line(mbit, 30)
+    }
+}
+
+fn world(lines: &[LinkSpec], seed: u64) -> World {
+    World::new(lines, seed, || Box::new(Adaptive::default()))
+}
+
+/// Goodput from the third second on, as a fraction of the rate without headers: datagrams ask for a
+/// fifth more than the links carry.
+fn datagrams(name: &str, lines: &[LinkSpec], seed: u64) -> f64 {
+    let mut world = world(lines, seed);
+    let mbit: f64 = lines.iter().map(|line| line.mbit).sum();
+    let every = Duration::from_secs_f64(f64::from(FULL) * 8.0 / (1.2 * mbit * 1e6));
+    world.add_stream(FULL, every, Class::Ordered);
+    world.add_stream(100, Duration::from_millis(20), Class::Ordered);
+    world.run_until(START + Duration::from_secs(8));
+    let share = world.goodput(3.0, 8.0) / world.ceiling();
+    let small = &world.streams[1].delays;
+    println!(
+        "{name}: datagrams share {share:.3}, {:.3} in the first 2 s, delay {:.1}, p99 {:.1} ms",
+        world.goodput(0.0, 2.0) / world.ceiling(),
+        quantile(small, 0.5),
+        quantile(small, 0.99),
+    );
+    share
+}
+
+/// Goodput of one TCP flow from the eighth second on, as a fraction of one flow over each of the
+/// same links without a bond. Jitter ends slow start early there as well.
+fn tcp(name: &str, lines: &[LinkSpec], seed: u64) -> f64 {
+    let mut world = world(lines, seed);
+    world.add_tcp();
+    world.add_stream(100, Duration::from_millis(20), Class::Ordered);
+    world.run_until(START + Duration::from_secs(16));
+    let goodput = world.goodput(8.0, 16.0);
+    let alone: Vec<_> = lines
+        .iter()
+        .map(|line| alone::goodput(line, seed, [(3, 8), (8, 16)]))
+        .collect();
+    let of_alone = goodput / alone.iter().map(|[_, late]| late).sum::<f64>();
+    let small = &world.streams[0].delays;
+    println!(
+        "{name}: share {:.3}, {of_alone:.3} of alone, {:.3} from 3 to 8, 90 % after {:.1} s, delay {:.1}, p99 {:.1} ms, alone {alone:.1?} Mbit/s of {:.1}",
+        goodput / world.ceiling(),
+        world.goodput(3.0, 8.0) / world.ceiling(),
+        world.t90().unwrap_or(f64::INFINITY),
+        quantile(small, 0.5),
+        quantile(small, 0.99),
+        world.ceiling(),
+    );
+    of_alone
+}
+
+#[test]
+fn links_that_jitter_in_order_are_rated_for_what_they_carry() {
+    for (jitter, seed) in [(10, 1), (20, 1), (20, 2)] {
+        let shaky = shaky(50.0, jitter);
+        let name = format!("50 ±{jitter} ms in order, seed {seed}");
+        let one = [shaky.clone()];
+        assert!(datagrams(&name, &one, seed) >= 0.85);
+        assert!(tcp(&name, &one, seed) >= 0.6);
+        let name = format!("50 + 50 ±{jitter} ms in order, seed {seed}");
+        let both = [line(50.0, 15), shaky];
+        assert!(datagrams(&name, &both, seed) >= 0.9);
+        assert!(tcp(&name, &both, seed) >= 0.7);
+    }
+}

@@ -1,0 +1,387 @@
+//! One flow over two radio links: the bond beside each link alone, in the same phase of the same
+//! rates.
+//!
+//! `BRAID_TRACES=DIR cargo test --release -p braid-core --test simulation -- radio --nocapture`
+//! replays the recordings of a directory, with CUBIC and BBR and queues of 300 ms and 1 s.
+//! `BRAID_CASE=TEXT` selects the cases whose names contain it, `BRAID_INNER=cubic` or `bbr` one
+//! kind of flow. With `BRAID_QUICK` only the bond runs, with queues of 300 ms.
+//! `BRAID_RADIO_LOG=TEXT` prints the sender's estimates each tenth of a second.
+
+use std::time::Duration;
+
+use braid_multipath::LinkId;
+use braid_multipath::liveness::Verdict;
+use braid_multipath::schedule::{Adaptive, Class};
+
+use crate::alone;
+use crate::tcp::TcpSender;
+use crate::world::{LinkSpec, START, World, line, quantile};
+
+mod walk;
+
+use walk::Rates;
+
+/// One radio link: its rates in both directions, and the second of them at which the flow begins.
+#[derive(Clone)]
+struct Radio {
+    there: Rates,
+    back: Rates,
+    from: f64,
+    delay_ms: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Inner {
+    Cubic,
+    Bbr,
+}
+
+/// Duration of a flow in seconds.
+const SPAN: u64 = 42;
+
+/// Result of one case.
+#[derive(Debug)]
+struct Outcome {
+    vs_best_single: f64,
+    share_of_offered: f64,
+    /// Lowest goodput over two seconds, as a fraction of the goodput that the better link alone has
+    /// then.
+    worst_stretch: f64,
+    /// One-way delay of a small packet above the lower of the links', ms.
+    added_p50: f64,
+    added_p99: f64,
+}
+
+impl Radio {
+    fn line(&self, queue_ms: u64) -> LinkSpec {
+        let at = START.as_nanos() as f64 / 1e9;
+        LinkSpec {
+            traces: Some([
+                self.there.trace(self.from, at),
+                self.back.trace(self.from, at),
+            ]),
+            queue_ms,
+            mbit: self.there.mean(self.from, SPAN as f64),
+            ..line(1.0, self.delay_ms)
+        }
+    }
+
+    fn reversed(&self) -> Radio {
+        Radio {
+            there: self.back.clone(),
+            back: self.there.clone(),
+            ..self.clone()
+        }
+    }
+}
+
+fn sender(inner: Inner) -> TcpSender {
+    match inner {
+        Inner::Cubic => TcpSender::new().undo(),
+        Inner::Bbr => TcpSender::bbr().undo(),
+    }
+}
+
+fn mbit(tenths: &[u64]) -> f64 {
+    tenths.iter().sum::<u64>() as f64 * 8.0 / 1e6 / (tenths.len() as f64 / 10.0)
+}
+
+fn compare(name: &str, radios: &[Radio], queue_ms: u64, inner: Inner) -> Outcome {
+    let lines: Vec<LinkSpec> = radios.iter().map(|radio| radio.line(queue_ms)).collect();
+    let span = Duration::from_secs(SPAN);
+    let quick = std::env::var_os("BRAID_QUICK").is_some();
+    let alone: Vec<alone::Alone> = (lines.iter().enumerate())
+        .map(|(index, line)| match quick {
+            true => alone::Alone {
+                delivered: vec![100_000; SPAN as usize * 10],
+                delays: vec![],
+            },
+            false => alone::run(line, sender(inner), 1 + index as u64, (START, span), true),
+        })
+        .collect();
+    let mut world = World::new(&lines, 1, || Box::new(Adaptive::default()));
+    world.add_flow(sender(inner));
+    world.add_stream(100, Duration::from_millis(20), Class::Ordered);
+    let log = std::env::var("BRAID_RADIO_LOG").is_ok_and(|wanted| name.contains(&wanted));
+    for tenth in 1..=SPAN * 10 {
+        world.run_until(START + Duration::from_millis(tenth * 100));
+        if log {
+            show(&world, radios, tenth, lines.len());
+        }
+    }
+    world.delivered.resize((SPAN * 10) as usize, 0);
+    if log {
+        for at in (0..(SPAN * 10) as usize).step_by(20) {
+            let alone = alone.iter().map(|a| mbit(&a.delivered[at..at + 20]));
+            println!(
+                "{:2} s: {:5.1}, alone {:5.1?}",
+                at / 10,
+                mbit(&world.delivered[at..at + 20]),
+                alone.collect::<Vec<f64>>()
+            );
+        }
+    }
+    let best = (alone.iter().enumerate())
+        .max_by(|a, b| mbit(&a.1.delivered).total_cmp(&mbit(&b.1.delivered)))
+        .map_or(0, |(index, _)| index);
+    let offered: f64 = lines.iter().map(|line| line.mbit).sum();
+    let bond = mbit(&world.delivered);
+    let stretch = |start: usize| {
+        let range = start..start + 20;
+        mbit(&world.delivered[range.clone()]) / mbit(&alone[best].delivered[range]).max(0.1)
+    };
+    let base = radios.iter().map(|radio| radio.delay_ms).min().unwrap_or(0) as f64;
+    let delays = &world.streams[0].delays;
+    let outcome = Outcome {
+        vs_best_single: bond / mbit(&alone[best].delivered),
+        share_of_offered: bond / offered,
+        worst_stretch: (10..world.delivered.len() - 20)
+            .map(stretch)
+            .fold(f64::INFINITY, f64::min),
+        added_p50: quantile(delays, 0.5) - base,
+        added_p99: quantile(delays, 0.99) - base,
+    };
+    let singles: Vec<String> = (alone.iter())
+        .map(|a| {
+            format!(
+                "{:.1} (+{:.0}/+{:.0} ms)",
+                mbit(&a.delivered),
+                quantile(&a.delays, 0.5) - base,
+                quantile(&a.delays, 0.99) - base
+            )
+        })
+        .collect();
+    let tcp = &world.flows[0].sender;
+    let suspects = world.changes.iter();
+    let suspects =
+        suspects.filter(|(_, end, change)| *end == 0 && change.verdict == Verdict::Suspect);
+    println!(
+        "{name}, {queue_ms} ms, {inner:?}: {bond:.1} of {offered:.1} Mbit/s, alone {}; vs best {:.2}, share {:.2}, worst 2 s {:.2}, delay +{:.0}/+{:.0} ms; {} cuts, {} undone, {} timeouts, {} suspected, {} again, {} given up, late {}, dropped {:?}, on links {}",
+        singles.join(" and "),
+        outcome.vs_best_single,
+        outcome.share_of_offered,
+        outcome.worst_stretch,
+        outcome.added_p50,
+        outcome.added_p99,
+        tcp.cuts,
+        tcp.undone,
+        tcp.timeouts,
+        suspects.count(),
+        world.sender(0).retransmitted(),
+        world.receiver(1).counters().given_up(),
+        world.receiver(1).counters().late.iter().sum::<u64>(),
+        world.sender(0).drops(),
+        world.dropped_on_links,
+    );
+    outcome
+}
+
+/// Prints the sender's estimates, each tenth of a second.
+fn show(world: &World, radios: &[Radio], tenth: u64, links: usize) {
+    let at = tenth as f64 / 10.0;
+    print!("{at:5.1}  {:5.1} ", world.goodput(at - 0.1, at));
+    for (index, radio) in radios.iter().enumerate().take(links) {
+        let (estimator, liveness) = world.sender(0).link(LinkId(index as u8)).expect("a link");
+        let mbit = |rate: braid_core::Rate| rate.bits_per_sec() as f64 / 1e6;
+        print!(
+            "| offers {:5.1} proven {:5.1} rate {:5.1} got {:5.1} queue {:4} target {:3} standing {:3} flight {:4} of {:4} kB {:?} ",
+            radio.there.mean(radio.from + at - 0.1, 0.1),
+            mbit(estimator.capacity().proven()),
+            mbit(estimator.rate()),
+            estimator.delivered().map_or(0.0, mbit),
+            estimator.queue().as_millis(),
+            estimator.capacity().target().as_millis(),
+            estimator.capacity().persistent_delay().as_millis(),
+            estimator.in_flight().get() / 1000,
+            estimator.window().get() / 1000,
+            liveness.verdict(),
+        );
+    }
+    let backlog = world.sender(0).backlog().0;
+    println!(
+        "| {backlog} wait, cwnd {:.0} srtt {:.0}",
+        world.flows[0].sender.window(),
+        world.flows[0].sender.srtt().as_secs_f64() * 1e3
+    );
+}
+
+fn recorded() -> Option<Vec<(&'static str, Vec<Radio>)>> {
+    let dir = std::env::var_os("BRAID_TRACES")?;
+    let read = |name: &str| Rates::read(&std::path::Path::new(&dir).join(name));
+    let drive = |there: &str, from: f64| Radio {
+        there: read(there),
+        back: read("drive-a-up.csv"),
+        from,
+        delay_ms: 20,
+    };
+    let wide = |there: &str, from: f64| Radio {
+        back: Rates::fixed(12.0),
+        ..drive(there, from)
+    };
+    let pair = [
+        drive("drive-b-down.csv", 10.0),
+        drive("drive-a-down.csv", 10.0),
+    ];
+    let late = [
+        drive("drive-b-down.csv", 60.0),
+        drive("drive-a-down.csv", 40.0),
+    ];
+    let far = [
+        drive("drive-b-down.csv", 10.0),
+        drive("drive-b-down.csv", 60.0),
+    ];
+    let up = [
+        drive("drive-a-down.csv", 0.0).reversed(),
+        drive("drive-a-down.csv", 30.0).reversed(),
+    ];
+    let wide = [
+        wide("satellite-c-down.csv", 5.0),
+        wide("drive-c-down.csv", 5.0),
+    ];
+    let dsl = [
+        Radio {
+            there: Rates::fixed(20.0),
+            back: Rates::fixed(5.0),
+            from: 0.0,
+            delay_ms: 10,
+        },
+        drive("drive-a-down.csv", 20.0),
+    ];
+    Some(vec![
+        ("drive-b + drive-a", pair.to_vec()),
+        ("drive-b + drive-a later", late.to_vec()),
+        ("drive-b + itself later", far.to_vec()),
+        ("drive-a up + later", up.to_vec()),
+        ("satellite-c + drive-c", wide.to_vec()),
+        ("dsl + drive-a", dsl.to_vec()),
+    ])
+}
+
+#[test]
+fn radio_recorded() {
+    let Some(cases) = recorded() else { return };
+    let only = std::env::var("BRAID_CASE").unwrap_or_default();
+    for (name, radios) in cases {
+        if !name.contains(&only) {
+            continue;
+        }
+        for inner in inners() {
+            for queue_ms in [300, 1000] {
+                if queue_ms == 300 || std::env::var_os("BRAID_QUICK").is_none() {
+                    compare(name, &radios, queue_ms, inner);
+                }
+            }
+        }
+    }
+}
+
+fn inners() -> Vec<Inner> {
+    match std::env::var("BRAID_INNER").as_deref() {
+        Ok("cubic") => vec![Inner::Cubic],
+        Ok("bbr") => vec![Inner::Bbr],
+        _ => vec![Inner::Cubic, Inner::Bbr],
+    }
+}
+
+fn lte(mean: f64, seed: u64) -> Radio {
+    Radio {
+        there: Rates::lte(mean, 60.0, seed),
+        back: Rates::lte(mean / 3.0, 60.0, seed + 1000),
+        from: 5.0,
+        delay_ms: 20,
+    }
+}
+
+fn walks(seed: u64) -> Vec<(String, Vec<Radio>)> {
+    vec![
+        (
+            format!("walks 12 + 6, seed {seed}"),
+            vec![lte(12.0, seed), lte(6.0, seed + 50)],
+        ),
+        (
+            format!("walks 15 + 3, seed {seed}"),
+            vec![lte(15.0, seed + 100), lte(3.0, seed + 150)],
+        ),
+    ]
+}
+
+fn wide(seed: u64) -> (String, Vec<Radio>) {
+    let satellite = Radio {
+        there: Rates::satellite(150.0, 60.0, seed),
+        back: Rates::fixed(12.0),
+        from: 5.0,
+        delay_ms: 25,
+    };
+    let name = format!("walk 40 + satellite 150, seed {seed}");
+    (name, vec![lte(40.0, seed + 200), satellite])
+}
+
+#[test]
+fn a_flow_over_radio_walks_is_faster_than_over_either_alone() {
+    let mut gains = Vec::new();
+    for seed in 1..=3 {
+        for (name, radios) in walks(seed) {
+            let outcome = compare(&name, &radios, 300, Inner::Cubic);
+            assert!(outcome.vs_best_single >= 0.9);
+            assert!(outcome.share_of_offered >= 0.7);
+            assert!(outcome.added_p50 <= 60.0);
+            gains.push(outcome.vs_best_single);
+        }
+    }
+    assert!(gains.iter().sum::<f64>() / gains.len() as f64 >= 1.05);
+}
+
+/// These have no assertions: they show the remaining work.
+#[test]
+fn radio_walks_with_bbr_and_satellites() {
+    if std::env::var_os("BRAID_TRACES").is_none() {
+        return;
+    }
+    let only = std::env::var("BRAID_CASE").unwrap_or_default();
+    for seed in 1..=3 {
+        let all = walks(seed).into_iter().chain([wide(seed)]);
+        for (name, radios) in all.filter(|(name, _)| name.contains(&only)) {
+            for inner in inners() {
+                compare(&name, &radios, 300, inner);
+            }
+        }
+    }
+}
+
+/// A link that falls to a twentieth of its rate still delivers packets, so it is never silent.
+/// Delivery in order must not wait for the packets in flight on it.
+#[test]
+fn what_a_slow_link_holds_up_goes_by_the_other_one() {
+    let silences = (1..=8).map(|seed| {
+        let fast = Radio {
+            there: Rates::fixed(20.0),
+            back: Rates::fixed(10.0),
+            from: 0.0,
+            delay_ms: 20,
+        };
+        let fades = 4.0 + 0.05 * seed as f64;
+        let slow = Radio {
+            there: Rates::steps(&[(0.0, 10.0), (fades, 0.4), (6.0, 10.0), (60.0, 10.0)]),
+            ..fast.clone()
+        };
+        let lines = [fast.line(300), slow.line(300)];
+        let mut world = World::new(&lines, seed, || Box::new(Adaptive::default()));
+        world.add_flow(sender(Inner::Cubic));
+        world.run_until(START + Duration::from_secs(7));
+        let fading = &world.delivered[43..60];
+        println!(
+            "seed {seed}: {:.1} Mbit/s while it fades, {fading:?}",
+            mbit(fading)
+        );
+        assert!(mbit(fading) > 14.0);
+        // The slow link alone delivers less than this.
+        let silent = fading.split(|bytes| *bytes >= 20_000);
+        silent.map(<[u64]>::len).max().unwrap_or(0)
+    });
+    // Twice as long without retransmission before packets are given up.
+    let longest: Vec<usize> = silences.collect();
+    assert!(
+        longest.iter().sum::<usize>() <= 13,
+        "tenths of a second without order: {longest:?}"
+    );
+}

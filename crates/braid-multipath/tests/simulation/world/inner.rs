@@ -1,0 +1,139 @@
+//! Inner flows: their sources and their statistics.
+
+use std::time::Duration;
+
+use braid_core::{Bytes, Time};
+use braid_multipath::bond::InnerPacket;
+use braid_multipath::schedule::Class;
+
+use super::packet::{FULL, Packet};
+use super::{START, World};
+use crate::tcp::{TcpReceiver, TcpSender};
+
+/// A TCP flow from end 0 to end 1.
+pub struct Flow {
+    pub sender: TcpSender,
+    pub receiver: TcpReceiver,
+}
+
+/// Datagrams of constant size and interval from end 0 to end 1.
+pub struct Stream {
+    pub len: u32,
+    pub every: Duration,
+    pub class: Class,
+    pub until: Time,
+    pub(super) next: Time,
+    pub(super) seq: u64,
+    pub(super) last: Option<u64>,
+    pub sent: u64,
+    pub arrived: u64,
+    pub misordered: u64,
+    pub delays: Vec<Duration>,
+}
+
+impl World {
+    pub fn add_tcp(&mut self) {
+        self.add_flow(TcpSender::new());
+    }
+
+    pub fn add_flow(&mut self, sender: TcpSender) {
+        self.flows.push(Flow {
+            sender,
+            receiver: TcpReceiver::default(),
+        });
+        self.pump_flow(self.flows.len() - 1);
+        self.pump(0);
+    }
+
+    pub fn add_stream(&mut self, len: u32, every: Duration, class: Class) {
+        self.streams.push(Stream {
+            len,
+            every,
+            class,
+            until: Time::from_nanos(u64::MAX),
+            next: self.now,
+            seq: 0,
+            last: None,
+            sent: 0,
+            arrived: 0,
+            misordered: 0,
+            delays: Vec::new(),
+        });
+    }
+
+    pub(super) fn send_datagram(&mut self, index: usize) {
+        let stream = &mut self.streams[index];
+        let (flow, seq) = (index, stream.seq);
+        stream.seq += 1;
+        stream.sent += 1;
+        stream.next = stream.next + stream.every;
+        if stream.next > stream.until {
+            stream.next = Time::from_nanos(u64::MAX);
+        }
+        let inner = InnerPacket {
+            flow: 1000 + index as u32,
+            class: stream.class,
+            len: Bytes::new(u64::from(stream.len)),
+        };
+        let sent = self.now;
+        let packet = Packet::Datagram { flow, seq, sent };
+        self.ends[0].sender.handle_packet(self.now, inner, packet);
+    }
+
+    pub(super) fn pump_flow(&mut self, flow: usize) {
+        for seq in self.flows[flow].sender.poll_transmit(self.now) {
+            let inner = InnerPacket {
+                flow: flow as u32,
+                class: Class::Ordered,
+                len: Bytes::new(u64::from(FULL)),
+            };
+            let packet = Packet::Segment {
+                flow,
+                seq,
+                sent: self.now,
+            };
+            self.ends[0].sender.handle_packet(self.now, inner, packet);
+        }
+    }
+
+    pub(super) fn deliver(&mut self, at: usize) {
+        while let Some(delivery) = self.ends[at].receiver.poll_delivery() {
+            match delivery.item {
+                Packet::Segment { flow, seq, sent } => {
+                    self.count(FULL);
+                    if let Some(ack) = self.flows[flow].receiver.handle_segment(seq, sent) {
+                        let inner = InnerPacket {
+                            flow: flow as u32,
+                            class: Class::Ordered,
+                            len: Bytes::new(60),
+                        };
+                        let packet = Packet::Ack { flow, ack };
+                        self.ends[at].sender.handle_packet(self.now, inner, packet);
+                    }
+                }
+                Packet::Ack { flow, ack } => {
+                    self.flows[flow].sender.handle_ack(self.now, &ack);
+                    self.pump_flow(flow);
+                }
+                Packet::Sum(_) => panic!("a sum is no packet"),
+                Packet::Datagram { flow, seq, sent } => {
+                    let len = self.streams[flow].len;
+                    self.count(len);
+                    let stream = &mut self.streams[flow];
+                    stream.arrived += 1;
+                    stream.misordered += u64::from(stream.last.is_some_and(|last| seq < last));
+                    stream.last = stream.last.max(Some(seq));
+                    stream.delays.push(self.now.since(sent));
+                }
+            }
+        }
+    }
+
+    pub(super) fn count(&mut self, bytes: u32) {
+        let slot = (self.now.since(START).as_millis() / 100) as usize;
+        if self.delivered.len() <= slot {
+            self.delivered.resize(slot + 1, 0);
+        }
+        self.delivered[slot] += u64::from(bytes);
+    }
+}
