@@ -292,3 +292,28 @@ def test_a_get_changes_nothing_and_is_conditional(tmp_path: Path) -> None:
             assert (await asked(socket, "/v1/fabric/status/report?revision="))[0] == 405
 
     asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_the_end_of_the_process_ends_long_polls_without_a_complaint(tmp_path: Path) -> None:
+    complaints = list[dict[str, Any]]()
+
+    async def story() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        net = Network(two_paths())
+        async with served(net, tmp_path) as (api, socket, _):
+            revision = edge_revision(net.controller, "ha")
+            waiting = asyncio.create_task(asked(socket, f"/v1/fabric/edges/ha/report?revision={revision}&wait=30"))
+            async with asyncio.timeout(10):
+                while api._changed is None:
+                    await asyncio.sleep(0)
+            # As `asyncio.run` does once the main task has ended.
+            own = {asyncio.current_task(), waiting}
+            handlers = [task for task in asyncio.all_tasks() if task not in own]
+            assert handlers
+            for task in handlers:
+                task.cancel()
+            await asyncio.gather(waiting, *handlers, return_exceptions=True)
+            await asyncio.sleep(0)
+
+    asyncio.run(story())
+    assert complaints == []

@@ -119,8 +119,6 @@ class Api:
             next(iter(self._unauthenticated)).cancel()
         try:
             await self._serve(reader, writer, self._auth)
-        except asyncio.CancelledError:
-            writer.transport.abort()
         finally:
             self._unauthenticated.pop(task, None)
 
@@ -154,6 +152,10 @@ class Api:
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
             # The client has gone, or did not send a whole request.
             pass
+        except asyncio.CancelledError:
+            # One connection too many, or the end of the process. Nobody awaits this task: asyncio's streams would
+            # report the cancellation as an unhandled exception.
+            writer.transport.abort()
         finally:
             if name is not None:
                 self._active[name] -= 1
