@@ -108,6 +108,7 @@ check: setup ## formatting, lints, types, licences of dependencies
 	$(PYTHON_BIN)/ruff format --check .
 	$(PYTHON_BIN)/ruff check .
 	$(PYTHON_BIN)/mypy
+	$(PYTHON_BIN)/lint-imports --no-logo
 	.tools/bin/cargo-deny --locked check licenses bans sources
 	shellcheck --external-sources $(SHELL_SCRIPTS)
 

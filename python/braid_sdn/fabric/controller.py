@@ -7,7 +7,6 @@ monotonic clock.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from braid_sdn.fabric.edges.distribution import Distributor, Tables
@@ -60,9 +59,7 @@ RECONNECT_TIME = 10.0
 class Controller:
     """Controls one fabric."""
 
-    def __init__(
-        self, settings: Settings, stopwatch: Callable[[], float] = time.perf_counter, *, nonce: int = 0
-    ) -> None:
+    def __init__(self, settings: Settings, stopwatch: Callable[[], float], *, nonce: int = 0) -> None:
         """Create it without switches. `stopwatch` only measures planning; `nonce` tells instances apart."""
         self.settings = settings
         #: Tells this controller's tables from those of its predecessors.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import sys
+import time
 from pathlib import Path
 
 from braid_sdn.fabric.api.server import Api
@@ -23,7 +24,7 @@ class Service:
     def __init__(self, config: Config) -> None:
         """Create it; `run` opens its sockets."""
         self.config = config
-        self.controller = Controller(config.settings, nonce=secrets.randbits(64))
+        self.controller = Controller(config.settings, time.perf_counter, nonce=secrets.randbits(64))
         self.server = Server(self)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
