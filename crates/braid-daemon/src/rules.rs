@@ -9,15 +9,13 @@ mod table_capacity;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
-use braid_balance::{ClassId, Family, NameBit, RuleEntry};
-use braid_host::config::Prefix;
+use braid_balance::{NameBit, RuleEntry};
 use nix::unistd::User;
 
 use crate::cgroup;
 use crate::classes::Classes;
-use crate::config::{Action, CgroupPath, IpProtocol, IpVersion, RuleConfig};
+use crate::config::{Action, CgroupPath, RuleConfig};
 use crate::settings::Settings;
 
 pub use table_capacity::check_table_capacity;
@@ -141,7 +139,7 @@ pub fn resolved(rule: &RuleConfig, system: &SystemIds) -> Vec<RuleEntry> {
         .as_ref()
         .and_then(|path| system.cgroups.get(path).copied());
     let user = rule.user.as_ref().and_then(|user| system.users.get(user));
-    let mut entries = entries(rule);
+    let mut entries = rule.entries();
     for entry in &mut entries {
         entry.cgroup = cgroup;
         if let Some(uid) = user {
@@ -149,12 +147,6 @@ pub fn resolved(rule: &RuleConfig, system: &SystemIds) -> Vec<RuleEntry> {
         }
     }
     entries
-}
-
-/// Returns true if the kernel's routing rules can express all matchers of a rule.
-#[must_use]
-pub fn kernel_knows(rule: &RuleConfig) -> bool {
-    rule.dscp.is_none() && rule.mac.is_empty() && rule.domain.is_empty() && rule.cgroup.is_none()
 }
 
 /// Returns the rules that name an uplink which is not among `known`; discovered uplinks may appear
@@ -173,98 +165,4 @@ pub fn without_uplink<'s>(
 pub fn name_bits(settings: &Settings) -> impl Iterator<Item = (NameBit, &RuleConfig)> {
     let by_domain = settings.rules().filter(|rule| !rule.domain.is_empty());
     (0..).map_while(NameBit::new).zip(by_domain)
-}
-
-/// Expands a rule's lists into all combinations, without its class, its mark and the machine's ids.
-#[must_use]
-pub fn entries(rule: &RuleConfig) -> Vec<RuleEntry> {
-    let mut entries = Vec::new();
-    for family in families(rule) {
-        let of_family = |prefixes: &[Prefix]| -> Vec<Option<(IpAddr, u8)>> {
-            match prefixes {
-                [] => vec![None],
-                prefixes => prefixes
-                    .iter()
-                    .filter(|p| family.is_none_or(|family| IpVersion::of(p.address()) == family))
-                    .map(|p| Some((p.address(), p.length())))
-                    .collect(),
-            }
-        };
-        for source in of_family(&rule.source) {
-            for dest in of_family(&rule.destination) {
-                if let (Some((a, _)), Some((b, _))) = (source, dest)
-                    && a.is_ipv4() != b.is_ipv4()
-                {
-                    continue;
-                }
-                entries.push(RuleEntry {
-                    source,
-                    dest,
-                    protocol: number(rule.protocol, family),
-                    dscp: rule.dscp.map(|dscp| dscp.number()),
-                    // A prefix implies the family.
-                    family: match source.or(dest) {
-                        Some(_) => None,
-                        None => family.map(balance_family),
-                    },
-                    class: ClassId(0),
-                    ..RuleEntry::default()
-                });
-            }
-        }
-    }
-    let entries = multiply(entries, &rule.source_port, |entry, ports| {
-        entry.source_ports = Some(ports.range());
-    });
-    let entries = multiply(entries, &rule.port, |entry, ports| {
-        entry.dest_ports = Some(ports.range());
-    });
-    let entries = multiply(entries, &rule.mac, |entry, mac| entry.mac = Some(mac.0));
-    multiply(entries, &rule.uid, |entry, uid| {
-        entry.uid = Some(uid.range())
-    })
-}
-
-/// Returns the IP versions that need an entry each: both if a protocol's number differs.
-fn families(rule: &RuleConfig) -> Vec<Option<IpVersion>> {
-    match (rule.family, rule.protocol) {
-        (Some(family), _) => vec![Some(family)],
-        (None, Some(protocol)) if protocol.one_number().is_none() => {
-            vec![Some(IpVersion::Ipv4), Some(IpVersion::Ipv6)]
-        }
-        (None, _) => vec![None],
-    }
-}
-
-fn number(protocol: Option<IpProtocol>, family: Option<IpVersion>) -> Option<u8> {
-    let protocol = protocol?;
-    family.map_or(protocol.one_number(), |family| {
-        Some(protocol.number(family))
-    })
-}
-
-fn balance_family(version: IpVersion) -> Family {
-    match version {
-        IpVersion::Ipv4 => Family::V4,
-        IpVersion::Ipv6 => Family::V6,
-    }
-}
-
-fn multiply<T>(
-    entries: Vec<RuleEntry>,
-    items: &[T],
-    set: impl Fn(&mut RuleEntry, &T),
-) -> Vec<RuleEntry> {
-    if items.is_empty() {
-        return entries;
-    }
-    let each = |entry: RuleEntry| {
-        let set = &set;
-        items.iter().map(move |item| {
-            let mut entry = entry.clone();
-            set(&mut entry, item);
-            entry
-        })
-    };
-    entries.into_iter().flat_map(each).collect()
 }

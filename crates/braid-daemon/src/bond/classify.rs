@@ -10,7 +10,6 @@ use braid_core::Prefix;
 use braid_multipath::schedule::Class;
 
 use crate::config::BondClass;
-use crate::rules::entries;
 use crate::settings::Settings;
 
 /// Returns the rules that the settings give.
@@ -26,7 +25,7 @@ pub fn rules(settings: &Settings) -> Vec<Rule> {
             BondClass::Redundant => Class::Redundant,
             BondClass::Pinned => Class::Pinned,
         };
-        let entries = entries(rule).into_iter();
+        let entries = rule.entries().into_iter();
         entries.map(move |entry| of_entry(entry, class))
     });
     each.collect()

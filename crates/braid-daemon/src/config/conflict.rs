@@ -6,7 +6,6 @@
 
 use super::matcher::IpVersion;
 use super::rule::{Action, RuleConfig};
-use crate::rules::{entries, kernel_knows};
 
 /// A suspicious property of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,12 +55,12 @@ pub(super) fn conflicts(rules: &[RuleConfig]) -> Vec<(usize, Conflict)> {
 }
 
 fn too_early(rule: &RuleConfig, other: &RuleConfig) -> bool {
-    rule.action == Action::None && other.action != Action::None && !kernel_knows(other)
+    rule.action == Action::None && other.action != Action::None && !other.kernel_can_match()
 }
 
 fn matches_nothing(rule: &RuleConfig) -> bool {
     let local = !rule.uid.is_empty() || rule.user.is_some() || rule.cgroup.is_some();
-    entries(rule).is_empty() || (local && !rule.mac.is_empty())
+    rule.entries().is_empty() || (local && !rule.mac.is_empty())
 }
 
 /// Returns true if `big` matches every flow that `small` matches, as far as that is known without

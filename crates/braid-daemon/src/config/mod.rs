@@ -19,6 +19,7 @@ mod policy;
 mod race;
 mod read;
 mod rule;
+mod rule_entries;
 mod sticky;
 mod target;
 mod uplink;

@@ -83,7 +83,7 @@ pub(super) fn match_rules(
 /// also knows matches first.
 fn untouched<'s>(facts: &FlowFacts, snapshot: &Snapshot<'s>) -> Option<&'s RuleConfig> {
     let first = snapshot.settings.rules().find(|rule| {
-        rules::kernel_knows(rule) && {
+        rule.kernel_can_match() && {
             let system = snapshot.rules.system();
             matches(rule, facts, system)
         }

@@ -13,7 +13,7 @@ use super::selector::Selector;
 use super::state::{Family, MAIN_TABLE, Rule, RuleOutcome};
 use super::{BYPASS_PREFERENCES, SPECIFIC_PREFERENCE};
 use crate::config::{Action, IpProtocol};
-use crate::rules::{SystemIds, kernel_knows, resolved};
+use crate::rules::{SystemIds, resolved};
 use crate::settings::Settings;
 
 /// One of the configuration's rules, as routing rules of the kernel.
@@ -36,7 +36,7 @@ impl Bypass {
             return Vec::new();
         };
         let known =
-            numbered().filter(|(preference, rule)| *preference <= last && kernel_knows(rule));
+            numbered().filter(|(preference, rule)| *preference <= last && rule.kernel_can_match());
         known
             .map(|(preference, rule)| Bypass {
                 preference,

@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use braid_balance::{MAX_CLASSES, MAX_RULES};
 use braid_host::user_error::UserError;
 
-use super::entries;
 use crate::classes::ClassKind;
 use crate::config::{Action, RuleConfig};
 use crate::settings::Settings;
@@ -51,7 +50,7 @@ pub fn check_table_capacity(settings: &Settings) -> Result<(), UserError> {
 
 fn combinations(rules: &[RuleConfig]) -> usize {
     let carried_out = rules.iter().filter(|rule| rule.action != Action::None);
-    carried_out.map(|rule| entries(rule).len()).sum()
+    carried_out.map(|rule| rule.entries().len()).sum()
 }
 
 fn kinds(settings: &Settings, rules: &[RuleConfig]) -> BTreeSet<ClassKind> {

@@ -17,7 +17,6 @@ use super::super::rule::{Action, CgroupPath, OnDown, RuleConfig};
 use super::super::sticky::Sticky;
 use super::uplinks::{UplinkDraft, check_label};
 use super::{RULE, SECTIONS, STICKY_FIX};
-use crate::rules::entries;
 
 /// Maximum number of rules by domain: the datapath has a bit for each.
 const MAX_DOMAIN_RULES: usize = 64;
@@ -74,7 +73,7 @@ fn limits(rules: &[RuleConfig], names: &[Located<String>], problems: &mut Vec<Pr
         if rule.action == Action::None {
             continue;
         }
-        let takes = entries(rule).len();
+        let takes = rule.entries().len();
         if takes > room {
             let what = format!(
                 "the rules come to more than {MAX_RULES} combinations: {:?} alone to {takes}",
