@@ -12,12 +12,14 @@ pub mod aqm;
 pub mod forecast;
 pub mod pace;
 mod prefix;
+mod rtt;
 pub mod slots;
 mod time;
 pub mod units;
 mod uplink;
 
 pub use prefix::Prefix;
+pub use rtt::SmoothedRtt;
 pub use time::Time;
 pub use units::{Bytes, Frequency, Rate, Share};
 pub use uplink::{MAX_UPLINKS, UplinkId};

@@ -2,42 +2,36 @@
 
 use std::time::Duration;
 
+use braid_core::SmoothedRtt;
+
 /// Round-trip time assumed before the first sample. RFC 9002 §6.2.2 has 333 ms; a tunnel whose
 /// handshake has just passed soon knows better.
 const INITIAL_RTT: Duration = Duration::from_millis(200);
 
-/// Smoothed round-trip time, its variation and its minimum (RFC 6298 §2, RFC 9002 §5).
+/// Smoothed round-trip time, its variation and its minimum.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Rtt {
-    smoothed: Option<Duration>,
-    variation: Duration,
+    smoothed: SmoothedRtt,
     min: Option<Duration>,
 }
 
 impl Rtt {
-    /// Takes a sample. The first one counts entirely (RFC 6298 §2.2), later ones by an eighth; the
-    /// variation is updated first, by a quarter (§2.3).
+    /// Takes a sample.
     pub fn handle_sample(&mut self, sample: Duration) {
         self.min = Some(self.min.map_or(sample, |min| min.min(sample)));
-        let Some(smoothed) = self.smoothed else {
-            self.smoothed = Some(sample);
-            self.variation = sample / 2;
-            return;
-        };
-        self.variation = (self.variation * 3 + smoothed.abs_diff(sample)) / 4;
-        self.smoothed = Some((smoothed * 7 + sample) / 8);
+        self.smoothed.handle_sample(sample);
     }
 
     /// Returns SRTT; 200 ms before the first sample.
     #[must_use]
     pub fn smoothed(&self) -> Duration {
-        self.smoothed.unwrap_or(INITIAL_RTT)
+        self.smoothed.smoothed().unwrap_or(INITIAL_RTT)
     }
 
     /// Returns RTTVAR.
     #[must_use]
     pub fn variation(&self) -> Duration {
-        self.smoothed.map_or(INITIAL_RTT / 2, |_| self.variation)
+        self.smoothed.variation().unwrap_or(INITIAL_RTT / 2)
     }
 
     /// Returns the lowest sample since the session began; 200 ms before the first.
@@ -49,7 +43,7 @@ impl Rtt {
     /// Returns true if there was a sample.
     #[must_use]
     pub fn is_known(&self) -> bool {
-        self.smoothed.is_some()
+        self.min.is_some()
     }
 
     /// Returns the time after which an answer is overdue: SRTT + 4 · RTTVAR (RFC 6298 §2.3).

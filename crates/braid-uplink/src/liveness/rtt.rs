@@ -1,7 +1,9 @@
-//! Round-trip time estimator: RFC 6298, plus the longest of the recent samples.
+//! Timeouts by round-trip times: RFC 6298, plus the longest of the recent samples.
 
 use std::collections::VecDeque;
 use std::time::Duration;
+
+use braid_core::SmoothedRtt;
 
 use super::constants::{INITIAL_RTO, MIN_RTT_SAMPLES, MIN_RTT_SPREAD, RTO_BOUNDS};
 
@@ -11,8 +13,7 @@ const RECENT_SAMPLES: usize = 16;
 /// Smoothed round trip and its variation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rtt {
-    smoothed: Duration,
-    variation: Duration,
+    smoothed: SmoothedRtt,
     samples: u32,
     /// Recent samples. Smoothing forgets a tail that jitter will show again, so the longest of these counts
     /// too.
@@ -20,14 +21,9 @@ pub(super) struct Rtt {
 }
 
 impl Rtt {
-    /// RFC 6298 §2.2 and §2.3.
+    /// Takes a sample.
     pub(super) fn add(&mut self, rtt: Duration) {
-        if self.samples == 0 {
-            (self.smoothed, self.variation) = (rtt, rtt / 2);
-        } else {
-            self.variation = (self.variation * 3 + self.smoothed.abs_diff(rtt)) / 4;
-            self.smoothed = (self.smoothed * 7 + rtt) / 8;
-        }
+        self.smoothed.handle_sample(rtt);
         self.samples = self.samples.saturating_add(1);
         if self.recent.len() == RECENT_SAMPLES {
             self.recent.pop_front();
@@ -36,7 +32,7 @@ impl Rtt {
     }
 
     pub(super) fn smoothed(&self) -> Option<Duration> {
-        (self.samples > 0).then_some(self.smoothed)
+        self.smoothed.smoothed()
     }
 
     /// Returns true if there are enough samples to trust their variation.
@@ -46,7 +42,8 @@ impl Rtt {
 
     /// SRTT + 4·RTTVAR, RFC 6298 §2.3.
     pub(super) fn expected(&self) -> Duration {
-        self.smoothed + MIN_RTT_SPREAD.max(self.variation * 4)
+        let variation = self.smoothed.variation().unwrap_or_default();
+        self.smoothed().unwrap_or_default() + MIN_RTT_SPREAD.max(variation * 4)
     }
 
     /// Returns the time after which a missing answer is overdue.
@@ -80,18 +77,6 @@ mod tests {
         }
         rtt.add(20 * MS);
         assert!(rtt.timeout() < 60 * MS, "{:?}", rtt.timeout());
-    }
-
-    /// RFC 6298 §2.2: "SRTT <- R, RTTVAR <- R/2"; §2.3: "RTTVAR <- (1 - beta) * RTTVAR + beta *
-    /// |SRTT - R'|, SRTT <- (1 - alpha) * SRTT + alpha * R'" with alpha 1/8 and beta 1/4.
-    #[test]
-    fn smoothing_is_that_of_rfc_6298() {
-        let mut rtt = Rtt::default();
-        rtt.add(100 * MS);
-        assert_eq!((rtt.smoothed, rtt.variation), (100 * MS, 50 * MS));
-        rtt.add(200 * MS);
-        assert_eq!(rtt.variation, Duration::from_micros(62_500));
-        assert_eq!(rtt.smoothed, Duration::from_micros(112_500));
     }
 
     #[test]
