@@ -3,64 +3,44 @@
 
 use std::net::SocketAddr;
 
+use domain::base::iana::{Opcode, Rcode, Rtype};
+use domain::base::{Message, MessageBuilder, Name};
 use socket2::{Protocol, Type};
 
 use super::{Egress, ProbeError, socket};
 
-const HEADER: usize = 12;
-/// Record types and the class.
-const A: u16 = 1;
-const NS: u16 = 2;
-const CLASS_IN: u16 = 1;
-/// Flags of the first two bytes: this is a response; recursion desired.
-const RESPONSE: u8 = 0x80;
-const RECURSE: u8 = 0x01;
-/// Bits of the operation in the first byte of flags, and of the response code in the second.
-const OPERATION: u8 = 0x78;
-const CODE: u8 = 0x0f;
 /// Response codes of a working server: the name exists, or it does not.
-const FINE: [u8; 2] = [0, 3];
+const FINE: [Rcode; 2] = [Rcode::NOERROR, Rcode::NXDOMAIN];
 
-/// Returns the query for a name's IPv4 address, or for the root's name servers if the name is empty. The name
-/// must be one that [`crate::liveness::Target`] accepts: labels of at most 63 bytes.
+/// Returns the query for a name's IPv4 address, or for the root's name servers if the name is empty or no
+/// domain name.
 #[must_use]
 pub fn question(id: u16, name: &str) -> Vec<u8> {
-    let mut message = vec![0; HEADER];
-    message[..2].copy_from_slice(&id.to_be_bytes());
-    message[2] = RECURSE;
-    // Number of questions: one.
-    message[5] = 1;
-    for label in name.split('.').filter(|label| !label.is_empty()) {
-        let label = &label.as_bytes()[..label.len().min(63)];
-        message.push(label.len() as u8);
-        message.extend_from_slice(label);
-    }
-    message.push(0);
-    let kind = if name.is_empty() { NS } else { A };
-    message.extend_from_slice(&kind.to_be_bytes());
-    message.extend_from_slice(&CLASS_IN.to_be_bytes());
-    message
+    let mut message = MessageBuilder::new_vec();
+    message.header_mut().set_id(id);
+    message.header_mut().set_rd(true);
+    let root = (Name::root_vec(), Rtype::NS);
+    let name = Name::vec_from_str(name).ok().filter(|name| !name.is_root());
+    let mut question = message.question();
+    question
+        .push(name.map_or(root, |name| (name, Rtype::A)))
+        .expect("a vector grows");
+    question.finish()
 }
 
 /// Checks whether a datagram answers this query; `None` if it belongs to another query.
 #[must_use]
 pub fn judge(question: &[u8], received: &[u8]) -> Option<Result<(), String>> {
-    let asked = question.get(HEADER..)?;
-    let header = received.get(..HEADER)?;
-    let repeated = received.get(HEADER..question.len())?;
-    let is_answer = header[..2] == question[..2]
-        && header[2] & RESPONSE != 0
-        && header[2] & OPERATION == 0
-        && header[4..6] == [0, 1]
-        // Servers may answer with another letter case than that of the query.
-        && repeated.eq_ignore_ascii_case(asked);
-    let code = header[3] & CODE;
-    is_answer.then(|| {
-        if FINE.contains(&code) {
-            Ok(())
-        } else {
-            Err(format!("response code {code}"))
-        }
+    let asked = Message::from_octets(question).ok()?;
+    let received = Message::from_octets(received).ok()?;
+    // Servers may answer with another letter case than that of the query: names compare without it.
+    let is_answer = received.header().opcode() == Opcode::QUERY
+        && received.is_answer(&asked)
+        && received.sole_question().is_ok();
+    let code = received.header().rcode();
+    is_answer.then(|| match FINE.contains(&code) {
+        true => Ok(()),
+        false => Err(format!("response code {}", code.to_int())),
     })
 }
 
@@ -79,6 +59,9 @@ pub(super) async fn ask(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The bit of a response in the third byte.
+    const RESPONSE: u8 = 0x80;
 
     fn answer(question: &[u8], code: u8) -> Vec<u8> {
         let mut answer = question.to_vec();
