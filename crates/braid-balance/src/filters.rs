@@ -3,24 +3,21 @@
 
 use std::io;
 
-use crate::netlink::{NLMSG_HEADER, attributes, half, open, receive, send, text, word};
+use netlink_packet_core::{Emitable, NLM_F_ACK, NLM_F_DUMP, parse_string};
+use netlink_packet_route::tc::{TcHandle, TcHeader};
 
-/// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` of linux/pkt_sched.h.
-const PARENT_INGRESS: u32 = 0xffff_fff2;
-/// `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_EGRESS)`.
-const PARENT_EGRESS: u32 = 0xffff_fff3;
+use crate::netlink::{Answer, attributes, number, request};
 
-/// `TC_H_CLSACT`, the qdisc's parent, and the handle it always has.
-const QDISC_PARENT: u32 = 0xffff_fff1;
-const QDISC_HANDLE: u32 = 0xffff_0000;
+/// The handle that a clsact qdisc always has.
+const QDISC_HANDLE: TcHandle = TcHandle {
+    major: u16::MAX,
+    minor: 0,
+};
 
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_NAME: u16 = 7;
 const TCA_BPF_ID: u16 = 11;
-
-/// Bytes of `struct tcmsg`.
-const TC_HEADER: usize = 20;
 
 /// A filter on a clsact hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,103 +34,63 @@ pub(crate) struct Filter {
 
 /// Takes the clsact qdisc off a device, if there is one.
 pub(crate) fn remove_qdisc(ifindex: u32) -> io::Result<()> {
-    let socket = open()?;
-    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
-    send(
-        &socket,
-        &message(
-            libc::RTM_DELQDISC,
-            flags,
-            ifindex,
-            QDISC_HANDLE,
-            QDISC_PARENT,
-        ),
-    )?;
-    read(receive(&socket, &mut [0; 4096])?, &mut Vec::new()).map(|_| ())
+    let qdisc = TcHeader {
+        index: ifindex.cast_signed(),
+        handle: QDISC_HANDLE,
+        parent: TcHandle::CLSACT,
+        ..TcHeader::default()
+    };
+    match request(libc::RTM_DELQDISC, NLM_F_ACK, &qdisc) {
+        Err(error) if !is_absence(&error) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Filters on one side of a device; none where there is no clsact qdisc.
 pub(crate) fn list(ifindex: u32, egress: bool) -> io::Result<Vec<Filter>> {
-    let parent = if egress {
-        PARENT_EGRESS
-    } else {
-        PARENT_INGRESS
+    let hook = TcHeader {
+        index: ifindex.cast_signed(),
+        parent: TcHandle {
+            major: u16::MAX,
+            minor: match egress {
+                true => TcHandle::MIN_EGRESS,
+                false => TcHandle::MIN_INGRESS,
+            },
+        },
+        ..TcHeader::default()
     };
-    let socket = open()?;
-    let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
-    send(
-        &socket,
-        &message(libc::RTM_GETTFILTER, flags, ifindex, 0, parent),
-    )?;
-    let mut filters = Vec::new();
-    let mut buffer = vec![0; 64 * 1024];
-    while !read(receive(&socket, &mut buffer)?, &mut filters)? {}
-    Ok(filters)
-}
-
-/// A request about the qdisc or the filters of a device.
-fn message(kind: u16, flags: libc::c_int, ifindex: u32, handle: u32, parent: u32) -> Vec<u8> {
-    let mut message = Vec::with_capacity(NLMSG_HEADER + TC_HEADER);
-    let length = u32::try_from(NLMSG_HEADER + TC_HEADER).expect("a small number");
-    message.extend(length.to_ne_bytes());
-    message.extend(kind.to_ne_bytes());
-    message.extend(u16::try_from(flags).expect("16-bit flags").to_ne_bytes());
-    message.extend([0; 8]); // sequence, port
-    message.extend([0; 4]); // family, padding
-    message.extend(ifindex.to_ne_bytes());
-    message.extend(handle.to_ne_bytes());
-    message.extend(parent.to_ne_bytes());
-    message.extend([0; 4]); // info
-    message
-}
-
-/// Reads one datagram of the dump; `true` once it is the last.
-fn read(mut bytes: &[u8], filters: &mut Vec<Filter>) -> io::Result<bool> {
-    while bytes.len() >= NLMSG_HEADER {
-        let length = word(bytes, 0) as usize;
-        let kind = half(bytes, 4);
-        if length < NLMSG_HEADER || length > bytes.len() {
-            return Err(io::Error::other("netlink message with a wrong length"));
-        }
-        match i32::from(kind) {
-            libc::NLMSG_DONE => return Ok(true),
-            libc::NLMSG_ERROR => {
-                let error = word(bytes, NLMSG_HEADER).cast_signed();
-                // A device without a qdisc has no filters.
-                return match -error {
-                    0 | libc::EINVAL | libc::ENOENT => Ok(true),
-                    number => Err(io::Error::from_raw_os_error(number)),
-                };
-            }
-            _ if kind == libc::RTM_NEWTFILTER && length >= NLMSG_HEADER + TC_HEADER => {
-                filters.extend(filter(&bytes[NLMSG_HEADER..length]));
-            }
-            _ => {}
-        }
-        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
+    match request(libc::RTM_GETTFILTER, NLM_F_DUMP, &hook) {
+        Err(error) if is_absence(&error) => Ok(Vec::new()),
+        answers => Ok(answers?.iter().filter_map(filter).collect()),
     }
-    Ok(false)
+}
+
+/// Returns true if the kernel says that there is no such qdisc.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT))
 }
 
 /// A filter; `None` for the line that only announces a classifier without filters.
-fn filter(message: &[u8]) -> Option<Filter> {
-    let handle = word(message, 8);
-    let priority = u16::try_from(word(message, 16) >> 16).expect("upper half of 32 bits");
+fn filter(answer: &Answer) -> Option<Filter> {
+    if answer.kind != libc::RTM_NEWTFILTER {
+        return None;
+    }
+    let header = TcHeader::parse(&answer.body).ok()?;
     let mut filter = Filter {
         kind: String::new(),
         name: String::new(),
         program: 0,
-        priority,
-        handle,
+        priority: u16::try_from(header.info >> 16).expect("upper half of 32 bits"),
+        handle: header.handle.into(),
     };
-    for (kind, value) in attributes(&message[TC_HEADER..]) {
-        match kind {
-            TCA_KIND => filter.kind = text(value),
+    for attribute in attributes(&answer.body[header.buffer_len()..]) {
+        match attribute.kind() {
+            TCA_KIND => filter.kind = text(attribute.value()),
             TCA_OPTIONS => {
-                for (kind, value) in attributes(value) {
-                    match kind {
-                        TCA_BPF_NAME => filter.name = text(value),
-                        TCA_BPF_ID if value.len() >= 4 => filter.program = word(value, 0),
+                for option in attributes(attribute.value()) {
+                    match option.kind() {
+                        TCA_BPF_NAME => filter.name = text(option.value()),
+                        TCA_BPF_ID => filter.program = number(option.value()).unwrap_or_default(),
                         _ => {}
                     }
                 }
@@ -141,7 +98,11 @@ fn filter(message: &[u8]) -> Option<Filter> {
             _ => {}
         }
     }
-    (handle != 0).then_some(filter)
+    (filter.handle != 0).then_some(filter)
+}
+
+fn text(value: &[u8]) -> String {
+    parse_string(value).unwrap_or_default()
 }
 
 #[cfg(test)]

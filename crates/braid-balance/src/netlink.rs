@@ -1,13 +1,17 @@
-//! The little of rtnetlink that this crate speaks.
-#![allow(unsafe_code)]
+//! Blocking rtnetlink: one request, and its answer or dump.
+//!
+//! Attributes are not decoded further than the caller asks: a classifier that the library does not know must be
+//! seen all the same.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Bytes of `struct nlmsghdr`.
-pub(crate) const NLMSG_HEADER: usize = 16;
-/// Bytes of `struct ifinfomsg`.
-const LINK_HEADER: usize = 16;
+use netlink_packet_core::{
+    Emitable, ErrorBuffer, NLM_F_MULTIPART, NLM_F_REQUEST, NetlinkBuffer, NetlinkHeader, NlaBuffer,
+    NlasIterator,
+};
+use netlink_packet_route::link::LinkHeader;
+use netlink_sys::Socket;
+use netlink_sys::protocols::NETLINK_ROUTE;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_LINK: u16 = 5;
@@ -21,31 +25,25 @@ pub(crate) struct Link {
     pub peer: u32,
 }
 
+/// A message of an answer: its type, and what follows the netlink header.
+pub(crate) struct Answer {
+    pub kind: u16,
+    pub body: Vec<u8>,
+}
+
 /// Asks for an Ethernet device that has a peer.
 pub(crate) fn link(ifindex: u32) -> io::Result<Link> {
-    let socket = open()?;
-    let mut request = Vec::with_capacity(NLMSG_HEADER + LINK_HEADER);
-    let length = u32::try_from(NLMSG_HEADER + LINK_HEADER).expect("a small number");
-    let flags = u16::try_from(libc::NLM_F_REQUEST).expect("16-bit flags");
-    request.extend(length.to_ne_bytes());
-    request.extend(libc::RTM_GETLINK.to_ne_bytes());
-    request.extend(flags.to_ne_bytes());
-    request.extend([0; 8]); // sequence, port
-    request.extend([0; 4]); // family, type
-    request.extend(ifindex.to_ne_bytes());
-    request.extend([0; 8]); // flags, change mask
-    send(&socket, &request)?;
-    let mut buffer = vec![0; 16 * 1024];
-    let answer = receive(&socket, &mut buffer)?;
-    if i32::from(half(answer, 4)) == libc::NLMSG_ERROR {
-        let error = word(answer, NLMSG_HEADER).cast_signed();
-        return Err(io::Error::from_raw_os_error(-error));
-    }
+    let header = LinkHeader {
+        index: ifindex,
+        ..LinkHeader::default()
+    };
+    let answers = request(libc::RTM_GETLINK, 0, &header)?;
+    let body = answers.first().map_or(&[][..], |answer| &answer.body);
     let (mut address, mut peer) = (None, None);
-    for (kind, value) in attributes(answer.get(NLMSG_HEADER + LINK_HEADER..).unwrap_or_default()) {
-        match kind {
-            IFLA_ADDRESS => address = value.try_into().ok(),
-            IFLA_LINK => peer = Some(word(value, 0)),
+    for attribute in attributes(body.get(header.buffer_len()..).unwrap_or_default()) {
+        match attribute.kind() {
+            IFLA_ADDRESS => address = attribute.value().try_into().ok(),
+            IFLA_LINK => peer = number(attribute.value()),
             _ => {}
         }
     }
@@ -55,82 +53,65 @@ pub(crate) fn link(ifindex: u32) -> io::Result<Link> {
     }
 }
 
-pub(crate) fn open() -> io::Result<OwnedFd> {
-    // SAFETY: plain system call; the result is checked.
-    let fd = unsafe {
-        libc::socket(
-            libc::AF_NETLINK,
-            libc::SOCK_RAW | libc::SOCK_CLOEXEC,
-            libc::NETLINK_ROUTE,
-        )
-    };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a descriptor that the kernel has just given us and nobody else knows.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
+/// Sends a request and returns its answer: one message, all of a dump, or none for an acknowledgement.
+pub(crate) fn request(kind: u16, flags: u16, body: &impl Emitable) -> io::Result<Vec<Answer>> {
+    let mut header = NetlinkHeader::default();
+    let length = header.buffer_len() + body.buffer_len();
+    header.length = u32::try_from(length).expect("two headers");
+    header.message_type = kind;
+    header.flags = NLM_F_REQUEST | flags;
+    let mut message = vec![0; length];
+    let (front, rest) = message.split_at_mut(header.buffer_len());
+    header.emit(front);
+    body.emit(rest);
 
-pub(crate) fn send(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
-    // SAFETY: the kernel reads `message.len()` bytes of `message`.
-    let sent = unsafe {
-        libc::send(
-            socket.as_raw_fd(),
-            message.as_ptr().cast(),
-            message.len(),
-            0,
-        )
-    };
-    if sent < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
-}
-
-pub(crate) fn receive<'a>(socket: &OwnedFd, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    // SAFETY: the kernel writes at most `buffer.len()` bytes into `buffer`.
-    let length = unsafe {
-        libc::recv(
-            socket.as_raw_fd(),
-            buffer.as_mut_ptr().cast(),
-            buffer.len(),
-            0,
-        )
-    };
-    let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
-    Ok(&buffer[..length])
-}
-
-/// The attributes (type, value) in `bytes`; stops at the first that does not fit.
-pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        if bytes.len() < 4 {
-            return None;
+    let socket = Socket::new(NETLINK_ROUTE)?;
+    socket.send(&message, 0)?;
+    let mut answers = Vec::new();
+    loop {
+        let (datagram, _) = socket.recv_from_full()?;
+        if take(&datagram, &mut answers)? {
+            return Ok(answers);
         }
-        let length = usize::from(half(bytes, 0));
-        // The upper bits say "nested" and "network order".
-        let kind = half(bytes, 2) & 0x3fff;
-        let value = bytes.get(4..length)?;
-        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
-        Some((kind, value))
-    })
+    }
 }
 
-pub(crate) fn text(value: &[u8]) -> String {
-    String::from_utf8_lossy(value.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
+/// Takes the messages of a datagram. Returns true once the answer is complete.
+fn take(mut datagram: &[u8], answers: &mut Vec<Answer>) -> io::Result<bool> {
+    while !datagram.is_empty() {
+        let message = NetlinkBuffer::new_checked(datagram).map_err(io::Error::other)?;
+        match i32::from(message.message_type()) {
+            libc::NLMSG_DONE => return Ok(true),
+            libc::NLMSG_ERROR => {
+                let error =
+                    ErrorBuffer::new_checked(message.payload()).map_err(io::Error::other)?;
+                return match error.code() {
+                    None => Ok(true),
+                    Some(code) => Err(io::Error::from_raw_os_error(code.get().abs())),
+                };
+            }
+            _ => answers.push(Answer {
+                kind: message.message_type(),
+                body: message.payload().to_vec(),
+            }),
+        }
+        if message.flags() & NLM_F_MULTIPART == 0 {
+            return Ok(true);
+        }
+        let length = (message.length() as usize).next_multiple_of(4);
+        datagram = datagram.get(length..).unwrap_or_default();
+    }
+    Ok(false)
 }
 
-pub(crate) fn word(bytes: &[u8], at: usize) -> u32 {
-    bytes
-        .get(at..at + 4)
-        .map_or(0, |b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]))
+/// The attributes in `bytes`; stops at the first that does not fit.
+pub(crate) fn attributes(bytes: &[u8]) -> impl Iterator<Item = NlaBuffer<&[u8]>> {
+    NlasIterator::new(bytes).map_while(Result::ok)
 }
 
-pub(crate) fn half(bytes: &[u8], at: usize) -> u16 {
-    bytes
-        .get(at..at + 2)
-        .map_or(0, |b| u16::from_ne_bytes([b[0], b[1]]))
+/// Reads a number of 32 bits.
+pub(crate) fn number(value: &[u8]) -> Option<u32> {
+    value.try_into().ok().map(u32::from_ne_bytes)
 }
 
 #[cfg(test)]
@@ -140,15 +121,38 @@ mod tests {
     #[test]
     fn a_truncated_attribute_ends_the_list() {
         let whole = [8, 0, 1, 0, b'b', b'p', b'f', 0];
-        assert_eq!(attributes(&whole).collect::<Vec<_>>(), [(1, &b"bpf\0"[..])]);
+        let read: Vec<_> = attributes(&whole)
+            .map(|a| (a.kind(), a.value().to_vec()))
+            .collect();
+        assert_eq!(read, [(1, b"bpf\0".to_vec())]);
         for length in 0..whole.len() {
             assert_eq!(attributes(&whole[..length]).count(), 0, "{length} bytes");
         }
     }
 
     #[test]
+    fn a_dump_ends_with_its_last_message_and_a_cut_one_is_an_error() {
+        let message = |kind: u16, flags: u16| {
+            let mut bytes = vec![20, 0, 0, 0];
+            bytes.extend([kind.to_ne_bytes(), flags.to_ne_bytes()].concat());
+            bytes.extend([0; 12]);
+            bytes
+        };
+        let done = u16::try_from(libc::NLMSG_DONE).unwrap();
+        let dump = [message(44, NLM_F_MULTIPART), message(44, NLM_F_MULTIPART)].concat();
+        let mut answers = Vec::new();
+        assert!(!take(&dump, &mut answers).unwrap());
+        assert_eq!(answers.len(), 2);
+        assert!(take(&message(done, NLM_F_MULTIPART), &mut answers).unwrap());
+        assert!(take(&message(16, 0), &mut answers).unwrap());
+        assert!(take(&dump[..30], &mut answers).is_err());
+    }
+
+    #[test]
     fn loopback_has_no_peer() {
         let loopback = nix::net::if_::if_nametoindex("lo").expect("every namespace has lo");
         assert!(link(loopback).is_err());
+        let error = link(u32::MAX >> 1).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENODEV));
     }
 }
