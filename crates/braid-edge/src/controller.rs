@@ -5,14 +5,22 @@
 //! arrives within milliseconds.
 
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::http::response::Parts;
+use hyper::{Method, Request, StatusCode, header};
+use hyper_util::rt::TokioIo;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::runtime::Builder;
+use tokio::time::timeout;
 
 use crate::Error;
 use crate::key::{self, Key};
@@ -23,7 +31,7 @@ pub const LONG_POLL_TIME: Duration = Duration::from_secs(10);
 /// Limit for connecting, and for a response beyond [`LONG_POLL_TIME`].
 const IO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a response: 256 targets and 16,384 hosts are 2 MB.
-const MAX_RESPONSE_BYTES: u64 = 8 << 20;
+const MAX_RESPONSE_BYTES: usize = 8 << 20;
 
 /// Address of the controller's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,19 +168,19 @@ pub fn fetch_table(
         u8::from(shim)
     );
     let answer = post(endpoint, name, &path).map_err(unreachable)?;
-    match answer.code() {
+    match answer.status {
         // A refusal bears no MAC: the controller does not know with which key to make it.
-        "401" => {
+        StatusCode::UNAUTHORIZED => {
             let said = String::from_utf8_lossy(&answer.body).trim().to_owned();
             Err(FetchError::Unauthorized(endpoint.clone(), said))
         }
         _ if !answer.verified => Err(FetchError::Unverified(endpoint.clone())),
-        "200" => Ok(Some(Table::read(&answer.body)?)),
-        "204" => Ok(None),
-        "404" => Err(FetchError::Unknown(name.to_owned())),
-        _ => Err(FetchError::Refused {
+        StatusCode::OK => Ok(Some(Table::read(&answer.body)?)),
+        StatusCode::NO_CONTENT => Ok(None),
+        StatusCode::NOT_FOUND => Err(FetchError::Unknown(name.to_owned())),
+        status => Err(FetchError::Refused {
             endpoint: endpoint.clone(),
-            status: answer.status,
+            status: status.to_string(),
         }),
     }
 }
@@ -187,84 +195,78 @@ fn format_counts(counts: &[(u16, u64)]) -> String {
 }
 
 struct Response {
-    /// The whole status line.
-    status: String,
-    body: Vec<u8>,
+    status: StatusCode,
+    body: Bytes,
     /// True if the response's MAC is right, or no key is used.
     verified: bool,
 }
 
 fn post(endpoint: &Endpoint, name: &str, path: &str) -> io::Result<Response> {
-    let request = format!("POST {path} HTTP/1.1");
-    let headers = "Host: fabric\r\nContent-Length: 0\r\nConnection: close\r\n";
+    let request = Request::builder()
+        .method(Method::POST)
+        .uri(path)
+        .header(header::HOST, "fabric")
+        .header(header::CONNECTION, "close");
     let Endpoint::Http(_, Some(key)) = endpoint else {
-        let (head, body) = send(endpoint, &format!("{request}\r\n{headers}\r\n"))?;
-        return Ok(Response::of(&head, body));
-    };
-    let counter = key::counter();
-    let shown = key.authorization(&percent_encoded(name), counter, &request);
-    let (head, body) = send(endpoint, &format!("{request}\r\n{shown}\r\n{headers}\r\n"))?;
-    let answer = Response::of(&head, body);
-    let verified = key.verifies(counter, answer.code(), &head, &answer.body);
-    Ok(Response { verified, ..answer })
-}
-
-impl Response {
-    fn of(head: &str, body: Vec<u8>) -> Response {
-        Response {
-            status: head.lines().next().unwrap_or_default().to_owned(),
+        let request = request.body(Empty::new()).map_err(io::Error::other)?;
+        let (head, body) = send(endpoint, request)?;
+        return Ok(Response {
+            status: head.status,
             body,
             verified: true,
-        }
-    }
-
-    fn code(&self) -> &str {
-        self.status.split(' ').nth(1).unwrap_or_default()
-    }
+        });
+    };
+    let counter = key::counter();
+    let line = format!("POST {path} HTTP/1.1");
+    let authorization = key.authorization(&percent_encoded(name), counter, &line);
+    let request = request.header(header::AUTHORIZATION, authorization);
+    let (head, body) = send(
+        endpoint,
+        request.body(Empty::new()).map_err(io::Error::other)?,
+    )?;
+    let shown = head.headers.get(key::RESPONSE_HEADER);
+    let shown = shown.and_then(|value| value.to_str().ok());
+    Ok(Response {
+        status: head.status,
+        verified: key.verifies(counter, head.status.as_str(), shown, &body),
+        body,
+    })
 }
 
-fn send(endpoint: &Endpoint, request: &str) -> io::Result<(String, Vec<u8>)> {
-    let timeout = Some(LONG_POLL_TIME + IO_TIMEOUT);
-    match endpoint {
-        Endpoint::Unix(socket) => {
-            let stream = UnixStream::connect(socket)?;
-            stream.set_read_timeout(timeout)?;
-            stream.set_write_timeout(timeout)?;
-            exchange(stream, request.as_bytes())
+/// Sends a request over a connection of its own, and waits.
+fn send(endpoint: &Endpoint, request: Request<Empty<Bytes>>) -> io::Result<(Parts, Bytes)> {
+    let conversation = async {
+        match endpoint {
+            Endpoint::Unix(socket) => exchange(UnixStream::connect(socket).await?, request).await,
+            Endpoint::Http(host, _) => {
+                let stream = timeout(IO_TIMEOUT, TcpStream::connect(host)).await??;
+                exchange(stream, request).await
+            }
         }
-        Endpoint::Http(host, _) => {
-            let address = host.to_socket_addrs()?.next();
-            let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
-            let stream = TcpStream::connect_timeout(&address, IO_TIMEOUT)?;
-            stream.set_read_timeout(timeout)?;
-            stream.set_write_timeout(timeout)?;
-            exchange(stream, request.as_bytes())
-        }
-    }
+    };
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async { timeout(LONG_POLL_TIME + IO_TIMEOUT, conversation).await? })
 }
 
 /// Sends a request and returns the response's head and body.
-fn exchange(mut stream: impl Read + Write, request: &[u8]) -> io::Result<(String, Vec<u8>)> {
-    let short = || io::Error::other("its answer ends early");
-    stream.write_all(request)?;
-    let mut answer = Vec::new();
-    stream.take(MAX_RESPONSE_BYTES).read_to_end(&mut answer)?;
-    let end = b"\r\n\r\n";
-    let split = answer
-        .windows(end.len())
-        .position(|window| window == end)
-        .ok_or_else(short)?;
-    let head = String::from_utf8_lossy(&answer[..split]).into_owned();
-    let body = answer.split_off(split + end.len());
-    let length = head.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length")
-            .then(|| value.trim().parse::<usize>().ok())?
-    });
-    if length.is_some_and(|length| length != body.len()) {
-        return Err(short());
-    }
-    Ok((head, body))
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: Request<Empty<Bytes>>,
+) -> io::Result<(Parts, Bytes)> {
+    let handshake = http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(io::Error::other)?;
+    let answer = async move {
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(io::Error::other)?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await;
+        Ok((head, body.map_err(io::Error::other)?.to_bytes()))
+    };
+    // The connection ends once the sender is dropped; its error is the answer's too.
+    let (answer, _) = tokio::join!(answer, connection);
+    answer
 }
 
 /// Percent-encodes a word of a URL (RFC 3986 §2.1).
@@ -280,6 +282,8 @@ fn percent_encoded(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
     use super::*;
 
     #[test]
@@ -300,33 +304,37 @@ mod tests {
         }
     }
 
+    /// Returns what is made of an answer of these bytes, after which the peer closes.
+    fn read(answer: &[u8]) -> io::Result<(Parts, Bytes)> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let (ours, mut theirs) = duplex(4096);
+            let request = Request::post("/").body(Empty::new()).expect("a request");
+            let peer = async move {
+                let mut asked = [0; 4];
+                theirs.read_exact(&mut asked).await.expect("a question");
+                theirs.write_all(answer).await.expect("room");
+                // Reads on until the other side has closed: an early end would be another error.
+                theirs.shutdown().await.expect("an end");
+                let _ = theirs.read_to_end(&mut Vec::new()).await;
+            };
+            tokio::join!(exchange(ours, request), peer).0
+        })
+    }
+
     #[test]
     fn an_answer_that_was_cut_short_is_none() {
-        struct Peer(&'static [u8]);
-        impl Read for Peer {
-            fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-                self.0.read(into)
-            }
-        }
-        impl Write for Peer {
-            fn write(&mut self, from: &[u8]) -> io::Result<usize> {
-                Ok(from.len())
-            }
-            fn flush(&mut self) -> io::Result<()> {
-                Ok(())
-            }
-        }
-        let whole = Peer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
-        let (head, body) = exchange(whole, b"").expect("an answer");
-        assert_eq!(Response::of(&head, Vec::new()).status, "HTTP/1.1 200 OK");
-        assert_eq!(body, b"{}");
+        let (head, body) = read(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}").expect("one");
+        assert_eq!((head.status, &body[..]), (StatusCode::OK, &b"{}"[..]));
         for short in [
             &b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}"[..],
             b"HTTP/1.1 2",
             b"",
         ] {
-            assert!(exchange(Peer(short), b"").is_err());
+            assert!(read(short).is_err());
         }
+        let long = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", usize::MAX);
+        assert!(read(long.as_bytes()).is_err());
     }
 
     #[test]
