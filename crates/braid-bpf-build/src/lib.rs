@@ -13,8 +13,11 @@ mod linkage;
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
+use std::hash::Hasher;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use fnv::FnvHasher;
 
 /// Headers shared by all crates' programs.
 const SHARED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf");
@@ -135,18 +138,16 @@ fn reasons_in_rust(header: &str) -> String {
     )
 }
 
-/// FNV-1a over the sources, to tell the programs of two builds apart. On a difference the loader
+/// A hash of the sources, to tell the programs of two builds apart. On a difference the loader
 /// replaces the programs, so the hash only has to avoid accidental equality.
 fn hash_of(folders: [&Path; 2]) -> u64 {
     let mut files: Vec<_> = folders.into_iter().flat_map(files_below).collect();
     files.sort();
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut hash = FnvHasher::default();
     for file in files {
-        for byte in fs::read(&file).expect("a readable source") {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        hash.write(&fs::read(&file).expect("a readable source"));
     }
-    hash
+    hash.finish()
 }
 
 /// Returns every file of a folder and of those in it.

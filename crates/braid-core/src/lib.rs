@@ -10,6 +10,7 @@
 
 pub mod aqm;
 pub mod forecast;
+mod hash;
 pub mod pace;
 mod prefix;
 mod rtt;
@@ -18,6 +19,7 @@ mod time;
 pub mod units;
 mod uplink;
 
+pub use hash::ShortHash;
 pub use prefix::Prefix;
 pub use rtt::SmoothedRtt;
 pub use time::Time;

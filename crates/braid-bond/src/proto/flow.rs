@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use braid_core::ShortHash;
 use braid_multipath::schedule::Class;
 use braid_packet::{Fragment, Ip, protocol};
 
@@ -60,10 +61,10 @@ impl FlowInfo {
     }
 
     /// A hash of the flow's addresses, protocol and ports. Fragments hash without ports, so that
-    /// those of a packet stay together.
+    /// those of a packet stay together. A sender that finds collisions only makes its own flows share a queue.
     #[must_use]
     pub fn hash(&self) -> u32 {
-        let mut hash = Fnv::new();
+        let mut hash = ShortHash::default();
         for address in [self.source, self.dest] {
             match address {
                 IpAddr::V4(address) => hash.write(&address.octets()),
@@ -91,26 +92,6 @@ impl FlowInfo {
         } else {
             Class::Ordered
         }
-    }
-}
-
-/// FNV-1a of 64 bits, folded: fast for a few bytes. An inner sender that finds collisions only
-/// makes its own flows share a queue.
-struct Fnv(u64);
-
-impl Fnv {
-    fn new() -> Self {
-        Fnv(0xcbf2_9ce4_8422_2325)
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
-
-    fn finish(&self) -> u32 {
-        (self.0 ^ self.0 >> 32) as u32
     }
 }
 

@@ -31,6 +31,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use braid_balance::{KernelTime, Name, NameBit};
+use braid_core::ShortHash;
 
 pub use reject::{DnsReject, RejectCounts};
 pub use servers::system_servers;
@@ -322,12 +323,11 @@ fn marks(rules: &[(NameBit, Vec<DomainPattern>)], name: &str) -> u64 {
 #[must_use]
 pub fn site(name: &str) -> u32 {
     let registered = psl::domain_str(name).unwrap_or(name);
-    // FNV-1a: the same number in every run, with few collisions among the sites of a household.
-    let hash = registered.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
+    // The same number in every run, with few collisions among the sites of a household.
+    let mut hash = ShortHash::default();
+    hash.write(registered.as_bytes());
     // 0 stands for an unknown site.
-    hash.max(1)
+    hash.finish().max(1)
 }
 
 /// Returns true if a public server can have this address: it is in none of the RFC 6890 registries' blocks that

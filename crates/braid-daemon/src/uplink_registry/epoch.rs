@@ -7,14 +7,11 @@
 
 use std::net::IpAddr;
 
+use braid_core::ShortHash;
 use braid_uplink::Layer;
 
 use super::{UplinkRecord, UplinkRegistry};
 use crate::uplink_registry::FAMILIES;
-
-/// Parameters of the 32-bit FNV-1a hash.
-const FNV_BASIS: u32 = 0x811c_9dc5;
-const FNV_PRIME: u32 = 0x0100_0193;
 
 impl UplinkRegistry {
     /// Counts the uplinks that have ceased to work, for a family or altogether.
@@ -39,7 +36,10 @@ impl UplinkRegistry {
         let mut numbers = self.numbers.iter();
         let known = numbers.find(|known| known.index == record.id.0);
         let failures = known.map_or(0, |known| known.failures);
-        hash(record.route_hash(), &failures.to_ne_bytes())
+        let mut hash = ShortHash::default();
+        hash.write(&record.route_hash().to_ne_bytes());
+        hash.write(&failures.to_ne_bytes());
+        hash.finish()
     }
 }
 
@@ -48,8 +48,9 @@ impl UplinkRecord {
     #[must_use]
     pub fn route_hash(&self) -> u32 {
         let uplink = &self.uplink;
-        let mut sum = hash(FNV_BASIS, &uplink.ifindex.to_ne_bytes());
-        sum = hash(sum, &[u8::from(uplink.layer == Layer::L2)]);
+        let mut hash = ShortHash::default();
+        hash.write(&uplink.ifindex.to_ne_bytes());
+        hash.write(&[u8::from(uplink.layer == Layer::L2)]);
         let v4 = uplink
             .v4
             .as_ref()
@@ -61,19 +62,19 @@ impl UplinkRecord {
         for next_hop in [v4, v6] {
             let (address, gateway) = next_hop.unzip();
             for address in [address, gateway.flatten()] {
-                sum = match address {
-                    None => hash(sum, &[0]),
-                    Some(IpAddr::V4(address)) => hash(hash(sum, &[4]), &address.octets()),
-                    Some(IpAddr::V6(address)) => hash(hash(sum, &[6]), &address.octets()),
-                };
+                match address {
+                    None => hash.write(&[0]),
+                    Some(IpAddr::V4(address)) => {
+                        hash.write(&[4]);
+                        hash.write(&address.octets());
+                    }
+                    Some(IpAddr::V6(address)) => {
+                        hash.write(&[6]);
+                        hash.write(&address.octets());
+                    }
+                }
             }
         }
-        sum
+        hash.finish()
     }
-}
-
-fn hash(sum: u32, bytes: &[u8]) -> u32 {
-    bytes.iter().fold(sum, |sum, byte| {
-        (sum ^ u32::from(*byte)).wrapping_mul(FNV_PRIME)
-    })
 }
