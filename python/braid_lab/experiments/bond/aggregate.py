@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.cases import BY_NAME, CASES, Case
 from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, GoodputTrace, goodput_table
-from braid_lab.experiments.bond.loads import HTTP3, TCP, TCP8, UDP, Load, LoadRequest
+from braid_lab.experiments.bond.loads import BBR, HTTP3, TCP, TCP8, UDP, Load, LoadRequest
 from braid_lab.experiments.bond.site import Site, delay_walks, emulators_kept_up, site
 
 
@@ -31,13 +31,15 @@ class Trial:
         return f"{self.case.name}{self.load.suffix}"
 
 
-#: Every load over equal links, one stream over all others; HTTP/3 where its stack keeps up.
+#: Every load over equal links, one stream over all others; HTTP/3 where its stack keeps up. BBR runs where its small
+#: window meets delays that differ or vary.
 TRIALS = {
     trial.name: trial
     for trial in (
         *(Trial(case) for case in CASES),
         *(Trial(BY_NAME[name], load) for name in ("50_50", "80_20") for load in (TCP8, UDP)),
         Trial(BY_NAME["20_20"], HTTP3),
+        *(Trial(BY_NAME[name], BBR) for name in ("50_50", "far", "geo", "reorder20", "dual_lte", "starlink")),
     )
 }
 

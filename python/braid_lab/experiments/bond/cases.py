@@ -70,6 +70,9 @@ class Link:
     loss: float = 0.0
     queue_ms: float = 100.0
     delay_walk: DelayWalk | None = None
+    #: The delay is uniform within this of its mean. Packets keep their order unless `reorders`.
+    jitter_ms: float = 0.0
+    reorders: bool = False
 
     def line(self, seed: int) -> LinkSpec:
         """Return the emulated link."""
@@ -77,8 +80,10 @@ class Link:
             rate=f"{self.mbit:g}Mbit/s",
             delay=f"{self.delay_ms:g}ms",
             loss=f"{100 * self.loss:g}%" if self.loss else None,
+            jitter=f"{self.jitter_ms:g}ms" if self.jitter_ms else None,
             queue=f"{self.queue_ms:g}ms",
             seed=seed,
+            extra=("--reorder",) if self.reorders else (),
         )
 
 
@@ -121,6 +126,12 @@ CASES = (
     Case("50_20_10", {"one": Link(50, 15), "two": Link(20, 15), "three": Link(10, 15)}),
     _pair("50_50_queue300", Link(50, 15, queue_ms=300), Link(50, 15, queue_ms=300)),
     _pair("300_30", Link(300, 15), Link(30, 15)),
+    # Round trips of 20 and 320 ms, and LTE with a geostationary satellite.
+    _pair("far", Link(50, 10), Link(50, 160)),
+    _pair("geo", Link(40, 25), Link(20, 290, queue_ms=300)),
+    _pair("reorder20", Link(50, 30, jitter_ms=20, reorders=True), Link(50, 30, jitter_ms=20, reorders=True)),
+    _pair("dual_lte", Link(40, 30, jitter_ms=10, queue_ms=300), Link(25, 40, jitter_ms=15, queue_ms=300)),
+    _pair("starlink", Link(40, 30, jitter_ms=10, queue_ms=300), Link(100, 30, loss=0.01, jitter_ms=25)),
 )
 
 BY_NAME = {case.name: case for case in CASES}

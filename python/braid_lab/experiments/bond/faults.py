@@ -92,10 +92,14 @@ def hub_restarted(place: Site, _: str) -> Iterator[float]:
 @contextlib.contextmanager
 def suspended(place: Site, _: str) -> Iterator[float]:
     """Stop the daemon, as on a host that sleeps; yields the time of waking up."""
-    pid = place.daemon.pid
+    stop_for(place.daemon.pid, SUSPENDED_SECONDS)
+    yield time.monotonic()
+
+
+def stop_for(pid: int, seconds: float) -> None:
+    """Stop a process for some time, as if it waited for a processor; returns when it runs again."""
     os.kill(pid, signal.SIGSTOP)
     try:
-        time.sleep(SUSPENDED_SECONDS)
+        time.sleep(seconds)
     finally:
         os.kill(pid, signal.SIGCONT)
-    yield time.monotonic()

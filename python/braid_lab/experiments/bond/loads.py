@@ -1,4 +1,4 @@
-"""The loads of `bond/aggregate`: one TCP stream, eight, datagrams, a download over HTTP/3."""
+"""The loads of `bond/aggregate`: one TCP stream with CUBIC or BBR, eight, datagrams, a download over HTTP/3."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from braid_lab.experiments.bond.cases import Case, Sizes
 from braid_lab.experiments.bond.figures import GoodputTrace
 from braid_lab.experiments.bond.site import Site
 from braid_lab.fixtures import serve
+from braid_lab.net.namespace import use_congestion_control
 from braid_lab.servers.catalog import IPERF3_PORT
 
 #: Rate of datagrams over that of the links: the bond must drop the excess.
@@ -87,7 +88,14 @@ def _serve_streams(place: Site) -> None:
     place.background(place.net.internet.name, "braid_lab.clients.tcp_stream", "serve", place.server)
 
 
+def _serve_bbr(place: Site) -> None:
+    for end in (place.net.host, place.net.internet):
+        use_congestion_control(end, "bbr")
+    _serve_streams(place)
+
+
 TCP = Load("", cases.TCP, ("bond", "mptcp", "single"), _serve_streams, _streams(1))
+BBR = Load("_bbr", cases.TCP, ("bond", "mptcp", "single"), _serve_bbr, _streams(1))
 TCP8 = Load("_tcp8", cases.TCP, ("bond", "mptcp", "single"), _serve_streams, _streams(8))
 UDP = Load("_udp", cases.UDP, ("bond", "single"), lambda place: serve(place.net, "iperf3"), _datagrams)
 HTTP3 = Load("_http3", cases.QUIC, ("bond",), lambda place: serve(place.net, "http3"), _download)

@@ -188,7 +188,7 @@ def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) ->
         with run.step(f"{case.name}: {kind}"), contextlib.ExitStack() as stack:
             train = echo_train(place, PROBE_INTERVAL_SECONDS, PROBE_BYTES, [PROBE_SERVER])
             probes = stack.enter_context(train) if kind == "bond" else None
-            _begin(place, case, folder, seconds)
+            restart_traces(place, case.links, folder, FROM_SECONDS, seconds)
             traces[kind] = _flow(place, case, kind, seconds)
             if probes:
                 said = json.loads(probes.stop().stdout.splitlines()[-1])[0]
@@ -221,13 +221,13 @@ def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) ->
     return ratio
 
 
-def _begin(place: Site, case: Case, folder: Path, seconds: float) -> None:
-    """Restart the traces of all links."""
-    for link, radio in case.links.items():
+def restart_traces(place: Site, links: Mapping[str, Radio], folder: Path, start: float, seconds: float) -> None:
+    """Restart the traces of all links from their second `start` on; `folder` keeps the files."""
+    for link, radio in links.items():
         for direction, rates in (("down", radio.down), ("up", radio.up)):
             file = folder / f"{link}-{direction}.csv"
             # The links run on after the flow, so that its remaining packets drain.
-            rates.write(file, FROM_SECONDS, seconds + 30)
+            rates.write(file, start, seconds + 30)
             place.emulator(link).request({"set": {"direction": direction, "trace": str(file)}})
 
 
