@@ -50,7 +50,7 @@ async def served(net: Network, tmp_path: Path) -> AsyncIterator[tuple[Api, Path,
 
 async def over_tcp(port: int, path: str, *headers: str) -> tuple[int, list[str], bytes]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write("\r\n".join([request_line(path), *headers, "", ""]).encode())
+    writer.write("\r\n".join([request_line(path), "Host: fabric", *headers, "", ""]).encode())
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     first, *lines = head.decode().split("\r\n")
@@ -59,7 +59,7 @@ async def over_tcp(port: int, path: str, *headers: str) -> tuple[int, list[str],
 
 async def asked(socket: Path, path: str) -> tuple[int, dict[str, Any]]:
     reader, writer = await asyncio.open_unix_connection(socket)
-    writer.write(f"{request_line(path)}\r\n\r\n".encode())
+    writer.write(f"{request_line(path)}\r\nHost: fabric\r\n\r\n".encode())
     head, _, body = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     return int(head.split()[1]), json.loads(body) if body else {}
@@ -163,7 +163,7 @@ def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_its
                 assert status == 401, what
                 assert b"key" in body, what
             assert not any(each.rx for each in net.controller.path_monitor.paths.values())
-            status, lines, body = await over_tcp(port, path, "Host: fabric", good)
+            status, lines, body = await over_tcp(port, path, "Accept: */*", good)
             assert status == 200
             assert json.loads(body)["edge"] == "hb"
             assert "Braid-Authentication: " + mac_of(KEYS["hb"], b"7\n200\n" + body) in lines
@@ -317,3 +317,16 @@ def test_the_end_of_the_process_ends_long_polls_without_a_complaint(tmp_path: Pa
 
     asyncio.run(story())
     assert complaints == []
+
+
+def test_a_client_that_does_not_speak_http_is_told_so(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with served(Network(two_paths()), tmp_path) as (_, socket, _):
+            reader, writer = await asyncio.open_unix_connection(socket)
+            writer.write(b"hello\r\n\r\n")
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            writer.close()
+            assert int(head.split()[1]) == 400
+            assert "not a request of HTTP/1.1" in json.loads(body)["error"]
+
+    asyncio.run(story())

@@ -88,7 +88,7 @@ class Fabric:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
             peer.settimeout(10)
             peer.connect(str(self.folder / "fabric.sock"))
-            peer.sendall(f"GET /v1/fabric/{what} HTTP/1.1\r\n\r\n".encode())
+            peer.sendall(f"GET /v1/fabric/{what} HTTP/1.1\r\nHost: fabric\r\n\r\n".encode())
             said = b"".join(iter(lambda: peer.recv(65536), b""))
         told: dict[str, Any] = json.loads(said.partition(b"\r\n\r\n")[2])
         return told

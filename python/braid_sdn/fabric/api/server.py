@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
+import h11
+
 from braid_sdn.fabric.api import report
 from braid_sdn.fabric.api.drawing import svg
 from braid_sdn.fabric.controller import Controller
@@ -92,12 +94,12 @@ class Api:
         # The umask sets the mode: before a later chmod somebody could connect.
         before = os.umask(0o177)
         try:
-            self._servers.append(await asyncio.start_unix_server(self._serve, socket, limit=MAX_HEAD_BYTES))
+            self._servers.append(await asyncio.start_unix_server(self._serve, socket))
         finally:
             os.umask(before)
         self._socket = socket
         if http is not None:
-            self._servers.append(await asyncio.start_server(self._serve_edges, *http, limit=MAX_HEAD_BYTES))
+            self._servers.append(await asyncio.start_server(self._serve_edges, *http))
 
     def addresses(self) -> list[tuple[str, int]]:
         """Return the TCP addresses that it listens on."""
@@ -125,31 +127,28 @@ class Api:
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, auth: EdgeAuth | None = None
     ) -> None:
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         name: str | None = None
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT):
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            request, *headers = head.split("\r\n")
-            lines, verified = list[str](), None
+            verified, headers = None, list[tuple[str, str]]()
             try:
-                verified = auth.verify(request, headers) if auth else None
+                async with asyncio.timeout(REQUEST_TIMEOUT):
+                    request, lines = await _read_request(reader, connection)
+                verified = auth.verify(request, lines) if auth else None
                 if verified is not None:
                     self._start_request(verified)
                     name = verified.name
-                answer = await self._answer(request, headers, verified)
+                answer = await self._answer(request, lines, verified)
             except UnauthorizedError as error:
                 answer = _error(401, str(error))
-                lines.append("WWW-Authenticate: Braid")
+                headers.append(("WWW-Authenticate", "Braid"))
+            except h11.RemoteProtocolError as error:
+                answer = _error(error.error_status_hint, f"not a request of HTTP/1.1: {error}")
             if verified is not None:
-                lines.append(verified.sign(answer.status, answer.body))
-            if answer.etag:
-                lines.append(f"ETag: {answer.etag}")
-            if answer.status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
-                lines += [f"Content-Type: {answer.kind}", f"Content-Length: {len(answer.body)}"]
-            first = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}"
-            writer.write("\r\n".join([first, *lines, "Connection: close", "", ""]).encode() + answer.body)
+                headers.append(verified.sign(answer.status, answer.body))
+            writer.write(_written(connection, answer, headers))
             await writer.drain()
-        except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError):
+        except (OSError, EOFError, TimeoutError):
             # The client has gone, or did not send a whole request.
             pass
         except asyncio.CancelledError:
@@ -262,6 +261,34 @@ class Api:
                 matches = any(table.etag in value for value in known) if table.etag else False
                 return Response(304, b"", etag=table.etag) if matches else table
         return _error(404, f"there is no /{'/'.join(path)}")
+
+
+async def _read_request(reader: asyncio.StreamReader, connection: h11.Connection) -> tuple[str, list[str]]:
+    """Return the request line and the header lines of a request, whose body is not read.
+
+    Raises EOFError if the client closes the connection before its request.
+    """
+    while (event := connection.next_event()) is h11.NEED_DATA:
+        connection.receive_data(await reader.read(MAX_HEAD_BYTES))
+    if not isinstance(event, h11.Request):
+        raise EOFError
+    words = [event.method, event.target, b"HTTP/" + event.http_version]
+    return b" ".join(words).decode("latin-1"), [(n + b": " + v).decode("latin-1") for n, v in event.headers]
+
+
+def _written(connection: h11.Connection, answer: Response, headers: list[tuple[str, str]]) -> bytes:
+    """Return the bytes of a response, after which the connection ends."""
+    fields = [*headers, ("Connection", "close")]
+    if answer.etag:
+        fields.append(("ETag", answer.etag))
+    if answer.status not in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+        fields += [("Content-Type", answer.kind), ("Content-Length", str(len(answer.body)))]
+    reason = HTTPStatus(answer.status).phrase.encode()
+    events: list[h11.Event] = [h11.Response(status_code=answer.status, headers=fields, reason=reason)]
+    if answer.body:
+        events.append(h11.Data(data=answer.body))
+    events.append(h11.EndOfMessage())
+    return b"".join(connection.send(event) or b"" for event in events)
 
 
 def _parts(request: str) -> tuple[list[str], dict[str, str]]:

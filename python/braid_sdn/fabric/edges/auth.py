@@ -30,9 +30,9 @@ class VerifiedRequest:
     counter: int
     key: bytes
 
-    def sign(self, status: int, body: bytes) -> str:
-        """Return the header that authenticates the response."""
-        return "Braid-Authentication: " + mac(self.key, b"%d\n%d\n%b" % (self.counter, status, body))
+    def sign(self, status: int, body: bytes) -> tuple[str, str]:
+        """Return name and value of the header that authenticates the response."""
+        return "Braid-Authentication", mac(self.key, b"%d\n%d\n%b" % (self.counter, status, body))
 
 
 @dataclass
