@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use braid_core::UplinkId;
 use braid_core::slots::{SlotTable, Weights};
-use braid_daemon::config::{Config, Hook, Policy, Ports};
-use braid_daemon::settings::{Overrides, Settings};
+use braid_daemon::config::{Config, Hook, Overrides, Policy, Ports, Settings};
 use braid_host::config::{ConfigError, Paint, Problem};
 use miette::Diagnostic;
 

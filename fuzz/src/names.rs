@@ -3,9 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use braid_balance::KernelTime;
-use braid_daemon::config::Config;
+use braid_daemon::config::{Config, Overrides, Settings};
 use braid_daemon::dns_snoop::{DnsReject, MAX_TTL, MIN_TTL, NameCache};
-use braid_daemon::settings::{Overrides, Settings};
 
 const RULES: &str = "
     name_servers = 'any'

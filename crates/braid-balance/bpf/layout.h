@@ -1,4 +1,4 @@
-// Keys and values of the maps. The loader has the same structures (src/layout.rs); both sides
+// Keys and values of the maps. The loader has the same structures (src/maps/layout.rs); both sides
 // assert sizes and offsets.
 #ifndef BRAID_LAYOUT_H
 #define BRAID_LAYOUT_H

@@ -6,16 +6,20 @@ use std::time::Duration;
 
 use braid_core::UplinkId;
 
-use crate::hooks::{self, AttachPoint, Hook, Programs};
-use crate::inject::Injector;
+use crate::flows::{evacuate, races, upkeep};
+use crate::maps::tables::{self, Tables};
+use crate::maps::{counters, devices, uplinks};
+use crate::packets::inject::Injector;
+use crate::packets::upcalls;
 use crate::pins::Pins;
-use crate::tables::{self, Tables};
+use crate::programs::hooks::{self, AttachPoint, Hook, Programs};
+use crate::programs::loading;
+use crate::select::{classes, connlimit, dns_names, path_cache, rules, sticky};
 use crate::{
     Attachments, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, FlowActivity,
     Fragments, HookKind, KernelTime, Lease, MapMemory, Name, Opened, Options, PathCacheEntry,
     RaceSettings, RefusedPacket, Release, Released, Removed, RuleEntry, Sticky, SweepReport,
-    Upcalls, UplinkCounters, UplinkEntry, UplinkForecast, classes, connlimit, counters, devices,
-    dns_names, evacuate, loading, path_cache, races, rules, sticky, upcalls, upkeep, uplinks,
+    Upcalls, UplinkCounters, UplinkEntry, UplinkForecast,
 };
 
 /// A handle on the pinned programs and maps. Dropping it changes nothing in the kernel.

@@ -13,63 +13,44 @@
 //! change routes, addresses or sysctls (that is the daemon's plumbing), or touch another party's
 //! program.
 
-mod batch;
-mod classes;
-mod connlimit;
-mod counters;
 mod datapath;
-mod devices;
-mod dns_names;
 mod error;
-mod evacuate;
-mod filters;
-mod fragments;
-mod hooks;
-mod inject;
-mod layout;
-mod lb_method;
-mod lease;
-mod loading;
-mod netlink;
-mod path_cache;
+mod flows;
+mod maps;
+mod packets;
 mod pins;
-mod races;
-mod rules;
+mod programs;
+mod select;
 mod shared;
-mod sticky;
-mod tables;
 mod time;
 mod types;
-mod upcalls;
-mod upkeep;
-mod uplinks;
 
-pub use classes::{ClassEntry, MAX_CLASSES};
-pub use connlimit::MAX_LIMITED_CLIENTS;
 pub use datapath::{Datapath, dry_run, remove};
-pub use dns_names::Name;
 pub use error::Error;
-pub use evacuate::{Evacuated, Release, Released};
-pub use fragments::{
+pub use flows::evacuate::{Evacuated, Release, Released};
+pub use flows::idle_times::{
+    DNS_IDLE, ICMP_IDLE, PORTLESS_IDLE, TCP_CLOSED_IDLE, TCP_CLOSED_IDLE_UNDER_PRESSURE,
+    TCP_EMBRYO_IDLE, TCP_ESTABLISHED_IDLE, TCP_TRANSITORY_IDLE, UDP_EMBRYO_IDLE, UDP_IDLE,
+};
+pub use flows::races::RaceSettings;
+pub use maps::lease::Lease;
+pub use packets::fragments::{
     FRAGMENT_HOLD_TIME, FRAGMENT_POLL_INTERVAL, Fragments, HeldFragment, MAX_HELD_FRAGMENTS,
     MAX_HELD_FRAGMENTS_PER_SOURCE,
 };
-pub use lease::Lease;
-pub use path_cache::{
+pub use packets::upcalls::{RefusedPacket, Upcall, Upcalls};
+pub use select::classes::{ClassEntry, MAX_CLASSES};
+pub use select::connlimit::MAX_LIMITED_CLIENTS;
+pub use select::dns_names::Name;
+pub use select::path_cache::{
     CachedPath, FlowActivity, MAX_CACHED_PREFIXES, PathCacheEntry, UplinkForecast, prefix_of,
 };
-pub use races::RaceSettings;
-pub use rules::{CGROUP_LEVELS, FlowFacts, MAX_RULES, NameBit, RuleEntry};
+pub use select::rules::{CGROUP_LEVELS, FlowFacts, MAX_RULES, NameBit, RuleEntry};
+pub use select::sticky::{FTP_CONTROL, FTP_DATA_FROM, FTP_KEPT, Site, Sticky};
 pub use shared::{REASONS, Reason, ReasonKind};
-pub use sticky::{FTP_CONTROL, FTP_DATA_FROM, FTP_KEPT, Site, Sticky};
 pub use time::KernelTime;
 pub use types::{
     Attachments, Choice, ClassId, Counters, Family, Flow, FlowState, HookKind, Layer, LbMethod,
     MapMemory, NextHop, Opened, Options, Protocol, Removed, SweepReport, Traffic, Translation,
     UplinkCounters, UplinkEntry,
-};
-pub use upcalls::{RefusedPacket, Upcall, Upcalls};
-pub use upkeep::{
-    DNS_IDLE, ICMP_IDLE, PORTLESS_IDLE, TCP_CLOSED_IDLE, TCP_CLOSED_IDLE_UNDER_PRESSURE,
-    TCP_EMBRYO_IDLE, TCP_ESTABLISHED_IDLE, TCP_TRANSITORY_IDLE, UDP_EMBRYO_IDLE, UDP_IDLE,
 };

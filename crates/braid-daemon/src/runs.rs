@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use braid_host::file;
 use braid_host::user_error::UserError;
 
-use crate::cgroup;
 use crate::config::{Action, RuleConfig};
 use crate::report::RunRequest;
+use crate::rules::cgroup;
 
 /// Most runs at once. Each takes one of the datapath's rules.
 const MAX_RUNS: usize = 64;

@@ -19,15 +19,14 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::api::{self, Job};
+use crate::api::{self, Job, metrics_listener};
 use crate::bond::BondEvent;
+use crate::config::{Settings, SettingsSource};
+use crate::doctor::preflight;
 use crate::engine::{Engine, Started};
 use crate::failure;
-use crate::metrics;
-use crate::path_cache_store::PathCacheSnapshot;
-use crate::preflight;
+use crate::flows::path_cache_store::PathCacheSnapshot;
 use crate::report::{DownReport, UpReport};
-use crate::settings::{Settings, SettingsSource};
 use crate::state_dir::StateDir;
 use crate::teardown;
 
@@ -99,7 +98,7 @@ pub async fn run(
         // Sent or dropped: either ends the service.
         let _ = ended.await;
     };
-    tokio::spawn(metrics::export(jobs.clone()));
+    tokio::spawn(metrics_listener::export(jobs.clone()));
     let service = tokio::spawn(api::serve(
         listener,
         gate.clone(),

@@ -36,7 +36,7 @@ impl StateDir {
         self.0.join("bond.json")
     }
 
-    /// Returns the file of the uplinks' usage; see `crate::quota`.
+    /// Returns the file of the uplinks' usage; see `crate::uplinks::quota`.
     #[must_use]
     pub fn usage(&self) -> PathBuf {
         self.0.join("usage.json")

@@ -7,10 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use braid_core::UplinkId;
-use braid_daemon::config::Config;
+use braid_daemon::config::{Config, Overrides, Settings};
 use braid_daemon::plumbing::{Bypass, Desired, Divert, Error, Plumbing};
 use braid_daemon::rules::SystemIds;
-use braid_daemon::settings::{Overrides, Settings};
 use braid_host::sysctl::Saved;
 use braid_uplink::{Selection, discover};
 use nix::sched::{CloneFlags, unshare};

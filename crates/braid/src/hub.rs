@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use braid_bond::proto::handshake::Identity;
-use braid_daemon::preflight;
+use braid_daemon::doctor::preflight;
 use braid_daemon::report::DownReport;
 use braid_host::config::Paint;
 use braid_host::run_dir::RunDir;

@@ -31,13 +31,12 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-use braid_daemon::config::{Config, DEFAULT_PATH};
+use braid_daemon::config::{Config, DEFAULT_PATH, Overrides, Settings};
 #[cfg(feature = "edge")]
 use braid_daemon::doctor::Finding;
+use braid_daemon::doctor::preflight::kernel_release;
 use braid_daemon::doctor::{self, Level};
-use braid_daemon::preflight::kernel_release;
 use braid_daemon::report::{DoctorReport, FlowsReport, StatusReport, UplinksReport, VersionReport};
-use braid_daemon::settings::{Overrides, Settings};
 use braid_daemon::state_dir::StateDir;
 use braid_host::config::ConfigError;
 use braid_host::run_dir::RunDir;

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use braid_daemon::config::Config;
+use braid_daemon::config::{Config, Overrides, Settings, SettingsSource};
+use braid_daemon::doctor::preflight;
 use braid_daemon::launch::{self, Pipe};
 use braid_daemon::report::{DownReport, UpReport};
 use braid_daemon::serve::{self, DaemonOptions, ProgressObserver};
-use braid_daemon::settings::{Overrides, Settings, SettingsSource};
 use braid_daemon::state_dir::StateDir;
-use braid_daemon::{preflight, teardown};
+use braid_daemon::teardown;
 use braid_host::config::ConfigError;
 use braid_host::run_dir::RunDir;
 use braid_host::user_error::UserError;

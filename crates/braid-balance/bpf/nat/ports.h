@@ -170,9 +170,9 @@ static __always_inline void release_port(const struct pkt_ctx *ctx)
 
 // Completes the context's reverse key with a port and claims it. Sockets are looked up here and in
 // few rounds, because kernels that cannot verify a function with a packet alone verify it once for
-// each round (src/loading.rs). Flows to neighbours take reserved ports only: this machine's own
-// sockets reach the same hosts directly and by the same address, and the kernel never gives them a
-// reserved port.
+// each round (src/programs/loading.rs). Flows to neighbours take reserved ports only: this
+// machine's own sockets reach the same hosts directly and by the same address, and the kernel never
+// gives them a reserved port.
 __noinline int claim_port(struct __sk_buff *skb)
 {
 	struct pkt_ctx *ctx = pkt_ctx();

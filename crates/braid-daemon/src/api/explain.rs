@@ -5,8 +5,8 @@ use axum::extract::{Query, State};
 use braid_host::user_error::UserError;
 
 use super::{Answer, ApiError, ApiState, parsed_query};
+use crate::plumbing::own_route::own_route;
 use crate::report::{ExplainQuestion, ExplainReport};
-use crate::route::own_route;
 
 pub(super) async fn explain(
     State(api): State<ApiState>,

@@ -9,8 +9,7 @@ use braid_bond::proto::policy::RULES_MAX;
 use braid_core::Prefix;
 use braid_multipath::schedule::Class;
 
-use crate::config::BondClass;
-use crate::settings::Settings;
+use crate::config::{BondClass, Settings};
 
 /// Returns the rules that the settings give.
 #[must_use]
@@ -55,8 +54,7 @@ mod tests {
     use braid_packet::build;
 
     use super::*;
-    use crate::config::Config;
-    use crate::settings::Overrides;
+    use crate::config::{Config, Overrides};
 
     fn policy(text: &str) -> Policy {
         let config = Config::parse("test", text).unwrap();

@@ -42,8 +42,7 @@ use hub::Lookup;
 use links::Links;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::config::Encapsulation;
-use crate::settings::Settings;
+use crate::config::{Encapsulation, Settings};
 use crate::state_dir::StateDir;
 
 pub use condition::State;

@@ -5,8 +5,7 @@ use braid_multipath::LinkId;
 use braid_multipath::schedule::BURST_PACKETS;
 
 use super::{Bond, classify};
-use crate::config::BondScheduler;
-use crate::settings::Settings;
+use crate::config::{BondScheduler, Settings};
 
 impl Bond {
     /// Returns the policy for these settings and links.

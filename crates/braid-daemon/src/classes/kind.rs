@@ -1,7 +1,6 @@
 //! Kinds of traffic class.
 
-use crate::config::{Action, BondFlows, Fallback, OnDown, Policy, RuleConfig, Sticky};
-use crate::settings::Settings;
+use crate::config::{Action, BondFlows, Fallback, OnDown, Policy, RuleConfig, Settings, Sticky};
 
 /// Treatment of the flows of a class. Rules that ask for the same one share a class.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

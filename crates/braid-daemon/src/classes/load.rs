@@ -17,8 +17,7 @@ use std::time::{Duration, Instant};
 use braid_core::{Rate, UplinkId};
 
 use super::{DEGRADED_DIVISOR, UplinkStatus};
-use crate::config::Policy;
-use crate::settings::Settings;
+use crate::config::{Policy, Settings};
 
 /// Time over which loads are averaged.
 const LOAD_AVERAGING_TIME: Duration = Duration::from_secs(2);

@@ -37,8 +37,7 @@ use braid_core::slots::SlotTable;
 pub use kind::ClassKind;
 pub use load::{Headroom, Load};
 
-use crate::config::{Action, Failback, Fallback, Policy, RuleConfig};
-use crate::settings::Settings;
+use crate::config::{Action, Failback, Fallback, Policy, RuleConfig, Settings};
 use fixed::{blocked, only};
 use load::Loads;
 use slot_allocation::{ClassTable, DesiredShares};

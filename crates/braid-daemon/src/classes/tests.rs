@@ -13,8 +13,7 @@ use braid_core::slots::{SLOTS, Weights};
 use proptest::prelude::*;
 
 use super::{Classes, UplinkStatus};
-use crate::config::Config;
-use crate::settings::{Overrides, Settings};
+use crate::config::{Config, Overrides, Settings};
 
 fn settings(text: &str) -> Settings {
     // By turns, if a test does not say how: that is the simplest to count.

@@ -36,9 +36,8 @@ use braid_core::ShortHash;
 pub use reject::{DnsReject, RejectCounts};
 pub use servers::system_servers;
 
-use crate::config::{DomainPattern, NameServers, Sticky};
+use crate::config::{DomainPattern, NameServers, Settings, Sticky};
 use crate::rules::name_bits;
-use crate::settings::Settings;
 
 /// Shortest time for which a name is kept.
 pub const MIN_TTL: Duration = Duration::from_secs(30);

@@ -7,8 +7,7 @@ use braid_balance::KernelTime;
 use proptest::prelude::*;
 
 use super::{CacheUpdate, DnsReject, MAX_ADDRESSES, MAX_TTL, MIN_TTL, NameCache, site};
-use crate::config::Config;
-use crate::settings::{Overrides, Settings};
+use crate::config::{Config, Overrides, Settings};
 
 const A: u16 = 1;
 const CNAME: u16 = 5;

@@ -11,7 +11,7 @@ use braid_uplink::{Discovery, Uplink};
 
 use super::facts::{Facts, PORT_RANGE, RP_FILTER_ALL, TUN, V4_FORWARD, V6_FORWARD, rp_filter};
 use super::{Finding, Level};
-use crate::preflight;
+use crate::doctor::preflight;
 
 /// The first kernel with TCX links.
 const MIN_TCX_KERNEL: (u32, u32) = (6, 6);

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use braid_uplink::{OWN_DEVICES, Uplink};
 use nix::sys::statvfs::statvfs;
 
-use crate::cgroup;
+use crate::rules::cgroup;
 
 /// Handles of filters of the datapath and of the edge.
 const OWN_HANDLES: [&str; 4] = ["0xb10", "0xb11", "0xb12", "0xb2"];

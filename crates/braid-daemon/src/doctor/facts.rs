@@ -11,8 +11,8 @@ use nix::unistd::{AccessFlags, access};
 
 use super::environment::Environment;
 use super::targets::TargetResults;
+use crate::doctor::preflight::{capabilities, kernel_release, missing_capabilities};
 use crate::plumbing::{ForeignRule, Plumbing};
-use crate::preflight::{capabilities, kernel_release, missing_capabilities};
 
 /// All facts that are checked.
 #[derive(Debug)]

@@ -8,12 +8,12 @@ use braid_uplink::{Link, Snapshot, Uplink};
 
 use super::Engine;
 use super::race::race_settings;
+use super::tables::Tables;
 use crate::classes::UplinkStatus;
 use crate::failure;
 use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
 use crate::rules::{CompiledRules, SystemIds};
-use crate::tables::Tables;
-use crate::uplink_registry::UplinkRecord;
+use crate::uplinks::registry::UplinkRecord;
 
 impl Engine {
     /// Applies the first phase of a change, which must not wait: dead uplinks take no new flows from now on,

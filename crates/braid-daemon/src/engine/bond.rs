@@ -13,10 +13,10 @@ use super::Engine;
 use crate::bond::{BondChange, BondEvent, BondUplink, State, parse_token};
 use crate::events::EventKind;
 use crate::failure;
-use crate::quota::Usage;
 use crate::report::BondReport;
 use crate::state_dir::StateDir;
-use crate::uplink_registry::UplinkRecord;
+use crate::uplinks::quota::Usage;
+use crate::uplinks::registry::UplinkRecord;
 
 /// Delay until a bond driver that has ended is restarted.
 const BOND_RESTART_DELAY: Duration = Duration::from_secs(2);

@@ -3,10 +3,10 @@
 use braid_host::user_error::UserError;
 
 use super::Engine;
+use crate::config::Settings;
 use crate::events::EventKind;
 use crate::report::RunRequest;
 use crate::rules::{SystemIds, check_table_capacity};
-use crate::settings::Settings;
 
 impl Engine {
     /// Lets uplinks take flows again that `failback = "never"` holds back.

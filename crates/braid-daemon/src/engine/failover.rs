@@ -7,7 +7,7 @@
 //!   line, a closed one does not.
 //! - New flows first, running ones after: a closed connection reconnects at once and must not meet the dead
 //!   uplink again.
-//! - States of a device that may be transient get a grace period by their cause ([`crate::uplink_registry`]).
+//! - States of a device that may be transient get a grace period by their cause ([`crate::uplinks::registry`]).
 //!   New flows avoid the uplink at once, unanswered first packets are repeated on other uplinks, and the rest
 //!   is closed or moved only after the grace period. An uplink that returns unchanged loses nothing.
 //! - A daemon that starts closes nothing on uplinks that it finds dead by their device: it does not know what
@@ -29,11 +29,11 @@ use braid_core::UplinkId;
 use braid_host::user_error::UserError;
 
 use super::Engine;
+use super::tables::Tables;
 use crate::events::EventKind;
 use crate::failure;
-use crate::no_migration::NoMigration;
-use crate::tables::Tables;
-use crate::uplink_registry::{RENEWAL_GRACE, UplinkRecord};
+use crate::flows::no_migration::NoMigration;
+use crate::uplinks::registry::{RENEWAL_GRACE, UplinkRecord};
 
 /// Time in which a server has to answer a moved flow. Its answer takes one round trip; a client that gets none
 /// retransmits after two or three.

@@ -17,11 +17,11 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::Engine;
 use crate::bond::tun_drops;
 use crate::classes::{Classes, Load};
+use crate::config::Settings;
 use crate::events::EventKind;
 use crate::failure;
-use crate::liveness_rules::liveness_rules;
-use crate::settings::Settings;
-use crate::uplink_registry::UplinkRecord;
+use crate::uplinks::liveness_rules::liveness_rules;
+use crate::uplinks::registry::UplinkRecord;
 
 /// Interval between samples of the counters while packets flow: short against the time in which silence is
 /// noticed.

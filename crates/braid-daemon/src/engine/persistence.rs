@@ -10,7 +10,7 @@
 use braid_host::state::State;
 
 use super::Engine;
-use crate::uplink_registry::Change;
+use crate::uplinks::registry::Change;
 
 impl Engine {
     /// Records what the next daemon must know of these changes.

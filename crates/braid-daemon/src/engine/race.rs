@@ -7,9 +7,9 @@ use braid_core::UplinkId;
 use braid_host::user_error::UserError;
 
 use super::Engine;
+use crate::config::Settings;
 use crate::failure;
-use crate::path_cache_store::PathCacheSnapshot;
-use crate::settings::Settings;
+use crate::flows::path_cache_store::PathCacheSnapshot;
 
 /// Returns the settings of races.
 pub(super) fn race_settings(settings: &Settings) -> RaceSettings {

@@ -13,30 +13,29 @@ use braid_uplink::{Selection, Snapshot};
 use tokio::sync::mpsc::{self, UnboundedSender};
 
 use super::bond::Quotas;
+use super::cached_snapshot::CachedSnapshot;
 use super::failback::WorkingUplinks;
 use super::failover::Failover;
 use super::health_check::HealthChecks;
+use super::incidents::Incidents;
 use super::upcall::UpcallHandler;
 use super::{Engine, Started};
 use crate::bond::Bond;
-use crate::cached_snapshot::CachedSnapshot;
 use crate::classes::Classes;
-use crate::config::Hook;
-use crate::connlimit::Limits;
+use crate::config::{Hook, Settings, SettingsSource};
 use crate::dns_snoop::NameCache;
 use crate::events::{EventKind, Events};
 use crate::failure;
-use crate::health::Incidents;
-use crate::link_forecasts::LinkForecasts;
-use crate::path_cache_store::PathCacheSnapshot;
+use crate::flows::connlimit::Limits;
+use crate::flows::path_cache_store::PathCacheSnapshot;
 use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
 use crate::rules::{CompiledRules, SystemIds, check_table_capacity};
 use crate::runs::Runs;
-use crate::settings::{Settings, SettingsSource};
 use crate::state_dir::StateDir;
 use crate::teardown;
-use crate::uplink_registry::{FAMILIES, UplinkRegistry};
+use crate::uplinks::link_forecasts::LinkForecasts;
+use crate::uplinks::registry::{FAMILIES, UplinkRegistry};
 
 impl Engine {
     /// Starts an instance, or takes over the datapath of an earlier daemon. The caller holds the run

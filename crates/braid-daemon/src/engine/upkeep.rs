@@ -7,9 +7,9 @@ use braid_balance::{KernelTime, SweepReport};
 use braid_host::user_error::UserError;
 
 use super::Engine;
-use crate::connlimit::OverLimit;
 use crate::events::EventKind;
 use crate::failure;
+use crate::flows::connlimit::OverLimit;
 
 impl Engine {
     /// Removes flows that ended or fell silent, limits hosts that hold too many, and checks the counters for

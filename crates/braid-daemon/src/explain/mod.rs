@@ -23,12 +23,11 @@ use braid_core::forecast::UplinkLoad;
 use braid_core::units::duration;
 
 use crate::classes::{ClassKind, Classes, UplinkStatus};
-use crate::config::{Fallback, OnDown};
+use crate::config::{Fallback, OnDown, Settings};
 use crate::dns_snoop::NameCache;
 use crate::plumbing::{INNER_V4, INNER_V6};
 use crate::report::{Candidate, ExplainQuestion, Outcome, Stage, Step};
 use crate::rules::CompiledRules;
-use crate::settings::Settings;
 use race::Decided;
 pub(crate) use race::{is_valid, predict};
 

@@ -13,11 +13,10 @@ use braid_core::forecast::UplinkLoad;
 
 use super::{OtherFlow, Snapshot, explain};
 use crate::classes::{Classes, UplinkStatus};
-use crate::config::Config;
+use crate::config::{Config, Overrides, Settings};
 use crate::dns_snoop::{NameCache, site};
 use crate::report::ExplainQuestion;
 use crate::rules::{CompiledRules, SystemIds};
-use crate::settings::{Overrides, Settings};
 
 const RULES: &str = "
     policy = 'hash-source'

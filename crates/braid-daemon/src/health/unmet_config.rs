@@ -3,10 +3,10 @@
 use braid_balance::KernelTime;
 use braid_host::report::HealthProblem;
 
-use super::ALARM_TIME;
 use crate::config::OnDown;
 use crate::dns_snoop::DnsReject;
 use crate::engine::Engine;
+use crate::engine::incidents::ALARM_TIME;
 use crate::rules::without_uplink;
 
 /// Returns rules that match nothing or lack their uplink, uplinks that wait, and rejected DNS answers.

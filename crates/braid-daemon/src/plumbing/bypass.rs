@@ -12,9 +12,8 @@ use braid_balance::RuleEntry;
 use super::selector::Selector;
 use super::state::{Family, MAIN_TABLE, Rule, RuleOutcome};
 use super::{BYPASS_PREFERENCES, SPECIFIC_PREFERENCE};
-use crate::config::{Action, IpProtocol};
+use crate::config::{Action, IpProtocol, Settings};
 use crate::rules::{SystemIds, resolved};
-use crate::settings::Settings;
 
 /// One of the configuration's rules, as routing rules of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,8 +107,7 @@ fn some_network(network: Option<(IpAddr, u8)>) -> Option<(IpAddr, u8)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
-    use crate::settings::Overrides;
+    use crate::config::{Config, Overrides};
 
     fn rules(text: &str) -> Vec<String> {
         let config = Config::parse("test", text).unwrap();

@@ -32,6 +32,7 @@ mod bypass;
 mod desired;
 mod kernel;
 mod message;
+pub(crate) mod own_route;
 mod plan;
 mod selector;
 mod state;

@@ -10,8 +10,7 @@ use braid_balance::{MAX_CLASSES, MAX_RULES};
 use braid_host::user_error::UserError;
 
 use crate::classes::ClassKind;
-use crate::config::{Action, RuleConfig};
-use crate::settings::Settings;
+use crate::config::{Action, RuleConfig, Settings};
 
 /// Maximum number of kinds of treatment besides the common one.
 const MAX_KINDS: usize = MAX_CLASSES - 1;
@@ -64,8 +63,7 @@ fn kinds(settings: &Settings, rules: &[RuleConfig]) -> BTreeSet<ClassKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{CgroupPath, Config, OnDown};
-    use crate::settings::Overrides;
+    use crate::config::{CgroupPath, Config, OnDown, Overrides};
 
     /// `kinds` kinds of treatment in one rule each, and one rule of `combinations`.
     fn settings(kinds: usize, combinations: usize) -> Settings {

@@ -9,8 +9,7 @@ use braid_core::UplinkId;
 
 use super::{CompiledRules, SystemIds, without_uplink};
 use crate::classes::{Classes, UplinkStatus};
-use crate::config::Config;
-use crate::settings::{Overrides, Settings};
+use crate::config::{Config, Overrides, Settings};
 
 fn settings(text: &str) -> Settings {
     // Round robin unless a test sets a policy: it is the simplest to count.

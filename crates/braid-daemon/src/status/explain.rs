@@ -10,9 +10,9 @@ use super::protocol;
 use crate::engine::Engine;
 use crate::explain::{OtherFlow, Snapshot, client, explain};
 use crate::failure;
+use crate::plumbing::own_route::OwnRoute;
 use crate::report::{ExplainQuestion, ExplainReport};
-use crate::route::OwnRoute;
-use crate::uplink_registry::UplinkRecord;
+use crate::uplinks::registry::UplinkRecord;
 
 impl Engine {
     /// Returns the reason why a client may open no flow, if there is one; the datapath decides the same.

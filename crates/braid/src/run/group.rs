@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use braid_daemon::cgroup;
 use braid_daemon::config::CgroupPath;
+use braid_daemon::rules::cgroup;
 use braid_daemon::runs::{GROUP_PREFIX, no_hierarchy};
 use braid_host::user_error::UserError;
 use tokio::process::{Child, Command};

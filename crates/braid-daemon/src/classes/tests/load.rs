@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::{counts, settings, status, weighted};
 use crate::classes::{Classes, Load, UplinkStatus};
-use crate::settings::Settings;
+use crate::config::Settings;
 
 /// Uplinks under a steady demand: flows last [`LASTING`] on average, so loads follow shares late.
 struct Line {

@@ -1,0 +1,67 @@
+//! Races: how often, and what is left of them.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use aya::maps::{HashMap, MapData};
+
+use super::idle_times::TCP_EMBRYO_IDLE;
+use crate::maps::layout::{RaceValue, Tuple};
+use crate::maps::tables::{Tables, found, ignore_missing, read, refused};
+use crate::{Error, KernelTime};
+
+const _: () = assert!(TCP_EMBRYO_IDLE.as_secs() == crate::shared::RACE_TIMEOUT_SECONDS as u64);
+
+/// When a new connection is raced, in all classes that race.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RaceSettings {
+    /// For how long a remembered RTT counts, in whole seconds, at least 1.
+    pub memory: Duration,
+    /// One flow in so many is raced although the RTT of every racer is remembered; 0: none.
+    pub explore_one_in: u32,
+    /// Most races a second towards one prefix; 0: none at all.
+    pub per_prefix: u32,
+    /// Most races a second.
+    pub total: u32,
+}
+
+/// Writes the settings; new ones hold from the next SYN on.
+pub(crate) fn set(tables: &mut Tables, race: RaceSettings) -> Result<(), Error> {
+    let failed = |error| refused("map settings", &error);
+    let before = tables.settings.get(&0, 0).map_err(failed)?;
+    let mut settings = before;
+    let seconds = race.memory.as_secs().max(1);
+    settings.memory = u32::try_from(seconds).unwrap_or(u32::MAX);
+    settings.explore_one_in = race.explore_one_in;
+    settings.per_prefix = race.per_prefix;
+    settings.total = race.total;
+    tables.settings.set(0, settings, 0).map_err(failed)
+}
+
+/// Forgets races that nobody waits for any more, and says which outer ends the others hold: by
+/// connection and port.
+pub(crate) fn sweep(
+    races: &mut HashMap<MapData, Tuple, RaceValue>,
+    data: &MapData,
+    now: KernelTime,
+) -> Result<HashSet<(Tuple, [u8; 2])>, Error> {
+    let mut attempts = HashSet::new();
+    for (key, race) in read::<RaceValue>("races", data.fd().as_fd())? {
+        if now.since(KernelTime::from_nanos(race.last_syn)) < TCP_EMBRYO_IDLE {
+            let ports = race.ports.iter().zip(race.attempts);
+            attempts.extend(
+                ports
+                    .filter(|(_, state)| *state != 0)
+                    .map(|(port, _)| (key, *port)),
+            );
+            continue;
+        }
+        // Another one may have begun under the same key meanwhile.
+        let current = found(races.get(&key, 0))?;
+        if current.is_some_and(|current| current.last_syn == race.last_syn) {
+            ignore_missing("map races", races.remove(&key))?;
+        }
+    }
+    Ok(attempts)
+}

@@ -1,0 +1,6 @@
+//! The programs: loading, attaching to devices, and detaching.
+
+pub(crate) mod filters;
+pub(crate) mod hooks;
+pub(crate) mod loading;
+pub(crate) mod netlink;

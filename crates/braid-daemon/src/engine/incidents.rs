@@ -1,0 +1,104 @@
+//! Errors and alarms that `braid status` reports until they are over.
+
+use std::time::{Duration, Instant};
+
+use braid_balance::Counters;
+use braid_host::report::HealthProblem;
+use braid_host::user_error::UserError;
+
+/// Time for which an alarm is reported after its counter last grew: long enough for a person to notice,
+/// short enough that a repaired machine soon looks healthy.
+pub const ALARM_TIME: Duration = Duration::from_secs(60);
+
+/// Exit reasons that raise an alarm: reason, text, fix.
+const ALARMS: [(&str, &str, &str); 3] = [
+    (
+        "flow_table_full",
+        "the flow table is full: new flows may be evicted before they end",
+        "raise max_flows in [datapath]",
+    ),
+    (
+        "nat_ports_exhausted",
+        "an uplink ran out of source ports: some new flows were dropped",
+        "widen that uplink's ports, or find the client that opens so many flows",
+    ),
+    (
+        "no_uplink",
+        "packets were dropped because no uplink could take them",
+        "see braid uplinks for what is down and why",
+    ),
+];
+
+/// Recent alarms and errors.
+#[derive(Debug, Default)]
+pub struct Incidents {
+    /// Per alarm: the last count, and when it last grew.
+    seen: [(Option<u64>, Option<Instant>); ALARMS.len()],
+    /// Error of the last attempt to follow a change of the network.
+    pub(crate) reconcile_error: Option<UserError>,
+    /// Error of the last reload.
+    pub(crate) reload_error: Option<UserError>,
+    /// Error of opening the configured metrics address.
+    pub(crate) metrics_error: Option<String>,
+    /// Error of writing the state file: changes to undo, and the ids of uplinks.
+    pub(crate) persist_error: Option<UserError>,
+    /// Error of reading an earlier daemon's state.
+    pub(crate) state_error: Option<String>,
+}
+
+impl Incidents {
+    /// Notes the counters that have grown.
+    pub fn note(&mut self, counters: &Counters) {
+        for ((reason, _, _), (count, grew)) in ALARMS.iter().zip(&mut self.seen) {
+            let now = counters
+                .reasons
+                .iter()
+                .find(|(name, _)| name == reason)
+                .map(|(_, n)| *n);
+            if let (Some(before), Some(now)) = (*count, now)
+                && now > before
+            {
+                *grew = Some(Instant::now());
+            }
+            *count = now.or(*count);
+        }
+    }
+
+    /// Returns a problem for each alarm whose counter has grown of late.
+    pub fn alarms(&self) -> impl Iterator<Item = HealthProblem> {
+        let recent = |grew: &Option<Instant>| grew.is_some_and(|at| at.elapsed() < ALARM_TIME);
+        ALARMS
+            .iter()
+            .zip(&self.seen)
+            .filter(move |(_, (_, grew))| recent(grew))
+            .map(|((reason, text, fix), _)| HealthProblem {
+                code: reason.replace('_', "-"),
+                text: (*text).to_owned(),
+                fix: (*fix).to_owned(),
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_growth_is_an_alarm() {
+        let counters = |n| Counters {
+            reasons: vec![("no_uplink", n)],
+            uplinks: vec![],
+        };
+        let mut trouble = Incidents::default();
+        trouble.note(&counters(7));
+        trouble.note(&counters(7));
+        assert_eq!(
+            trouble.alarms().count(),
+            0,
+            "what an earlier daemon saw is old news"
+        );
+        trouble.note(&counters(8));
+        let codes: Vec<String> = trouble.alarms().map(|health| health.code).collect();
+        assert_eq!(codes, ["no-uplink"]);
+    }
+}

@@ -1,0 +1,140 @@
+//! Health problems, with their consequences and fixes.
+
+mod bond;
+mod unmet_config;
+
+use braid_host::report::HealthProblem;
+use braid_uplink::liveness::Verdict;
+
+use crate::engine::Engine;
+use crate::uplinks::registry::UplinkRecord;
+
+/// Returns all health problems.
+#[must_use]
+pub fn health(engine: &Engine) -> Vec<HealthProblem> {
+    let mut health = Vec::new();
+    let records = engine.registry.records();
+    if engine.registry.usable().next().is_none() {
+        health.push(HealthProblem {
+            code: "no-uplink".into(),
+            text: "no uplink is usable: new flows leave as they would without Braid".into(),
+            fix: "see braid uplinks for what is down and why".into(),
+        });
+    }
+    for record in records {
+        // The bond is reported separately. An uplink that the user removed from the configuration is not
+        // a problem.
+        if record.is_bond() {
+            continue;
+        }
+        let wanted = engine.settings.selects(&record.uplink.device);
+        if let Some(why) = record.down.as_ref().filter(|_| wanted) {
+            let name = &record.uplink.name;
+            health.push(HealthProblem {
+                code: "uplink-down".into(),
+                text: format!("{name}: {why}; new flows take the other uplinks"),
+                fix: String::new(),
+            });
+        }
+    }
+    health.extend(records.iter().filter_map(|record| judged(engine, record)));
+    health.extend(bond::bond(engine));
+    health.extend(bond::quotas(engine));
+    if !engine.settings.config.uplinks.is_empty() {
+        health.extend(engine.skipped.iter().map(|rejected| HealthProblem {
+            code: "uplink-missing".into(),
+            text: format!("{rejected}; it is taken as soon as it can be"),
+            fix: String::new(),
+        }));
+    }
+    for device in engine
+        .wanted_lans()
+        .iter()
+        .filter(|device| !device_exists(device))
+    {
+        health.push(HealthProblem {
+            code: "lan-missing".into(),
+            text: format!("[lan] device {device} does not exist: its clients are not served"),
+            fix: "connect it, or take it out of the configuration".into(),
+        });
+    }
+    health.extend(unmet_config::unmet(engine));
+    if let Some(failure) = &engine.incidents.reconcile_error {
+        health.push(HealthProblem {
+            code: "network-change-failed".into(),
+            text: format!("a change of the network could not be followed: {failure}"),
+            fix: failure.fix.clone().unwrap_or_default(),
+        });
+    }
+    if engine.incidents.reload_error.is_some() {
+        health.push(HealthProblem {
+            code: "reload-refused".into(),
+            text: "the last reload was refused: the configuration before it is at work".into(),
+            fix: "braid reload shows what is wrong".into(),
+        });
+    }
+    if let Some(why) = &engine.incidents.state_error {
+        health.push(HealthProblem {
+            code: "state-lost".into(),
+            text: format!("what sysctls were before Braid is lost, they will stay: {why}"),
+            fix: "compare them with your own settings after braid down".into(),
+        });
+    }
+    if let Some(why) = &engine.incidents.persist_error {
+        health.push(HealthProblem {
+            code: "state-not-saved".into(),
+            text: format!(
+                "what Braid changed is not on disk: a daemon that is killed now loses it: {why}"
+            ),
+            fix: "free some room in the run directory's file system".into(),
+        });
+    }
+    if let Some(why) = engine.events.file_error() {
+        health.push(HealthProblem {
+            code: "events-not-saved".into(),
+            text: format!("events are only kept in memory: {why}"),
+            fix: "free some room in the run directory's file system".into(),
+        });
+    }
+    if let Some(why) = &engine.incidents.metrics_error {
+        health.push(HealthProblem {
+            code: "metrics".into(),
+            text: format!("{why}: nobody can ask for metrics there"),
+            fix: "free that address or name another, then braid reload".into(),
+        });
+    }
+    health.extend(engine.incidents.alarms());
+    health
+}
+
+/// Returns the problem of an uplink that is present but does not work well.
+fn judged(engine: &Engine, record: &UplinkRecord) -> Option<HealthProblem> {
+    let look = record.health.as_ref().filter(|_| record.down.is_none())?;
+    let (code, means) = match look.verdict {
+        Verdict::Up => return None,
+        Verdict::Degraded => ("uplink-degraded", "fewer new flows take it"),
+        verdict => (
+            match verdict {
+                Verdict::Portal => "uplink-portal",
+                _ => "uplink-dead",
+            },
+            match engine.registry.has_alternative(record) {
+                true => "new flows take the other uplinks",
+                false => "no other uplink works, so new flows still take it",
+            },
+        ),
+    };
+    let fix = match look.verdict {
+        Verdict::Portal => "log in to the network behind it, with a browser",
+        _ => "",
+    };
+    Some(HealthProblem {
+        code: code.into(),
+        text: format!("{}: {}; {means}", record.uplink.name, look.evidence),
+        fix: fix.into(),
+    })
+}
+
+fn device_exists(device: &str) -> bool {
+    nix::net::if_::if_nametoindex(device).is_ok()
+}

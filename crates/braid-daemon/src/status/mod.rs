@@ -1,0 +1,358 @@
+//! Builds the API's reports from the engine's state.
+
+mod explain;
+mod path_cache;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use braid_balance::{Choice, Flow, FlowState, KernelTime, UplinkCounters};
+use braid_core::{Share, UplinkId};
+use braid_host::user_error::UserError;
+use braid_uplink::liveness::{Cause, Verdict};
+
+use crate::engine::Engine;
+use crate::failure;
+use crate::health::health;
+use crate::report::{
+    BondReport, FlowCounts, FlowReport, FlowsReport, LayerName, NextHopReport, StatusReport,
+    UplinkReport, UplinkState, UplinksReport,
+};
+use crate::uplinks::registry::{FAMILIES, UplinkRecord};
+
+impl Engine {
+    /// Returns every uplink with its counters.
+    ///
+    /// # Errors
+    /// The counters cannot be read.
+    pub fn uplinks(&self) -> Result<UplinksReport, UserError> {
+        let counters: BTreeMap<UplinkId, UplinkCounters> = self
+            .datapath
+            .counters()
+            .map_err(failure::of_datapath)?
+            .uplinks
+            .into_iter()
+            .collect();
+        let records = self.registry.records().iter();
+        let uplinks = records.map(|record| {
+            let counters = counters.get(&record.id).copied().unwrap_or_default();
+            self.uplink(record, &counters)
+        });
+        Ok(UplinksReport {
+            uplinks: uplinks.collect(),
+        })
+    }
+
+    fn uplink(&self, record: &UplinkRecord, counters: &UplinkCounters) -> UplinkReport {
+        let uplink = &record.uplink;
+        let look = self
+            .health_snapshot(record.id)
+            .filter(|_| record.down.is_none());
+        let (state, why) = self.uplink_state(record);
+        let quota = self.quota_of(&uplink.name);
+        UplinkReport {
+            name: uplink.name.clone(),
+            device: uplink.device.clone(),
+            id: record.id.0,
+            layer: match uplink.layer {
+                braid_uplink::Layer::L2 => LayerName::L2,
+                braid_uplink::Layer::L3 => LayerName::L3,
+            },
+            state,
+            tier: self.settings.tier(&uplink.name),
+            rtt_ms: look
+                .as_ref()
+                .and_then(|look| look.rtt)
+                .map(|rtt| rtt.as_secs_f64() * 1e3),
+            loss: look.and_then(|look| look.loss).map(Share::fraction),
+            mtu: uplink.mtu,
+            ipv4: uplink.v4.as_ref().map(next_hop),
+            ipv6: uplink.v6.as_ref().map(next_hop),
+            weight: record.weight.get(),
+            share: self.classes.share_of(record.id),
+            tx_bytes: counters.tx.bytes,
+            rx_bytes: counters.rx.bytes,
+            tx_packets: counters.tx.packets,
+            rx_packets: counters.rx.packets,
+            flows_opened: counters.flows_opened,
+            quota_used_bytes: quota.map(|(used, _)| used),
+            quota_bytes: quota.map(|(_, quota)| quota),
+            data_packets: counters.data_packets,
+            lost_packets: counters.lost,
+            why,
+        }
+    }
+
+    /// Returns an uplink's state and the evidence for it.
+    fn uplink_state(&self, record: &UplinkRecord) -> (UplinkState, String) {
+        if let Some(why) = &record.down {
+            return (UplinkState::Down, why.clone());
+        }
+        let evidence = record.health.as_ref().map(|look| &look.evidence);
+        let said = evidence.filter(|evidence| evidence.cause != Cause::New);
+        let known = said.map_or_else(|| record.uplink.why.clone(), ToString::to_string);
+        let state = match record.verdict() {
+            Verdict::Dead => UplinkState::Dead,
+            Verdict::Portal => UplinkState::Portal,
+            verdict if !self.takes_new_flows(record) => {
+                return (UplinkState::Standby, self.why_standby(record, verdict));
+            }
+            Verdict::Degraded => UplinkState::Degraded,
+            Verdict::Up => {
+                let why = match said {
+                    None => known,
+                    Some(evidence) => format!("{}; {evidence}", record.uplink.why),
+                };
+                return (UplinkState::Up, why);
+            }
+        };
+        let last_resort = !state.takes_new_flows() && self.takes_new_flows(record);
+        let why = match last_resort {
+            true => format!("{known}; used all the same, there is no better one"),
+            false => known,
+        };
+        (state, why)
+    }
+
+    /// Returns true if any class puts new flows on it.
+    fn takes_new_flows(&self, record: &UplinkRecord) -> bool {
+        let mut entries = self.classes.entries().iter();
+        entries.any(|class| {
+            let slots = [&class.v4, &class.v6];
+            class.prefers == Some(record.id) || slots.iter().any(|slots| slots.contains(&record.id))
+        })
+    }
+
+    fn why_standby(&self, record: &UplinkRecord, verdict: Verdict) -> String {
+        let statuses = self.statuses();
+        let mut waiting = self.classes.waiting(&statuses);
+        if waiting.any(|status| status.id == record.id) {
+            return "works again and waits, since failback is never: braid failback".to_owned();
+        }
+        if record.is_bond() {
+            return "no flows are sent there: flows = \"ruled\", and no rule that says so"
+                .to_owned();
+        }
+        if self.is_spent(&record.uplink.name) {
+            return "its quota is used up".to_owned();
+        }
+        let tier = self.settings.tier(&record.uplink.name);
+        match verdict {
+            Verdict::Degraded => format!("tier {tier}, and works badly"),
+            _ if FAMILIES.into_iter().any(|family| record.works(family)) => {
+                format!("tier {tier}: uplinks of a lower one are preferred")
+            }
+            _ => "no family of addresses works on it".to_owned(),
+        }
+    }
+
+    /// Returns an uplink's state with its evidence, in words.
+    fn evidence(&self, id: UplinkId) -> String {
+        let Some(record) = self.registry.record(id) else {
+            return "not known any more".to_owned();
+        };
+        let (state, mut why) = self.uplink_state(record);
+        if record.is_bond() {
+            let links = self.bond.report(self.settings.config.bond).links;
+            let links = links.iter().map(|link| {
+                let (name, state) = (&link.uplink, link.state.as_str());
+                format!("; {name} {state}: {}", link.why)
+            });
+            why.extend(links);
+        }
+        let rtt = self.health_snapshot(id).and_then(|look| look.rtt);
+        match rtt {
+            Some(rtt) if state.takes_new_flows() => {
+                format!(
+                    "{}, rtt {:.1} ms; {why}",
+                    state.as_str(),
+                    rtt.as_secs_f64() * 1e3
+                )
+            }
+            _ => format!("{}: {why}", state.as_str()),
+        }
+    }
+
+    /// Returns an overview.
+    ///
+    /// # Errors
+    /// The datapath's tables cannot be read.
+    pub fn status(&self) -> Result<StatusReport, UserError> {
+        let counters = self.datapath.counters().map_err(failure::of_datapath)?;
+        let reasons = counters
+            .reasons
+            .iter()
+            .map(|(name, n)| ((*name).to_owned(), *n));
+        let mut flows = FlowCounts::default();
+        for flow in self.cached_flows()?.iter() {
+            match flow.assured {
+                true => flows.established += 1,
+                false => flows.embryonic += 1,
+            }
+        }
+        Ok(StatusReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            policy: self.settings.config.policy,
+            uplinks: self.uplinks()?.uplinks,
+            bond: self
+                .bond
+                .is_joined()
+                .then(|| self.bond.report(self.settings.config.bond)),
+            flows,
+            reasons: reasons.collect(),
+            memory_bytes: self
+                .datapath
+                .memory()
+                .map_err(failure::of_datapath)?
+                .iter()
+                .map(|map| map.bytes)
+                .sum(),
+            health: health(self),
+        })
+    }
+
+    /// Returns the state of the bond.
+    ///
+    /// # Errors
+    /// None; the type is that of the other queries.
+    pub fn bond_report(&self) -> Result<BondReport, UserError> {
+        Ok(self.bond.report(self.settings.config.bond))
+    }
+
+    /// Returns the flow table, read at most once a second if reading is slow.
+    fn cached_flows(&self) -> Result<Rc<Vec<Flow>>, UserError> {
+        let read = || self.datapath.flows().map_err(failure::of_datapath);
+        self.cached_flows.get_or_read(Instant::now, read)
+    }
+
+    /// Returns every flow.
+    ///
+    /// # Errors
+    /// The datapath's tables cannot be read.
+    pub fn flows(&self) -> Result<FlowsReport, UserError> {
+        self.flows_that(|_| true)
+    }
+
+    fn flows_that(&self, wanted: impl Fn(&Flow) -> bool) -> Result<FlowsReport, UserError> {
+        let now = KernelTime::now();
+        let flows = self.cached_flows()?;
+        let wanted = flows.iter().filter(|flow| wanted(flow));
+        Ok(FlowsReport {
+            flows: wanted.map(|flow| self.flow(flow, now)).collect(),
+        })
+    }
+
+    fn flow(&self, flow: &Flow, now: KernelTime) -> FlowReport {
+        let rule = flow.rule.and_then(|entry| self.rules.name_of(entry));
+        FlowReport {
+            protocol: protocol(flow.protocol.0),
+            inner: endpoint(&flow.inner),
+            remote: flow.remote.as_ref().map(endpoint),
+            outer: endpoint(&flow.outer),
+            uplink: self.name_of(flow.uplink),
+            state: state(flow.state).to_owned(),
+            age_ms: millis(now.since(flow.created)),
+            idle_ms: millis(now.since(flow.last_seen)),
+            tx_bytes: flow.tx.bytes,
+            rx_bytes: flow.rx.bytes,
+            tx_packets: flow.tx.packets,
+            rx_packets: flow.rx.packets,
+            previous_uplink: flow.came_from.map(|id| self.name_of(id)),
+            why: match rule {
+                None => why(flow.choice).to_owned(),
+                Some(rule) => format!("rule {rule}: {}", why(flow.choice)),
+            },
+        }
+    }
+
+    fn name_of(&self, id: UplinkId) -> String {
+        let record = self.registry.record(id);
+        record.map_or_else(
+            || format!("uplink {id}"),
+            |record| record.uplink.name.clone(),
+        )
+    }
+}
+
+fn next_hop<A: Copy + Into<IpAddr>>(next_hop: &braid_uplink::NextHop<A>) -> NextHopReport<A> {
+    NextHopReport {
+        address: next_hop.address,
+        gateway: next_hop.gateway,
+    }
+}
+
+/// Formats address and port; only the address if there is no port.
+fn endpoint(address: &SocketAddr) -> String {
+    match address.port() {
+        0 => address.ip().to_string(),
+        _ => address.to_string(),
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns the name of a protocol that the datapath carries (IANA protocol numbers).
+fn protocol(number: u8) -> String {
+    match number {
+        1 => "icmp",
+        4 => "ipip",
+        6 => "tcp",
+        17 => "udp",
+        41 => "ipv6",
+        47 => "gre",
+        50 => "esp",
+        58 => "icmpv6",
+        132 => "sctp",
+        other => return other.to_string(),
+    }
+    .to_owned()
+}
+
+fn state(state: FlowState) -> &'static str {
+    match state {
+        FlowState::New => "new",
+        FlowState::Answered => "answered",
+        FlowState::Established => "established",
+        FlowState::FinWait => "fin_wait",
+        FlowState::Closing => "closing",
+        FlowState::Reset => "reset",
+    }
+}
+
+fn why(choice: Choice) -> &'static str {
+    match choice {
+        Choice::NextSlot => "next slot",
+        Choice::HashSource => "hash of source",
+        Choice::HashPair => "hash of source and destination",
+        Choice::NextUsable => "its slot's uplink could not take it",
+        Choice::Midstream => "seen in mid-stream, hash of source and destination",
+        Choice::Sticky => "its client is there for the same site",
+        Choice::Only => "its rule names this uplink",
+        Choice::Moved => "moved, its uplink had died",
+        Choice::Failback => "moved back to a better uplink",
+        Choice::Raced => "won the race",
+        Choice::Remembered => "shortest remembered round trip",
+        Choice::Predicted => "shortest predicted transfer",
+        Choice::Preferred => "the bond",
+        Choice::OnLink => "its destination is on the uplink's own link",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_without_port_is_its_address() {
+        let text = |address: &str| endpoint(&address.parse().unwrap());
+        assert_eq!(text("198.51.100.1:443"), "198.51.100.1:443");
+        assert_eq!(text("198.51.100.1:0"), "198.51.100.1");
+        assert_eq!(text("[2001:db8::1]:53"), "[2001:db8::1]:53");
+        assert_eq!(text("[2001:db8::1]:0"), "2001:db8::1");
+    }
+}
