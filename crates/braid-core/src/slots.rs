@@ -35,15 +35,18 @@ pub enum WeightError {
 
 /// The uplinks of a table and their weights: sorted by uplink, each once, none of them zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Weights(Vec<(UplinkId, u32)>);
+pub struct Weights(Vec<(UplinkId, u64)>);
 
 impl Weights {
-    /// Checks and sorts the weights. Only their proportions matter.
+    /// Checks and sorts the weights. Only their proportions matter, and any size will do.
     ///
     /// # Errors
     /// If there are no weights, one is zero, or an uplink is named twice or out of range.
-    pub fn new(weights: impl IntoIterator<Item = (UplinkId, u32)>) -> Result<Weights, WeightError> {
-        let mut weights: Vec<_> = weights.into_iter().collect();
+    pub fn new<W: Into<u64>>(
+        weights: impl IntoIterator<Item = (UplinkId, W)>,
+    ) -> Result<Weights, WeightError> {
+        let weights = weights.into_iter();
+        let mut weights: Vec<_> = weights.map(|(id, weight)| (id, weight.into())).collect();
         weights.sort_unstable();
         if weights.is_empty() {
             return Err(WeightError::Empty);
@@ -64,7 +67,7 @@ impl Weights {
 
     /// Returns the uplinks and their weights, by uplink.
     #[must_use]
-    pub fn as_slice(&self) -> &[(UplinkId, u32)] {
+    pub fn as_slice(&self) -> &[(UplinkId, u64)] {
         &self.0
     }
 
@@ -76,18 +79,19 @@ impl Weights {
     /// furthest above its quota. A weight asks for some traffic, never for none.
     #[must_use]
     pub fn counts(&self) -> Vec<(UplinkId, usize)> {
-        let sum: u64 = self.0.iter().map(|&(_, weight)| u64::from(weight)).sum();
-        let scaled = |weight: u32| u64::from(weight) * SLOTS as u64;
-        let mut counts: Vec<u64> = self.0.iter().map(|&(_, w)| scaled(w) / sum).collect();
+        let sum: u128 = self.0.iter().map(|&(_, weight)| u128::from(weight)).sum();
+        let scaled = |weight: u64| u128::from(weight) * SLOTS as u128;
+        let mut counts: Vec<u128> = self.0.iter().map(|&(_, w)| scaled(w) / sum).collect();
         let mut by_remainder: Vec<usize> = (0..counts.len()).collect();
         // The sort is stable: of equal remainders the lower uplink is served first.
         by_remainder.sort_by_key(|&i| std::cmp::Reverse(scaled(self.0[i].1) % sum));
-        let left = SLOTS - counts.iter().sum::<u64>() as usize;
+        let left = SLOTS - counts.iter().sum::<u128>() as usize;
         for &i in &by_remainder[..left] {
             counts[i] += 1;
         }
         while let Some(poor) = counts.iter().position(|&count| count == 0) {
-            let above = |&i: &usize| i128::from(counts[i] * sum) - i128::from(scaled(self.0[i].1));
+            // Both products are below 2^80.
+            let above = |&i: &usize| (counts[i] * sum) as i128 - scaled(self.0[i].1) as i128;
             let donor = (0..counts.len())
                 .filter(|&i| counts[i] > 1)
                 .max_by_key(above);

@@ -116,8 +116,8 @@ proptest! {
     fn proportions_are_exact(weights in any_weights()) {
         let table = SlotTable::spread(&weights);
         prop_assert_eq!(table.as_slice().len(), SLOTS);
-        let sum: f64 = weights.as_slice().iter().map(|&(_, w)| f64::from(w)).sum();
-        let quota = |w: u32| SLOTS as f64 * f64::from(w) / sum;
+        let sum: f64 = weights.as_slice().iter().map(|&(_, w)| w as f64).sum();
+        let quota = |w: u64| SLOTS as f64 * w as f64 / sum;
         let starved = weights.as_slice().iter().filter(|&&(_, w)| quota(w) < 1.0).count() as f64;
         for (&(uplink, weight), (_, count)) in weights.as_slice().iter().zip(weights.counts()) {
             let share = table.share(uplink);
@@ -203,4 +203,12 @@ proptest! {
         let table = SlotTable::spread(&weights);
         prop_assert_eq!(table.rebalance(&weights), table);
     }
+}
+
+#[test]
+fn huge_weights_keep_their_proportion() {
+    let huge = [(UplinkId(0), u64::MAX), (UplinkId(1), u64::MAX / 3)];
+    let table = SlotTable::spread(&Weights::new(huge).unwrap());
+    assert_eq!(table.share(UplinkId(0)), 768);
+    assert_eq!(table.share(UplinkId(1)), 256);
 }

@@ -18,6 +18,8 @@ mod engine;
 pub mod events;
 pub mod explain;
 mod failure;
+#[cfg(test)]
+mod fixtures;
 pub mod flows;
 mod health;
 pub mod launch;

@@ -41,6 +41,12 @@ fn run(program: &str, arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+fn shell(command: &str) {
+    let output = Command::new("sh").args(["-c", command]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {error}");
+}
+
 fn ip(arguments: &str) -> String {
     run("ip", arguments)
 }
@@ -492,31 +498,13 @@ fn the_text_of_a_plan_does_the_same_as_the_plan() {
         desired.bypasses = bypasses();
         let up = plumbing.plan(&desired, &Saved::default()).await.unwrap();
         for step in &up.steps {
-            let done = Command::new("sh")
-                .arg("-c")
-                .arg(step.to_string())
-                .output()
-                .unwrap();
-            assert!(
-                done.status.success(),
-                "{step}: {}",
-                String::from_utf8_lossy(&done.stderr)
-            );
+            shell(&step.to_string());
         }
         let nothing = plumbing.plan(&desired, &up.saved).await.unwrap();
         assert_eq!(nothing.to_string(), "");
         let down = plumbing.plan_removal(&up.saved).await.unwrap();
         for step in &down.steps {
-            let done = Command::new("sh")
-                .arg("-c")
-                .arg(step.to_string())
-                .output()
-                .unwrap();
-            assert!(
-                done.status.success(),
-                "{step}: {}",
-                String::from_utf8_lossy(&done.stderr)
-            );
+            shell(&step.to_string());
         }
         assert_same(&kernel_state(), &before, "after the removal's text");
     });

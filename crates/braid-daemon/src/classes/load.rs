@@ -43,8 +43,6 @@ pub struct Load {
     pub tx: Rate,
     /// Rate received.
     pub rx: Rate,
-    /// Capacity of its busier direction; `None` if not known.
-    pub capacity: Option<Rate>,
 }
 
 /// Capacity of an uplink, and the part that is free.
@@ -95,7 +93,7 @@ impl Loads {
                 capacity: None,
             });
             average.used = average.used * old + busier * (1.0 - old);
-            average.capacity = load.capacity.map(|rate| rate.bits_per_sec() as f64);
+            average.capacity = status.capacity.map(|rate| rate.bits_per_sec() as f64);
             self.peak = self.peak.max(average.used);
         }
     }
@@ -114,7 +112,7 @@ impl Loads {
         policy: Policy,
         settings: &Settings,
         able: &[&UplinkStatus],
-    ) -> Vec<(UplinkId, u32)> {
+    ) -> Vec<(UplinkId, u64)> {
         let mut tiers: BTreeMap<u8, Vec<&UplinkStatus>> = BTreeMap::new();
         for status in able {
             tiers.entry(status.tier).or_default().push(status);
@@ -132,22 +130,21 @@ impl Loads {
         let mut weights = Vec::new();
         for (tier, part) in in_use {
             let within = self.within(policy, tier);
-            let sum: f64 = within.iter().map(|(_, weight)| f64::from(*weight)).sum();
+            let sum: f64 = within.iter().map(|(_, weight)| *weight as f64).sum();
             weights.extend(within.into_iter().map(|(id, weight)| {
-                let share = part * f64::from(weight) / sum;
-                // At most a million: the fraction is at most one.
-                (id, ((share * WEIGHT_SCALE).round() as u32).max(1))
+                let share = part * weight as f64 / sum;
+                (id, ((share * WEIGHT_SCALE).round() as u64).max(1))
             }));
         }
         weights
     }
 
     /// Returns the weights of uplinks of one tier.
-    fn within(&self, policy: Policy, tier: &[&UplinkStatus]) -> Vec<(UplinkId, u32)> {
+    fn within(&self, policy: Policy, tier: &[&UplinkStatus]) -> Vec<(UplinkId, u64)> {
         let left: Vec<f64> = tier.iter().map(|status| self.left(status)).collect();
         let most = left.iter().copied().fold(0.0, f64::max);
         let some_degraded = tier.iter().any(|status| status.degraded);
-        let weigh = |(status, left): (&&UplinkStatus, f64)| {
+        let weigh = |status: &UplinkStatus, left: f64| {
             let weight = match policy {
                 Policy::Rr => 1,
                 Policy::LeastLoaded if most > 0.0 => (left / most * 1000.0).round().max(1.0) as u64,
@@ -158,16 +155,9 @@ impl Loads {
                 _ => weight,
             }
         };
-        let weights: Vec<u64> = tier.iter().zip(left).map(weigh).collect();
-        let largest = weights.iter().copied().max().unwrap_or(0);
-        // A slot table cannot represent what does not fit into a weight.
-        let shift = largest
-            .checked_ilog2()
-            .map_or(0, |bits| bits.saturating_sub(31));
-        let fit = |weight: u64| u32::try_from(weight >> shift).unwrap_or(u32::MAX).max(1);
         tier.iter()
-            .zip(weights)
-            .map(|(status, weight)| (status.id, fit(weight)))
+            .zip(left)
+            .map(|(status, left)| (status.id, weigh(status, left)))
             .collect()
     }
 

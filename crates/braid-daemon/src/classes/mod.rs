@@ -31,8 +31,8 @@ use std::num::NonZeroU32;
 use std::time::Instant;
 
 use braid_balance::{ClassEntry, ClassId, Family, LbMethod, MAX_CLASSES};
-use braid_core::UplinkId;
 use braid_core::slots::SlotTable;
+use braid_core::{Rate, UplinkId};
 
 pub use kind::ClassKind;
 pub use load::{Headroom, Load};
@@ -64,6 +64,8 @@ pub struct UplinkStatus {
     pub tier: u8,
     /// Relative share.
     pub weight: NonZeroU32,
+    /// Configured capacity of its busier direction.
+    pub capacity: Option<Rate>,
     /// True if its traffic costs money.
     pub metered: bool,
     /// True for the bond, which uses the other uplinks: flows are sent to it or shared out, never both.

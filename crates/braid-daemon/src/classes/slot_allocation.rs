@@ -16,7 +16,7 @@ pub(super) type UplinkFacts = (UplinkId, u32, bool, u8);
 /// Desired contents of a table.
 pub(super) struct DesiredShares {
     /// The uplinks that get flows, with their weights; empty for none.
-    pub weights: Vec<(UplinkId, u32)>,
+    pub weights: Vec<(UplinkId, u64)>,
     /// Facts; if these are unchanged, only the load differs.
     pub facts: Vec<UplinkFacts>,
     /// True if the weights follow the load.
@@ -89,11 +89,11 @@ impl ClassTable {
     }
 }
 
-fn shares(weights: &[(UplinkId, u32)]) -> Vec<(UplinkId, f64)> {
-    let sum: f64 = weights.iter().map(|(_, weight)| f64::from(*weight)).sum();
+fn shares(weights: &[(UplinkId, u64)]) -> Vec<(UplinkId, f64)> {
+    let sum: f64 = weights.iter().map(|(_, weight)| *weight as f64).sum();
     weights
         .iter()
-        .map(|(id, weight)| (*id, f64::from(*weight) / sum))
+        .map(|(id, weight)| (*id, *weight as f64 / sum))
         .collect()
 }
 

@@ -13,35 +13,7 @@ use braid_core::slots::{SLOTS, Weights};
 use proptest::prelude::*;
 
 use super::{Classes, UplinkStatus};
-use crate::config::{Config, Overrides, Settings};
-
-fn settings(text: &str) -> Settings {
-    // By turns, if a test does not say how: that is the simplest to count.
-    let unsaid = if text.contains("policy") {
-        ""
-    } else {
-        "policy = 'rr'\n"
-    };
-    let config = Config::parse("test", &format!("{unsaid}{text}")).unwrap();
-    Settings::new(config, &Overrides::default()).unwrap()
-}
-
-/// An uplink that is up and has both families.
-fn status(id: u8, name: &str) -> UplinkStatus {
-    UplinkStatus {
-        id: UplinkId(id),
-        name: name.to_owned(),
-        up: true,
-        degraded: false,
-        v4: true,
-        v6: true,
-        tier: 1,
-        weight: NonZeroU32::MIN,
-        metered: false,
-        bond: false,
-        load: None,
-    }
-}
+use crate::fixtures::{settings, status};
 
 fn weighted(id: u8, weight: u32) -> UplinkStatus {
     UplinkStatus {

@@ -153,9 +153,8 @@ impl Settings {
     /// Returns the load, in bits per second, at which the next tier takes flows too.
     #[must_use]
     pub fn overflow(&self, name: &str) -> Option<f64> {
-        let uplink = self.uplink(name)?;
-        let capacity = uplink.capacity?.bits_per_sec() as f64;
-        Some(capacity * uplink.overflow?.fraction())
+        let capacity = self.capacity(name)?.bits_per_sec() as f64;
+        Some(capacity * self.uplink(name)?.overflow?.fraction())
     }
 
     /// Returns the weight of an uplink.
@@ -238,7 +237,7 @@ fn configured_weights(config: &Config) -> BTreeMap<String, NonZeroU32> {
         .filter_map(|u| u.capacity.map(Rate::bits_per_sec));
     let divisor = capacities.clone().fold(0, gcd).max(1);
     let largest = capacities.max().unwrap_or(0) / divisor;
-    // Whatever does not fit into a weight is more than a slot table can tell apart.
+    // A slot table cannot represent the bits that do not fit into a weight.
     let shift = largest
         .checked_ilog2()
         .map_or(0, |bits| bits.saturating_sub(31));

@@ -13,7 +13,6 @@ use crate::classes::UplinkStatus;
 use crate::failure;
 use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
 use crate::rules::{CompiledRules, SystemIds};
-use crate::uplinks::registry::UplinkRecord;
 
 impl Engine {
     /// Applies the first phase of a change, which must not wait: dead uplinks take no new flows from now on,
@@ -79,10 +78,7 @@ impl Engine {
 
     /// Returns the status of every uplink.
     pub(crate) fn statuses(&self) -> Vec<UplinkStatus> {
-        let load = |record: &UplinkRecord| {
-            let name = &record.uplink.name;
-            self.health_checks.load(record.id, &self.settings, name)
-        };
+        let load = |id| self.health_checks.load(id);
         let tier = |name: &str| self.tier(name);
         self.registry.statuses(&self.settings, tier, load)
     }

@@ -17,7 +17,6 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::Engine;
 use crate::bond::tun_drops;
 use crate::classes::{Classes, Load};
-use crate::config::Settings;
 use crate::events::EventKind;
 use crate::failure;
 use crate::uplinks::liveness_rules::liveness_rules;
@@ -73,12 +72,11 @@ impl HealthChecks {
     }
 
     /// Returns the load of an uplink over the last second; `None` before the first measurement.
-    pub fn load(&self, id: UplinkId, settings: &Settings, name: &str) -> Option<Load> {
+    pub fn load(&self, id: UplinkId) -> Option<Load> {
         let meter = self.meters.get(&id)?;
         Some(Load {
             tx: meter.tx,
             rx: meter.rx,
-            capacity: settings.capacity(name),
         })
     }
 

@@ -38,8 +38,7 @@ impl Engine {
     ) -> Result<(), UserError> {
         // Losses are counted even if no class uses them: a reload may change that.
         let carried = |id| {
-            let name = &self.registry.record(id)?.uplink.name;
-            let load = self.health_checks.load(id, &self.settings, name)?;
+            let load = self.health_checks.load(id)?;
             let capacity = self.classes.headroom(id)?.capacity.bits_per_sec();
             Some(load.tx.max(load.rx).bits_per_sec() as f64 / capacity.max(1) as f64)
         };

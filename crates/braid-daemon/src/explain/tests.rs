@@ -4,7 +4,6 @@ mod race;
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use braid_balance::{ClassId, KernelTime, PathCacheEntry, Site, Sticky};
@@ -13,8 +12,9 @@ use braid_core::forecast::UplinkLoad;
 
 use super::{OtherFlow, Snapshot, explain};
 use crate::classes::{Classes, UplinkStatus};
-use crate::config::{Config, Overrides, Settings};
+use crate::config::Settings;
 use crate::dns_snoop::{NameCache, site};
+use crate::fixtures::{settings, status};
 use crate::report::ExplainQuestion;
 use crate::rules::{CompiledRules, SystemIds};
 
@@ -67,31 +67,15 @@ struct Scene {
 }
 
 fn scene(text: &str) -> Scene {
-    // Round robin unless a test sets a policy: it is the simplest to count.
-    let unsaid = if text.contains("policy") {
-        ""
-    } else {
-        "policy = 'rr'\n"
-    };
-    let config = Config::parse("test", &format!("{unsaid}{text}")).unwrap();
-    let settings = Settings::new(config, &Overrides::default()).unwrap();
-    let status = |id, name: &str| UplinkStatus {
-        id: UplinkId(id),
-        name: name.to_owned(),
-        up: true,
-        degraded: false,
-        v4: true,
-        v6: name == "dsl",
-        tier: 1,
-        weight: NonZeroU32::MIN,
-        metered: false,
-        bond: false,
-        load: None,
+    let settings = settings(text);
+    let lte = UplinkStatus {
+        v6: false,
+        ..status(1, "lte")
     };
     Scene {
         names: NameCache::new(&settings),
         settings,
-        statuses: vec![status(0, "dsl"), status(1, "lte")],
+        statuses: vec![status(0, "dsl"), lte],
         path: None,
         lines: Vec::new(),
         sticky: Vec::new(),

@@ -1,43 +1,18 @@
 //! Rules of a configuration, and what becomes of them: golden texts.
 
 use std::fmt::Write as _;
-use std::num::NonZeroU32;
 use std::time::Instant;
 
 use braid_balance::RuleEntry;
-use braid_core::UplinkId;
 
 use super::{CompiledRules, SystemIds, without_uplink};
-use crate::classes::{Classes, UplinkStatus};
-use crate::config::{Config, Overrides, Settings};
-
-fn settings(text: &str) -> Settings {
-    // Round robin unless a test sets a policy: it is the simplest to count.
-    let unsaid = if text.contains("policy") {
-        ""
-    } else {
-        "policy = 'rr'\n"
-    };
-    let config = Config::parse("test", &format!("{unsaid}{text}")).unwrap();
-    Settings::new(config, &Overrides::default()).unwrap()
-}
+use crate::classes::Classes;
+use crate::config::Settings;
+use crate::fixtures::{settings, status};
 
 fn compiled(settings: &Settings, system: &SystemIds) -> CompiledRules {
-    let status = UplinkStatus {
-        id: UplinkId(0),
-        name: "dsl".to_owned(),
-        up: true,
-        degraded: false,
-        v4: true,
-        v6: true,
-        tier: 1,
-        weight: NonZeroU32::MIN,
-        metered: false,
-        bond: false,
-        load: None,
-    };
     let mut classes = Classes::default();
-    classes.update(Instant::now(), settings, &[status]);
+    classes.update(Instant::now(), settings, &[status(0, "dsl")]);
     CompiledRules::compile(settings, &classes, system)
 }
 

@@ -331,7 +331,7 @@ impl UplinkRegistry {
         &self,
         settings: &Settings,
         tier: impl Fn(&str) -> u8,
-        load: impl Fn(&UplinkRecord) -> Option<Load>,
+        load: impl Fn(UplinkId) -> Option<Load>,
     ) -> Vec<UplinkStatus> {
         let status = |record: &UplinkRecord| {
             let carries = |family| self.carries(record, family);
@@ -344,9 +344,10 @@ impl UplinkRegistry {
                 v6: carries(Family::V6),
                 tier: tier(&record.uplink.name),
                 weight: record.weight,
+                capacity: settings.capacity(&record.uplink.name),
                 metered: settings.metered(&record.uplink.name),
                 bond: record.is_bond(),
-                load: load(record),
+                load: load(record.id),
             }
         };
         self.records.iter().map(status).collect()

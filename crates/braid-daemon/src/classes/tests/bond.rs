@@ -1,6 +1,7 @@
 //! The bond among the uplinks.
 
 use super::*;
+use crate::config::Settings;
 
 fn bonded(text: &str) -> Settings {
     Settings {

@@ -47,8 +47,8 @@ impl Line {
                 status.load = Some(Load {
                     tx: Rate::from_bits_per_sec(0),
                     rx: rate(self.carried[i].min(self.capacity[i])),
-                    capacity: Some(rate(self.capacity[i])),
                 });
+                status.capacity = Some(rate(self.capacity[i]));
             }
             let entries = classes.update(*from, settings, &self.statuses);
             if !before.is_empty() && entries[0].v4 != before {

@@ -1,4 +1,4 @@
-//! Whom flows are raced on.
+//! Candidates of races.
 
 use std::time::Instant;
 
@@ -90,8 +90,8 @@ fn only_the_lowest_tier_races_and_not_while_the_next_one_helps() {
         uplink.load = Some(Load {
             tx: Rate::from_bits_per_sec(9_000_000),
             rx: Rate::from_bits_per_sec(0),
-            capacity: Some(Rate::from_bits_per_sec(10_000_000)),
         });
+        uplink.capacity = Some(Rate::from_bits_per_sec(10_000_000));
     }
     let helped = candidates(text, &uplinks);
     assert!(
@@ -128,12 +128,11 @@ fn room_is_what_is_configured_or_what_was_seen() {
     let mut classes = Classes::default();
     let settings = settings("policy = 'fastest'");
     let mut uplinks = three();
-    let load = |mbit: u64, capacity: Option<u64>| {
+    let load = |mbit: u64| {
         let rate = |mbit: u64| Rate::from_bits_per_sec(mbit * 1_000_000);
         Some(Load {
             tx: rate(0),
             rx: rate(mbit),
-            capacity: capacity.map(rate),
         })
     };
     let room = |capacity: u64, spare: u64| {
@@ -143,8 +142,9 @@ fn room_is_what_is_configured_or_what_was_seen() {
             spare: rate(spare),
         })
     };
-    uplinks[0].load = load(3, None);
-    uplinks[1].load = load(0, Some(20));
+    uplinks[0].load = load(3);
+    uplinks[1].load = load(0);
+    uplinks[1].capacity = Some(Rate::from_bits_per_sec(20_000_000));
     classes.update(Instant::now(), &settings, &uplinks);
     assert_eq!(
         classes.headroom(UplinkId(0)),
@@ -153,8 +153,8 @@ fn room_is_what_is_configured_or_what_was_seen() {
     );
     assert_eq!(classes.headroom(UplinkId(1)), room(20, 20));
     let mut classes = Classes::default();
-    uplinks[0].load = load(30, None);
-    uplinks[1].load = load(25, Some(20));
+    uplinks[0].load = load(30);
+    uplinks[1].load = load(25);
     classes.update(Instant::now(), &settings, &uplinks);
     assert_eq!(classes.headroom(UplinkId(0)), room(30, 0));
     assert_eq!(classes.headroom(UplinkId(1)), room(20, 0));
