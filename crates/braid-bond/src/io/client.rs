@@ -74,8 +74,6 @@ pub struct LinkSpec {
     pub tier: u8,
     /// Largest send rate; no limit if none.
     pub cap: Option<Rate>,
-    /// Initial rate, known from an earlier session.
-    pub initial: Option<Rate>,
     /// Bytes left of its quota; no limit if none.
     pub quota: Option<Bytes>,
 }

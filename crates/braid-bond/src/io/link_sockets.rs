@@ -302,7 +302,6 @@ fn config(link: &LinkSpec, max_payload: u16) -> LinkConfig {
         remote: Some(link.hub),
         tier: link.tier,
         cap: link.cap,
-        initial: link.initial,
         quota: link.quota,
         max_payload,
     }

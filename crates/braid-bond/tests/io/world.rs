@@ -253,7 +253,6 @@ pub fn link(line: u8, outer: Outer) -> LinkSpec {
         hub: SocketAddr::new(address(hub), PORT),
         tier: 0,
         cap: None,
-        initial: None,
         quota: None,
     }
 }

@@ -72,7 +72,6 @@ impl Links {
                 hub: key.hub,
                 tier: uplink.tier,
                 cap: uplink.cap,
-                initial: None,
                 quota: uplink.left,
             });
         }

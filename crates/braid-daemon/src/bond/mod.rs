@@ -91,7 +91,7 @@ pub struct Bond {
     joined: Option<Membership>,
     condition: Condition,
     links: Links,
-    lines: Vec<BondUplink>,
+    uplinks: Vec<BondUplink>,
     hub: Vec<SocketAddr>,
     lookup: Option<Lookup>,
     carrier: Option<Carrier>,
@@ -120,7 +120,7 @@ impl Bond {
             state_dir,
             condition: Condition::default(),
             links: Links::default(),
-            lines: Vec::new(),
+            uplinks: Vec::new(),
             hub: Vec::new(),
             lookup: None,
             carrier: None,
@@ -268,8 +268,8 @@ impl Bond {
     }
 
     /// Updates the links from these uplinks.
-    pub fn follow_lines(&mut self, lines: Vec<BondUplink>, settings: &Settings) {
-        self.lines = lines;
+    pub fn follow_uplinks(&mut self, uplinks: Vec<BondUplink>, settings: &Settings) {
+        self.uplinks = uplinks;
         self.follow_links();
         self.follow_settings(settings);
     }
@@ -279,7 +279,7 @@ impl Bond {
             return;
         }
         let before = self.links.wanted().to_vec();
-        let wanted = self.links.update(&self.lines, &self.hub);
+        let wanted = self.links.update(&self.uplinks, &self.hub);
         if wanted == before {
             return;
         }

@@ -179,11 +179,11 @@ impl Engine {
     /// Updates the bond's links from the uplinks.
     pub(super) fn update_bond_links(&mut self) {
         let uplinks = self.registry.usable().filter(|record| !record.is_bond());
-        let lines = uplinks.map(|record| self.line(record)).collect();
-        self.bond.follow_lines(lines, &self.settings);
+        let uplinks = uplinks.map(|record| self.bond_uplink(record)).collect();
+        self.bond.follow_uplinks(uplinks, &self.settings);
     }
 
-    fn line(&self, record: &UplinkRecord) -> BondUplink {
+    fn bond_uplink(&self, record: &UplinkRecord) -> BondUplink {
         let uplink = &record.uplink;
         let v4 = uplink.v4.as_ref().map(|next_hop| next_hop.address.into());
         let v6 = uplink.v6.as_ref().map(|next_hop| next_hop.address.into());

@@ -181,7 +181,6 @@ impl World {
             hub: SocketAddr::new(hub, token.addresses[0].port),
             tier: 0,
             cap: None,
-            initial: None,
             quota: None,
         });
         let handle = namespace.enter(|| {

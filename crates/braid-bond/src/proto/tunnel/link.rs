@@ -42,8 +42,6 @@ pub struct LinkConfig {
     pub tier: u8,
     /// Largest send rate; no limit if none.
     pub cap: Option<braid_core::Rate>,
-    /// Initial rate, known from an earlier session; the first samples correct it.
-    pub initial: Option<braid_core::Rate>,
     /// Bytes left of its quota; no limit if none.
     pub quota: Option<Bytes>,
     /// Largest UDP payload that its device sends, bytes.
@@ -56,7 +54,6 @@ impl Default for LinkConfig {
             remote: None,
             tier: 0,
             cap: None,
-            initial: None,
             quota: None,
             max_payload: PAYLOAD_MAX,
         }
@@ -87,7 +84,7 @@ impl LinkConfig {
         LinkSettings {
             tier: self.tier,
             cap: self.cap,
-            initial: self.initial,
+            initial: None,
             overhead,
             train: TRAIN_PACKETS,
         }
