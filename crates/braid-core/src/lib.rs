@@ -11,6 +11,7 @@
 pub mod aqm;
 pub mod forecast;
 mod hash;
+mod histogram;
 pub mod pace;
 mod prefix;
 mod rtt;
@@ -20,6 +21,7 @@ pub mod units;
 mod uplink;
 
 pub use hash::ShortHash;
+pub use histogram::Histogram;
 pub use prefix::Prefix;
 pub use rtt::SmoothedRtt;
 pub use time::Time;

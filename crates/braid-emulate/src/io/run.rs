@@ -5,6 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use braid_core::Histogram;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -20,7 +21,6 @@ use super::log::Log;
 use super::port::{Direction, Endpoint, Mac};
 use super::tap::{Device, Tap};
 use crate::link::{Fate, Link};
-use crate::stats::Histogram;
 use crate::{Config, Settings, Time};
 
 /// Largest frame of a TAP device: its largest MTU with header and VLAN tag.

@@ -29,7 +29,6 @@ mod header_compression;
 mod link;
 mod policy_sync;
 mod receive;
-mod reorder_delay;
 mod reports;
 mod timeout;
 mod transmit;
@@ -39,7 +38,7 @@ mod view;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use braid_core::{Bytes, Time};
+use braid_core::{Bytes, Histogram, Time};
 use braid_multipath::bond::{InnerPacket, Receiver, Sender, SenderSettings};
 use braid_multipath::liveness::Verdict;
 use braid_multipath::{LaneId, LinkId, MAX_LINKS};
@@ -65,7 +64,6 @@ use super::session::Session;
 pub use client::ClientSettings;
 pub use link::{LinkConfig, PAYLOAD_MAX};
 pub use policy_sync::PolicyStatus;
-pub use reorder_delay::ReorderDelay;
 pub use types::{Datagram, Event, TunnelSettings};
 
 /// Least interval of reports on an idle link.
@@ -99,7 +97,7 @@ pub struct Tunnel {
     links: [Option<Link>; MAX_LINKS],
     sender: Sender<Packet>,
     receiver: Receiver<Packet, RepairSymbol>,
-    reorder_delay: ReorderDelay,
+    reorder_delay: Histogram,
     /// Buffers of outgoing packets, which are kept for repair for a while, and of incoming ones.
     /// They are separate because a pool works best if packets leave in the order in which they
     /// came.
@@ -169,7 +167,7 @@ impl Tunnel {
         Tunnel {
             sender: sender(&settings),
             receiver: receiver(&settings),
-            reorder_delay: ReorderDelay::default(),
+            reorder_delay: Histogram::default(),
             settings,
             client,
             replay_guard: ReplayGuard::default(),
@@ -363,7 +361,7 @@ impl Tunnel {
         if !continued {
             self.sender = sender(&self.settings);
             self.receiver = receiver(&self.settings);
-            self.reorder_delay = ReorderDelay::default();
+            self.reorder_delay = Histogram::default();
             self.reassembler.clear();
             self.clock = PeerClock::default();
             self.lanes = PeerLanes::default();

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use braid_core::{Bytes, Time};
+use braid_core::{Bytes, Histogram, Time};
 use braid_multipath::{LinkId, MAX_LINKS};
 
-use super::{DATA_HEADER, IP_UDP_HEADERS, LinkConfig, PAYLOAD_MAX, ReorderDelay, Tunnel};
+use super::{DATA_HEADER, IP_UDP_HEADERS, LinkConfig, PAYLOAD_MAX, Tunnel};
 use crate::proto::frame::Parity;
 use crate::proto::mtu::BASE_PAYLOAD;
 use crate::proto::packet::OVERHEAD;
@@ -52,7 +52,7 @@ impl Tunnel {
 
     /// Time that inner packets waited for order, since the session began.
     #[must_use]
-    pub fn reorder_delay(&self) -> &ReorderDelay {
+    pub fn reorder_delay(&self) -> &Histogram {
         &self.reorder_delay
     }
 
