@@ -12,7 +12,7 @@ const VERSION: u32 = 1;
 /// Valid path tags: 0 and 4095 are reserved, 1 is many switches' default VLAN.
 const TAGS: std::ops::RangeInclusive<u16> = 2..=4094;
 
-/// All that an edge does.
+/// Table of one edge: the packets it splits, and the paths it sends them on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Table {
     version: u32,

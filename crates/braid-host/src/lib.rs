@@ -1,4 +1,4 @@
-//! What every daemon of Braid stands on: its run directory and saved state, the local API's socket and access control,
+//! The base of both daemons: run directory and saved state, the local API's socket and access control,
 //! configuration with diagnostics, quotas, sysctls that are put back, and the service manager.
 #![forbid(unsafe_code)]
 

@@ -99,7 +99,7 @@ class AddRule:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRule:
-    """Delete the rule with this key, if it exists."""
+    """Delete the switch's rule with this key, if it exists."""
 
     key: RuleKey
 

@@ -63,7 +63,8 @@ static __always_inline struct path *path_of(const struct pkt_ctx *ctx, __u32 id)
 	return path;
 }
 
-// Returns 1 if the path's RTT was measured within the memory.
+// Returns 1 if the path's RTT was measured within the memory. Afterwards the path cache entry of
+// this uplink expires: it decides nothing, until a new measurement replaces it.
 static __always_inline int is_fresh(const struct path *path, __u64 now)
 {
 	__u32 zero = 0;

@@ -1,4 +1,4 @@
-//! Races: how often, and what is left of them.
+//! Races of new connections: their settings, and the removal of those that are over.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -13,12 +13,12 @@ use crate::{Error, KernelTime};
 
 const _: () = assert!(TCP_EMBRYO_IDLE.as_secs() == crate::shared::RACE_TIMEOUT_SECONDS as u64);
 
-/// When a new connection is raced, in all classes that race.
+/// Limits of races, for all classes that race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaceSettings {
-    /// For how long a remembered RTT counts, in whole seconds, at least 1.
+    /// Time after which a path cache entry expires, in whole seconds, at least 1.
     pub memory: Duration,
-    /// One flow in so many is raced although the RTT of every racer is remembered; 0: none.
+    /// One flow in this many is raced although the path cache knows every candidate; 0: none.
     pub explore_one_in: u32,
     /// Most races a second towards one prefix; 0: none at all.
     pub per_prefix: u32,
@@ -39,8 +39,8 @@ pub(crate) fn set(tables: &mut Tables, race: RaceSettings) -> Result<(), Error> 
     tables.settings.set(0, settings, 0).map_err(failed)
 }
 
-/// Forgets races that nobody waits for any more, and says which outer ends the others hold: by
-/// connection and port.
+/// Removes races whose client has given up. Returns the source ports that the other races hold, each with its
+/// connection.
 pub(crate) fn sweep(
     races: &mut HashMap<MapData, Tuple, RaceValue>,
     data: &MapData,
@@ -57,7 +57,7 @@ pub(crate) fn sweep(
             );
             continue;
         }
-        // Another one may have begun under the same key meanwhile.
+        // A new race may have replaced it under the same key.
         let current = found(races.get(&key, 0))?;
         if current.is_some_and(|current| current.last_syn == race.last_syn) {
             ignore_missing("map races", races.remove(&key))?;

@@ -1,4 +1,4 @@
-//! The flow table's upkeep: idle times, halves of pairs, and the list of flows.
+//! Upkeep of the flow table: removal of idle flows, repair of half pairs, and the list of flows.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -75,7 +75,7 @@ pub(crate) fn flow(key: &Tuple, value: &FlowValue, assured: bool) -> Flow {
     }
 }
 
-/// Removes what was idle too long at `now` and mends or removes halves of pairs.
+/// Removes flows that have been idle too long at `now`, and repairs or removes half pairs.
 pub(crate) fn sweep(tables: &mut Tables, now: KernelTime) -> Result<SweepReport, Error> {
     let started = Instant::now();
     let mut report = SweepReport::default();

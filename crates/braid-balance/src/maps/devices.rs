@@ -1,4 +1,4 @@
-//! A gateway's LAN devices, as the programs need to know them.
+//! The LAN devices of a gateway, as the programs know them.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use crate::Error;
 use crate::maps::layout::LanDevice;
 use crate::maps::tables::{Tables, refused};
 
-/// The devices that can have the short way: Ethernet ones. One that cannot be asked has vanished
-/// meanwhile; its flows and the others' are none the worse for leaving it out.
+/// Returns the devices that can have the fast path: Ethernet ones. A device that cannot be queried has vanished, and is
+/// left out.
 pub(crate) fn lans(ifindexes: &[u32]) -> BTreeMap<u32, LanDevice> {
     let mut lans = BTreeMap::new();
     for &ifindex in ifindexes {
@@ -26,7 +26,7 @@ pub(crate) fn lans(ifindexes: &[u32]) -> BTreeMap<u32, LanDevice> {
     lans
 }
 
-/// Tells the LAN's program where the outbound one sits.
+/// Tells the LAN's program which device has the outbound program.
 pub(crate) fn set_steer(tables: &mut Tables, ifindex: u32) -> Result<(), Error> {
     let failed = |error| refused("map settings", &error);
     let mut settings = tables.settings.get(&0, 0).map_err(failed)?;
@@ -37,7 +37,7 @@ pub(crate) fn set_steer(tables: &mut Tables, ifindex: u32) -> Result<(), Error> 
     tables.settings.set(0, settings, 0).map_err(failed)
 }
 
-/// Makes the map of LAN devices hold what is wanted and nothing else.
+/// Replaces the map of LAN devices.
 pub(crate) fn set_lans(
     tables: &mut Tables,
     wanted: &BTreeMap<u32, LanDevice>,

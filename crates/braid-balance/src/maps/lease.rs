@@ -1,8 +1,7 @@
-//! The word of a process that it is there to carry the packets of an uplink.
+//! Lease of the uplinks whose packets a process carries, as the bond's.
 //!
-//! An uplink whose packets a process carries is a hole once that process is gone, and whoever
-//! would have said so may be gone with it. So the programs do not wait for word: such an uplink
-//! takes flows only up to an instant that its carrier puts off for as long as it works.
+//! If that process dies, the uplink swallows every packet, and nobody may be left to withdraw it. The programs
+//! therefore put flows there only until a deadline, which the process extends while it works.
 
 use std::fmt;
 
@@ -12,7 +11,7 @@ use crate::maps::tables::{refused, typed};
 use crate::pins::Pins;
 use crate::{Error, KernelTime};
 
-/// Until when leased uplinks take flows. May be used on another thread than the datapath.
+/// The deadline of all leased uplinks. May be used on another thread than the datapath.
 pub struct Lease {
     until: Array<MapData, u64>,
 }
@@ -30,7 +29,7 @@ impl Lease {
         })
     }
 
-    /// Has leased uplinks take flows up to this instant; at one that has passed, they take none.
+    /// Sets the deadline, after which leased uplinks take no flows.
     pub fn set(&mut self, until: KernelTime) -> Result<(), Error> {
         let renewed = self.until.set(0, until.as_nanos(), 0);
         renewed.map_err(|error| refused("map lease", &error))

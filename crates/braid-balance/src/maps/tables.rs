@@ -18,8 +18,8 @@ use super::layout::{
 use crate::pins::Pins;
 use crate::{Error, MapMemory};
 
-/// The maps that are pinned, by name: every one of the object but `pkt_scratch`, `blank_entry`, `refused` and `subjects`, in
-/// which the programs only work. So what is on them is no part of the layout, and each build has its own.
+/// The maps that are pinned, by name. The others (`pkt_scratch`, `blank_entry`, `refused`, `subjects`) are scratch space of
+/// the programs; each build has its own, and their contents are no part of the layout.
 pub(crate) const MAPS: [&str; 33] = [
     "upcall_quotas",
     "client_macs",
@@ -178,7 +178,7 @@ impl Tables {
     }
 }
 
-/// Reads who pinned the maps; `None` if that cannot be read, as after another layout.
+/// Reads the version that pinned the maps; `None` if that cannot be read, as with another layout.
 pub(crate) fn read_meta(pins: &Pins) -> Option<Meta> {
     let meta: Array<MapData, Meta> = typed(pins, "meta").ok()?;
     meta.get(&0, 0).ok()
@@ -229,7 +229,7 @@ pub(crate) fn refused(what: &str, error: &MapError) -> Error {
     Error::system(what, source)
 }
 
-/// Makes a map hold what is wanted and nothing else.
+/// Replaces the contents of a map.
 pub(crate) fn replace<K: Pod + Ord>(
     what: &str,
     map: &mut HashMap<MapData, K, u32>,
@@ -247,7 +247,7 @@ pub(crate) fn replace<K: Pod + Ord>(
     Ok(())
 }
 
-/// A removal's result; what is gone already is fine.
+/// Returns a removal's result, in which a missing entry is no error.
 pub(crate) fn ignore_missing(what: &str, result: Result<(), MapError>) -> Result<(), Error> {
     match result {
         Err(MapError::KeyNotFound) => Ok(()),
@@ -263,7 +263,7 @@ pub(crate) fn read<V: Pod>(what: &str, map: BorrowedFd<'_>) -> Result<Vec<(Tuple
     batch::entries(map).map_err(|source| Error::system(format!("reading map {what}"), source))
 }
 
-/// The result of a look-up, in which a missing entry is no error.
+/// Returns a look-up's result, in which a missing entry is no error.
 pub(crate) fn found<V>(result: Result<V, MapError>) -> Result<Option<V>, Error> {
     match result {
         Ok(value) => Ok(Some(value)),

@@ -1,9 +1,9 @@
-//! Later fragments that have come before their first one, held until it comes. Pure: no clock, no
+//! Fragments that arrived before the first one of their packet, held until it arrives. Pure: no clock, no
 //! sockets.
 //!
 //! Only the first fragment names the ports, so only it can be translated by itself. Networks that
-//! spread packets over paths deliver fragments in any order. What is held is bounded in number, in
-//! time and per source, so that a flood of fragments costs other sources nothing.
+//! spread packets over paths deliver fragments in any order. Their number, their time and the number of one source
+//! are bounded, so that a flood of fragments costs other sources nothing.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -85,12 +85,12 @@ impl Fragments {
             .retain(|held| now.since(held.at) < FRAGMENT_HOLD_TIME);
     }
 
-    /// When to look again whether first fragments have come; `None`: nothing is held.
+    /// Returns the time of the next check for first fragments; `None` if nothing is held.
     pub fn poll_timeout(&self, now: KernelTime) -> Option<KernelTime> {
         (!self.held.is_empty()).then(|| now.after(FRAGMENT_POLL_INTERVAL))
     }
 
-    /// Takes out what `known` says something of.
+    /// Removes and returns the fragments for which `known` returns a value.
     pub(crate) fn take<T, E>(
         &mut self,
         mut known: impl FnMut(&FragmentKey) -> Result<Option<T>, E>,

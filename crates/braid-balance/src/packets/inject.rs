@@ -1,4 +1,4 @@
-//! Handing single packets to the kernel at places of our choice.
+//! Injection of single packets into the kernel: out of braid0, or to the inside.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -129,7 +129,7 @@ fn socket(family: libc::c_int, protocol: libc::c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes what the socket sends leave by this device.
+/// Binds the socket to a device.
 fn bind(socket: &OwnedFd, device: u32) -> io::Result<()> {
     let name = if_indextoname(device)?;
     let name = name.to_bytes_with_nul();

@@ -26,7 +26,7 @@ const PRIORITY: u16 = 49;
 /// Handle of the first of [`Hook::ALL`]; each has its own.
 const HANDLE: u32 = 0xb10;
 
-/// TCX came with this kernel.
+/// First kernel with TCX.
 const TCX_SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
 
 /// One of the three programs.
@@ -85,7 +85,7 @@ impl AttachPoint {
             .join(format!("{}-{}", self.hook.program(), self.ifindex))
     }
 
-    /// The place that a pin's name says.
+    /// Parses the name of a pin.
     fn from_pin(name: &str) -> Option<Self> {
         let (program, ifindex) = name.rsplit_once('-')?;
         let hook = Hook::ALL
@@ -167,7 +167,7 @@ pub(crate) fn is_missing(
     }
 }
 
-/// Puts a program on its place, where it is missing.
+/// Attaches a program where it is missing.
 pub(crate) fn put(
     programs: &mut Programs,
     pins: &Pins,
@@ -183,8 +183,7 @@ pub(crate) fn put(
     }
 }
 
-/// Takes a program off its place, whether it sits there or not. A device that is gone has taken
-/// its attachments with it.
+/// Detaches a program, if it is attached. A device that is gone has taken its attachments with it.
 pub(crate) fn take(pins: &Pins, place: AttachPoint) -> Result<bool, Error> {
     let pin = place.pin(pins);
     let pinned = pin.exists();
@@ -195,7 +194,7 @@ pub(crate) fn take(pins: &Pins, place: AttachPoint) -> Result<bool, Error> {
     Ok(take_clsact(place, &device)? || pinned)
 }
 
-/// Every place of ours: pinned links, and our filters on the devices of this namespace.
+/// Returns every attachment of ours: pinned links, and our filters on the devices of this namespace.
 pub(crate) fn places(pins: &Pins) -> Result<Vec<AttachPoint>, Error> {
     let mut places: Vec<AttachPoint> = pins::names(&pins.links())?
         .iter()
@@ -221,7 +220,7 @@ pub(crate) fn places(pins: &Pins) -> Result<Vec<AttachPoint>, Error> {
     Ok(places)
 }
 
-/// Makes an attachment run the program that is pinned now, without a packet's gap.
+/// Replaces the program of an attachment by the pinned one; no packet passes without either.
 pub(crate) fn replace(
     programs: &mut Programs,
     pins: &Pins,
@@ -261,7 +260,7 @@ fn put_tcx(
 ) -> Result<(), Error> {
     let name = place.hook.program();
     let program = programs.of(place.hook);
-    // First: what is not ours is handed on, so others lose nothing by running after us.
+    // Ours runs first: it hands on every packet that is not ours, so the others miss nothing.
     let order = TcAttachOptions::TcxOrder(LinkOrder::first());
     let id = program
         .attach_with_options(device, place.hook.side(), order)
@@ -349,7 +348,7 @@ fn take_clsact(place: AttachPoint, device: &str) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// Returns whether our program is attached there, and the first foreign one.
+/// Returns true if our program is attached there, and the first foreign program.
 fn occupants(
     place: AttachPoint,
     device: &str,

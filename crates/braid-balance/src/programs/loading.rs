@@ -106,8 +106,8 @@ fn upgrade(pins: &Pins, before: Meta, options: &Options) -> Result<(), Error> {
     write_meta(pins, before)
 }
 
-/// Has the kernel verify all programs and forgets them: nothing is pinned or attached, and what runs
-/// goes on. Empty: it takes them all.
+/// Has the kernel verify all programs and unloads them: nothing is pinned or attached, and a running datapath is left
+/// alone. Returns the rejected ones.
 pub(crate) fn dry_run() -> Vec<Error> {
     dry_run_object(&object())
 }
@@ -123,9 +123,8 @@ fn dry_run_object(bytes: &[u8]) -> Vec<Error> {
     Hook::ALL.into_iter().filter_map(verify).collect()
 }
 
-/// The object as this kernel can verify it. One that does not describe its own types does not know
-/// what global functions take when they take the packet (braid-bpf-build's linkage.rs), so they are not
-/// global there.
+/// Returns the object as this kernel can verify it. A kernel without BTF does not know that an argument of a global
+/// function is the packet (braid-bpf-build's linkage.rs), so there these functions are made static.
 fn object() -> Cow<'static, [u8]> {
     if Path::new(KERNEL_TYPES).exists() {
         Cow::Borrowed(OBJECT)
@@ -209,7 +208,7 @@ fn load_program(object: &mut Ebpf, hook: Hook) -> Result<&mut SchedClassifier, E
     Ok(program)
 }
 
-/// Writes that this build has pinned the maps; what they mean to the daemon stays.
+/// Records this build as the one that pinned the maps; the daemon's own note stays.
 fn write_meta(pins: &Pins, before: Meta) -> Result<(), Error> {
     let mut meta = Meta {
         layout: LAYOUT_VERSION,

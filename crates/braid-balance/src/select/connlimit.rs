@@ -1,4 +1,4 @@
-//! Clients that may open no flow for now.
+//! Clients over their limit of flows, which may open none for now.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -18,9 +18,9 @@ pub struct Name {
     /// [`NameBit::mask`](crate::NameBit::mask)s.
     pub rules: u64,
     /// Number of the site, the same for all addresses that a client should reach by one uplink;
-    /// 0: not known, the address' network stands for it.
+    /// 0: unknown, so the address' network counts as the site.
     pub site: u32,
-    /// From this moment on nothing is known.
+    /// Time from which the facts are no longer valid.
     pub expires: KernelTime,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn name(
     Ok((now < name.expires).then_some(name))
 }
 
-/// Everything, also what has expired.
+/// Returns all names, including expired ones.
 pub(crate) fn names(tables: &Tables) -> Result<Vec<(IpAddr, Name)>, Error> {
     let map = tables.dns_names_data.fd().as_fd();
     let entries = batch::entries(map);
@@ -70,7 +70,7 @@ pub(crate) fn forget_names(tables: &mut Tables, addresses: &[IpAddr]) -> Result<
     Ok(())
 }
 
-/// Forgets all names unless their marks have meant the same before.
+/// Forgets all names unless their marks had the same meaning before.
 pub(crate) fn keep_names(tables: &mut Tables, meaning: u32) -> Result<bool, Error> {
     let failed = |error| refused("map meta", &error);
     let mut meta = tables.meta.get(&0, 0).map_err(failed)?;

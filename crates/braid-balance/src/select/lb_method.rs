@@ -6,8 +6,8 @@ use crate::LbMethod;
 use crate::maps::layout::from_ip;
 
 impl LbMethod {
-    /// The slot, of `slots` many, where a flow from `inner` to `remote` begins to look for its
-    /// uplink; `None`: whichever comes next.
+    /// Returns the slot, below `slots`, from which on a flow from `inner` to `remote` looks for its
+    /// uplink; `None`: the next slot in turn.
     #[must_use]
     pub fn slot(self, inner: IpAddr, remote: IpAddr, slots: usize) -> Option<usize> {
         let hash = match self {

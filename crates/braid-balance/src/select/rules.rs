@@ -9,20 +9,19 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-/// Most rules at once. One less than a byte tells apart, because a flow remembers its rule as
-/// number + 1.
+/// Most rules at once: a flow stores the number of its rule, plus one, in a byte.
 pub const MAX_RULES: usize = crate::shared::MAX_RULES as usize;
 
-/// Most ancestors of a socket's cgroup that rules are held against, the root not counted.
+/// Most ancestors of a socket's cgroup that rules are compared with, without the root.
 pub const CGROUP_LEVELS: usize = crate::shared::CGROUP_LEVELS as usize;
 
 /// One of the 64 marks that [`Datapath::learn_names`](crate::Datapath::learn_names) can put on an
-/// address: those that one domain rule goes by.
+/// address, one for each domain rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameBit(u8);
 
 impl NameBit {
-    /// Marks there are.
+    /// Number of marks.
     pub const COUNT: u8 = 64;
 
     /// The mark of a number; `None` from [`NameBit::COUNT`] on.
@@ -63,7 +62,7 @@ pub struct RuleEntry {
     pub uid: Option<RangeInclusive<u32>>,
     /// Kernel id of a cgroup (version 2): that of the host's own socket, or one above it.
     pub cgroup: Option<u64>,
-    /// A mark that the remote address bears by now.
+    /// A mark that the remote address has.
     pub name: Option<NameBit>,
     /// IP version.
     pub family: Option<Family>,

@@ -14,11 +14,11 @@ use crate::shared::{
 };
 use crate::{ClassId, Error, KernelTime};
 
-/// For how long a client keeps the uplink of an FTP control connection for its connections to the site's ports from
-/// [`FTP_DATA_FROM`] on and for later control connections there, also where its class keeps nothing.
+/// Time for which an FTP control connection binds its client to its uplink, also in a class without `sticky`: for
+/// connections to the site's ports from [`FTP_DATA_FROM`] on, and for later control connections there.
 pub const FTP_KEPT: Duration = Duration::from_secs(FTP_SECONDS as u64);
 
-/// The lowest port that FTP data is taken from in passive mode.
+/// The lowest port on which a server offers data in passive mode.
 pub const FTP_DATA_FROM: u16 = DATA_PORT as u16;
 
 /// The ports of FTP's control connection, without and with TLS from its first byte.
@@ -27,7 +27,7 @@ pub const FTP_CONTROL: [u16; 2] = [CONTROL_PORT as u16, CONTROL_PORT_TLS as u16]
 /// Remote addresses that count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Site {
-    /// All that bear this number, see [`Name::site`](crate::Name::site).
+    /// The addresses with this number, see [`Name::site`](crate::Name::site).
     Named(u32),
     /// A network of remotes without a known name: a /24 of IPv4, a /56 of IPv6.
     Network(IpAddr),
@@ -65,8 +65,8 @@ impl Site {
     }
 }
 
-/// All that is remembered, also what is too old to count. What has been answered comes first, as it
-/// does where both tables know something.
+/// Returns all entries, including expired ones. Entries of clients that have had an answer come first: they win where
+/// both tables have one.
 pub(crate) fn sticky(tables: &Tables) -> Result<Vec<Sticky>, Error> {
     let mut all = Vec::new();
     for table in &tables.sticky {
@@ -76,7 +76,7 @@ pub(crate) fn sticky(tables: &Tables) -> Result<Vec<Sticky>, Error> {
     Ok(all)
 }
 
-/// Removes what `which` picks and says how many that were.
+/// Removes the entries that `which` selects. Returns how many.
 pub(crate) fn forget_sticky(
     tables: &mut Tables,
     which: impl Fn(&Sticky) -> bool,

@@ -316,7 +316,7 @@ fn with_sticky_every_name_has_its_site() {
         "no lie, and nothing to learn"
     );
 
-    // Whoever comes later does not take an address to another site.
+    // A later answer does not take an address to another site.
     let evil = answer("evil.test", &[("evil.test", A, 60, data("198.51.100.8"))]);
     learn(&mut names, 1, &evil).unwrap();
     let known = names.get(seconds(1), ip("198.51.100.8")).unwrap();

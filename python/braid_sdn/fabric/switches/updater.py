@@ -5,7 +5,7 @@ Make before break, in four steps; each begins when the previous one is done on a
 1. prepare: add rules of new tags, which no packet carries yet, and of delivery; a barrier on every changed switch.
 2. switch:  change the rules that tag packets (tables 0 to 2), with barriers, and distribute new slot tables to edges.
 3. drain:   wait for packets with old tags.
-4. retire:  delete rules that are not needed any more.
+4. retire:  delete switch rules that are not needed any more.
 
 The state of a switch is its last listing plus all messages since. An update may be aborted at any point in favour of
 another target; rules are deleted only at the end of a completed update.
@@ -177,6 +177,7 @@ class RuleUpdater:
             elif self.step is Step.DRAIN:
                 if now < self._deadline:
                     return
+                # Here, and nowhere else, a switch rule is deleted.
                 for switch, key in self._surplus():
                     del self.installed[switch][key]
                     self._out.append((switch, DeleteRule(key)))

@@ -218,6 +218,7 @@ impl Tunnel {
         }
     }
 
+    /// Makes a repair packet: a PARITY frame with the next repair symbol, if one is due.
     fn poll_parity(&mut self, now: Time, out: &mut Vec<u8>) -> Option<Datagram> {
         // The overhead of every packet was counted for a DATA frame.
         let size = |packets: &[Packet]| {
