@@ -7,10 +7,10 @@ use braid_core::slots::{SlotTable, WeightError, Weights};
 
 fn main() -> Result<(), WeightError> {
     let (dsl, lte, sat) = (UplinkId(0), UplinkId(1), UplinkId(2));
-    let before = SlotTable::spread(&Weights::new([(dsl, 5), (lte, 3), (sat, 1)])?);
+    let before = SlotTable::spread(&Weights::new([(dsl, 5_u32), (lte, 3), (sat, 1)])?);
     show("dsl 5, lte 3, sat 1", &before);
     // New flows alone follow the new weights: a flow keeps the uplink that its slot named.
-    let after = before.rebalance(&Weights::new([(dsl, 5), (lte, 6), (sat, 1)])?);
+    let after = before.rebalance(&Weights::new([(dsl, 5_u32), (lte, 6), (sat, 1)])?);
     show("lte 6", &after);
     let slots = before.as_slice().iter().zip(after.as_slice());
     let changed = slots.filter(|(one, other)| one != other).count();
