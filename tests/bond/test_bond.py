@@ -454,6 +454,39 @@ def test_a_token_is_good_for_one_machine_and_says_so(
     assert bond(daemon)["state"] == "none"
 
 
+def test_the_daemon_follows_its_hub_to_another_key_and_keeps_it(
+    make_network: MakeNetwork, start_hub: StartHub, start_braid: StartBraid
+) -> None:
+    net = make_network(*LINES)
+    hub = start_hub(net)
+    daemon = start_braid(net)
+    join(daemon, hub)
+    hub.json("rotate-key")
+    # Its next handshake would come within half an hour; a hub that is killed makes it come at once.
+    hub.kill9()
+    hub.start()
+    wait_until(lambda: hub.json("status")["previous_key"]["clients"] == [], what="the client to follow", timeout=20)
+    hub.json("rotate-key", "--end-overlap")
+    daemon.kill9()
+    daemon.up()
+    wait_until(lambda: states(daemon).get("bond") == "up", what="the stored key to be used", timeout=20)
+    assert seen_from(net, net.host) == {hub.far.address4}
+    assert hub.json("status")["handshakes"]["retired-key"] == 0
+
+    # This time it is away.
+    daemon.stop()
+    hub.json("rotate-key")
+    hub.json("rotate-key", "--end-overlap")
+    daemon.up()
+    told = "its key was replaced"
+    wait_until(lambda: any(told in problem for problem in bond(daemon)["problems"]), what="the reason", timeout=20)
+    assert [problem["code"] for problem in hub.json("status")["health"]] == ["key-missed"]
+    daemon.call("leave")
+    hub.revoke("home")
+    join(daemon, hub)
+    assert not any(told in problem for problem in bond(daemon)["problems"])
+
+
 def test_a_hub_that_nobody_finds_is_named_with_what_was_tried(
     make_network: MakeNetwork, start_hub: StartHub, start_braid: StartBraid
 ) -> None:

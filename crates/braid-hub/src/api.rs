@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::hub::Hub;
 use crate::metrics::Scrape;
-use crate::report::{InviteReport, InviteRequest, RevokeReport};
+use crate::report::{InviteReport, InviteRequest, KeyReport, RevokeReport, RotateKeyRequest};
 
 /// A request to the loop that owns the hub. It sends its own reply.
 pub type Job = Box<dyn FnOnce(&mut Hub) + Send>;
@@ -76,6 +76,19 @@ async fn revoke(State(jobs): State<Jobs>, Path(name): Path<String>) -> Answer<Re
     ask(jobs, move |hub| hub.revoke(&name)).await
 }
 
+async fn rotate_key(
+    State(jobs): State<Jobs>,
+    request: Result<Json<RotateKeyRequest>, JsonRejection>,
+) -> Answer<KeyReport> {
+    let Json(request) =
+        request.map_err(|rejection| ApiError(UserError::new("usage", rejection.body_text())))?;
+    ask(jobs, move |hub| hub.rotate_key(&request)).await
+}
+
+async fn end_overlap(State(jobs): State<Jobs>) -> Answer<KeyReport> {
+    ask(jobs, |hub| hub.end_overlap()).await
+}
+
 /// Serves the API until `end` completes and the last reply is sent.
 ///
 /// # Errors
@@ -97,6 +110,8 @@ pub async fn serve(
         )
         .route("/v1/clients/{name}", delete(revoke))
         .route("/v1/invitations", post(invite))
+        .route("/v1/key", post(rotate_key))
+        .route("/v1/key/previous", delete(end_overlap))
         .route("/v1/metrics", get(|State(jobs): State<Jobs>| scrape(jobs)))
         .fallback(|| async {
             let failure = UserError::new("not-found", "there is nothing here");

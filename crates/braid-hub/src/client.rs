@@ -120,6 +120,10 @@ pub struct Client {
     /// Used part of its quota, both directions; zero while it has none.
     #[serde(default)]
     pub used: Used,
+    /// The hub's key that it is known to have: that of its token, or a later one by which it came.
+    /// None in a record from before the first replacement of the key.
+    #[serde(default, with = "optional_key_text")]
+    pub hub_key: Option<PublicKey>,
 }
 
 impl Client {
@@ -187,7 +191,7 @@ as_base64!(key_text, PublicKey, PublicKey);
 as_base64!(invitation_text, InvitationId, InvitationId);
 as_base64!(psk_text, Psk, Psk);
 
-mod optional_key_text {
+pub(crate) mod optional_key_text {
     use super::*;
 
     pub fn serialize<S: Serializer>(

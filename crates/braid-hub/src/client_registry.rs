@@ -23,7 +23,7 @@ use braid_host::quota::Used;
 use crate::client::{Client, Name, Seconds, State};
 use crate::config::{ClientConfig, Reach};
 use crate::pool::{AddressPool, PoolError};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, StoredIdentity};
 
 /// Most clients that are invited or have joined.
 pub const CLIENTS_MAX: usize = 10_000;
@@ -48,6 +48,8 @@ pub struct Invitation {
     pub cap: Option<Rate>,
     /// Expiry of its token.
     pub until: Seconds,
+    /// The hub's key in its token.
+    pub hub_key: PublicKey,
 }
 
 /// Error of a change to the registry.
@@ -335,6 +337,7 @@ impl ClientRegistry {
             received: 0,
             sent: 0,
             used: Used::default(),
+            hub_key: Some(invitation.hub_key),
         };
         self.store.put(&[&client])?;
         self.index(client);
@@ -474,6 +477,55 @@ impl ClientRegistry {
             client.seen = newer.or(client.seen);
             self.unsaved.insert(client.id);
         }
+    }
+
+    /// Records that a client came by this key of the hub.
+    pub fn record_hub_key(&mut self, key: PublicKey, hub_key: PublicKey) {
+        let known = self.by_key.get(&key);
+        let client = known.and_then(|id| self.clients.get_mut(id));
+        if let Some(client) = client.filter(|client| client.hub_key != Some(hub_key)) {
+            client.hub_key = Some(hub_key);
+            self.unsaved.insert(client.id);
+        }
+    }
+
+    /// Clients that are served or may still join, and are not known to have this key of the hub.
+    pub fn without_hub_key(&self, key: PublicKey, now: Seconds) -> impl Iterator<Item = &Client> {
+        let current = self.current(now);
+        current.filter(move |client| client.hub_key != Some(key))
+    }
+
+    /// Replaces the hub's key `old`; `make` returns the new identity, whose key begins an epoch. It is
+    /// on disk before this returns.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; the key stays as it was then.
+    pub fn rotate_key(
+        &mut self,
+        old: PublicKey,
+        make: impl FnOnce(u64) -> StoredIdentity,
+    ) -> Result<StoredIdentity, StoreError> {
+        // Records from before the first replacement name no key.
+        for client in self.clients.values_mut() {
+            if client.hub_key.is_none() {
+                client.hub_key = Some(old);
+                self.unsaved.insert(client.id);
+            }
+        }
+        self.persist()?;
+        let identity = make(self.store.count_start()?);
+        self.store.put_identity(&identity)?;
+        Ok(identity)
+    }
+
+    /// Stores the identity without the previous private key.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; the key stays valid then.
+    pub fn retire_key(&mut self, identity: &StoredIdentity) -> Result<StoredIdentity, StoreError> {
+        let retired = identity.retired();
+        self.store.put_identity(&retired)?;
+        Ok(retired)
     }
 
     /// Saves recorded counters.

@@ -4,10 +4,10 @@
 //! handed over, and answered when it asks again.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use braid_bond::io::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
-use braid_bond::proto::handshake::{Identity, PublicKey};
+use braid_bond::proto::handshake::{HubKeys, PublicKey};
 use braid_bond::proto::tunnel::Event;
 use braid_bond::token::{ADDRESSES_MAX, Host, HubAddress, InvitationId, Secret, Token};
 use braid_host::config::ConfigError;
@@ -22,15 +22,14 @@ use crate::config::HubConfig;
 use crate::host_setup;
 use crate::nftables::Filter;
 use crate::report::{InviteReport, InviteRequest, RevokeReport};
-use crate::store::StoreError;
-
-/// Longest validity of a token, seconds.
-const VALID_MAX_S: Seconds = 366 * 86_400;
+use crate::store::{StoreError, StoredIdentity};
 
 /// State of a hub.
 pub struct Hub {
     pub(crate) config: HubConfig,
-    pub(crate) identity: Identity,
+    pub(crate) identity: StoredIdentity,
+    /// The keys of `identity`.
+    pub(crate) keys: HubKeys,
     pub(crate) registry: ClientRegistry,
     pub(crate) handle: HubHandle,
     /// Inner bytes of each key when they were last recorded: received, sent.
@@ -78,13 +77,14 @@ pub(crate) fn peer(answer: HandshakeTerms, gre: bool) -> Peer {
 impl Hub {
     pub(crate) fn new(
         config: HubConfig,
-        identity: Identity,
+        identity: StoredIdentity,
         registry: ClientRegistry,
         filter: Option<Filter>,
         handle: HubHandle,
     ) -> Self {
         Hub {
             config,
+            keys: identity.keys(),
             identity,
             registry,
             handle,
@@ -99,7 +99,14 @@ impl Hub {
     /// Its public key.
     #[must_use]
     pub fn key(&self) -> PublicKey {
-        self.identity.public()
+        self.keys.current.public()
+    }
+
+    /// Replaces the keys. The identity is on disk.
+    pub(crate) fn set_identity(&mut self, identity: StoredIdentity) {
+        self.identity = identity;
+        self.keys = self.identity.keys();
+        self.handle.set_keys(self.keys.clone());
     }
 
     /// Invites a client.
@@ -107,25 +114,17 @@ impl Hub {
     /// # Errors
     /// The reason for refusal; nothing has changed then.
     pub fn invite(&mut self, request: InviteRequest) -> Result<InviteReport, UserError> {
-        let name: Name = request.name.parse()?;
-        let valid_s = request.valid_ms / 1000;
-        if !(60..=VALID_MAX_S).contains(&valid_s) {
-            let text = format!("a token cannot be valid for {valid_s} s");
-            return Err(UserError::new("usage", text).fix("write a time from 1 min to 366 days"));
-        }
-        if request.rate.is_some_and(|rate| rate.bits_per_sec() < 1000) {
-            let text = "a client cannot have less than 1 kbit/s";
-            return Err(UserError::new("usage", text).fix("leave the rate out for no limit"));
-        }
-        let (addresses, warnings) = self.addresses(&request.address)?;
+        let checked = request.check(self.config.port())?;
+        let (addresses, warnings) = self.addresses(checked.addresses)?;
         let at = now();
-        let until = at + valid_s;
+        let until = at + checked.valid_s;
         let secret = Secret::new(random()?);
         let invitation = Invitation {
-            name,
+            name: checked.name,
             addresses: request.inner,
             cap: request.rate.or(self.config.client_rate),
             until,
+            hub_key: self.key(),
         };
         let client = self.registry.invite(invitation, &secret, at)?;
         tracing::info!(client = %client.name, "invited");
@@ -138,7 +137,7 @@ impl Hub {
             token: String::new(),
         };
         let token = Token {
-            hub: self.identity.public(),
+            hub: self.key(),
             secret,
             addresses,
         };
@@ -149,16 +148,11 @@ impl Hub {
     }
 
     /// Addresses of the hub for a token, and warnings about them.
-    fn addresses(&self, asked: &[String]) -> Result<(Vec<HubAddress>, Vec<String>), UserError> {
+    fn addresses(
+        &self,
+        mut addresses: Vec<HubAddress>,
+    ) -> Result<(Vec<HubAddress>, Vec<String>), UserError> {
         let port = self.config.port();
-        let read = |text: &String| HubAddress::read(text, port);
-        let addresses: Result<Vec<HubAddress>, _> = asked.iter().map(read).collect();
-        let mut addresses =
-            addresses.map_err(|error| UserError::new("usage", format!("--address: {error}")))?;
-        if addresses.len() > ADDRESSES_MAX {
-            let text = format!("a token has room for {ADDRESSES_MAX} addresses of the hub");
-            return Err(UserError::new("usage", text));
-        }
         if addresses.is_empty() {
             addresses = self.config.address.clone();
         }
@@ -327,6 +321,7 @@ impl Hub {
         for key in self.registry.forget_refused(at) {
             self.handle.revoke(key);
         }
+        self.review_key(at);
         Ok(())
     }
 
@@ -339,6 +334,9 @@ impl Hub {
             .map(|session| at - session.since_received.as_secs().min(at));
         let carried = (since(total.0, known.0), since(total.1, known.1));
         self.registry.record_traffic(peer.key, carried, seen, at);
+        if let Some(hub_key) = peer.came_by {
+            self.registry.record_hub_key(peer.key, hub_key);
+        }
     }
 
     /// Saves recorded counters.
@@ -360,7 +358,7 @@ impl Hub {
         }
     }
 
-    fn set_persist_error(&mut self, error: &StoreError) {
+    pub(crate) fn set_persist_error(&mut self, error: &StoreError) {
         let text = error.to_string();
         if self.persist_error.as_ref() != Some(&text) {
             tracing::warn!(%error, "cannot save the client registry");
@@ -376,12 +374,16 @@ pub(crate) fn millis(at: Seconds) -> u64 {
 
 /// Time since then, as words for a health line.
 pub(crate) fn ago(then: Seconds) -> String {
-    let past = Duration::from_secs(now().saturating_sub(then));
-    match past.as_secs() {
-        seconds @ ..120 => format!("{seconds} s ago"),
-        seconds @ ..7_200 => format!("{} min ago", seconds / 60),
-        seconds @ ..172_800 => format!("{} h ago", seconds / 3_600),
-        seconds => format!("{} days ago", seconds / 86_400),
+    format!("{} ago", span(now().saturating_sub(then)))
+}
+
+/// A span as words for a health line.
+pub(crate) fn span(seconds: Seconds) -> String {
+    match seconds {
+        seconds @ ..120 => format!("{seconds} s"),
+        seconds @ ..7_200 => format!("{} min", seconds / 60),
+        seconds @ ..172_800 => format!("{} h", seconds / 3_600),
+        seconds => format!("{} days", seconds / 86_400),
     }
 }
 

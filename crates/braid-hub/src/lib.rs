@@ -6,9 +6,9 @@
 //!
 //! - [`config`]: settings. [`pool`]: inner addresses. [`client_registry`]: admission of clients;
 //!   [`store`]: its storage.
-//! - [`serve`]: the main loop; [`hub`]: its state; `host_setup`, `forwarding` and
+//! - [`serve`]: the main loop; [`hub`]: its state; `key_rotation`: replacement of its key; `host_setup`, `forwarding` and
 //!   `nftables`: changes to the kernel, and their removal.
-//! - `api`, [`report`], `status`, `metrics`: reports about the hub.
+//! - `api`, `request`, [`report`], `status`, `metrics`: reports about the hub.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -18,12 +18,15 @@ pub mod config;
 mod forwarding;
 mod host_setup;
 pub mod hub;
+mod key_rotation;
 mod metrics;
 mod nftables;
 pub mod pool;
 pub mod report;
+mod request;
 pub mod serve;
 mod status;
 pub mod store;
 
 pub use host_setup::boot;
+pub use request::CheckedInvite;

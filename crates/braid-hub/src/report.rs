@@ -18,6 +18,9 @@ pub struct StatusReport {
     pub pid: u32,
     /// Its public key, base64.
     pub key: String,
+    /// Its key before that, while clients may still use it.
+    #[serde(default)]
+    pub previous_key: Option<PreviousKeyReport>,
     /// Addresses that it listens on, UDP.
     pub listen: Vec<String>,
     /// The inner device.
@@ -36,6 +39,17 @@ pub struct StatusReport {
     pub unrouted_packets: u64,
     /// Current health problems.
     pub health: Vec<HealthProblem>,
+}
+
+/// A key that was replaced, during the overlap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PreviousKeyReport {
+    /// The public key, base64.
+    pub key: String,
+    /// End of the overlap, milliseconds since 1970: the hub erases it then.
+    pub until_unix_ms: u64,
+    /// Clients that have not come by the current key yet.
+    pub clients: Vec<String>,
 }
 
 /// Numbers of clients.
@@ -180,4 +194,23 @@ pub struct RevokeReport {
     pub was_revoked: bool,
     /// True if a machine had joined as it.
     pub had_joined: bool,
+}
+
+/// Body of `POST /v1/key`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RotateKeyRequest {
+    /// Time for which the present key stays valid besides the new one, milliseconds.
+    pub overlap_ms: u64,
+}
+
+/// Answer to `POST /v1/key` and `DELETE /v1/key/previous`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct KeyReport {
+    /// The hub's public key, base64.
+    pub key: String,
+    /// Its key before that, while clients may still use it.
+    pub previous_key: Option<PreviousKeyReport>,
+    /// Clients that are shut out, or may be.
+    pub warnings: Vec<String>,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use braid_bond::io::{self, Enrol, HubEvent, Tun};
-use braid_bond::proto::handshake::{Identity, PublicKey, terms};
+use braid_bond::proto::handshake::{PublicKey, terms};
 use braid_bond::token::InvitationId;
 use braid_host::api_socket;
 use braid_host::config::ConfigError;
@@ -83,13 +83,13 @@ pub async fn run(
         })?;
     let signals = Signals::new()?;
     let mut store = Embedded::open(&config.store)?;
-    let founding = store.load_or_create(StoredIdentity {
-        private: random()?,
-        global: random()?,
-    })?;
+    let mut identity = store.load_or_create(StoredIdentity::new(random()?, random()?))?;
+    if identity.is_overlap_over(now()) {
+        identity = identity.retired();
+        store.put_identity(&identity)?;
+    }
     let epoch = store.count_start()?;
-    let identity = Identity::new(founding.private);
-    let pool = AddressPool::new(config.networks(founding.global));
+    let pool = AddressPool::new(config.networks(identity.global));
     let pool = pool.map_err(|error| UserError::new("pool", error.to_string()))?;
     let mut registry = ClientRegistry::open(Box::new(store), pool.clone())?;
     registry.configure(config.clients.clone(), now());
@@ -158,7 +158,7 @@ async fn serve(
     run_dir: &RunDir,
     config: HubConfig,
     read: &dyn Fn() -> Result<HubConfig, ConfigError>,
-    identity: Identity,
+    identity: StoredIdentity,
     epoch: u64,
     registry: ClientRegistry,
     filter: Option<Filter>,
@@ -170,7 +170,7 @@ async fn serve(
     let (tell, events) = mpsc::channel(MAX_QUEUED_EVENTS);
     let handle = io::hub::start(io::HubConfig {
         tun,
-        identity: identity.clone(),
+        keys: identity.keys(),
         epoch,
         listen: config.listen.clone(),
         mark: None,

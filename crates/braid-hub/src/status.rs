@@ -25,7 +25,8 @@ impl Hub {
         Ok(StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            key: self.identity.public().to_string(),
+            key: self.key().to_string(),
+            previous_key: self.previous_key(),
             listen: self.config.listen.iter().map(ToString::to_string).collect(),
             device: self.config.device.clone(),
             networks: networks.iter().map(ToString::to_string).collect(),
@@ -87,6 +88,7 @@ impl Hub {
             });
         }
         health.extend(self.quotas());
+        health.extend(self.key_problems());
         for name in self.registry.unknown_names(now()) {
             health.push(HealthProblem {
                 code: "no-such-client".to_owned(),
@@ -227,6 +229,7 @@ fn handshakes(counters: &ListenerCounters) -> BTreeMap<String, u64> {
         ("stale", counters.stale),
         ("cipher", counters.ciphers),
         ("reset", counters.resets),
+        ("retired-key", counters.retired),
     ];
     named.map(|(name, count)| (name.to_owned(), count)).into()
 }

@@ -5,14 +5,14 @@
 //! has returned.
 
 mod embedded;
+mod identity;
 
 use std::path::PathBuf;
-
-use serde::{Deserialize, Serialize};
 
 use crate::client::Client;
 
 pub use embedded::Embedded;
+pub use identity::{PreviousKey, StoredIdentity};
 
 /// Error of a store.
 #[derive(Debug, thiserror::Error)]
@@ -56,21 +56,6 @@ pub enum StoreError {
     },
 }
 
-/// Identity of a hub, made once and kept for its life.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoredIdentity {
-    /// Its private key.
-    pub private: [u8; 32],
-    /// Global ID of its inner IPv6 network, if none is configured (RFC 4193 §3.2.2).
-    pub global: [u8; 5],
-}
-
-impl std::fmt::Debug for StoredIdentity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("StoredIdentity(…)")
-    }
-}
-
 /// Storage of records.
 pub trait Store: Send {
     /// Returns the stored identity; stores `new`, durably, if there is none.
@@ -78,6 +63,12 @@ pub trait Store: Send {
     /// # Errors
     /// See [`StoreError`].
     fn load_or_create(&mut self, new: StoredIdentity) -> Result<StoredIdentity, StoreError>;
+
+    /// Replaces the stored identity, durably.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; the earlier one stays then.
+    fn put_identity(&mut self, identity: &StoredIdentity) -> Result<(), StoreError>;
 
     /// Counts a start, durably; returns the number of earlier starts.
     ///

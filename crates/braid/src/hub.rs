@@ -11,12 +11,13 @@ use braid_host::run_dir::RunDir;
 use braid_host::user_error::UserError;
 use braid_hub::config::HubConfig;
 use braid_hub::report::{
-    ClientReport, ClientsReport, InviteReport, InviteRequest, RevokeReport, StatusReport,
+    ClientReport, ClientsReport, InviteReport, InviteRequest, KeyReport, PreviousKeyReport,
+    RevokeReport, RotateKeyRequest, StatusReport,
 };
 use serde::Serialize;
 
 use crate::cli::Output;
-use crate::cli::hub::{HubArgs, HubCommand, InviteArgs};
+use crate::cli::hub::{HubArgs, HubCommand, InviteArgs, RotateKeyArgs};
 use crate::client::{self, NoAnswer};
 use crate::table::{Cell, NO_VALUE, Side, Table};
 use crate::terminal::{Tint, answer_either};
@@ -31,6 +32,7 @@ pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> CommandResult {
         Some(HubCommand::Invite(arguments)) => invite(&run_dir, arguments),
         Some(HubCommand::Clients(output)) => clients(&run_dir, *output),
         Some(HubCommand::Revoke { name, output }) => revoke(&run_dir, name, *output),
+        Some(HubCommand::RotateKey(arguments)) => rotate_key(&run_dir, arguments),
         Some(HubCommand::Status(output)) => status(&run_dir, *output),
         Some(HubCommand::Boot { config }) => boot(config.as_deref()),
         Some(HubCommand::Down(output)) => down(&run_dir, *output),
@@ -103,6 +105,48 @@ fn revoke(run_dir: &RunDir, name: &str, output: Output) -> CommandResult {
     Ok(())
 }
 
+fn rotate_key(run_dir: &RunDir, arguments: &RotateKeyArgs) -> CommandResult {
+    let request = RotateKeyRequest {
+        overlap_ms: u64::try_from(arguments.overlap.as_millis()).unwrap_or(u64::MAX),
+    };
+    let asked = async {
+        match arguments.end_overlap {
+            true => client::delete(run_dir, "/v1/key/previous").await,
+            false => client::create(run_dir, "/v1/key", &request).await,
+        }
+    };
+    let report: KeyReport = runtime()?.block_on(asked).map_err(hub_away)?;
+    for warning in &report.warnings {
+        eprintln!("warning: {warning}");
+    }
+    answer_either(arguments.output.json, &report, |_| {
+        let previous = match &report.previous_key {
+            None => "previous    erased\n".to_owned(),
+            Some(previous) => previous_key(previous, now()),
+        };
+        format!("key         {}\n{previous}", report.key)
+    })?;
+    Ok(())
+}
+
+/// A line about the previous key.
+fn previous_key(previous: &PreviousKeyReport, now: u64) -> String {
+    let left = (previous.until_unix_ms / 1000).saturating_sub(now);
+    let left = match left {
+        left @ ..7_200 => format!("{} min", left.div_ceil(60)),
+        left @ ..172_800 => format!("{} h", left / 3_600),
+        left => format!("{} days", left / 86_400),
+    };
+    let clients = match previous.clients.as_slice() {
+        [] => "every client has the new one".to_owned(),
+        clients => format!("not followed yet: {}", clients.join(", ")),
+    };
+    format!(
+        "previous    {} is valid for {left} more; {clients}\n",
+        previous.key
+    )
+}
+
 /// Escapes any name as one segment of a path.
 fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -116,7 +160,7 @@ fn escaped(name: &str) -> String {
 fn status(run_dir: &RunDir, output: Output) -> CommandResult {
     let asked = client::get(run_dir, "/v1/status");
     let report: StatusReport = runtime()?.block_on(asked).map_err(hub_away)?;
-    answer_either(output.json, &report, |paint| summary(&report, paint))?;
+    answer_either(output.json, &report, |paint| summary(&report, now(), paint))?;
     match report.health.is_empty() {
         true => Ok(()),
         false => Err(CommandError::Degraded),
@@ -143,10 +187,12 @@ fn hub_away(no_answer: NoAnswer) -> CommandError {
     }
 }
 
-fn summary(report: &StatusReport, paint: Paint) -> String {
+fn summary(report: &StatusReport, now: u64, paint: Paint) -> String {
     let counts = report.clients;
+    let previous = report.previous_key.as_ref();
+    let previous = previous.map_or(String::new(), |previous| previous_key(previous, now));
     let mut text = format!(
-        "key         {}\nlisten      {}\ninner       {} on {}\nforward     {}\nclients     {} joined, {} of \
+        "key         {}\n{previous}listen      {}\ninner       {} on {}\nforward     {}\nclients     {} joined, {} of \
          them connected; {} invited, {} revoked\n",
         report.key,
         report.listen.join(" "),
@@ -349,6 +395,11 @@ shed    away       10.73.0.2      0       –    1.5   98.0          –  –   
             version: "0.1.0".into(),
             pid: 1,
             key: "KEY=".into(),
+            previous_key: Some(PreviousKeyReport {
+                key: "OLD=".into(),
+                until_unix_ms: 1_600_000 + 10 * 86_400_000,
+                clients: vec!["attic".into()],
+            }),
             listen: vec!["0.0.0.0:27243".into(), "[::]:27243".into()],
             device: "braid-hub".into(),
             networks: vec!["10.73.0.0/16".into()],
@@ -366,6 +417,7 @@ shed    away       10.73.0.2      0       –    1.5   98.0          –  –   
         };
         let expected = "\
 key         KEY=
+previous    OLD= is valid for 10 days more; not followed yet: attic
 listen      0.0.0.0:27243 [::]:27243
 inner       10.73.0.0/16 on braid-hub
 forward     nat
@@ -374,7 +426,7 @@ handshakes  4 accepted
 refused     none
 # health: good
 ";
-        assert_eq!(summary(&report, Paint::Plain), expected);
+        assert_eq!(summary(&report, 1_600, Paint::Plain), expected);
     }
 
     #[test]

@@ -113,6 +113,7 @@ pub struct ClientHandle {
 enum Command {
     Links(Vec<LinkSpec>),
     Policy(Box<Policy>),
+    Hub(PublicKey),
     Status(SyncSender<ClientStatus>),
     Stop,
 }
@@ -166,6 +167,11 @@ impl ClientHandle {
     /// Replaces the policy; the session continues.
     pub fn set_policy(&self, policy: Policy) {
         self.control.send(Command::Policy(Box::new(policy)));
+    }
+
+    /// Uses this key of the hub from now on; the session continues. The caller has stored it.
+    pub fn set_hub(&self, key: PublicKey) {
+        self.control.send(Command::Hub(key));
     }
 
     /// Current state.
@@ -281,6 +287,7 @@ impl Client {
                     policy: *policy,
                     ..TunnelSettings::default()
                 }),
+                Command::Hub(key) => self.tunnel.set_hub(now, key),
                 // The caller may have given up.
                 Command::Status(answer) => _ = answer.try_send(self.status(now)),
                 Command::Stop => return true,

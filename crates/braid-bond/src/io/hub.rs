@@ -17,7 +17,7 @@ use super::thread::{
 use super::{BondError, HubStatus, Prefix, Stopped, Tun};
 use crate::proto::frame::Reason;
 use crate::proto::gre;
-use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
+use crate::proto::handshake::{Ciphers, HubKeys, Options, Psk, PublicKey};
 use crate::proto::pool::Packet;
 use crate::proto::server::Server;
 use crate::proto::tunnel::{self, TunnelSettings};
@@ -31,8 +31,8 @@ pub type Enrol = Box<dyn FnMut(PublicKey, &Options) -> Option<Peer> + Send>;
 pub struct HubConfig {
     /// The inner device.
     pub tun: Tun,
-    /// The hub's key pair.
-    pub identity: Identity,
+    /// The hub's keys.
+    pub keys: HubKeys,
     /// Earlier starts of the hub: clients are told that their sessions of earlier starts are over.
     pub epoch: u64,
     /// Addresses to listen on; replies leave from the address that the client used.
@@ -54,7 +54,7 @@ impl fmt::Debug for HubConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HubConfig")
             .field("tun", &self.tun)
-            .field("identity", &self.identity)
+            .field("keys", &self.keys)
             .field("listen", &self.listen)
             .field("mark", &self.mark)
             .field("peers", &self.peers.len())
@@ -111,6 +111,7 @@ enum Command {
     Insert(Box<Peer>),
     Cap(PublicKey, Options, Option<Rate>),
     Revoke(PublicKey),
+    Keys(Box<HubKeys>),
     Status(SyncSender<HubStatus>),
     Stop,
 }
@@ -124,9 +125,11 @@ pub fn start(config: HubConfig) -> Result<HubHandle, BondError> {
     let ciphers = Ciphers::preferring(preferred_cipher());
     let settings = TunnelSettings::default();
     let now = clock.now();
-    let mut server = Server::new(now, config.identity, ciphers, settings, entropy()?);
+    let own = config.keys.current.clone();
+    let mut server = Server::new(now, own, ciphers, settings, entropy()?);
     server.set_clock(clock.unix_micros());
     server.set_epoch(config.epoch);
+    server.set_keys(config.keys);
     server.offer_unknown_peers(config.enrol.is_some());
     let mut hub = Hub {
         clock,
@@ -163,6 +166,11 @@ impl HubHandle {
     /// Stops serving a peer, and tells it.
     pub fn revoke(&self, peer: PublicKey) {
         self.control.send(Command::Revoke(peer));
+    }
+
+    /// Replaces the hub's keys; sessions go on.
+    pub fn set_keys(&self, keys: HubKeys) {
+        self.control.send(Command::Keys(Box::new(keys)));
     }
 
     /// Current state.
@@ -275,6 +283,7 @@ impl Hub {
                     self.listeners.forget(peer);
                     self.server.revoke(peer);
                 }
+                Command::Keys(keys) => self.server.set_keys(*keys),
                 // The caller may have given up.
                 Command::Status(answer) => _ = answer.try_send(self.status()),
                 Command::Stop => return true,

@@ -180,6 +180,7 @@ impl Peers {
 
     pub fn status(&mut self, now: Time, server: &mut Server) -> Vec<PeerStatus> {
         let status = |(key, known): (&PublicKey, &mut PeerState)| {
+            let came_by = server.listener().came_by(*key);
             let tunnel = server.tunnel(*key);
             if let Some(tunnel) = &tunnel {
                 for link in tunnel.links() {
@@ -193,6 +194,7 @@ impl Peers {
             }
             PeerStatus {
                 key: *key,
+                came_by,
                 session: tunnel.as_ref().and_then(|t| snapshot::session(now, t)),
                 links: tunnel
                     .as_ref()

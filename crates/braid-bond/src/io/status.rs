@@ -189,6 +189,8 @@ pub struct HubStatus {
 pub struct PeerStatus {
     /// Its public key.
     pub key: PublicKey,
+    /// The hub's key by which it last came since the hub's start, if it has.
+    pub came_by: Option<PublicKey>,
     /// The current session, if any.
     pub session: Option<SessionStatus>,
     /// Its links, by id.

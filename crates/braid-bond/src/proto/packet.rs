@@ -32,6 +32,7 @@ pub(crate) mod kind {
     pub const RESPONSE: u8 = 0x02;
     pub const COOKIE: u8 = 0x03;
     pub const RESET: u8 = 0x04;
+    pub const RETIRED: u8 = 0x05;
     /// In the upper three bits; the lower five are the link.
     pub const DATA: u8 = 0x40;
     pub const DATA_MASK: u8 = 0xe0;
@@ -75,6 +76,8 @@ pub enum Kind {
     Cookie,
     /// Reset: the responder does not know the session.
     Reset,
+    /// Notice that the responder's key was replaced.
+    Retired,
     /// Frames.
     Data(Header),
     /// Frames in cleartext, as GRE.
@@ -126,6 +129,7 @@ impl Kind {
             kind::RESPONSE => Some(Kind::Response),
             kind::COOKIE => Some(Kind::Cookie),
             kind::RESET => Some(Kind::Reset),
+            kind::RETIRED => Some(Kind::Retired),
             first if first & kind::DATA_MASK == kind::DATA && datagram.len() >= OVERHEAD => {
                 Header::parse(datagram.first_chunk()?).map(Kind::Data)
             }

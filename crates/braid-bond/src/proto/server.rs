@@ -13,9 +13,9 @@ use braid_multipath::LinkId;
 
 use super::entropy::Entropy;
 use super::frame::Reason;
-use super::handshake::terms::{Capabilities, Refusal};
+use super::handshake::terms::{self, Capabilities, Refusal};
 use super::handshake::{
-    Ciphers, HandshakeAction, Identity, Listener, Offer, Options, Psk, PublicKey,
+    Ciphers, HandshakeAction, HubKeys, Identity, Listener, Offer, Options, Psk, PublicKey,
 };
 use super::packet::{Kind, SessionIndex};
 use super::reject::{Reject, Rejects};
@@ -142,6 +142,12 @@ impl Server {
     /// earlier epoch is told by a reset that it is over; sessions of this epoch cannot be reset.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.listener.set_epoch(epoch);
+    }
+
+    /// Replaces the hub's keys; sessions go on. A client that comes by the previous key is told the
+    /// current one.
+    pub fn set_keys(&mut self, keys: HubKeys) {
+        self.listener.set_keys(keys);
     }
 
     /// Sets if unknown keys are offered by [`Server::poll_pending_peer`], or refused at once.
@@ -348,6 +354,10 @@ impl Server {
             ..Capabilities::OURS
         };
         ours.append(&mut options);
+        let current = self.listener.public();
+        if offer.to() != current {
+            terms::push_current_key(&mut options, current);
+        }
         let capabilities = Capabilities::read(offer.options());
         let ciphers = self.ciphers;
         let accepted = self

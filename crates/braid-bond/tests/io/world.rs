@@ -164,7 +164,7 @@ impl World {
             let tell = tell.clone();
             hub::start(HubConfig {
                 tun: Tun::open_with("bond0", 1500, offloads)?,
-                identity: identity(2),
+                keys: identity(2).into(),
                 epoch: self.starts.fetch_add(1, Ordering::Relaxed),
                 listen: ["0.0.0.0", "::"]
                     .map(|any| SocketAddr::new(address(any), PORT))

@@ -4,6 +4,7 @@ mod cleartext;
 mod forged;
 mod header_compression;
 mod hostile;
+mod key_rotation;
 mod life;
 mod line;
 mod load;

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use braid_balance::{KernelTime, Lease};
 use braid_bond::io::{ClientConfig, ClientHandle, ClientStatus, LinkSpec, Policy, client};
+use braid_bond::proto::handshake::PublicKey;
 use braid_host::user_error::UserError;
 
 /// Interval at which the driver is queried.
@@ -77,6 +78,13 @@ impl Carrier {
     pub fn set_links(&self, links: Vec<LinkSpec>) {
         if let Some(handle) = &self.handle {
             handle.set_links(links);
+        }
+    }
+
+    /// Uses this key of the hub from now on. It is on disk.
+    pub fn set_hub(&self, key: PublicKey) {
+        if let Some(handle) = &self.handle {
+            handle.set_hub(key);
         }
     }
 

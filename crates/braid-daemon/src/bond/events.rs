@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use braid_bond::io::ClientEvent;
-use braid_bond::proto::handshake::terms::Terms;
+use braid_bond::proto::handshake::PublicKey;
+use braid_bond::proto::handshake::terms::{self, Terms};
 use braid_bond::proto::tunnel::{Event, PolicyStatus};
 use braid_multipath::LinkId;
 use braid_multipath::liveness::Verdict;
 
-use super::{Bond, BondChange, BondEvent, Membership, State};
+use super::{Bond, BondChange, BondEvent, KEY_RETIRED, Membership, State};
 
 impl Bond {
     /// Handles an event; returns the changes that a user would notice. The caller updates the uplink registry
@@ -54,6 +55,10 @@ impl Bond {
         match event {
             Event::Established { continued, options } => {
                 self.condition.established();
+                self.key_retired = false;
+                if let Some(key) = terms::current_key(&options) {
+                    self.follow_key(key);
+                }
                 let terms = Terms::read(&options);
                 if !terms.addresses.is_empty() {
                     self.accept(terms);
@@ -65,6 +70,11 @@ impl Bond {
                 }
             }
             Event::HandshakeTimeout => self.condition.unanswered(),
+            Event::KeyRetired => {
+                if !std::mem::replace(&mut self.key_retired, true) {
+                    changes.push(BondChange::Bond(KEY_RETIRED.to_owned()));
+                }
+            }
             Event::Refused(refusal) => self.condition.refused(refusal),
             Event::Closed(reason) => {
                 self.links.fall_silent();
@@ -137,6 +147,26 @@ impl Bond {
             joined.terms = terms;
         };
         self.remember(accept, known);
+    }
+
+    /// Takes the hub's new key: it is on disk before it is used. After an error the hub tells it again,
+    /// in the next handshake.
+    fn follow_key(&mut self, key: PublicKey) {
+        let Some(mut joined) = self.joined.clone() else {
+            return;
+        };
+        joined.hub_key = key;
+        if let Err(failure) = joined.store(&self.state_dir) {
+            tracing::warn!(%failure, "the hub's new key is not on disk, so the old one stays in use");
+            self.unwritten = Some(failure);
+            return;
+        }
+        tracing::info!(%key, "the hub has another key");
+        self.joined = Some(joined);
+        self.unwritten = None;
+        if let Some(carrier) = &self.carrier {
+            carrier.set_hub(key);
+        }
     }
 
     fn remember(&mut self, change: impl FnOnce(&mut Membership), known: bool) {

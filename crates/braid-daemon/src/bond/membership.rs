@@ -6,8 +6,8 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use braid_bond::proto::handshake::Identity;
 use braid_bond::proto::handshake::terms::Terms;
+use braid_bond::proto::handshake::{Identity, PublicKey};
 use braid_bond::token::Token;
 use braid_host::file::remove;
 use braid_host::user_error::UserError;
@@ -27,6 +27,9 @@ struct Written {
     hub_inner: Vec<IpAddr>,
     /// The hub's addresses as of the last lookup.
     hub: Vec<SocketAddr>,
+    /// The hub's key, if it has replaced the one in the token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hub_key: Option<String>,
 }
 
 /// A joined hub.
@@ -42,12 +45,14 @@ pub struct Membership {
     pub terms: Terms,
     /// The hub's addresses as of the last lookup.
     pub hub: Vec<SocketAddr>,
+    /// The hub's current key: at first that of the token.
+    pub hub_key: PublicKey,
 }
 
 impl fmt::Debug for Membership {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Membership")
-            .field("hub", &self.token.hub)
+            .field("hub", &self.hub_key)
             .field("accepted", &self.accepted)
             .finish_non_exhaustive()
     }
@@ -63,6 +68,7 @@ impl Membership {
         let drawn = SystemRandom::new().fill(&mut private);
         drawn.map_err(|_| UserError::new("random", "the system gives no random numbers"))?;
         Ok(Membership {
+            hub_key: token.hub,
             token,
             identity: Identity::new(private),
             accepted: false,
@@ -85,8 +91,13 @@ impl Membership {
             let text = format!("{}: no {what} that can be read", path.display());
             UserError::new("state", text).fix(fix)
         };
+        let token: Token = written.token.parse().map_err(|_| broken("token"))?;
+        let hub_key = written.hub_key.map(|key| key.parse()).transpose();
         Ok(Some(Membership {
-            token: written.token.parse().map_err(|_| broken("token"))?,
+            hub_key: hub_key
+                .map_err(|_| broken("key of the hub"))?
+                .unwrap_or(token.hub),
+            token,
             identity: Identity::from_text(&written.private).map_err(|_| broken("key"))?,
             accepted: written.accepted,
             terms: Terms {
@@ -112,6 +123,7 @@ impl Membership {
             addresses: self.terms.addresses.clone(),
             hub_inner: self.terms.hub.clone(),
             hub: self.hub.clone(),
+            hub_key: (self.hub_key != self.token.hub).then(|| self.hub_key.to_string()),
         };
         state_dir.write(&state_dir.bond(), &written)
     }
@@ -171,7 +183,6 @@ pub fn parse_token(text: &str) -> Result<Token, UserError> {
 
 #[cfg(test)]
 mod tests {
-    use braid_bond::proto::handshake::PublicKey;
     use braid_bond::token::Secret;
 
     use super::*;
@@ -217,6 +228,24 @@ mod tests {
         assert_eq!(
             (read.accepted, read.terms, read.hub, read.token),
             (true, joined.terms, joined.hub, joined.token)
+        );
+    }
+
+    #[test]
+    fn a_later_key_of_the_hub_is_kept_beside_the_token() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateDir::new(folder.path());
+        let mut joined = Membership::begin(&state, token(1)).unwrap();
+        assert_eq!(joined.hub_key, token(1).hub);
+        let read = || Membership::load(&state).unwrap().unwrap();
+        assert_eq!(read().hub_key, token(1).hub);
+        joined.hub_key = PublicKey([8; 32]);
+        joined.store(&state).unwrap();
+        assert_eq!((read().hub_key, read().token), (joined.hub_key, token(1)));
+        let again = Membership::begin(&state, token(1)).unwrap();
+        assert_eq!(
+            again.hub_key, joined.hub_key,
+            "joining again changes nothing"
         );
     }
 

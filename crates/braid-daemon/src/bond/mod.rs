@@ -53,6 +53,11 @@ pub(crate) use tun_drops::tun_drops;
 /// Name of the bond among the uplinks.
 pub const NAME: &str = "bond";
 
+/// Explains the silence of a hub that no longer has the key that this machine knows.
+const KEY_RETIRED: &str = "the hub says that its key was replaced, and this machine was away while it could have \
+                           learnt the new one: if that is so, revoke and invite it again at the hub (braid hub \
+                           revoke NAME, braid hub invite NAME), and braid leave and join by that token here";
+
 /// Largest inner packet: the tunnel splits a full one into two datagrams where necessary.
 const MTU: u16 = 1500;
 
@@ -103,6 +108,9 @@ pub struct Bond {
     nowhere: Option<String>,
     /// Error of the last write of the membership.
     unwritten: Option<UserError>,
+    /// True if somebody, most likely the hub, says that the hub's key was replaced, and no handshake
+    /// has succeeded since.
+    key_retired: bool,
     events: UnboundedSender<BondEvent>,
 }
 
@@ -128,6 +136,7 @@ impl Bond {
             errors: BTreeMap::new(),
             nowhere: None,
             unwritten: None,
+            key_retired: false,
             events,
         })
     }
@@ -160,7 +169,12 @@ impl Bond {
             .iter()
             .map(|(link, error)| format!("{}: {error}", self.links.name_of(*link).unwrap_or("?")));
         let errors: Vec<String> = errors.collect();
-        nowhere.into_iter().chain(unwritten).chain(errors)
+        let retired = self.key_retired.then(|| KEY_RETIRED.to_owned());
+        nowhere
+            .into_iter()
+            .chain(unwritten)
+            .chain(retired)
+            .chain(errors)
     }
 
     /// Joins the hub of a token. An earlier membership by the same token continues.
@@ -197,6 +211,7 @@ impl Bond {
         self.hub.clear();
         self.errors.clear();
         self.nowhere = None;
+        self.key_retired = false;
     }
 
     /// Starts the device, the driver and the lookup if they should run and do not. Needs a tokio runtime, and
@@ -252,7 +267,7 @@ impl Bond {
         let config = ClientConfig {
             tun,
             identity: joined.identity.clone(),
-            hub: joined.token.hub,
+            hub: joined.hub_key,
             psk: joined.token.secret.psk(),
             options: terms::enrol(joined.token.secret.id()),
             policy: policy.clone(),

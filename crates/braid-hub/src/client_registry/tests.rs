@@ -28,6 +28,7 @@ fn invitation(name: &str) -> Invitation {
         addresses: Vec::new(),
         cap: None,
         until: NOW + DAY,
+        hub_key: key(100),
     }
 }
 
@@ -384,6 +385,10 @@ impl Store for Full {
         Ok(new)
     }
 
+    fn put_identity(&mut self, _: &StoredIdentity) -> Result<(), StoreError> {
+        self.put(&[])
+    }
+
     fn count_start(&mut self) -> Result<u64, StoreError> {
         Ok(0)
     }
@@ -411,4 +416,50 @@ fn a_failed_save_changes_nothing() {
     assert_eq!(registry.clients().count(), 0);
     let unknown = registry.enrol(key(1), secret(1).id(), NOW).unwrap();
     assert!(matches!(unknown, EnrolOutcome::Unknown));
+}
+
+#[test]
+fn it_is_known_which_clients_have_the_new_key() {
+    let (folder, mut registry) = registry();
+    for (name, number) in [("attic", 1), ("cellar", 2), ("shed", 3)] {
+        registry
+            .invite(invitation(name), &secret(number), NOW)
+            .unwrap();
+        joined(
+            registry
+                .enrol(key(number), secret(number).id(), NOW)
+                .unwrap(),
+        );
+    }
+    // As a record from before the first replacement.
+    registry.clients.get_mut(&3).unwrap().hub_key = None;
+    registry.revoke(&"cellar".parse().unwrap(), NOW).unwrap();
+    let founding = StoredIdentity::new([1; 32], [0; 5]);
+    let old = founding.keys().current.public();
+    let rotated = registry
+        .rotate_key(old, |epoch| {
+            founding.rotated([2; 32], NOW, NOW + DAY, epoch)
+        })
+        .unwrap();
+    let new = rotated.keys().current.public();
+    assert_eq!(registry.clients[&3].hub_key, Some(old));
+    let behind = |registry: &ClientRegistry| -> Vec<String> {
+        let behind = registry.without_hub_key(new, NOW);
+        behind.map(|client| client.name.to_string()).collect()
+    };
+    assert_eq!(behind(&registry), ["attic", "shed"]);
+    registry.record_hub_key(key(1), new);
+    assert_eq!(behind(&registry), ["shed"]);
+    registry.persist().unwrap();
+    drop(registry);
+    // The next hub knows it too, and has the next epoch.
+    let path = folder.path().join("hub.redb");
+    let mut store = Embedded::open(&path).unwrap();
+    assert_eq!(store.load_or_create(founding).unwrap(), rotated);
+    assert_eq!(store.count_start().unwrap(), rotated.since_epoch + 1);
+    drop(store);
+    let mut registry = open(&path, "10.73.0.0/29");
+    assert_eq!(behind(&registry), ["shed"]);
+    let retired = registry.retire_key(&rotated).unwrap();
+    assert_eq!(retired.keys().retired, Some(old));
 }

@@ -43,6 +43,7 @@ fn the_text_is_as_it_was() {
             version: "0".into(),
             pid: 1,
             key: "k".into(),
+            previous_key: None,
             listen: Vec::new(),
             device: "braid-hub".into(),
             networks: Vec::new(),

@@ -4,7 +4,8 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use redb::{Database, DatabaseError, ReadableTable, TableDefinition};
+use redb::{Database, DatabaseError, ReadableTable, Table, TableDefinition};
+use zeroize::Zeroizing;
 
 use super::{Store, StoreError, StoredIdentity};
 use crate::client::Client;
@@ -98,6 +99,18 @@ impl Embedded {
         Ok(made)
     }
 
+    fn insert_identity(
+        &self,
+        table: &mut Table<'_, &'static str, &'static [u8]>,
+        identity: &StoredIdentity,
+    ) -> Result<(), StoreError> {
+        let bytes = serde_json::to_vec(identity);
+        let bytes = bytes.map_err(|e| self.record("the hub's key", e.to_string()))?;
+        let bytes = Zeroizing::new(bytes);
+        let kept = table.insert(IDENTITY, bytes.as_slice());
+        kept.map(drop).map_err(|e| self.engine(e))
+    }
+
     fn engine(&self, error: impl Into<redb::Error>) -> StoreError {
         engine(&self.path, error)
     }
@@ -135,12 +148,15 @@ impl Store for Embedded {
             if let Some(bytes) = found {
                 return store.parse("the hub's key", &bytes);
             }
-            let bytes = serde_json::to_vec(&new);
-            let bytes = bytes.map_err(|e| store.record("the hub's key", e.to_string()))?;
-            table
-                .insert(IDENTITY, bytes.as_slice())
-                .map_err(|e| store.engine(e))?;
+            store.insert_identity(&mut table, &new)?;
             Ok(new)
+        })
+    }
+
+    fn put_identity(&mut self, identity: &StoredIdentity) -> Result<(), StoreError> {
+        self.change(|store, transaction| {
+            let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
+            store.insert_identity(&mut table, identity)
         })
     }
 
@@ -198,10 +214,7 @@ mod tests {
     use braid_host::quota::Used;
 
     fn founding(byte: u8) -> StoredIdentity {
-        StoredIdentity {
-            private: [byte; 32],
-            global: [byte; 5],
-        }
+        StoredIdentity::new([byte; 32], [byte; 5])
     }
 
     fn client(id: u64) -> Client {
@@ -222,6 +235,7 @@ mod tests {
             received: 4,
             sent: 5,
             used: Used::default(),
+            hub_key: None,
         }
     }
 
@@ -245,6 +259,24 @@ mod tests {
         assert_eq!(shown(&store.load().unwrap()), shown(&[one, two]));
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "there are keys in it");
+    }
+
+    #[test]
+    fn another_key_replaces_the_stored_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hub.redb");
+        let mut store = Embedded::open(&path).unwrap();
+        store.load_or_create(founding(1)).unwrap();
+        let rotated = founding(1).rotated([2; 32], 10, 20, 1);
+        store.put_identity(&rotated).unwrap();
+        drop(store);
+        let mut store = Embedded::open(&path).unwrap();
+        assert_eq!(store.load_or_create(founding(3)).unwrap(), rotated);
+        store.put_identity(&rotated.retired()).unwrap();
+        assert_eq!(
+            store.load_or_create(founding(3)).unwrap(),
+            rotated.retired()
+        );
     }
 
     #[test]

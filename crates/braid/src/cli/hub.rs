@@ -24,6 +24,7 @@ impl HubArgs {
     pub fn wants_json(&self) -> bool {
         match &self.command {
             Some(HubCommand::Invite(arguments)) => arguments.output.json,
+            Some(HubCommand::RotateKey(arguments)) => arguments.output.json,
             Some(
                 HubCommand::Clients(output)
                 | HubCommand::Status(output)
@@ -51,6 +52,11 @@ pub enum HubCommand {
         #[command(flatten)]
         output: Output,
     },
+    /// Replace the hub's key; clients follow by themselves
+    ///
+    /// The present key stays valid for a while besides the new one. A client that connects in that time learns the
+    /// new key; one that does not has to be invited again.
+    RotateKey(RotateKeyArgs),
     /// Show the hub: key, addresses, handshakes, rejected datagrams, health problems
     Status(Output),
     /// Keep connections alive while the machine restarts; for a unit that runs before the network is up
@@ -86,6 +92,18 @@ pub struct InviteArgs {
     /// Time for which the token may be used
     #[arg(long, value_name = "TIME", default_value = "168 h", value_parser = duration::parse)]
     pub valid: Duration,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct RotateKeyArgs {
+    /// Time for which the present key stays valid: longer than any client is away
+    #[arg(long, value_name = "TIME", default_value = "720 h", value_parser = duration::parse)]
+    pub overlap: Duration,
+    /// Erase the previous key now, before its time is over
+    #[arg(long, conflicts_with = "overlap")]
+    pub end_overlap: bool,
     #[command(flatten)]
     pub output: Output,
 }

@@ -16,8 +16,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use braid_bond::io::{ClientConfig, ClientEvent, ClientHandle, LinkSpec, Policy, Tun, client};
-use braid_bond::proto::handshake::Identity;
 use braid_bond::proto::handshake::terms::{Refusal, Terms, enrol};
+use braid_bond::proto::handshake::{Identity, PublicKey};
 use braid_bond::proto::tunnel::Event;
 use braid_bond::token::{Host, Token};
 use braid_multipath::LinkId;
@@ -201,7 +201,7 @@ impl World {
         Client {
             namespace,
             events,
-            _handle: handle,
+            handle,
         }
     }
 }
@@ -281,7 +281,7 @@ pub struct Client<'a> {
     namespace: &'a Namespace,
     events: Receiver<ClientEvent>,
     /// Carries its packets until it is dropped.
-    _handle: ClientHandle,
+    handle: ClientHandle,
 }
 
 impl Client<'_> {
@@ -316,6 +316,11 @@ impl Client<'_> {
                 .ip(&format!("route replace {network} dev bond0"));
         }
         terms
+    }
+
+    /// Has it use this key of the hub, as a daemon does once it has stored it.
+    pub fn set_hub(&self, key: PublicKey) {
+        self.handle.set_hub(key);
     }
 
     /// Waits until it is refused.

@@ -9,7 +9,9 @@ use super::cookie::CookieReply;
 use super::initiation::{Initiation, Payload};
 use super::mac::{MAC, MacKey};
 use super::response::{self, Response};
-use super::{Ciphers, HandshakeError, Identity, Options, Psk, PublicKey, RESET_TOKEN, noise};
+use super::{
+    Ciphers, HandshakeError, Identity, Options, Psk, PublicKey, RESET_TOKEN, noise, retired,
+};
 use crate::proto::entropy::Entropy;
 use crate::proto::erase::Erased;
 use crate::proto::packet::SessionIndex;
@@ -145,6 +147,14 @@ impl Attempt {
         let reply = CookieReply::open(datagram, self.peer, &self.mac1(link))?;
         self.cookies[link.index()] = Some(reply.cookie);
         Ok(link)
+    }
+
+    /// Returns true if a datagram is a notice that the responder no longer has the key to which
+    /// message 1 is addressed. Anybody who knows the responder's public key and sees message 1 can
+    /// have made it.
+    #[must_use]
+    pub fn is_notice_of_retired_key(&self, datagram: &[u8]) -> bool {
+        retired::read(datagram, self.peer, |link| self.mac1(link)).is_some()
     }
 
     /// Handles message 2. On success the attempt is over.

@@ -110,6 +110,31 @@ impl Identity {
     }
 }
 
+/// The static keys of a hub.
+#[derive(Clone, Debug)]
+pub struct HubKeys {
+    /// The key that it has for now.
+    pub current: Identity,
+    /// Its key before that, while clients may still use it: they learn the current one.
+    pub previous: Option<Identity>,
+    /// The last key that it no longer has: clients that use it are told.
+    pub retired: Option<PublicKey>,
+    /// First epoch of the current key.
+    pub since_epoch: u64,
+}
+
+impl From<Identity> for HubKeys {
+    /// The keys of a hub that has never replaced its key.
+    fn from(current: Identity) -> Self {
+        HubKeys {
+            current,
+            previous: None,
+            retired: None,
+            since_epoch: 0,
+        }
+    }
+}
+
 /// A pre-shared key, so that a future break of X25519 alone opens nothing. The default, for ends
 /// that share none, is 32 zero bytes.
 #[derive(Clone, Default)]

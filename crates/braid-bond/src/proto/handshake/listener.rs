@@ -12,12 +12,13 @@ use super::attempt::session;
 use super::cookie::{CookieReply, CookieSecrets};
 use super::initiation::{Initiation, Payload};
 use super::mac::{self, MacKey};
+use super::own_keys::{Addressee, OwnKeys};
 use super::rate_limit::{SourceLimiter, SourceScope, TokenBucket};
 use super::reset::ResetTokens;
 use super::response::{self, Response};
 use super::terms::Refusal;
 use super::{
-    Ciphers, HandshakeError, Identity, Options, Psk, PublicKey, RESET_TOKEN, Reset, noise,
+    Ciphers, HandshakeError, HubKeys, Identity, Options, Psk, PublicKey, RESET_TOKEN, Reset, noise,
 };
 use crate::proto::entropy::Entropy;
 use crate::proto::erase::Erased;
@@ -84,6 +85,8 @@ pub struct ListenerCounters {
     pub ciphers: u64,
     /// Resets sent for unknown sessions.
     pub resets: u64,
+    /// To a key that this responder no longer has.
+    pub retired: u64,
 }
 
 #[derive(Debug)]
@@ -93,6 +96,8 @@ struct PeerEntry {
     /// Time of the newest initiation; zero if there was none.
     newest: u64,
     answered: Option<AnsweredHandshake>,
+    /// The responder's key by which it last came.
+    came_by: Option<PublicKey>,
     /// Source addresses of its last accepted initiations, the newest first.
     familiar: [Option<IpAddr>; MAX_FAMILIAR_ADDRESSES],
 }
@@ -132,8 +137,7 @@ impl AnsweredHandshake {
 /// Answers the initiations of its peers. Its memory is bounded by their number, whatever arrives.
 #[derive(Debug)]
 pub struct Listener {
-    own: Identity,
-    to_us: MacKey,
+    own: OwnKeys,
     tokens: ResetTokens,
     entropy: Entropy,
     cookie_secrets: CookieSecrets,
@@ -176,6 +180,8 @@ pub struct Offer {
     ephemeral: [u8; 32],
     payload: Payload,
     peer: PublicKey,
+    /// The responder's key to which it is addressed.
+    to: PublicKey,
 }
 
 impl std::fmt::Debug for Offer {
@@ -204,6 +210,12 @@ impl Offer {
     #[must_use]
     pub fn options(&self) -> &Options {
         &self.payload.options
+    }
+
+    /// The responder's key to which it is addressed.
+    #[must_use]
+    pub fn to(&self) -> PublicKey {
+        self.to
     }
 
     /// Writes a message 2 that begins no session; `refusal` gives the reason. Like any other it is
@@ -260,9 +272,8 @@ impl Listener {
         let reset_sources =
             SourceLimiter::new(SourceScope::Host, RESET_RATE_PER_HOST, &mut entropy);
         Listener {
-            to_us: MacKey::of(own.public()),
             tokens: ResetTokens::of(&own),
-            own,
+            own: HubKeys::from(own).into(),
             entropy,
             cookie_secrets,
             unproven: UNPROVEN_RATE,
@@ -297,9 +308,31 @@ impl Listener {
             to_peer: MacKey::of(peer),
             newest: 0,
             answered: None,
+            came_by: None,
             familiar: [None; MAX_FAMILIAR_ADDRESSES],
         };
         self.peers.insert(peer, peer_state);
+    }
+
+    /// Replaces this responder's keys. Sessions go on. The current key begins an epoch, unless one
+    /// as late has begun.
+    pub fn set_keys(&mut self, keys: HubKeys) {
+        let previous = keys.previous.as_ref();
+        self.tokens
+            .set_keys(&keys.current, previous, keys.since_epoch);
+        self.own = keys.into();
+    }
+
+    /// The current public key.
+    #[must_use]
+    pub fn public(&self) -> PublicKey {
+        self.own.public()
+    }
+
+    /// The public key of this responder to which the peer's last accepted initiation was addressed.
+    #[must_use]
+    pub fn came_by(&self, peer: PublicKey) -> Option<PublicKey> {
+        self.peers.get(&peer)?.came_by
     }
 
     /// Sets if unknown keys are offered to the caller, or refused.
@@ -395,7 +428,7 @@ impl Listener {
             }
             Err(HandshakeError::Stale) => self.counters.stale += 1,
             Err(HandshakeError::Cipher) => self.counters.ciphers += 1,
-            Ok(_) => {}
+            Err(HandshakeError::Retired) | Ok(_) => {}
         }
         answer
     }
@@ -407,12 +440,11 @@ impl Listener {
         datagram: &[u8],
     ) -> Result<HandshakeAction, HandshakeError> {
         let initiation = Initiation::parse(datagram)?;
-        if !self
-            .to_us
-            .verify(&[initiation.before_mac1], initiation.mac1)
-        {
-            return Err(HandshakeError::Mac);
-        }
+        let to = match self.own.addressee(&initiation) {
+            Addressee::Own(to) => to,
+            Addressee::Retired(notice) => return self.send_notice(now, from, notice),
+            Addressee::Nobody => return Err(HandshakeError::Mac),
+        };
         let hash = mac::hash(initiation.noise);
         if let Some(reply) = self.repeat(&hash, initiation.link) {
             self.counters.repeated += 1;
@@ -425,13 +457,28 @@ impl Listener {
                 .verify(from, initiation.before_mac2, initiation.mac2);
             if !proven {
                 self.counters.cookies += 1;
-                return Ok(HandshakeAction::Reply(self.cookie_reply(from, &initiation)));
+                let reply = self.cookie_reply(from, to.public(), &initiation);
+                return Ok(HandshakeAction::Reply(reply));
             }
             if !self.may_ask(now, from.ip()) {
                 return Err(HandshakeError::Cookie);
             }
         }
-        self.compute(now, from, &initiation, hash)
+        self.compute(now, from, &to, &initiation, hash)
+    }
+
+    /// Replies by a notice, within the rates of resets.
+    fn send_notice(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        notice: Vec<u8>,
+    ) -> Result<HandshakeAction, HandshakeError> {
+        self.counters.retired += 1;
+        match self.reset_sources.take(now, from.ip()) && self.resets.take(now) {
+            true => Ok(HandshakeAction::Reply(notice)),
+            false => Err(HandshakeError::Retired),
+        }
     }
 
     /// Returns true if an address with a valid cookie may cause a computation. A bucket is only
@@ -457,10 +504,11 @@ impl Listener {
         &mut self,
         now: Time,
         from: SocketAddr,
+        to: &Identity,
         initiation: &Initiation<'_>,
         hash: [u8; 32],
     ) -> Result<HandshakeAction, HandshakeError> {
-        let mut noise = noise::respond(&self.own, self.entropy.bytes());
+        let mut noise = noise::respond(to, self.entropy.bytes());
         let mut payload = vec![0; initiation.noise.len()];
         let size = noise
             .read_message(initiation.noise, &mut payload)
@@ -481,6 +529,7 @@ impl Listener {
             ephemeral: initiation.ephemeral(),
             payload,
             peer,
+            to: to.public(),
         });
         let Some(newest) = newest else {
             return Ok(HandshakeAction::UnknownPeer(offer));
@@ -528,6 +577,7 @@ impl Listener {
             return;
         };
         peer.newest = offer.payload.micros;
+        peer.came_by = Some(offer.to);
         if let Some(old) = peer.handle_from(offer.from) {
             self.familiar_from.remove(&(old, offer.peer));
         }
@@ -538,14 +588,19 @@ impl Listener {
         self.answered.insert(offer.hash, offer.peer);
     }
 
-    fn cookie_reply(&mut self, from: SocketAddr, initiation: &Initiation<'_>) -> Vec<u8> {
+    fn cookie_reply(
+        &mut self,
+        from: SocketAddr,
+        to: PublicKey,
+        initiation: &Initiation<'_>,
+    ) -> Vec<u8> {
         let reply = CookieReply {
             link: initiation.link,
             cookie: self.cookie_secrets.cookie(from),
         };
         let mut datagram = Vec::new();
         let salt = self.entropy.bytes();
-        reply.append(self.own.public(), initiation.mac1, salt, &mut datagram);
+        reply.append(to, initiation.mac1, salt, &mut datagram);
         datagram
     }
 

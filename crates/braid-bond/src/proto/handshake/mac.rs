@@ -41,6 +41,11 @@ impl MacKey {
         MacKey(derived(b"braid cookie", responder))
     }
 
+    /// Key for notices that `responder` is a retired key.
+    pub(super) fn of_retired(responder: PublicKey) -> Self {
+        MacKey(derived(b"braid retired", responder))
+    }
+
     /// Key derived from a secret.
     #[must_use]
     pub fn secret(secret: &[u8]) -> Self {

@@ -20,6 +20,8 @@
 //!   holder of the hub's key can send it away.
 //! - A responder that has lost a session answers its packets by a token that only the responder can
 //!   know ([`Reset`]); the initiator begins a new handshake without waiting for a time-out.
+//! - A responder can have two keys for a while ([`HubKeys`]): an initiator that comes by the previous
+//!   one learns the current one from message 2 ([`terms::current_key`]).
 
 mod attempt;
 mod cookie;
@@ -29,15 +31,17 @@ mod listener;
 pub mod mac;
 mod noise;
 mod options;
+mod own_keys;
 mod rate_limit;
 mod reset;
 mod response;
+mod retired;
 pub mod terms;
 
 pub use attempt::{Attempt, Established, Start};
 pub use cookie::{COOKIE_LIFETIME, CookieReply};
 pub use initiation::{INITIATION_MIN, Initiation};
-pub use keys::{Identity, InvalidKey, Psk, PublicKey};
+pub use keys::{HubKeys, Identity, InvalidKey, Psk, PublicKey};
 pub use listener::{Accepted, HandshakeAction, Listener, ListenerCounters, Offer};
 pub use options::{OPTIONS_MAX, Options};
 pub use reset::{RESET_TOKEN, Reset};
@@ -82,6 +86,9 @@ pub enum HandshakeError {
     /// No common cipher.
     #[error("no common cipher")]
     Cipher,
+    /// Meant for a key that this end no longer has.
+    #[error("handshake is meant for a key that was replaced")]
+    Retired,
 }
 
 /// The ciphers that an end offers, and the one that it prefers.

@@ -78,16 +78,30 @@ const RESET_EPOCHS: u64 = 4;
 #[derive(Clone, Debug)]
 pub(super) struct ResetTokens {
     key: MacKey,
+    /// Key of the epochs before `since`; none if the responder has forgotten it.
+    previous: Option<MacKey>,
+    /// First epoch of `key`.
+    since: u64,
     epoch: u64,
 }
 
 impl ResetTokens {
+    /// The tokens of a responder that has always had this key.
     pub fn of(own: &Identity) -> Self {
-        let derive = MacKey::secret(own.private());
         ResetTokens {
-            key: MacKey::secret(&derive.sign_whole(&[b"braid reset"])),
+            key: token_key(own),
+            previous: None,
+            since: 0,
             epoch: 0,
         }
+    }
+
+    /// Replaces the keys: sessions of the epochs before `since` have tokens of the previous one.
+    pub fn set_keys(&mut self, own: &Identity, previous: Option<&Identity>, since: u64) {
+        self.key = token_key(own);
+        self.previous = previous.map(token_key);
+        self.since = since;
+        self.epoch = self.epoch.max(since);
     }
 
     pub fn set_epoch(&mut self, epoch: u64) {
@@ -101,17 +115,54 @@ impl ResetTokens {
 
     /// The token that will end a session of this epoch in a later one.
     pub fn token(&self, index: SessionIndex) -> [u8; RESET_TOKEN] {
-        self.sign(self.epoch, index)
+        sign(&self.key, self.epoch, index)
     }
 
     /// A token for a session of one of the last few epochs, which `random` picks; none in the first
     /// epoch.
     pub fn earlier(&self, index: SessionIndex, random: u64) -> Option<[u8; RESET_TOKEN]> {
         let back = random.checked_rem(self.epoch.min(RESET_EPOCHS))? + 1;
-        Some(self.sign(self.epoch - back, index))
+        let epoch = self.epoch - back;
+        let key = match epoch < self.since {
+            true => self.previous.as_ref()?,
+            false => &self.key,
+        };
+        Some(sign(key, epoch, index))
     }
+}
 
-    fn sign(&self, epoch: u64, index: SessionIndex) -> [u8; RESET_TOKEN] {
-        self.key.sign(&[&epoch.to_be_bytes(), &index.to_bytes()])
+fn token_key(own: &Identity) -> MacKey {
+    let derive = MacKey::secret(own.private());
+    MacKey::secret(&derive.sign_whole(&[b"braid reset"]))
+}
+
+fn sign(key: &MacKey, epoch: u64, index: SessionIndex) -> [u8; RESET_TOKEN] {
+    key.sign(&[&epoch.to_be_bytes(), &index.to_bytes()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_earlier_epochs_are_of_the_key_that_they_had() {
+        let index = SessionIndex::new([0, 0, 7]).expect("not zero");
+        let (old, new) = (Identity::new([1; 32]), Identity::new([2; 32]));
+        let mut tokens = ResetTokens::of(&old);
+        tokens.set_epoch(5);
+        let before = tokens.token(index);
+        tokens.set_keys(&new, Some(&old), 6);
+        let after = tokens.token(index);
+        assert_ne!(after, before);
+        // The session of before has been lost: the new key has begun an epoch.
+        assert_eq!(tokens.earlier(index, 0), Some(before));
+        // After a restart sessions of either key may have been lost.
+        tokens.set_epoch(7);
+        assert_eq!(tokens.earlier(index, 0), Some(after));
+        assert_eq!(tokens.earlier(index, 1), Some(before));
+        // The previous key is forgotten.
+        tokens.set_keys(&new, None, 6);
+        assert_eq!(tokens.earlier(index, 0), Some(after));
+        assert_eq!(tokens.earlier(index, 1), None);
     }
 }

@@ -9,13 +9,14 @@
 //! | 5 | responder | most that it forwards in each direction, kbit/s 32 |
 //! | 6 | responder | refusal 8: there is no session; a time 64 follows code 4 |
 //! | 7 | both | capabilities beyond the first frames 8: [`Capabilities`] |
+//! | 8 | responder | its current public key 256, if the initiator uses an earlier one |
 //!
 //! Invalid values are skipped, as unknown types are.
 
 use std::fmt;
 use std::net::IpAddr;
 
-use super::Options;
+use super::{Options, PublicKey};
 use crate::token::InvitationId;
 use braid_core::units::Rate;
 
@@ -26,6 +27,7 @@ const NAME: u8 = 4;
 const CAP: u8 = 5;
 const REFUSAL: u8 = 6;
 const CAPABILITIES: u8 = 7;
+const CURRENT_KEY: u8 = 8;
 
 /// Code of [`Refusal::Clock`].
 const CLOCK: u8 = 4;
@@ -47,6 +49,18 @@ pub fn enrol(invitation: InvitationId) -> Options {
 #[must_use]
 pub fn invitation(options: &Options) -> Option<InvitationId> {
     first(options, INVITATION).and_then(|value| value.try_into().ok().map(InvitationId))
+}
+
+/// Adds the responder's current public key, for an initiator that uses an earlier one.
+pub fn push_current_key(options: &mut Options, key: PublicKey) {
+    let fits = options.push(CURRENT_KEY, &key.0);
+    debug_assert!(fits, "the fullest terms leave room for it");
+}
+
+/// The responder's current public key, if it is not the one that the initiator has used.
+#[must_use]
+pub fn current_key(options: &Options) -> Option<PublicKey> {
+    first(options, CURRENT_KEY).and_then(|value| value.try_into().ok().map(PublicKey))
 }
 
 fn first(options: &Options, wanted: u8) -> Option<&[u8]> {
@@ -286,6 +300,18 @@ mod tests {
         assert_eq!(Terms::read(&terms().to_options()), terms());
         assert_eq!(Terms::read(&Options::new()), Terms::default());
         assert_eq!(Refusal::read(&terms().to_options()), None);
+    }
+
+    #[test]
+    fn the_fullest_terms_leave_room_for_capabilities_and_a_key() {
+        let mut options = terms().to_options();
+        Capabilities::OURS.append(&mut options);
+        assert_eq!(current_key(&options), None);
+        let key = PublicKey([9; 32]);
+        push_current_key(&mut options, key);
+        assert_eq!(current_key(&options), Some(key));
+        assert_eq!(Capabilities::read(&options), Capabilities::OURS);
+        assert_eq!(Terms::read(&options), terms());
     }
 
     #[test]

@@ -57,6 +57,8 @@ struct RunningAttempt {
     /// Links on which a cookie was answered since message 1 last went out on all, one bit each.
     /// Anybody who sees message 1 can make cookie replies, so only one per link is answered.
     proved: u32,
+    /// True if somebody says that the hub's key was replaced.
+    noticed: bool,
 }
 
 /// Runs the initiator's handshakes.
@@ -136,6 +138,7 @@ impl HandshakeClient {
             due: now + RETRY_MIN,
             links: u32::MAX,
             proved: 0,
+            noticed: false,
         });
     }
 
@@ -224,6 +227,31 @@ impl HandshakeClient {
             self.settings.unix_micros = theirs.saturating_sub(now.as_nanos() / 1000);
         }
         self.floor = theirs;
+    }
+
+    /// Handles a notice that the hub's key was replaced. Returns true if it is the first for this
+    /// handshake.
+    pub fn handle_retired(&mut self, datagram: &[u8]) -> Result<bool, HandshakeError> {
+        let running = self.running.as_mut().ok_or(HandshakeError::Mac)?;
+        if !running.attempt.is_notice_of_retired_key(datagram) {
+            return Err(HandshakeError::Forged);
+        }
+        Ok(!std::mem::replace(&mut running.noticed, true))
+    }
+
+    /// Uses this key of the hub from now on, in a new handshake.
+    pub fn set_hub(
+        &mut self,
+        now: Time,
+        hub: PublicKey,
+        continues: Option<SessionIndex>,
+        entropy: &mut Entropy,
+    ) {
+        if self.settings.hub != hub {
+            self.settings.hub = hub;
+            self.backoff_until = None;
+            self.restart(now, continues, entropy);
+        }
     }
 
     pub fn handle_cookie(&mut self, datagram: &[u8]) -> Result<(), HandshakeError> {

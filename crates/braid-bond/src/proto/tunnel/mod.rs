@@ -51,7 +51,7 @@ use super::entropy::Entropy;
 use super::flow::FlowInfo;
 use super::frame::Reason;
 use super::handshake::terms::Capabilities;
-use super::handshake::{HandshakeError, Options};
+use super::handshake::{HandshakeError, Options, PublicKey};
 use super::packet::SessionIndex;
 use super::policy::RemoteSide;
 use super::pool::{BufferPool, Packet};
@@ -273,6 +273,15 @@ impl Tunnel {
         let has_links = self.links.iter().any(Option::is_some);
         if let Some(client) = self.client.as_mut().filter(|_| has_links) {
             client.restart(now, continues, &mut self.entropy);
+        }
+    }
+
+    /// Uses this key of the hub from now on: a handshake by it begins at once, and continues the
+    /// session. The caller has stored the key.
+    pub fn set_hub(&mut self, now: Time, hub: PublicKey) {
+        let continues = self.replay_guard.keys.peek().map(Session::peer);
+        if let Some(client) = &mut self.client {
+            client.set_hub(now, hub, continues, &mut self.entropy);
         }
     }
 

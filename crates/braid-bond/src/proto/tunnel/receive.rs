@@ -44,6 +44,7 @@ impl Tunnel {
             Some(Kind::Response) => self.handle_response(now, datagram),
             Some(Kind::Cookie) => self.handle_cookie(datagram),
             Some(Kind::Reset) => self.handle_reset(now, datagram),
+            Some(Kind::Retired) => self.handle_retired(datagram),
             // Initiations are for the listener.
             Some(Kind::Initiation) => Err(Reject::Handshake),
         };
@@ -76,6 +77,14 @@ impl Tunnel {
     fn handle_cookie(&mut self, datagram: &[u8]) -> Result<(), Reject> {
         let client = self.client.as_mut().ok_or(Reject::Handshake)?;
         client.handle_cookie(datagram)?;
+        Ok(())
+    }
+
+    fn handle_retired(&mut self, datagram: &[u8]) -> Result<(), Reject> {
+        let client = self.client.as_mut().ok_or(Reject::Handshake)?;
+        if client.handle_retired(datagram)? {
+            push(&mut self.events, Event::KeyRetired);
+        }
         Ok(())
     }
 

@@ -23,6 +23,9 @@ pub enum Event {
     },
     /// No reply to a handshake for ten seconds; the tunnel tries again.
     HandshakeTimeout,
+    /// Somebody who sees this handshake, most likely the hub, says that the hub has another key by
+    /// now. It is not proved, so the tunnel goes on trying.
+    KeyRetired,
     /// The hub refuses this client. The tunnel asks again every half a minute, since that may
     /// change.
     Refused(Refusal),
