@@ -19,7 +19,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from braid_sdn.openflow.flows import DIALECT
 from braid_sdn.openflow.messages import FromSwitch, Hello, ToSwitch
-from braid_sdn.openflow.wire import HEADER, VERSION, Session, parse, port_in
+from braid_sdn.openflow.wire import HEADER, VERSION, Session, parse_reply, port_in
 
 #: Seconds for a switch's handshake.
 HANDSHAKE_TIMEOUT = 10.0
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
         self._raw(of.OFPT_MULTIPART_REQUEST, b"\0\0\0\2", of.OFPMP_PORT_DESC.to_bytes(2, "big") + bytes(6))
 
     def _introduce(self, version: int, message: bytes, now: float) -> None:
-        told = parse(message) if version == VERSION else None
+        told = parse_reply(message) if version == VERSION else None
         if isinstance(told, parser.OFPSwitchFeatures):
             self._features = told.datapath_id
         elif isinstance(told, parser.OFPPortDescStatsReply):

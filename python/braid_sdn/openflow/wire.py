@@ -38,6 +38,15 @@ HEADER = struct.Struct("!BBHI")
 _PACKET_OUT = struct.Struct("!IIH6x")
 _OUTPUT = struct.Struct("!HHIH6x")
 
+#: Messages that os-ken parses for us, and replies; those of flows once their lengths have been checked.
+_PARSED = (of.OFPT_ERROR, of.OFPT_FEATURES_REPLY, of.OFPT_PORT_STATUS)
+_PARSED_REPLIES = (of.OFPMP_PORT_STATS, of.OFPMP_PORT_DESC)
+#: Instructions with actions in them.
+_WITH_ACTIONS = (of.OFPIT_WRITE_ACTIONS, of.OFPIT_APPLY_ACTIONS, of.OFPIT_CLEAR_ACTIONS)
+#: Bytes before the entries of a reply, and of the shortest entry of a flow.
+_FLOWS = 16
+_FLOW_MIN = 56
+
 #: The wire version of OpenFlow 1.3.
 VERSION = of.OFP_VERSION
 
@@ -113,7 +122,7 @@ class Session:
             return self._barrier(xid)
         if kind not in (of.OFPT_PORT_STATUS, of.OFPT_MULTIPART_REPLY, of.OFPT_ERROR):
             return None
-        told = parse(data)
+        told = parse_reply(data)
         if isinstance(told, parser.OFPPortStatus):
             return PortStatus(port_in(told.desc), told.reason == of.OFPPR_DELETE)
         if isinstance(told, parser.OFPErrorMsg):
@@ -154,7 +163,7 @@ class Session:
 
 
 def parse(data: bytes) -> Any:
-    """Parse a message by os-ken; return None if it is malformed."""
+    """Parse a message by os-ken; return None if it is malformed. One of a switch is parsed by `parse_reply`."""
     version, kind, length, xid = HEADER.unpack_from(data)
     if version != VERSION:
         return None
@@ -163,6 +172,52 @@ def parse(data: bytes) -> Any:
     except Exception:
         # os-ken's parsers raise all sorts of exceptions.
         return None
+
+
+def parse_reply(data: bytes) -> Any:
+    """Parse a message of a switch; return None if it is malformed, or of a kind that is of no interest."""
+    return parse(data) if _is_parsed(data[1], data) else None
+
+
+def _is_parsed(kind: int, data: bytes) -> bool:
+    """Return True for a message whose parser ends: os-ken's never does at an entry of length zero."""
+    if kind != of.OFPT_MULTIPART_REPLY:
+        return kind in _PARSED
+    if len(data) < _FLOWS:
+        return False
+    (of_what,) = struct.unpack_from("!H", data, HEADER.size)
+    return of_what in _PARSED_REPLIES or (of_what == of.OFPMP_FLOW and _flows_fit(data))
+
+
+def _flows_fit(data: bytes) -> bool:
+    """Return True if the entries of a reply with flows have lengths that fit (OpenFlow 1.3 §A.3.5.2)."""
+    at = _FLOWS
+    while at < len(data):
+        if at + _FLOW_MIN > len(data):
+            return False
+        (length,) = struct.unpack_from("!H", data, at)
+        (match,) = struct.unpack_from("!H", data, at + of.OFP_FLOW_STATS_0_SIZE + 2)
+        end, instructions = at + length, at + of.OFP_FLOW_STATS_0_SIZE + (match + 7) // 8 * 8
+        if length < _FLOW_MIN or match < 4 or not instructions <= end <= len(data):
+            return False
+        if not _items_fit(data, instructions, end, _WITH_ACTIONS):
+            return False
+        at = end
+    return True
+
+
+def _items_fit(data: bytes, at: int, end: int, nested: tuple[int, ...] = ()) -> bool:
+    """Return True if instructions have lengths that fit, or actions; those of the kinds `nested` have actions."""
+    while at < end:
+        if at + 8 > end:
+            return False
+        kind, length = struct.unpack_from("!HH", data, at)
+        if length < 8 or at + length > end:
+            return False
+        if kind in nested and not _items_fit(data, at + 8, at + length):
+            return False
+        at += length
+    return True
 
 
 def _bytes(message: Any, xid: int) -> bytes:
