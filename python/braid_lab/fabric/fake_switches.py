@@ -32,6 +32,8 @@ from braid_sdn.openflow.messages import (
     EchoReply,
     FlowStatsReply,
     FlowStatsRequest,
+    MeterFeatures,
+    MeterFeaturesRequest,
     PacketIn,
     PacketOut,
     Port,
@@ -129,6 +131,9 @@ class FakeSwitch(asyncio.Protocol):
             case PortStatus(port, gone):
                 reason = of.OFPPR_DELETE if gone else of.OFPPR_MODIFY
                 self._raw(of.OFPT_PORT_STATUS, 0, bytes((reason, *bytes(7))) + _port(port))
+            case MeterFeatures(highest):
+                features = (highest, 1 << of.OFPMBT_DROP, of.OFPMF_PKTPS | of.OFPMF_BURST, 1, 0)
+                self._parts(of.OFPMP_METER_FEATURES, [struct.pack("!IIIBBxx", *features)], xid)
             case PortStatsReply(ports):
                 entries = [
                     PORT_STATS.pack(p.port, 0, 0, p.rx_bytes, p.tx_bytes, *[0] * 8, *_age(p.age)) for p in ports
@@ -212,8 +217,11 @@ def _request(kind: int, xid: int, data: bytes) -> ToSwitch | None:
         return Barrier(xid & 0x7FFFFFFF)
     # os-ken cannot parse most messages of controllers in any version; OpenFlow 1.3 §A.3.5 and §A.3.7.
     if kind == of.OFPT_MULTIPART_REQUEST:
-        if int.from_bytes(data[8:10], "big") == of.OFPMP_PORT_STATS:
+        subject = int.from_bytes(data[8:10], "big")
+        if subject == of.OFPMP_PORT_STATS:
             return PortStatsRequest()
+        if subject == of.OFPMP_METER_FEATURES:
+            return MeterFeaturesRequest()
         return FlowStatsRequest(None if data[16] == of.OFPTT_ALL else data[16])
     if kind == of.OFPT_PACKET_OUT:
         _, in_port, length = struct.unpack_from("!IIH", data, 8)

@@ -25,6 +25,8 @@ from braid_sdn.openflow.messages import (
     FlowStatsRequest,
     FromSwitch,
     Match,
+    MeterFeatures,
+    MeterFeaturesRequest,
     Output,
     PacketIn,
     PacketOut,
@@ -39,6 +41,7 @@ from braid_sdn.openflow.messages import (
     Reserved,
     Rule,
     RuleKey,
+    SetMeter,
     ToSwitch,
 )
 
@@ -63,7 +66,13 @@ class Pipeline:
     #: Capacity of the table; further rules are refused.
     room: int = 1_000_000
     rules: dict[RuleKey, Rule] = field(default_factory=dict)
+    #: Highest number of a meter; 0 is a switch without any.
+    meters: int = 0
+    #: Rate of each meter, packets a second. Nothing is dropped: virtual time would need its bursts too.
+    rates: dict[int, int] = field(default_factory=dict)
     matched: dict[RuleKey, tuple[int, int]] = field(default_factory=dict)
+    #: When each rule was added.
+    added: dict[RuleKey, float] = field(default_factory=dict)
     counters: dict[int, list[int]] = field(default_factory=dict)
     #: Expiry times of rules with a lease.
     lapses: dict[RuleKey, float] = field(default_factory=dict)
@@ -79,19 +88,24 @@ class Pipeline:
                     return
                 self.rules[rule.key] = rule
                 self.matched[rule.key] = (0, 0)
+                self.added[rule.key] = now
                 self._by_table.pop(rule.table, None)
                 if rule.lease:
                     self.lapses[rule.key] = now + rule.lease
             case DeleteRule(key):
                 if self.rules.pop(key, None):
                     self._by_table.pop(key[0], None)
+            case SetMeter(number, rate):
+                self.rates[number] = rate
+            case MeterFeaturesRequest():
+                yield MeterFeatures(self.meters)
             case Barrier(token):
                 yield BarrierReply(token)
             case Echo(data):
                 yield EchoReply(data)
             case FlowStatsRequest(table):
                 known = [
-                    FlowStats(rule, *self.matched[key])
+                    FlowStats(rule, *self.matched[key], now - self.added[key])
                     for key, rule in self.rules.items()
                     if table is None or rule.table == table
                 ]

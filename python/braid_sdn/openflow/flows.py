@@ -93,6 +93,8 @@ def actions_in(actions: Iterable[Any]) -> tuple[Action, ...]:
 def instructions_out(rule: Rule) -> list[Any]:
     """Convert a rule's actions and goto to os-ken's instructions."""
     made = []
+    if rule.meter is not None:
+        made.append(parser.OFPInstructionMeter(rule.meter))
     if rule.actions:
         made.append(parser.OFPInstructionActions(of.OFPIT_APPLY_ACTIONS, actions_out(rule.actions)))
     if rule.goto is not None:
@@ -108,16 +110,31 @@ def rule_in(told: Any) -> Rule:
     """
     actions: tuple[Action, ...] = ()
     goto = None
+    meter = None
     cookie = told.cookie
     match = match_in(told.match)
     for each in told.instructions:
         try:
             if isinstance(each, parser.OFPInstructionGotoTable):
                 goto = each.table_id
+            elif isinstance(each, parser.OFPInstructionMeter):
+                meter = each.meter_id
             elif isinstance(each, parser.OFPInstructionActions) and each.type == of.OFPIT_APPLY_ACTIONS:
                 actions = actions_in(each.actions)
             else:
                 raise UnknownRuleError("has an instruction of somebody else's")
         except UnknownRuleError:
             cookie = 0
-    return Rule(told.table_id, told.priority, match, actions, goto, cookie, told.hard_timeout)
+    return Rule(told.table_id, told.priority, match, actions, goto, cookie, told.hard_timeout, meter)
+
+
+def foreign_text(told: Any) -> str:
+    """Describe a rule whose match is unknown, in the words of ovs-ofctl where those are the same."""
+    fields = ",".join(f"{name}={_value_text(value)}" for name, value in told.match.items())
+    return f"table={told.table_id},priority={told.priority},{fields}"
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "/".join(_value_text(part) for part in value)
+    return f"0x{value:x}" if isinstance(value, int) else str(value)

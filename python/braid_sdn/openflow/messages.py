@@ -77,6 +77,8 @@ class Rule:
     cookie: int = 0
     #: Hard timeout, seconds; 0 is none.
     lease: int = 0
+    #: Number of the meter that drops what exceeds its rate, before all else; None is no limit.
+    meter: int | None = None
 
     @property
     def key(self) -> RuleKey:
@@ -102,6 +104,22 @@ class DeleteRule:
     """Delete the switch's rule with this key, if it exists."""
 
     key: RuleKey
+
+
+@dataclass(frozen=True, slots=True)
+class SetMeter:
+    """Create a meter, or give it another rate. Rules that use it are deleted."""
+
+    number: int
+    #: Packets a second; what exceeds it is dropped.
+    rate: int
+    #: Packets at once.
+    burst: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeterFeaturesRequest:
+    """Ask for the number of meters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +157,17 @@ class FlowStatsRequest:
     table: int | None = None
 
 
-ToSwitch = AddRule | DeleteRule | Barrier | PacketOut | Echo | PortStatsRequest | FlowStatsRequest
+ToSwitch = (
+    AddRule
+    | DeleteRule
+    | SetMeter
+    | MeterFeaturesRequest
+    | Barrier
+    | PacketOut
+    | Echo
+    | PortStatsRequest
+    | FlowStatsRequest
+)
 
 
 # From a switch.
@@ -218,6 +246,15 @@ class FlowStatsReply:
 
     rules: tuple[FlowStats, ...]
     table: int | None = None
+    #: Rules whose match is none that Braid uses, as text.
+    foreign: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeterFeatures:
+    """The highest number of a meter that drops packets by their rate; 0 if the switch has none."""
+
+    highest: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +274,9 @@ class Refused:
     rule: Rule | None = None
 
 
-FromSwitch = PortStatus | PacketIn | EchoReply | PortStatsReply | FlowStatsReply | BarrierReply | Refused
+FromSwitch = (
+    PortStatus | PacketIn | EchoReply | PortStatsReply | FlowStatsReply | MeterFeatures | BarrierReply | Refused
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ MAX_PORTS = 4096
 #: Bytes queued for a switch; one that does not read them is disconnected.
 MAX_UNSENT_BYTES = 64 << 20
 
+#: First byte of a TLS connection: a record of a handshake (RFC 8446 §5.1).
+TLS_HANDSHAKE = 0x16
 #: Bytes; no message before a switch's features is longer.
 MAX_HANDSHAKE_MESSAGE = 1024
 
@@ -64,13 +66,42 @@ class Server:
         self.connections: set[Connection] = set()
         #: Connections in the handshake, the oldest first.
         self.handshakes: dict[Connection, None] = {}
+        self._upgrades: set[asyncio.Task[None]] = set()
         #: SHA-256 of the first certificate of each switch: another one is not accepted for it.
         self.owners: dict[int, str] = {}
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> asyncio.Server:
         """Accept switches at an address."""
         loop = asyncio.get_running_loop()
-        return await loop.create_server(lambda: Connection(self), host, port, ssl=tls, backlog=1024)
+        if tls is None:
+            return await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
+        # Not `ssl=tls`: that tells nobody of connections which never get through TLS.
+        return await loop.create_server(lambda: _PlainConnection(self, tls), host, port, backlog=1024)
+
+    def upgrade(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        """Begin TLS on a new connection."""
+        task = asyncio.get_running_loop().create_task(self._upgrade(transport, tls))
+        self._upgrades.add(task)
+        task.add_done_callback(self._upgrades.discard)
+
+    async def _upgrade(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        address = _address(transport)
+        connection = Connection(self)
+        try:
+            secured = await loop.start_tls(
+                transport, connection, tls, server_side=True, ssl_handshake_timeout=HANDSHAKE_TIMEOUT
+            )
+        except ssl.SSLError as error:
+            code, text = _tls_refusal(error)
+            self.listener.rejected(loop.time(), address, code, text)
+        except OSError:
+            # The switch has gone, or said nothing.
+            self.listener.rejected(loop.time(), address, "silent-switch", "ended the connection before TLS began")
+        else:
+            if secured is not None:
+                connection.connection_made(secured)
+                connection.data_received(b"")
 
     def send(self, dpid: int, message: ToSwitch) -> None:
         """Send a message; it is dropped if the switch is gone."""
@@ -88,6 +119,37 @@ class Server:
         """Close all connections."""
         for connection in list(self.connections):
             connection.end()
+
+
+class _PlainConnection(asyncio.Protocol):
+    """A new connection on which TLS has to begin."""
+
+    def __init__(self, server: Server, tls: ssl.SSLContext) -> None:
+        self._server, self._tls = server, tls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101
+        # Its first bytes are for TLS.
+        transport.pause_reading()
+        self._server.upgrade(transport, self._tls)
+
+
+def _address(transport: asyncio.Transport) -> str:
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if peer else "?"
+
+
+def _tls_refusal(error: ssl.SSLError) -> tuple[str, str]:
+    """Return the code and the text of a connection that TLS did not accept."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = f"shows a certificate that is not accepted ({error.verify_message}): sign it by the authority in [tls]"
+        return "other-certificate", text
+    if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return "other-certificate", "shows no certificate: give it one (ovs-vsctl set-ssl KEY CERTIFICATE AUTHORITY)"
+    if error.reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"):
+        text = "connects without TLS, which [tls] demands: use ovs-vsctl set-controller BRIDGE ssl:ADDRESS:PORT"
+        return "plain-tcp", text
+    return "tls-refused", f"TLS ended before it began: {error.reason or error}; see the switch's own log"
 
 
 class Connection(asyncio.Protocol):
@@ -113,8 +175,7 @@ class Connection(asyncio.Protocol):
         """Send hello."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self._transport = transport
-        peer = transport.get_extra_info("peername")
-        self.address = f"{peer[0]}:{peer[1]}" if peer else "?"
+        self.address = _address(transport)
         loop = asyncio.get_running_loop()
         self.heard = loop.time()
         self.server.connections.add(self)
@@ -142,9 +203,16 @@ class Connection(asyncio.Protocol):
         """Split the stream into messages."""
         now = self.heard = asyncio.get_running_loop().time()
         self._buffer += data
+        if self._transport is None:
+            # TLS hands over the first bytes before it says that it is done.
+            return
         at = 0
         while len(self._buffer) - at >= HEADER.size:
             version, kind, length, _ = HEADER.unpack_from(self._buffer, at)
+            if self._handshake == self._hello and version == TLS_HANDSHAKE:
+                text = "speaks TLS, and [tls] is not configured: do that, or use tcp: in ovs-vsctl set-controller"
+                self._refuse(now, "tls-refused", text)
+                return
             if length < HEADER.size or (self._features is None and length > MAX_HANDSHAKE_MESSAGE):
                 self._refuse(now, "malformed", f"sends a message of length {length}: not OpenFlow")
                 return

@@ -10,7 +10,14 @@ from os_ken.ofproto import ofproto_parser  # type: ignore[import-untyped]
 from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
-from braid_sdn.openflow.flows import DIALECT, UnknownRuleError, instructions_out, match_out, rule_in
+from braid_sdn.openflow.flows import (
+    DIALECT,
+    UnknownRuleError,
+    foreign_text,
+    instructions_out,
+    match_out,
+    rule_in,
+)
 from braid_sdn.openflow.messages import (
     AddRule,
     Barrier,
@@ -22,6 +29,8 @@ from braid_sdn.openflow.messages import (
     FlowStatsReply,
     FlowStatsRequest,
     FromSwitch,
+    MeterFeatures,
+    MeterFeaturesRequest,
     PacketIn,
     PacketOut,
     Port,
@@ -31,6 +40,7 @@ from braid_sdn.openflow.messages import (
     PortStatus,
     Refused,
     Rule,
+    SetMeter,
     ToSwitch,
 )
 
@@ -67,6 +77,8 @@ class Session:
         self._xid = 0
         self._rules: OrderedDict[int, Rule] = OrderedDict()
         self._tables: dict[int, int | None] = {}
+        #: The request for the number of meters, which switches without any may refuse.
+        self._meters_asked: int | None = None
         #: Entries received of outstanding replies, the oldest first.
         self._parts: OrderedDict[int, list[Any]] = OrderedDict()
 
@@ -87,6 +99,12 @@ class Session:
                 return _bytes(_flow_mod(rule, of.OFPFC_ADD), xid)
             case DeleteRule((table, priority, match)):
                 return _bytes(_flow_mod(Rule(table, priority, match), of.OFPFC_DELETE_STRICT), xid)
+            case SetMeter():
+                return self._set_meter(xid, message)
+            case MeterFeaturesRequest():
+                self._expect(xid)
+                self._meters_asked = xid
+                return _bytes(parser.OFPMeterFeaturesStatsRequest(DIALECT, 0), xid)
             case Barrier(token):
                 # Its token is its transaction id, in a range of its own.
                 return HEADER.pack(VERSION, of.OFPT_BARRIER_REQUEST, 8, 0x80000000 | token)
@@ -102,6 +120,14 @@ class Session:
                 self._tables[xid] = table
                 every = of.OFPTT_ALL if table is None else table
                 return _bytes(parser.OFPFlowStatsRequest(DIALECT, 0, every), xid)
+
+    def _set_meter(self, xid: int, meter: SetMeter) -> bytes:
+        # Deleting an unknown meter is no error, adding one twice is.
+        delete = parser.OFPMeterMod(DIALECT, of.OFPMC_DELETE, 0, meter.number, [])
+        bands = [parser.OFPMeterBandDrop(rate=meter.rate, burst_size=meter.burst)]
+        flags = of.OFPMF_PKTPS | of.OFPMF_BURST
+        add = parser.OFPMeterMod(DIALECT, of.OFPMC_ADD, flags, meter.number, bands)
+        return _bytes(delete, xid) + _bytes(add, self._next())
 
     def _expect(self, xid: int) -> None:
         self._parts[xid] = []
@@ -134,7 +160,10 @@ class Session:
         self._rules.clear()
         return BarrierReply(xid & 0x7FFFFFFF)
 
-    def _refused(self, told: Any) -> Refused | None:
+    def _refused(self, told: Any) -> Refused | MeterFeatures:
+        if told.xid == self._meters_asked:
+            self._parts.pop(told.xid, None)
+            return MeterFeatures(0)
         full = (told.type, told.code) == (of.OFPET_FLOW_MOD_FAILED, of.OFPFMFC_TABLE_FULL)
         words = f"error type {told.type} code {told.code}"
         return Refused("table-full" if full else words, self._rules.pop(told.xid, None))
@@ -157,8 +186,12 @@ class Session:
         if isinstance(told, parser.OFPPortStatsReply):
             return PortStatsReply(tuple(_counters(each) for each in whole if each.port_no <= of.OFPP_MAX))
         if isinstance(told, parser.OFPFlowStatsReply):
-            known = (_known(each) for each in whole)
-            return FlowStatsReply(tuple(each for each in known if each is not None), self._tables.pop(xid, None))
+            known = [_known(each) for each in whole]
+            rules = tuple(each for each in known if isinstance(each, FlowStats))
+            foreign = tuple(each for each in known if isinstance(each, str))
+            return FlowStatsReply(rules, self._tables.pop(xid, None), foreign)
+        if isinstance(told, parser.OFPMeterFeaturesStatsReply):
+            return MeterFeatures(max((_meters(each) for each in whole), default=0))
         return None
 
 
@@ -279,10 +312,17 @@ def _counters(told: Any) -> PortCounters:
     return PortCounters(told.port_no, told.rx_bytes, told.tx_bytes, told.tx_dropped, age)
 
 
-def _known(told: Any) -> FlowStats | None:
-    """Return None for a rule with an unknown match: it cannot collide with ours, and is left alone."""
+def _meters(told: Any) -> int:
+    """Return the highest meter of a switch whose meters drop by packets a second, else 0."""
+    drops = told.band_types & 1 << of.OFPMBT_DROP
+    needed = of.OFPMF_PKTPS | of.OFPMF_BURST
+    return min(told.max_meter, of.OFPM_MAX) if drops and told.capabilities & needed == needed else 0
+
+
+def _known(told: Any) -> FlowStats | str:
+    """Return a text for a rule with an unknown match: it cannot be deleted as ours are, and is left alone."""
     try:
         rule = rule_in(told)
     except UnknownRuleError:
-        return None
+        return foreign_text(told)
     return FlowStats(rule, told.packet_count, told.byte_count, told.duration_sec + told.duration_nsec / 1e9)
