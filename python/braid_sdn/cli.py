@@ -63,9 +63,13 @@ def parser() -> argparse.ArgumentParser:
     run = command("run", "control the switches that connect; ends by SIGINT or SIGTERM, and the network forwards on")
     run.add_argument("--config", type=Path, metavar="FILE", help="configuration (docs/fabric.md); default: none")
     run.add_argument("--listen", metavar="ADDRESS:PORT", help="address for switches (default: 127.0.0.1:6653)")
+    run.add_argument(
+        "--log", choices=("text", "json"), default="text", help="form of the log on standard error (default: text)"
+    )
     run.add_argument("--http", metavar="ADDRESS:PORT", help="serve the API there too, for edges with a key_file")
     for name, text in (
         ("status", "show switches, links, hosts, edges, and problems"),
+        ("hosts", "show hosts, their places, and since when nothing was heard of them"),
         ("paths", "show the paths and shares of each pair of edges"),
         ("explain", "show the route of traffic between two hosts or edges, and the reasons"),
     ):
@@ -74,6 +78,8 @@ def parser() -> argparse.ArgumentParser:
         if name == "explain":
             shown.add_argument("source", help="a host's MAC or IP address, or an edge's name")
             shown.add_argument("target", help="likewise")
+    forget = command("forget", "forget a host, which its next packet teaches again")
+    forget.add_argument("host", help="its MAC or IP address")
     command("svg", "print the network as a drawing with shares, latency and load")
     return top
 
@@ -84,7 +90,9 @@ def parser() -> argparse.ArgumentParser:
 def _run(options: argparse.Namespace) -> int:
     # Slow to load, and of no use to the other commands.
     from dataclasses import replace
+    from datetime import UTC, datetime
 
+    from braid_sdn.fabric.api.events import Event
     from braid_sdn.fabric.config import ConfigError, read
     from braid_sdn.fabric.service import Service
 
@@ -101,12 +109,17 @@ def _run(options: argparse.Namespace) -> int:
             "--http serves edges that share a key with the controller: give an [[edge]] a key_file", USAGE
         )
 
+    def log(event: Event) -> None:
+        when = datetime.now(UTC).isoformat(timespec="milliseconds")
+        sys.stderr.write((event.json(when) if options.log == "json" else event.text(when)) + "\n")
+        sys.stderr.flush()
+
     async def serve() -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        await Service(config).run(options.run_dir / "fabric.sock", http)
+        await Service(config, log).run(options.run_dir / "fabric.sock", http)
 
     try:
         asyncio.run(serve())
@@ -140,12 +153,12 @@ class _Unix(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def _ask(options: argparse.Namespace, what: str, **query: str) -> bytes:
+def _ask(options: argparse.Namespace, what: str, *, method: str = "GET", **query: str) -> bytes:
     path = options.run_dir / "fabric.sock"
     target = f"/v1/fabric/{what}" + (f"?{urllib.parse.urlencode(query)}" if query else "")
     connection = _Unix(path)
     try:
-        connection.request("GET", target)
+        connection.request(method, target)
         answer = connection.getresponse()
         body = answer.read()
     except OSError as error:
@@ -160,6 +173,16 @@ def _ask(options: argparse.Namespace, what: str, **query: str) -> bytes:
 
 def _status(options: argparse.Namespace) -> int:
     return _show(options, _ask(options, "status"), _status_text)
+
+
+def _hosts(options: argparse.Namespace) -> int:
+    return _show(options, _ask(options, "hosts"), _hosts_text)
+
+
+def _forget(options: argparse.Namespace) -> int:
+    told = json.loads(_ask(options, f"hosts/{urllib.parse.quote(options.host, safe='')}/forget", method="POST"))
+    sys.stdout.write(f"{told['mac']} at {told['port']} is forgotten\n")
+    return 0
 
 
 def _paths(options: argparse.Namespace) -> int:
@@ -210,6 +233,20 @@ def _status_text(told: dict[str, Any]) -> str:
             table(["HOST", "PORT", "ADDRESSES"], hosts, texts=(0, 1, 2)),
         )
     )
+
+
+def _hosts_text(told: dict[str, Any]) -> str:
+    rows = [
+        [
+            each["mac"],
+            each["port"],
+            _number(each["silent_ms"] / 1000, 0),
+            "never: configured" if each["static"] else f"in {_number(each['forgotten_in_ms'] / 1000, 0)} s",
+            " ".join(each["addresses"]),
+        ]
+        for each in told["hosts"]
+    ]
+    return table(["HOST", "PORT", "SILENT s", "FORGOTTEN", "ADDRESSES"], rows, texts=(0, 1, 3, 4))
 
 
 def _paths_text(told: dict[str, Any]) -> str:

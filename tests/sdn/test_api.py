@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.api import report
+from braid_sdn.fabric.api.events import Snapshot, changes
 from braid_sdn.fabric.api.report import edge_revision
 from braid_sdn.fabric.api.server import Api
 from braid_sdn.fabric.controller import Controller
@@ -330,3 +332,80 @@ def test_a_client_that_does_not_speak_http_is_told_so(tmp_path: Path) -> None:
             assert "not a request of HTTP/1.1" in json.loads(body)["error"]
 
     asyncio.run(story())
+
+
+def test_metrics_are_openmetrics_on_the_socket_and_alone_on_their_own_port(tmp_path: Path) -> None:
+    net = Network(two_paths())
+
+    async def test() -> None:
+        net.connect()
+        net.run(5)
+        api, socket = Api(net.controller, lambda: net.now), tmp_path / "api.sock"
+        await api.listen(socket, None, ("127.0.0.1", 0))
+        ((_, port),) = api.addresses()
+        try:
+            status, lines, body = await over_tcp(port, "/metrics")
+            refused, _, _ = await over_tcp(port, "/v1/fabric/status")
+        finally:
+            await api.close()
+        assert status == 200
+        assert "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8" in lines
+        text = body.decode()
+        assert text.endswith("# EOF\n")
+        assert "braid_fabric_switches 4\n" in text
+        assert 'braid_fabric_pair_paths{source="ha",target="hb"} 2\n' in text
+        capacity = re.search(r'pair_capacity_bytes_per_second\{source="ha",target="hb"\} (\S+)', text)
+        assert float(capacity[1]) == pytest.approx(20e6 / 8, rel=0.02)  # type: ignore[index]
+        assert int(float(re.search(r"braid_fabric_packet_ins_total (\S+)", text)[1])) > 10  # type: ignore[index]
+        assert refused == 404
+
+    asyncio.run(test())
+
+
+def test_hosts_are_forgotten_on_the_socket_alone(tmp_path: Path) -> None:
+    net = Network(
+        two_paths(), edges=tuple(replace(each, key=KEYS[each.name]) for each in Network(two_paths()).settings.edges)
+    )
+
+    async def test() -> None:
+        async with served(net, tmp_path) as (api, socket, port):
+            net.send("ha", frame(mac(1), "ff:ff:ff:ff:ff:ff"))
+            net.run(1)
+            path = f"/v1/fabric/hosts/{mac(1)}/forget"
+            request = f"POST {path} HTTP/1.1"
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"{request}\r\nHost: fabric\r\n{line('ha', 1, request, KEYS['ha'])}\r\n\r\n".encode())
+            assert b" 405 " in (await reader.read()).partition(b"\r\n")[0]
+            writer.close()
+            assert mac(1) in net.controller.hosts.known
+            reader, writer = await asyncio.open_unix_connection(socket)
+            writer.write(f"{request}\r\nHost: fabric\r\n\r\n".encode())
+            assert b" 200 " in (await reader.read()).partition(b"\r\n")[0]
+            writer.close()
+            assert mac(1) not in net.controller.hosts.known
+            assert api.answer("GET /v1/fabric/hosts HTTP/1.1", []).status == 200
+
+    asyncio.run(test())
+
+
+def test_changes_become_lines_of_a_log() -> None:
+    net = Network(two_paths())
+    before = Snapshot.of(net.controller, net.now)
+    net.connect()
+    net.run(5)
+    after = Snapshot.of(net.controller, net.now)
+    names = [event.name for event in changes(before, after)]
+    assert names.count("switch-connected") == 4
+    assert names.count("link-found") == 8
+    assert names.count("paths-used") == 2
+    assert list(changes(after, after)) == []
+    net.unplug("A", "P")
+    net.run(3)
+    events = {event.name: event for event in changes(after, Snapshot.of(net.controller, net.now))}
+    assert set(events) == {"link-lost", "paths-used", "problem"}
+    assert events["link-lost"].warning
+    lost = events["paths-used"].text("2026-01-01T00:00:00.000+00:00")
+    assert lost == "2026-01-01T00:00:00.000+00:00 info paths-used source=hb target=ha paths=B>Q>A"
+    told = json.loads(events["problem"].json("now"))
+    assert (told["level"], told["event"], told["code"]) == ("warn", "problem", "link-unknown")
+    assert 'text="no such link is found' in events["problem"].text("now")

@@ -110,3 +110,61 @@ def test_two_edges_with_one_key_are_refused_by_their_names(tmp_path: Path) -> No
     with pytest.raises(ConfigError) as refused:
         read(written(tmp_path, text))
     assert len(str(refused.value).splitlines()) == 2
+
+
+def test_names_of_switches_that_nobody_has_are_refused(tmp_path: Path) -> None:
+    text = """
+[[switch]]
+id = "1"
+name = "HAW"
+[[switch]]
+id = "2"
+name = "TOK"
+[[link]]
+between = ["HAV", "0000000000000002"]
+capacity = "10 Mbit/s"
+[[edge]]
+name = "e"
+switch = "Tokyo"
+port = "x"
+[[host]]
+mac = "01:00:00:00:00:01"
+switch = "nowhere"
+port = "y"
+addresses = ["10.0.0.256"]
+"""
+    with pytest.raises(ConfigError) as caught:
+        read(written(tmp_path, text))
+    said = str(caught.value)
+    assert "link 1.between: no [[switch]] is called 'HAV'" in said
+    assert "'HAW' is meant?" in said
+    for part in ("edge 1.switch", "host 1.mac", "host 1.switch", "host 1.addresses: '10.0.0.256'"):
+        assert part in said
+    assert said.count("\n") == 4
+
+
+def test_a_switch_may_be_named_by_its_id_and_hosts_by_their_place(tmp_path: Path) -> None:
+    text = """
+host_lifetime = "60 s"
+[[switch]]
+id = "2"
+name = "TOK"
+[[link]]
+between = ["1", "0000000000000002"]
+capacity = "10 Mbit/s"
+[[host]]
+mac = "02:00:00:00:00:0A"
+switch = "TOK"
+port = "y"
+addresses = ["fd77:0::1"]
+"""
+    settings = read(written(tmp_path, text)).settings
+    assert settings.links[0].between == ("0000000000000001", "TOK")
+    (host,) = settings.hosts
+    assert (host.mac, host.switch, host.addresses) == ("02:00:00:00:00:0a", "TOK", frozenset({"fd77::1"}))
+    assert settings.host_lifetime == pytest.approx(60)
+
+
+def test_hosts_live_long_enough_to_be_asked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least 10 s"):
+        read(written(tmp_path, 'host_lifetime = "3 s"'))

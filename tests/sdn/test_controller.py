@@ -100,21 +100,6 @@ def test_a_plan_looks_at_the_links_a_few_times_however_many_are_configured(monke
     assert len(looks) - before <= 4 * made
 
 
-def test_arp_is_answered_for_hosts_that_are_known() -> None:
-    net = ready(two_paths())
-    net.send("hb", arp(mac(2), "10.0.0.2", "10.0.0.9"))
-    net.run(0.5)
-    net.received["ha"].clear()
-    net.received["hb"].clear()
-    net.send("ha", arp(mac(1), "10.0.0.1", "10.0.0.2"))
-    net.run(0.5)
-    # Nobody was bothered by the question.
-    assert net.received["hb"] == []
-    (answer,) = net.received["ha"]
-    assert answer[:12] == bytes.fromhex("020000000001020000000002")
-    assert answer[20:32] == b"\x00\x02" + bytes.fromhex("020000000002") + bytes([10, 0, 0, 2])
-
-
 def test_an_unknown_address_is_asked_for_everywhere_and_the_answer_finds_its_way() -> None:
     net = Network(two_paths())
     net.connect()

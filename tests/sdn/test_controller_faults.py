@@ -7,8 +7,9 @@ from dataclasses import replace
 from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import Kind, Probe, seal
-from braid_sdn.fabric.settings import EdgeSettings
-from braid_sdn.openflow.messages import PacketIn
+from braid_sdn.fabric.settings import EdgeSettings, LinkSettings
+from braid_sdn.fabric.switches import rules
+from braid_sdn.openflow.messages import AddRule, FlowStatsReply, Match, Output, PacketIn, Rule
 
 from .virtual import KEY, Network, everybody_reaches_everybody, frame, mac, ready, tags
 
@@ -44,7 +45,7 @@ def test_a_wire_that_works_one_way_is_named_and_not_used() -> None:
     net.silent.add(net.port_of("A", "P"))
     net.connect()
     net.run(10)
-    assert net.codes() == {"one-way-link"}
+    assert net.codes() == {"one-way-link", "link-unknown"}
     assert len(net.controller.topology.links()) == 6
     assert len(tags(net, "ha", "hb")) == 1
 
@@ -97,3 +98,96 @@ def test_rubbish_from_a_switch_harms_nobody() -> None:
     net.controller.handle(net.now, 77, PacketIn(1, bytes(60)))
     net.run(1)
     everybody_reaches_everybody(net)
+
+
+def fail_open(net: Network, *names: str) -> None:
+    """Have switches lose their controller, and flood everything by themselves, as with fail_mode=standalone."""
+    net.disconnect(*names)
+    for name in names:
+        switch = net.switches[net.shape.dpid(name)]
+        switch.restart()
+        flood = tuple(Output(number) for number in switch.ports)
+        assert not list(switch.handle(net.now, AddRule(Rule(0, 0, Match(), flood))))
+
+
+def test_a_switch_that_floods_by_itself_is_named_and_makes_no_copies() -> None:
+    net = ready(two_paths())
+    fail_open(net, "P")
+    everyone = frame(mac(1), "ff:ff:ff:ff:ff:ff", b"once")
+    # Before anybody notices, and after.
+    for _ in range(10):
+        net.received["hb"].clear()
+        net.send("ha", everyone)
+        net.run(0.5)
+        assert net.received["hb"].count(everyone) == 1
+    assert "fail-open" in net.codes()
+    assert not {"shared-segment", "one-way-link"} & net.codes()
+    everybody_reaches_everybody(net)
+    net.switches[3].restart()
+    net.connect("P")
+    net.run(70)
+    assert not net.codes()
+
+
+def test_a_rule_of_others_that_we_cannot_read_is_named_while_it_is_there() -> None:
+    net = ready(two_paths())
+    known = tuple(net.switches[1].handle(net.now, net.controller.audit.ask(net.now, 1, 0)))
+    (listed,) = [each for each in known if isinstance(each, FlowStatsReply)]
+    text = "table=0,priority=300,eth_type=0x800,ipv4_dst=10.0.0.2"
+    net.controller.handle(net.now, 1, FlowStatsReply(listed.rules, None, (text,)))
+    assert "foreign-rule" in net.codes()
+    net.run(40)
+    assert not net.codes()
+
+
+def test_rules_of_another_programme_are_removed_and_named() -> None:
+    net = ready(two_paths())
+    strange = Rule(0, 300, Match(eth_type=0x0800), (Output(1),))
+    net.run(35)
+    assert not net.codes()
+    assert not list(net.switches[1].handle(net.now, AddRule(strange)))
+    net.run(35)
+    assert strange.key not in net.switches[1].rules
+    assert "foreign-rule" in net.codes()
+
+
+def test_a_second_controller_is_named_and_its_frames_are_not_called_forged() -> None:
+    net = ready(two_paths())
+    net.run(5)
+    theirs = rules.marker(77)
+    assert theirs.key != rules.marker(net.controller.nonce).key
+    for _ in range(8):
+        assert not list(net.switches[1].handle(net.now, AddRule(theirs)))
+        there = net.port_of("A", "P")
+        forged = seal(Probe(Kind.LINK, PortId(1, 1), 0, 1, round(net.now * 1e9)), b"the key of another controller")
+        net.controller.handle(net.now, 1, PacketIn(there.port, forged))
+        net.run(5)
+    assert net.codes() == {"second-controller"}
+    # It has gone.
+    net.run(100)
+    assert not net.codes()
+
+
+def test_a_predecessor_that_was_killed_is_no_second_controller() -> None:
+    net = ready(two_paths())
+    net.restart_controller()
+    net.controller.nonce = 5
+    net.run(40)
+    assert not net.codes()
+
+
+def test_a_link_that_falls_silent_although_its_ports_are_up_is_named() -> None:
+    """As a port that a switch's own spanning tree blocks."""
+    net = ready(two_paths())
+    net.silence("A", "P")
+    net.run(6)
+    assert {"silent-link", "link-unknown"} == net.codes()
+    net.silence("A", "P", on=False)
+    net.run(6)
+    assert not net.codes()
+
+
+def test_a_configured_link_that_is_nowhere_is_named() -> None:
+    shape = two_paths()
+    net = ready(shape, links=(LinkSettings(("A", "B"), 1e6), LinkSettings(("A", "P"), 1e6)))
+    assert net.codes() == {"link-unknown"}

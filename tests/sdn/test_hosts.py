@@ -18,6 +18,8 @@ happenings = st.one_of(
     st.tuples(st.just("adopt"), macs, ports),
     st.tuples(st.just("addressed"), macs, st.sampled_from(["10.0.0.1", "10.0.0.2"])),
     st.tuples(st.just("lose"), ports),
+    st.tuples(st.just("forget"), macs),
+    st.tuples(st.just("expire")),
 )
 
 
@@ -30,9 +32,13 @@ def test_who_is_at_a_port_is_known_whatever_happens(story: list[tuple[str, ...]]
             case "see", [one, port]:
                 hosts.see(100.0 * number, one, port)  # type: ignore[arg-type]
             case "adopt", [one, port]:
-                hosts.adopt([Host(one, port)])  # type: ignore[arg-type]
+                hosts.adopt(100.0 * number, [Host(one, port)])  # type: ignore[arg-type]
             case "addressed", [one, address]:
-                hosts.learn_address(one, address)
+                hosts.learn_address(100.0 * number, one, address)
+            case "forget", [one]:
+                hosts.forget(one)
+            case "expire", []:
+                hosts.expire(100.0 * number, (), ())
             case "lose", [port]:
                 hosts.lose_port(port)  # type: ignore[arg-type]
         for place in (PortId(switch, number) for switch in (1, 2) for number in (1, 2, 3)):

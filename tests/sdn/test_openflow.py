@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from os_ken.ofproto import ofproto_v1_3_parser as of_parser  # type: ignore[import-untyped]
 
 from braid_lab.fabric.fake_switches import FakeNetwork
 from braid_lab.fabric.shapes import east_asia, two_paths
@@ -22,7 +23,7 @@ from braid_sdn.fabric.service import Service
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.rules import base, leases
-from braid_sdn.openflow.flows import rule_in
+from braid_sdn.openflow.flows import DIALECT, UnknownRuleError, foreign_text, rule_in
 from braid_sdn.openflow.messages import (
     AddRule,
     Barrier,
@@ -32,11 +33,14 @@ from braid_sdn.openflow.messages import (
     EchoReply,
     FlowStatsRequest,
     Match,
+    MeterFeatures,
+    MeterFeaturesRequest,
     PacketIn,
     PacketOut,
     PortStatsRequest,
     Refused,
     Rule,
+    SetMeter,
 )
 from braid_sdn.openflow.tls import TlsFiles
 from braid_sdn.openflow.wire import HEADER, MAX_OUTSTANDING, VERSION, Session, parse
@@ -56,7 +60,15 @@ def every_rule() -> list[Rule]:
     made = rules.wanted(plan, hosts, [Edge("e", PortId(1, 6))], [1, 2])
     path: list[Rule] = []
     rules._path(TaggedPath(11, (PortId(1, 2), PortId(2, 6))), {1: path, 2: path})
-    return [*base(), *leases(), *made[1].values(), *made[2].values(), *path]
+    return [
+        *base(),
+        *leases(),
+        rules.marker(7),
+        *rules.muted(5, 9, 4, edge=False),
+        *made[1].values(),
+        *made[2].values(),
+        *path,
+    ]
 
 
 @pytest.mark.parametrize("rule", every_rule(), ids=lambda rule: f"{rule.table}-{rule.priority}-{rule.match.vlan}")
@@ -304,3 +316,58 @@ def test_only_switches_with_a_certificate_of_the_authority_are_served(tmp_path: 
         network.close()
 
     serving(test, tls=certificates(tmp_path))
+
+
+def test_a_switch_without_tls_and_one_that_nobody_vouches_for_are_named(tmp_path: Path) -> None:
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        plain = FakeNetwork(two_paths())
+        await plain.connect(*address)
+        await until(lambda: "plain-tcp" in codes(service))
+        plain.close()
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        trusting.check_hostname = False
+        stranger = FakeNetwork(two_paths())
+        await stranger.connect(*address, tls=trusting)
+        await until(lambda: "other-certificate" in codes(service))
+        assert not service.controller.topology.switches
+
+    serving(test, tls=certificates(tmp_path))
+
+
+def test_a_switch_with_tls_at_a_controller_without_is_named(tmp_path: Path) -> None:
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        certificates(tmp_path)
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        trusting.check_hostname = False
+        with contextlib.suppress(OSError):
+            await asyncio.open_connection(*address, ssl=trusting)
+        await until(lambda: "tls-refused" in codes(service))
+
+    serving(test)
+
+
+def test_a_foreign_rule_becomes_a_text() -> None:
+    match = of_parser.OFPMatch(eth_type=0x0800, ipv4_dst="10.0.0.2")
+    mod = of_parser.OFPFlowMod(DIALECT, priority=300, match=match, instructions=[])
+    mod.set_xid(1)
+    mod.serialize()
+    told = parse(bytes(mod.buf))
+    with pytest.raises(UnknownRuleError):
+        rule_in(told)
+    assert foreign_text(told) == "table=0,priority=300,eth_type=0x800,ipv4_dst=10.0.0.2"
+
+
+def test_a_meter_is_deleted_and_added() -> None:
+    # OpenFlow 1.3 §A.3.4.5: command, flags (packets a second, with a burst), number, and a band that drops.
+    delete = "041d0010000000010002000000000007"
+    add = "041d0020000000020000000600000007" + "00010010000000c80000006400000000"
+    assert Session().encode(SetMeter(7, 200, 100)).hex() == delete + add
+
+
+def test_a_switch_that_refuses_to_tell_of_meters_has_none() -> None:
+    session = Session()
+    asked = session.encode(MeterFeaturesRequest())
+    # OFPET_BAD_REQUEST, OFPBRC_BAD_MULTIPART.
+    error = bytes.fromhex("0401000c") + asked[4:8] + bytes.fromhex("00010002")
+    assert session.decode(error) == MeterFeatures(0)
+    assert not session._parts

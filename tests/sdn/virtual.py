@@ -14,8 +14,9 @@ from braid_lab.fabric.pipeline import FrameOut, Outcome, Pipeline
 from braid_lab.fabric.shapes import Shape
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Arc, Graph, PortId
-from braid_sdn.fabric.monitor.probe import tagged
+from braid_sdn.fabric.monitor.probe import PROBE_MAC, tagged
 from braid_sdn.fabric.settings import EdgeSettings, LinkSettings, Settings
+from braid_sdn.fabric.view.address_frames import address_request
 from braid_sdn.openflow.messages import Hello, Port
 
 KEY = b"a key of this test alone"
@@ -43,6 +44,14 @@ def arp(source: str, address: str, wanted: str, *, reply_to: str | None = None) 
     return (ends + b"\x08\x06" + body).ljust(60, b"\0")
 
 
+def solicitation(source: str, address: str, wanted: str, *, answer: bool = False) -> bytes:
+    """A neighbour solicitation to a group, or an advertisement to all nodes; without checksum."""
+    wanted_raw = ipaddress.IPv6Address(wanted).packed
+    body = struct.pack("!BBHI", 136 if answer else 135, 0, 0, 0) + wanted_raw
+    ip = struct.pack("!IHBB", 0x60000000, len(body), 58, 255) + ipaddress.IPv6Address(address).packed
+    return bytes.fromhex("333300000001" + source.replace(":", "")) + b"\x86\xdd" + ip + wanted_raw + body
+
+
 def port(number: int, name: str) -> Port:
     return Port(number, name, f"06:00:00:00:00:{number:02x}", True, 10e9)
 
@@ -65,6 +74,8 @@ class Network:
         self.reflect: set[str] = set()
         #: Stations that hand discovery frames of their port to another station (or themselves), which sends them.
         self.relay: dict[str, str] = {}
+        #: Addresses for which a station answers requests, and its MAC.
+        self.answers: dict[str, dict[str, str]] = {}
         self.received: dict[str, list[bytes]] = {}
         self.connected: set[int] = set()
         for name in shape.switches:
@@ -160,6 +171,8 @@ class Network:
                 elif data[12:14] == b"\x88\xcc":
                     if name in self.relay:
                         self.at(self.now + 0.001, lambda n=self.relay[name], d=data: self.send(n, d))  # type: ignore[misc]
+                elif data[6:12] == bytes.fromhex(PROBE_MAC.replace(":", "")):
+                    self._answer(name, data)
                 else:
                     self.received[name].append(data)
         target = self.peer.get(source)
@@ -168,6 +181,20 @@ class Network:
                 self.now + self.delay[source],
                 lambda: self._outcomes(target.switch, list(self.switches[target.switch].receive(target.port, data))),
             )
+
+    def _answer(self, name: str, data: bytes) -> None:
+        """Answer the controller's request for an address of a station."""
+        question = address_request(data)
+        own = self.answers.get(name, {})
+        if question is None or question.wanted not in own:
+            return
+        source = own[question.wanted]
+        if data[12:14] == b"\x08\x06":
+            reply = arp(source, question.wanted, question.address, reply_to=question.mac)
+        else:
+            reply = solicitation(source, question.wanted, question.wanted, answer=True)
+            reply = bytes.fromhex(question.mac.replace(":", "")) + reply[6:]
+        self.at(self.now + 0.001, lambda: self.send(name, reply))
 
     # Actions of tests.
 

@@ -7,15 +7,22 @@ use std::process::Command;
 
 use braid_host::user_error::UserError;
 
-/// Replaces this process by `braid-NAME`. Returns only if that fails.
-pub fn exec_program(name: &str, arguments: &[OsString]) -> UserError {
+/// Replaces this process by `braid-NAME`, with this environment besides its own. Returns only if that fails.
+pub fn exec_program(
+    name: &str,
+    arguments: &[OsString],
+    environment: &[(&str, &Path)],
+) -> UserError {
     let program = format!("braid-{name}");
     let Some(path) = find(&program) else {
         let text = format!("braid {name}: there is no {program}");
         return UserError::new("no-program", text)
             .fix("run make build in the project (it fills .venv/bin), or add its folder to PATH");
     };
-    let error = Command::new(&path).args(arguments).exec();
+    let error = Command::new(&path)
+        .args(arguments)
+        .envs(environment.iter().copied())
+        .exec();
     UserError::io(format!("run {}", path.display()), &error)
 }
 

@@ -164,8 +164,13 @@ fn run(cli: Cli) -> CommandResult {
         Command::EmulateCtl(arguments) => emulate(braid_emulate::cli::control(arguments)),
         #[cfg(feature = "edge")]
         Command::Edge(command) => edge::edge(&run_dir, command),
-        Command::Lab(external) => Err(external::exec_program("lab", &external.arguments).into()),
-        Command::Sdn(external) => Err(external::exec_program("sdn", &external.arguments).into()),
+        Command::Lab(external) => {
+            Err(external::exec_program("lab", &external.arguments, &[]).into())
+        }
+        Command::Sdn(external) => {
+            let environment = [("BRAID_RUN_DIR", run_dir.path())];
+            Err(external::exec_program("sdn", &external.arguments, &environment).into())
+        }
     }
 }
 

@@ -13,12 +13,20 @@ name = "beijing"
 switch = "BEJ"
 port = "edge0"
 
+[[host]]
+mac = "02:00:00:00:00:07"
+switch = "SHA"
+port = "eth7"
+addresses = ["10.0.0.7"]
+
 [paths]
 leave_out_skew = "200 ms"
 """
 
 from __future__ import annotations
 
+import difflib
+import ipaddress
 import re
 import secrets
 import tomllib
@@ -27,11 +35,15 @@ from pathlib import Path
 from typing import Any
 
 from braid_sdn.fabric.plan.mdi import Thresholds
-from braid_sdn.fabric.settings import EdgeSettings, LinkSettings, Settings
+from braid_sdn.fabric.settings import EdgeSettings, HostSettings, LinkSettings, Settings
+from braid_sdn.fabric.view.hosts import HOST_LIFETIME
 from braid_sdn.openflow.tls import TlsFiles
 
 _RATE = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
 _TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+#: The shortest lifetime of hosts, seconds: silent ones are asked three times in a quarter of it.
+MIN_HOST_LIFETIME = 10.0
 
 #: Bytes of a generated key.
 KEY_BYTES = 32
@@ -50,6 +62,8 @@ class Config:
     host: str = "127.0.0.1"
     port: int = 6653
     tls: TlsFiles | None = None
+    #: Address at which everybody may read metrics.
+    metrics: tuple[str, int] | None = None
 
 
 @dataclass
@@ -119,30 +133,48 @@ def read(path: Path | None) -> Config:
 
 
 def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
-    top = reader.table(table, "", listen=str, key_file=str, switch=list, link=list, edge=list, paths=dict, tls=dict)
+    top = reader.table(
+        table,
+        "",
+        listen=str,
+        key_file=str,
+        host_lifetime=str,
+        switch=list,
+        link=list,
+        edge=list,
+        host=list,
+        paths=dict,
+        tls=dict,
+        metrics=dict,
+    )
+    names = _switches(reader, top.get("switch", []))
     settings = Settings(
         # A restarted controller need not accept its predecessor's frames.
         key=_key(reader, "", top["key_file"], folder) if "key_file" in top else secrets.token_bytes(KEY_BYTES),
-        names=_switches(reader, top.get("switch", [])),
-        edges=_edges(reader, top.get("edge", []), folder),
-        links=_links(reader, top.get("link", [])),
+        names=names,
+        edges=_edges(reader, top.get("edge", []), folder, names),
+        links=_links(reader, top.get("link", []), names),
+        hosts=_hosts(reader, top.get("host", []), names),
+        host_lifetime=_lifetime(reader, top["host_lifetime"]) if "host_lifetime" in top else HOST_LIFETIME,
         limits=_limits(reader, top.get("paths", {})),
     )
-    host, port = "127.0.0.1", 6653
-    if "listen" in top:
-        match = re.fullmatch(r"\[?([0-9a-fA-F.:]+?)\]?:(\d{1,5})", top["listen"])
-        if match and int(match[2]) < 65536:
-            host, port = match[1], int(match[2])
-        else:
-            reader.wrong.append(
-                f'listen: must be an address and a port such as "127.0.0.1:6653", not {top["listen"]!r}'
-            )
+    host, port = _address(reader, "listen", top.get("listen", "127.0.0.1:6653"))
+    scraped = reader.table(top.get("metrics", {}), "metrics", listen=str)
+    metrics = _address(reader, "metrics.listen", scraped["listen"]) if "listen" in scraped else None
     tls = None
     if "tls" in top:
         files = reader.table(top["tls"], "tls", certificate=str, key=str, authority=str)
         if reader.need(files, "tls", "certificate", "key", "authority"):
             tls = TlsFiles(folder / files["certificate"], folder / files["key"], folder / files["authority"])
-    return Config(settings, host, port, tls)
+    return Config(settings, host, port, tls, metrics)
+
+
+def _address(reader: _Reader, where: str, text: str) -> tuple[str, int]:
+    match = re.fullmatch(r"\[?([0-9a-fA-F.:]+?)\]?:(\d{1,5})", text)
+    if match and int(match[2]) < 65536:
+        return match[1], int(match[2])
+    reader.wrong.append(f'{where}: must be an address and a port such as "127.0.0.1:6653", not {text!r}')
+    return "", 0
 
 
 def _key(reader: _Reader, where: str, name: str, folder: Path) -> bytes:
@@ -172,7 +204,53 @@ def _switches(reader: _Reader, tables: list[Any]) -> dict[int, str]:
     return names
 
 
-def _edges(reader: _Reader, tables: list[Any], folder: Path) -> tuple[EdgeSettings, ...]:
+def _switch(reader: _Reader, where: str, text: str, names: dict[int, str]) -> str:
+    """Return a switch as the controller names it; a name that no [[switch]] has must be a datapath id."""
+    if text in names.values():
+        return text
+    if re.fullmatch(r"[0-9a-fA-F]{1,16}", text):
+        return names.get(int(text, 16), f"{int(text, 16):016x}")
+    near = difflib.get_close_matches(text, names.values(), 1)
+    hint = f"; {near[0]!r} is meant?" if near else ""
+    reader.wrong.append(f"{where}: no [[switch]] is called {text!r}, and it is no datapath id (hex digits){hint}")
+    return text
+
+
+def _hosts(reader: _Reader, tables: list[Any], names: dict[int, str]) -> tuple[HostSettings, ...]:
+    hosts: list[HostSettings] = []
+    for number, each in enumerate(tables, 1):
+        where = f"host {number}"
+        found = reader.table(each, where, mac=str, switch=str, port=str, addresses=list)
+        if not reader.need(found, where, "mac", "switch", "port"):
+            continue
+        mac = found["mac"].lower()
+        if not re.fullmatch(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", mac) or int(mac[:2], 16) & 1:
+            reader.wrong.append(
+                f'{where}.mac: must be the address of one host such as "02:00:00:00:00:07", not {mac!r}'
+            )
+        if any(other.mac == mac for other in hosts):
+            reader.wrong.append(f"{where}.mac: {mac} is given twice")
+        addresses = set()
+        for text in found.get("addresses", []):
+            try:
+                addresses.add(str(ipaddress.ip_address(text)))
+            except ValueError:
+                reader.wrong.append(f"{where}.addresses: {text!r} is no IP address")
+        taken = addresses & {address for other in hosts for address in other.addresses}
+        reader.wrong += [f"{where}.addresses: {address} is given twice" for address in sorted(taken)]
+        switch = _switch(reader, f"{where}.switch", found["switch"], names)
+        hosts.append(HostSettings(mac, switch, found["port"], frozenset(addresses)))
+    return tuple(hosts)
+
+
+def _lifetime(reader: _Reader, text: str) -> float:
+    seconds = reader.amount(text, "host_lifetime", _TIME)
+    if seconds < MIN_HOST_LIFETIME:
+        reader.wrong.append(f"host_lifetime: must be at least {MIN_HOST_LIFETIME:g} s, not {text!r}")
+    return seconds
+
+
+def _edges(reader: _Reader, tables: list[Any], folder: Path, names: dict[int, str]) -> tuple[EdgeSettings, ...]:
     edges: list[EdgeSettings] = []
     for number, each in enumerate(tables, 1):
         where = f"edge {number}"
@@ -188,11 +266,12 @@ def _edges(reader: _Reader, tables: list[Any], folder: Path) -> tuple[EdgeSettin
             text = f"{found['name']!r} has the key of {owner!r}; each edge needs one of its own"
             reader.wrong.append(f"{where}.key_file: {text}")
         probe = found.get("probe", True)
-        edges.append(EdgeSettings(found["name"], found["switch"], found["port"], probe, key))
+        switch = _switch(reader, f"{where}.switch", found["switch"], names)
+        edges.append(EdgeSettings(found["name"], switch, found["port"], probe, key))
     return tuple(edges)
 
 
-def _links(reader: _Reader, tables: list[Any]) -> tuple[LinkSettings, ...]:
+def _links(reader: _Reader, tables: list[Any], names: dict[int, str]) -> tuple[LinkSettings, ...]:
     links = []
     for number, each in enumerate(tables, 1):
         where = f"link {number}"
@@ -202,7 +281,8 @@ def _links(reader: _Reader, tables: list[Any]) -> tuple[LinkSettings, ...]:
         capacity = reader.amount(found["capacity"], f"{where}.capacity", _RATE)
         ends = found["between"]
         if len(ends) == 2 and all(isinstance(end, str) for end in ends) and ends[0] != ends[1]:
-            links.append(LinkSettings((ends[0], ends[1]), capacity))
+            one, other = (_switch(reader, f"{where}.between", end, names) for end in ends)
+            links.append(LinkSettings((one, other), capacity))
         else:
             reader.wrong.append(f"{where}.between: must name two switches")
     return tuple(links)

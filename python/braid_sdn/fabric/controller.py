@@ -12,19 +12,26 @@ from collections.abc import Callable
 from braid_sdn.fabric.edges.distribution import Distributor, Tables
 from braid_sdn.fabric.edges.polling import CounterPoller
 from braid_sdn.fabric.model import Graph, PortId, Problem
+from braid_sdn.fabric.monitor.packet_in_limit import (
+    MUTED_BURST,
+    MUTED_RATE,
+    PACKET_IN_RATE,
+    PacketInLimit,
+)
 from braid_sdn.fabric.monitor.path_monitor import PathMonitor
-from braid_sdn.fabric.monitor.probe import ForgedError, Kind, Probe, mac_text, open_frame, seal
-from braid_sdn.fabric.monitor.problems import Problems
+from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, ForgedError, Kind, Probe, mac_text, open_frame, seal
+from braid_sdn.fabric.monitor.problems import RETENTION, Problems
 from braid_sdn.fabric.plan import network_state, planner
-from braid_sdn.fabric.plan.plan import Edge, Plan
+from braid_sdn.fabric.plan.plan import Edge, Host, Plan
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
-from braid_sdn.fabric.switches.arp_proxy import ArpProxy
+from braid_sdn.fabric.switches.arp_relay import ArpRelay
 from braid_sdn.fabric.switches.audit import Audit
 from braid_sdn.fabric.switches.updater import RuleUpdater, Step
+from braid_sdn.fabric.view.address_frames import address_claim, address_probe
 from braid_sdn.fabric.view.discovery import DiscoverySchedule
-from braid_sdn.fabric.view.hosts import Hosts, address_claim
+from braid_sdn.fabric.view.hosts import Hosts
 from braid_sdn.fabric.view.load import COUNTER_PERIOD
 from braid_sdn.fabric.view.topology import Topology
 from braid_sdn.fabric.view.traffic import Traffic
@@ -38,6 +45,8 @@ from braid_sdn.openflow.messages import (
     FlowStatsRequest,
     FromSwitch,
     Hello,
+    MeterFeatures,
+    MeterFeaturesRequest,
     PacketIn,
     PacketOut,
     PortStatsReply,
@@ -45,6 +54,7 @@ from braid_sdn.openflow.messages import (
     PortStatus,
     Refused,
     Reserved,
+    SetMeter,
     ToSwitch,
 )
 
@@ -54,6 +64,9 @@ MAX_FIRST_PLAN_DELAY = 30.0
 #: Seconds for which it waits for switches that other switches' rules lead to: Open vSwitch tries to connect at least
 #: every 8 s. A plan without them would delete the rules by which their hosts are reached.
 RECONNECT_TIME = 10.0
+
+#: Seconds between two audits because of frames that are not ours: another controller may have sent them.
+SUSPICION_INTERVAL = 5.0
 
 
 class Controller:
@@ -65,7 +78,7 @@ class Controller:
         #: Tells this controller's tables from those of its predecessors.
         self.nonce = nonce
         self.topology = Topology(names=dict(settings.names))
-        self.hosts = Hosts()
+        self.hosts = Hosts(settings.host_lifetime)
         self.traffic = Traffic()
         self.path_monitor = PathMonitor()
         self.problems = Problems()
@@ -76,6 +89,8 @@ class Controller:
         self.poller = CounterPoller(self.path_monitor, self.distributor)
         #: Seconds that each of the last plans took.
         self.planning: list[float] = []
+        #: Packets that switches sent.
+        self.packet_ins = 0
         #: When the first switch connected.
         self.first_switch: float | None = None
         self.updater = RuleUpdater(drain=settings.drain)
@@ -83,12 +98,21 @@ class Controller:
         self._schedule = DiscoverySchedule()
         self._throttle = Throttle()
         self._stopwatch = stopwatch
-        self._planned = False
+        #: True once a plan was made.
+        self.planned = False
         #: Ports that were links for the previous controller, until the first plan.
         self._expected_links: set[PortId] = set()
         self._count_at: float | None = None
         self._nonce = 0
-        self._arp_proxy = ArpProxy()
+        self._arp_relay = ArpRelay()
+        self._packet_ins = PacketInLimit()
+        #: The highest meter of each switch that has some.
+        self._meters: dict[int, int] = {}
+        #: Rules that are not ours and stay at their switches.
+        self.foreign: dict[int, tuple[str, ...]] = {}
+        #: When each switch last showed the marker of another controller.
+        self._others: dict[int, float] = {}
+        self._suspected: float = float("-inf")
         self._out: list[tuple[int, ToSwitch]] = []
 
     @property
@@ -109,6 +133,7 @@ class Controller:
         self.path_monitor.revive(now, dpid)
         # Discovery first: without it nothing else can be decided.
         self._tell(dpid, AddRule(rules.base()[0]))
+        self._tell(dpid, MeterFeaturesRequest())
         self._tell(dpid, self.audit.ask(now, dpid, self.updater.changes))
         self._schedule.add_switch(now, dpid)
         for number in self.topology.switches[dpid].up():
@@ -121,6 +146,9 @@ class Controller:
         self.updater.handle_gone(now, dpid)
         self.audit.forget(dpid)
         self._schedule.remove_switch(dpid)
+        self._packet_ins.forget(dpid)
+        for known in (self._meters, self.foreign, self._others):
+            known.pop(dpid, None)
 
     def handle(self, now: float, dpid: int, message: FromSwitch) -> None:
         """Take in a switch's message."""
@@ -140,6 +168,8 @@ class Controller:
                 self.topology.handle_counters(now, dpid, message.ports)
             case FlowStatsReply():
                 self._rules(now, dpid, message)
+            case MeterFeatures():
+                self._meters[dpid] = message.highest
             case BarrierReply():
                 self.updater.handle_barrier(now, dpid, message.token)
             case Refused():
@@ -151,6 +181,8 @@ class Controller:
         self._discover(now)
         if self.topology.expire(now):
             self._throttle.failure(now)
+        if self._age_hosts(now):
+            self._throttle.change(now)
         self.poller.handle_timeout(now)
         died, other = self.path_monitor.judge(now)
         for tag in died:
@@ -165,7 +197,7 @@ class Controller:
         for dpid in self.audit.due(now, idle=self.updater.idle):
             self._tell(dpid, self.audit.ask(now, dpid, self.updater.changes))
         for dpid in self.audit.renewals(now):
-            for rule in rules.leases():
+            for rule in (*rules.leases(), rules.marker(self.nonce)):
                 self._tell(dpid, AddRule(rule))
         if self._throttle.due(now) and self._settled(now):
             self._make_plan(now)
@@ -193,6 +225,11 @@ class Controller:
         self.distributor.shims ^= {edge}
         return True
 
+    def forget_host(self, now: float, host: Host) -> None:
+        """Forget a host; its next packet teaches it again."""
+        if self.hosts.forget(host.mac):
+            self._throttle.change(now)
+
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
         """Return messages to send with their switches, in this order."""
         out, self._out = self._out + self.updater.poll_messages(), []
@@ -201,13 +238,14 @@ class Controller:
     def poll_timeout(self) -> float | None:
         """Return when to call `handle_timeout`."""
         plan = self._throttle.poll_timeout()
-        if plan is not None and not self._planned and self.first_switch is not None:
+        if plan is not None and not self.planned and self.first_switch is not None:
             plan = max(plan, self._first_plan(self.first_switch))
         every = (
             plan,
             self._count_at,
             self._schedule.poll_timeout(),
             self.topology.poll_timeout(),
+            self.hosts.poll_timeout(),
             self.path_monitor.poll_timeout(),
             self.updater.poll_timeout(),
             self.audit.poll_timeout(idle=self.updater.idle),
@@ -221,17 +259,49 @@ class Controller:
         self._out.append((dpid, message))
 
     def _packet(self, now: float, arrived: PortId, frame: bytes) -> None:
+        self.packet_ins += 1
+        if not self.topology.is_heard(arrived) and not self._packet_ins.handle_packet(now, arrived):
+            self._mute(now, arrived)
+            # An edge sends our probes back, whatever its hosts do.
+            if not (self._is_edge(arrived) and frame[12:14] == EXPERIMENTAL.to_bytes(2, "big")):
+                return
         try:
             probe = open_frame(frame, self.settings.key, round(now * 1e9))
         except ForgedError as why:
-            where = self.topology.port_name(arrived)
-            text = f"a frame claims to be our own, but {why}: ignored; see who is plugged in there"
-            self.problems.report(now, Problem("forged-probe", where, text))
+            self._forged(now, arrived, str(why))
             return
         if probe is not None:
             self._probed(now, arrived, probe)
         elif arrived.port <= LAST_PORT and len(frame) >= 14:
             self._from_host(now, arrived, frame)
+
+    def _is_edge(self, port: PortId) -> bool:
+        return any(edge.port == port for edge in self.edges)
+
+    def _mute(self, now: float, port: PortId) -> None:
+        """Have a switch itself deal with the unknown hosts of a port that sends us too much."""
+        if not self._packet_ins.mute(now, port, now + rules.MUTE_LEASE):
+            return
+        rate = f"more than {PACKET_IN_RATE:g} packets a second of unknown hosts, ARP or discovery"
+        text = f"sends {rate}: they are flooded within limits, and nobody is learned there meanwhile; see who it is"
+        self.problems.report(now, Problem("packet-in-flood", self.topology.port_name(port), text))
+        meter = port.port if port.port <= self._meters.get(port.switch, 0) else None
+        if meter is not None:
+            self._tell(port.switch, SetMeter(meter, MUTED_RATE, MUTED_BURST))
+        flood = self.plan.flood.tag if self.plan.flood is not None else None
+        for rule in rules.muted(port.port, flood, meter, edge=self._is_edge(port)):
+            self._tell(port.switch, AddRule(rule))
+
+    def _forged(self, now: float, arrived: PortId, why: str) -> None:
+        """Handle a frame that claims to be ours: of a host that lies, or of another controller."""
+        if self._others:
+            return
+        if now - self._suspected >= SUSPICION_INTERVAL:
+            self._suspected = now
+            self.audit.soon(now, arrived.switch)
+        where = self.topology.port_name(arrived)
+        text = f"a frame claims to be our own, but {why}: ignored; see who is plugged in there"
+        self.problems.report(now, Problem("forged-probe", where, text))
 
     def _probed(self, now: float, arrived: PortId, probe: Probe) -> None:
         seconds = now - probe.sent / 1e9
@@ -255,15 +325,36 @@ class Controller:
         return self.hosts.ports() | {edge.port for edge in self.edges}
 
     def _from_host(self, now: float, arrived: PortId, frame: bytes) -> None:
-        if arrived in self.topology.neighbours():
+        if self.topology.is_heard(arrived):
             return
         mac = mac_text(frame[6:12])
-        if self.hosts.see(now, mac, arrived):
+        fresh = self.hosts.see(now, mac, arrived)
+        if fresh:
             self._throttle.change(now)
         told = address_claim(frame)
         if told is not None and told[0] == mac:
-            self.hosts.learn_address(*told)
-        self._out += self._arp_proxy.handle(self.hosts, arrived, frame)
+            former = self.hosts.learn_address(now, *told)
+            if former is not None:
+                self._ask(former, told[1])
+        self._out += self._arp_relay.handle(
+            now, self.hosts, arrived, frame, fresh=fresh or self._throttle.urgent, is_up=self.topology.is_up
+        )
+
+    def _ask(self, host: Host, *addresses: str) -> None:
+        """Ask a host, at its port, for its addresses."""
+        for address in addresses if host.port.switch in self.topology.switches else ():
+            self._tell(host.port.switch, PacketOut((host.port.port,), address_probe(address)))
+
+    def _age_hosts(self, now: float) -> bool:
+        """Ask hosts that have been silent, and forget those that are gone; return true if there were any."""
+        due = self.hosts.poll_timeout()
+        if due is None or now < due:
+            return False
+        down, unobserved = self.topology.unreachable(self.hosts.ports())
+        gone = self.hosts.expire(now, down, unobserved)
+        for host in self.hosts.due_probes(now):
+            self._ask(host, *sorted(host.addresses))
+        return gone
 
     def _port(self, now: float, dpid: int, message: PortStatus) -> None:
         port = PortId(dpid, message.port.number)
@@ -286,15 +377,39 @@ class Controller:
             if self.updater.idle and {each.rule.key for each in message.rules} != has:
                 self.audit.soon(now, dpid)
             return
+        self._listed(now, dpid, message)
         if not self.audit.answered(now, dpid, self.updater.changes, known=dpid in self.updater.installed):
             return
         known = [each.rule for each in message.rules]
-        if not self._planned:
+        if not self.planned:
             self._expected_links |= rules.links_in(dpid, known)
         if dpid not in self.updater.installed:
-            self.hosts.adopt(rules.hosts_in(dpid, [rule for rule in known if rules.is_ours(rule)]))
-            (self._throttle.change if self._planned else self._throttle.improvement)(now)
+            self.hosts.adopt(now, rules.hosts_in(dpid, [rule for rule in known if rules.is_ours(rule)]))
+            (self._throttle.change if self.planned else self._throttle.improvement)(now)
         self.updater.handle_rules(now, dpid, known)
+
+    def _listed(self, now: float, dpid: int, message: FlowStatsReply) -> None:
+        """Take in hosts' signs of life, and rules of others, from a list of all of a switch's rules."""
+        for mac, port, packets in rules.host_counters(dpid, message.rules):
+            self.hosts.handle_packets(now, mac, port, packets)
+        self.foreign[dpid] = message.foreign
+        name = self.topology.name(dpid)
+        strange = [each.rule for each in message.rules if not rules.is_ours(each.rule)]
+        if strange and dpid in self.updater.installed:
+            text = f"{len(strange)} rules of somebody else's are removed; see what else controls this switch"
+            self.problems.report(now, Problem("foreign-rule", name, text))
+        own = rules.marker(self.nonce).match
+        began = self.first_switch or 0.0
+        # One that was added before we began may be our predecessor's.
+        if any(each.rule.match != own and now - each.age > began for each in rules.markers_in(message.rules)):
+            self._others[dpid] = now
+            self.problems.withdraw("forged-probe")
+        elif now - self._others.get(dpid, now) >= RETENTION:
+            del self._others[dpid]
+
+    def second_controllers(self) -> list[int]:
+        """Return the switches that another controller controls as well."""
+        return sorted(self._others)
 
     def _refused(self, now: float, dpid: int, message: Refused) -> None:
         name = self.topology.name(dpid)
@@ -359,10 +474,18 @@ class Controller:
             self._tell(dpid, FlowStatsRequest(rules.PATHS))
         if self.edges:
             self._throttle.change(now)
+        # Tagged packets pass by the rules that count hosts' packets. Our probes do not count at a path's last switch.
+        sending = {
+            pair.source.port
+            for pair in self.tables.pairs.values()
+            if any(self.traffic.tagged.get((path.last, path.tag)) for path in pair.paths)
+        }
+        for host in [host for port in sending for host in self.hosts.at(port)]:
+            self.hosts.hear(now, host.mac)
         self.poller.poll_all(now)
 
     def _settled(self, now: float) -> bool:
-        if self._planned or self.first_switch is None:
+        if self.planned or self.first_switch is None:
             return True
         return now >= self._first_plan(self.first_switch)
 
@@ -386,11 +509,12 @@ class Controller:
     def _make_plan(self, now: float) -> None:
         began = self._stopwatch()
         self.edges = network_state.resolve_edges(self.settings, self.topology)
+        self.hosts.set_static(now, network_state.resolve_hosts(self.settings, self.topology))
         self.traffic.configured |= network_state.configured_capacities(self.settings, self.topology)
         self.graph = self.traffic.graph(now, self.topology)
         self.plan = planner.make(self.plan, network_state.collect(now, self))
         switches = list(self.topology.switches)
-        self._planned = True
+        self.planned = True
         self._expected_links.clear()
         self.updater.set_target(now, rules.wanted(self.plan, self.hosts.known.values(), self.edges, switches))
         self.audit.plan(now, switches)
@@ -405,7 +529,7 @@ class Controller:
         if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:
             self.updater.announced(now, affected)
         if self.updater.step in (Step.IDLE, Step.DRAIN) and not self._throttle.urgent:
-            self._out += self._arp_proxy.release(self.plan)
+            self._out += self._arp_relay.release(self.plan)
 
     def _distribute(self, now: float) -> None:
         """Distribute tables and probe the new paths once all new tags' rules are in place."""

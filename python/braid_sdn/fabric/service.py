@@ -6,8 +6,10 @@ import asyncio
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from braid_sdn.fabric.api.events import Event, Snapshot, changes
 from braid_sdn.fabric.api.server import Api
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.controller import Controller
@@ -17,12 +19,17 @@ from braid_sdn.openflow.server import IDLE_TIMEOUT, Server
 from braid_sdn.openflow.tls import server_context
 from braid_sdn.service_manager import tell_service_manager
 
+#: Seconds between two looks for changes to log: what comes and goes within is a flap, and problems count those.
+LOG_INTERVAL = 1.0
+
 
 class Service:
     """Passes messages between switches and the controller."""
 
-    def __init__(self, config: Config) -> None:
-        """Create it; `run` opens its sockets."""
+    def __init__(self, config: Config, log: Callable[[Event], None] = lambda _: None) -> None:
+        """Create it; `run` opens its sockets, and hands events to `log`."""
+        self._log = log
+        self._logged = Snapshot()
         self.config = config
         self.controller = Controller(config.settings, time.perf_counter, nonce=secrets.randbits(64))
         self.server = Server(self)
@@ -30,20 +37,22 @@ class Service:
         self._timer: asyncio.TimerHandle | None = None
         self._pumping = False
         self._stopped = False
-        self._api = Api(self.controller, self._loop.time)
+        self._api = Api(self.controller, self._loop.time, self._pump_soon)
 
     async def run(self, socket: Path, http: tuple[str, int] | None) -> None:
         """Serve until cancelled."""
         tls = server_context(self.config.tls) if self.config.tls else None
         listening = await self.server.listen(self.config.host, self.config.port, tls)
-        await self._api.listen(socket, http)
+        await self._api.listen(socket, http, self.config.metrics)
         sys.stderr.write(f"ready: switches at {listening.sockets[0].getsockname()[:2]}, API at {socket}\n")
         sys.stderr.flush()
         tell_service_manager("READY=1")
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch_silence())
+                group.create_task(self._log_changes())
         finally:
+            self._log(Event("stopped", {"switches": len(self.controller.topology.switches)}))
             self.stop()
             self.server.close()
             listening.close()
@@ -59,6 +68,14 @@ class Service:
         while True:
             await asyncio.sleep(IDLE_TIMEOUT / 3)
             self.server.expire(self._loop.time())
+
+    async def _log_changes(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_INTERVAL)
+            now = Snapshot.of(self.controller, self._loop.time())
+            for event in changes(self._logged, now):
+                self._log(event)
+            self._logged = now
 
     # Events of switches.
 

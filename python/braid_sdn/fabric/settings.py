@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.switches.updater import DRAIN
+from braid_sdn.fabric.view.hosts import HOST_LIFETIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,18 @@ class EdgeSettings:
     probe: bool = True
     #: Key for requests over TCP; without one the edge must use the Unix socket.
     key: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class HostSettings:
+    """A host that stays where the configuration says."""
+
+    mac: str
+    #: A switch's name or datapath id in hex.
+    switch: str
+    #: The port's name or number there.
+    port: str
+    addresses: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,9 @@ class Settings:
     names: dict[int, str] = field(default_factory=dict)
     edges: tuple[EdgeSettings, ...] = ()
     links: tuple[LinkSettings, ...] = ()
+    hosts: tuple[HostSettings, ...] = ()
+    #: Seconds without a sign of life after which a host is forgotten.
+    host_lifetime: float = HOST_LIFETIME
     limits: Thresholds = field(default_factory=Thresholds)
     #: Seconds for packets in flight to arrive when paths change.
     drain: float = DRAIN

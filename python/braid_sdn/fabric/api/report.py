@@ -11,6 +11,7 @@ from typing import Any
 
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Arc, Path, PortId, Problem
+from braid_sdn.fabric.plan import network_state
 from braid_sdn.fabric.plan.mdi import buffer_for, imbalance
 from braid_sdn.fabric.plan.paths import max_flow
 from braid_sdn.fabric.plan.plan import Host, Pair
@@ -23,10 +24,9 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
     """Return all present problems."""
     topology = fabric.topology
     edge_ports = {edge.port: edge.name for edge in fabric.edges}
-    names = {port: topology.port_name(port) for host in fabric.hosts.known.values() for port in [host.port]}
     found = [
         *topology.problems(now, edge_ports),
-        *fabric.hosts.problems(now, names),
+        *fabric.hosts.problems(now, topology.port_name),
         *fabric.problems.current(now),
     ]
     known = {edge.name for edge in fabric.edges}
@@ -34,6 +34,22 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
         if edge.name not in known:
             text = f"switch {edge.switch} with port {edge.port} is not connected"
             found.append(Problem("edge-unknown", edge.name, text))
+    for host in fabric.settings.hosts:
+        if host.mac not in fabric.hosts.static:
+            text = f"switch {host.switch} with port {host.port} is not connected"
+            found.append(Problem("host-unknown", host.mac, text))
+    for ends in network_state.missing_links(fabric.settings, topology) if fabric.planned else ():
+        text = "no such link is found: see names and cables, and whether both switches are connected"
+        found.append(Problem("link-unknown", f"{ends[0]} - {ends[1]}", text))
+    for dpid, foreign in sorted(fabric.foreign.items()):
+        if foreign:
+            text = (
+                f"{len(foreign)} rules of somebody else's stay and may drop or divert packets, such as {foreign[0]}"
+            )
+            found.append(Problem("foreign-rule", topology.name(dpid), f"{text}; delete them by ovs-ofctl del-flows"))
+    for dpid in fabric.second_controllers():
+        text = "another controller of this kind controls it too, and each deletes the other's rules: stop one of them"
+        found.append(Problem("second-controller", topology.name(dpid), text))
     for name in sorted(fabric.path_monitor.silent):
         text = "answers no probes: its traffic stays on single paths; see whether braid edge runs there"
         found.append(Problem("edge-silent", name, text))
@@ -73,7 +89,7 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
             for dpid, switch in sorted(topology.switches.items())
         ],
         "links": [_link(fabric, arc) for arc in fabric.graph.arcs],
-        "hosts": [_host(fabric, host) for _, host in sorted(fabric.hosts.known.items())],
+        "hosts": [_host(fabric, now, host) for _, host in sorted(fabric.hosts.known.items())],
         "edges": [
             {
                 "name": edge.name,
@@ -87,6 +103,15 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
         + sum(len(pair.paths) for pair in plan.pairs.values())
         + (plan.flood is not None),
         "changing": not fabric.updater.idle,
+        "health": health(fabric, now),
+    }
+
+
+def hosts(fabric: Controller, now: float) -> dict[str, Any]:
+    """Return all hosts."""
+    return {
+        "version": VERSION,
+        "hosts": [_host(fabric, now, host) for _, host in sorted(fabric.hosts.known.items())],
         "health": health(fabric, now),
     }
 
@@ -311,12 +336,16 @@ def _link(fabric: Controller, arc: Arc) -> dict[str, Any]:
     }
 
 
-def _host(fabric: Controller, host: Host) -> dict[str, Any]:
+def _host(fabric: Controller, now: float, host: Host) -> dict[str, Any]:
+    silent, left = fabric.hosts.silence(now, host.mac)
     return {
         "mac": host.mac,
         "port": fabric.topology.port_name(host.port),
         "switch": fabric.topology.name(host.port.switch),
         "addresses": sorted(host.addresses),
+        "static": host.mac in fabric.hosts.static,
+        "silent_ms": _ms(silent),
+        "forgotten_in_ms": _ms(left),
     }
 
 

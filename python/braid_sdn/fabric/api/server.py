@@ -6,6 +6,8 @@ GET  /v1/fabric/status      /v1/fabric/paths      /v1/fabric/topology.svg
 GET  /v1/fabric/explain?source=A&target=B
 GET  /v1/fabric/figures
 GET  /v1/fabric/edges/NAME                        (ETag, If-None-Match)
+GET  /v1/fabric/hosts                             /metrics
+POST /v1/fabric/hosts/HOST/forget                 (on the Unix socket)
 POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS&rx=TAG:PACKETS,…&tx=TAG:PACKETS,…&shim=1
 """
 
@@ -25,7 +27,7 @@ from pathlib import Path
 
 import h11
 
-from braid_sdn.fabric.api import report
+from braid_sdn.fabric.api import metrics, report
 from braid_sdn.fabric.api.drawing import svg
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.edges.auth import EdgeAuth, UnauthorizedError, VerifiedRequest
@@ -38,6 +40,8 @@ MAX_WAIT = 60.0
 MAX_UNAUTHENTICATED = 256
 #: Concurrent requests of one edge; an edge sends one.
 MAX_REQUESTS_PER_EDGE = 8
+#: Paths at which metrics are.
+METRICS = (["metrics"], ["v1", "metrics"])
 #: Bytes of a request's head: an edge may report counters of all tags.
 MAX_HEAD_BYTES = 131072
 
@@ -55,8 +59,11 @@ class Response:
 class Api:
     """Serves the API of one controller."""
 
-    def __init__(self, fabric: Controller, clock: Callable[[], float]) -> None:
-        """Create it; `listen` opens its sockets."""
+    def __init__(
+        self, fabric: Controller, clock: Callable[[], float], on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """Create it; `listen` opens its sockets. `on_change` is called when a request leaves the controller work."""
+        self.on_change = on_change
         self.fabric = fabric
         self.clock = clock
         self._servers: list[asyncio.Server] = []
@@ -86,8 +93,13 @@ class Api:
             self._changed.set_result(None)
         self._changed = None
 
-    async def listen(self, socket: Path, http: tuple[str, int] | None) -> None:
-        """Listen on a Unix socket that only its owner may use, and for edges that have a key on a TCP address."""
+    async def listen(
+        self, socket: Path, http: tuple[str, int] | None, scraped: tuple[str, int] | None = None
+    ) -> None:
+        """Listen on a Unix socket that only its owner may use.
+
+        Edges that have a key are served at a TCP address too. At another one everybody may read metrics alone.
+        """
         socket.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
             socket.unlink()
@@ -100,6 +112,8 @@ class Api:
         self._socket = socket
         if http is not None:
             self._servers.append(await asyncio.start_server(self._serve_edges, *http))
+        if scraped is not None:
+            self._servers.append(await asyncio.start_server(self._serve_metrics, *scraped))
 
     def addresses(self) -> list[tuple[str, int]]:
         """Return the TCP addresses that it listens on."""
@@ -124,8 +138,16 @@ class Api:
         finally:
             self._unauthenticated.pop(task, None)
 
+    async def _serve_metrics(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._serve(reader, writer, metrics_only=True)
+
     async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, auth: EdgeAuth | None = None
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        auth: EdgeAuth | None = None,
+        *,
+        metrics_only: bool = False,
     ) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         name: str | None = None
@@ -138,7 +160,10 @@ class Api:
                 if verified is not None:
                     self._start_request(verified)
                     name = verified.name
-                answer = await self._answer(request, lines, verified)
+                if metrics_only and _parts(request)[0] not in METRICS:
+                    answer = _error(404, "only /metrics is here; the rest is on the Unix socket")
+                else:
+                    answer = await self._answer(request, lines, verified)
             except UnauthorizedError as error:
                 answer = _error(401, str(error))
                 headers.append(("WWW-Authenticate", "Braid"))
@@ -177,7 +202,11 @@ class Api:
             match path:
                 case ["v1", "fabric", "edges", name, "report"] if "revision" in query:
                     return await self._report(name, query, verified)
-            return _error(405, "only POST edges/NAME/report?revision=… is answered")
+                case ["v1", "fabric", "hosts", host, "forget"] if verified is None:
+                    return self._forget(host)
+            return _error(
+                405, "only POST edges/NAME/report?revision=…, and hosts/HOST/forget on the socket, is answered"
+            )
         return self.answer(request, headers)
 
     async def _report(self, name: str, query: dict[str, str], verified: VerifiedRequest | None) -> Response:
@@ -212,6 +241,17 @@ class Api:
         answer = self._table(name)
         return Response(204, b"") if answer.etag == _etag(revision) else answer
 
+    def _forget(self, word: str) -> Response:
+        """Forget a host by its MAC or IP address."""
+        host = self.fabric.hosts.find(word)
+        if host is None:
+            return _error(404, f"{word}: no host is known by that; see braid sdn fabric hosts")
+        if host.mac in self.fabric.hosts.static:
+            return _error(409, f"{word}: is a [[host]] of the configuration; take it out there and restart")
+        self.fabric.forget_host(self.clock(), host)
+        self.on_change()
+        return _json({"mac": host.mac, "port": self.fabric.topology.port_name(host.port)})
+
     def _take_in(self, name: str, query: dict[str, str]) -> None:
         """Hand an edge's counters, its revision and its wish for shims to the controller."""
         now = self.clock()
@@ -238,6 +278,8 @@ class Api:
         match path:
             case ["v1", "fabric", "status"]:
                 return _json(report.status(self.fabric, now))
+            case ["v1", "fabric", "hosts"]:
+                return _json(report.hosts(self.fabric, now))
             case ["v1", "fabric", "paths"]:
                 return _json(report.paths(self.fabric, now))
             case ["v1", "fabric", "topology.svg"]:
@@ -253,6 +295,8 @@ class Api:
                     return _error(400, f"the query needs {missing.args[0]}")
                 except report.UnknownEndError as error:
                     return _error(404, str(error))
+            case _ if path in METRICS:
+                return Response(200, metrics.exposition(self.fabric, now).encode(), metrics.KIND)
             case ["v1", "fabric", "figures"]:
                 return _json(report.figures(self.fabric))
             case ["v1", "fabric", "edges", name]:

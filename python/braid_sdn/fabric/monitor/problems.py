@@ -27,6 +27,10 @@ class Problems:
         if count or len(self._seen) < MAX_PROBLEMS:
             self._seen[key] = (problem, now, count + 1)
 
+    def withdraw(self, code: str) -> None:
+        """Forget all occurrences of a code: they were something else."""
+        self._seen = {key: each for key, each in self._seen.items() if key[0] != code}
+
     def full(self, now: float, switch: int) -> None:
         """Record that a switch's table is full."""
         self._full[switch] = now

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan import planner
-from braid_sdn.fabric.plan.plan import Edge
+from braid_sdn.fabric.plan.plan import Edge, Host
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.view.topology import Topology
@@ -50,17 +50,39 @@ def _dpids(topology: Topology) -> dict[str, int]:
     return dpids | {f"{dpid:016x}": dpid for dpid in topology.switches}
 
 
+def _port(topology: Topology, dpids: dict[str, int], switch: str, name: str) -> PortId | None:
+    """Return a connected switch's port by its name or number."""
+    dpid = dpids.get(switch)
+    ports = topology.switches[dpid].ports.values() if dpid is not None else ()
+    numbers = [port.number for port in ports if name in (port.name, str(port.number))]
+    return PortId(dpid, numbers[0]) if dpid is not None and numbers else None
+
+
 def resolve_edges(settings: Settings, topology: Topology) -> tuple[Edge, ...]:
     """Return the configured edges whose switch and port are connected."""
     found = []
     dpids = _dpids(topology)
     for edge in settings.edges:
-        dpid = dpids.get(edge.switch)
-        ports = topology.switches[dpid].ports.values() if dpid is not None else ()
-        numbers = [port.number for port in ports if edge.port in (port.name, str(port.number))]
-        if dpid is not None and numbers:
-            found.append(Edge(edge.name, PortId(dpid, numbers[0])))
+        port = _port(topology, dpids, edge.switch, edge.port)
+        if port is not None:
+            found.append(Edge(edge.name, port))
     return tuple(found)
+
+
+def resolve_hosts(settings: Settings, topology: Topology) -> list[Host]:
+    """Return the configured hosts whose switch and port are connected."""
+    dpids = _dpids(topology)
+    places = ((host, _port(topology, dpids, host.switch, host.port)) for host in settings.hosts)
+    return [Host(host.mac, port, host.addresses) for host, port in places if port is not None]
+
+
+def missing_links(settings: Settings, topology: Topology) -> list[tuple[str, str]]:
+    """Return the ends of configured links that do not exist."""
+    dpids = _dpids(topology)
+    found = {frozenset((link.source.switch, link.target.switch)) for link in topology.links()}
+    return [
+        link.between for link in settings.links if frozenset(dpids.get(name) for name in link.between) not in found
+    ]
 
 
 def configured_capacities(settings: Settings, topology: Topology) -> dict[PortId, float]:

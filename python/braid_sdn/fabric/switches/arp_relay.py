@@ -1,46 +1,91 @@
-"""ARP and ND proxy: answers requests for known hosts, and floods all others."""
+"""Passes broadcast ARP and neighbour solicitations on, which switches leave to the controller.
+
+A request for a known host goes to that host's port alone, and the host answers: so an answer is never older than the
+host itself. A request that was not answered, and everything else (gratuitous ARP, probes for duplicates), is flooded.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import mac_text, tagged
-from braid_sdn.fabric.plan.plan import Plan
-from braid_sdn.fabric.view.hosts import Hosts, address_reply, address_request
+from braid_sdn.fabric.plan.plan import Host, Plan
+from braid_sdn.fabric.view.address_frames import address_claim, address_request, is_left_to_us
+from braid_sdn.fabric.view.hosts import Hosts
 from braid_sdn.openflow.messages import PacketOut, ToSwitch
 
-#: Limit of held requests; more are a storm, and hosts repeat theirs.
-MAX_HELD_REQUESTS = 256
+#: Limit of held frames; more are a storm, and hosts repeat theirs.
+MAX_HELD_FRAMES = 256
+#: Seconds within which a host should answer a request; after that requests for it are flooded.
+ANSWER_TIMEOUT = 0.5
+#: Addresses whose requests are unanswered.
+MAX_UNANSWERED = 4096
+
+Messages = list[tuple[int, ToSwitch]]
 
 
 @dataclass
-class ArpProxy:
-    """Holds requests until rules lead back to the requesting hosts."""
+class ArpRelay:
+    """Holds frames until rules lead back to the hosts that sent them."""
 
-    _held: list[tuple[PortId, bytes]] = field(default_factory=list)
+    #: Frames, the ports at which they arrived, and the only port that each goes to; None is everywhere.
+    _held: list[tuple[PortId, bytes, PortId | None]] = field(default_factory=list)
+    #: When the first request for an address was passed on that is unanswered.
+    _unanswered: dict[str, float] = field(default_factory=dict)
 
-    def handle(self, hosts: Hosts, arrived: PortId, frame: bytes) -> list[tuple[int, ToSwitch]]:
-        """Take in a host's frame; return messages to send at once."""
-        question = address_request(frame)
-        if question is None or question.mac != mac_text(frame[6:12]):
+    def handle(
+        self,
+        now: float,
+        hosts: Hosts,
+        arrived: PortId,
+        frame: bytes,
+        *,
+        fresh: bool,
+        is_up: Callable[[PortId], bool],
+    ) -> Messages:
+        """Take in a host's frame; return messages to send at once. `fresh` if no rule may lead to its sender yet."""
+        claim = address_claim(frame)
+        if claim is not None:
+            self._unanswered.pop(claim[1], None)
+        if not is_left_to_us(frame):
             return []
-        found = hosts.by_address(question.wanted)
-        # A request for the host's own address is duplicate address detection: flooded.
-        if found is not None and found.mac != question.mac:
-            return [(arrived.switch, PacketOut((arrived.port,), address_reply(question, found)))]
-        if len(self._held) < MAX_HELD_REQUESTS:
-            self._held.append((arrived, frame))
+        owner = self._owner(now, hosts, frame)
+        target = owner.port if owner is not None and is_up(owner.port) else None
+        if target is not None and not fresh:
+            return [(target.switch, PacketOut((target.port,), frame))] if target != arrived else []
+        if len(self._held) < MAX_HELD_FRAMES:
+            self._held.append((arrived, frame, target))
         return []
 
-    def release(self, plan: Plan) -> list[tuple[int, ToSwitch]]:
-        """Return messages that flood the held requests, once rules reach all known hosts."""
+    def _owner(self, now: float, hosts: Hosts, frame: bytes) -> Host | None:
+        """Return the one host that a request concerns; None if everybody must get it."""
+        question = address_request(frame)
+        # Somebody who asks for another host (VRRP, bridges of a WLAN) may be one whose address moves.
+        if question is None or question.mac != mac_text(frame[6:12]):
+            return None
+        found = hosts.by_address(question.wanted)
+        # A request for the host's own address looks for duplicates.
+        if found is None or found.mac == question.mac or hosts.is_contested(now, question.wanted):
+            return None
+        first = self._unanswered.setdefault(question.wanted, now)
+        if len(self._unanswered) > MAX_UNANSWERED:
+            self._unanswered.pop(next(iter(self._unanswered)))
+        return found if now - first < ANSWER_TIMEOUT else None
+
+    def release(self, plan: Plan) -> Messages:
+        """Return messages that pass the held frames on, once rules reach all known hosts."""
         if not self._held or plan.flood is None:
             return []
-        out: list[tuple[int, ToSwitch]] = []
-        for (here, port), frame in self._held:
+        out: Messages = []
+        for arrived, frame, target in self._held:
+            if target is not None:
+                out.append((target.switch, PacketOut((target.port,), frame)))
+                continue
+            here = arrived.switch
             onward = tuple(sorted(plan.flood.ports.get(here, ())))
-            beside = tuple(sorted(plan.outside.get(here, frozenset()) - {port}))
+            beside = tuple(sorted(plan.outside.get(here, frozenset()) - {arrived.port}))
             if onward:
                 out.append((here, PacketOut(onward, tagged(frame, plan.flood.tag))))
             if beside:

@@ -16,15 +16,17 @@ and neighbour discovery to the controller expire when it is gone, and these pack
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from braid_sdn.fabric.model import PortId
-from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, LLDP, PROBE_MAC
+from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, LLDP, PROBE_MAC, mac_text
 from braid_sdn.fabric.plan.plan import Edge, Host, Plan, TaggedPath
 from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
     Action,
+    FlowStats,
     Match,
     Output,
     PopTag,
@@ -41,6 +43,8 @@ COOKIE = 0x42524401_00000000
 
 #: Seconds after which ARP is flooded unless the controller renews the lease.
 ARP_LEASE = 15
+#: Seconds for which a port that floods the controller is muted.
+MUTE_LEASE = 10
 
 ARP = 0x0806
 IPV6 = 0x86DD
@@ -74,12 +78,59 @@ def base() -> list[Rule]:
         _rule(INGRESS, 90, Match(in_port=Reserved.CONTROLLER, vlan=UNTAGGED), goto=DESTINATIONS),
         _rule(INGRESS, 10, Match(vlan=UNTAGGED), goto=SOURCES),
         _rule(SOURCES, 0, Match(), TO_CONTROLLER, goto=DESTINATIONS),
+        # Hosts' answers to our own requests: the controller has a copy.
+        _rule(DESTINATIONS, 60, Match(eth_dst=PROBE_MAC)),
+    ]
+
+
+def _solicitations(in_port: int | None = None) -> Match:
+    """Match neighbour solicitations to a group."""
+    group = Match(eth_type=IPV6, ip_proto=58, icmpv6_type=135, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
+    return replace(group, in_port=in_port)
+
+
+def marker(nonce: int) -> Rule:
+    """Return the rule, which matches nothing, by which a controller shows others that it controls a switch."""
+    source = mac_text(b"\x06" + (nonce & 0xFF_FFFF_FFFF).to_bytes(5, "big"))
+    return _rule(INGRESS, 1, Match(eth_type=EXPERIMENTAL, eth_src=source, eth_dst=PROBE_MAC), lease=ARP_LEASE)
+
+
+def markers_in(rules: Iterable[FlowStats]) -> list[FlowStats]:
+    """Return the markers among a switch's rules."""
+    shape = marker(0).match
+    leased = [each for each in rules if is_ours(each.rule) and each.rule.lease]
+    return [each for each in leased if replace(each.rule.match, eth_src=shape.eth_src) == shape]
+
+
+def muted(port: int, flood: int | None, meter: int | None, *, edge: bool) -> list[Rule]:
+    """Return leased rules that keep the packets of a port's unknown hosts, and ARP, from the controller.
+
+    They are flooded instead, within the limit of `meter` if the switch has meters. Discovery frames from there are
+    dropped, and so are probes unless an edge is at the port, which sends them back.
+    """
+    flooded: list[Rule] = []
+    if flood is not None:
+        flooded = [
+            Rule(SOURCES, 50, match, (PushTag(flood),), PATHS, COOKIE, MUTE_LEASE, meter)
+            for match in (Match(in_port=port, eth_type=ARP, eth_dst=BROADCAST), _solicitations(port))
+        ]
+    unicast = (
+        Match(in_port=port, eth_type=ARP),
+        *(Match(in_port=port, eth_type=IPV6, ip_proto=58, icmpv6_type=kind) for kind in (135, 136)),
+    )
+    forged = [Match(in_port=port, eth_type=LLDP)]
+    if not edge:
+        forged.append(Match(in_port=port, eth_type=EXPERIMENTAL, eth_dst=PROBE_MAC))
+    return [
+        *flooded,
+        *(_rule(SOURCES, 40, match, goto=DESTINATIONS, lease=MUTE_LEASE) for match in unicast),
+        Rule(SOURCES, 10, Match(in_port=port), (), DESTINATIONS, COOKIE, MUTE_LEASE, meter),
+        *(_rule(INGRESS, 110, match, lease=MUTE_LEASE) for match in forged),
     ]
 
 
 def leases() -> list[Rule]:
     """Return the leased rules, which send ARP and neighbour discovery to the controller."""
-    asked = Match(eth_type=IPV6, ip_proto=58, icmpv6_type=135, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
     return [
         *(
             _rule(SOURCES, 30, match, TO_CONTROLLER, goto=DESTINATIONS, lease=ARP_LEASE)
@@ -89,9 +140,9 @@ def leases() -> list[Rule]:
                 Match(eth_type=IPV6, ip_proto=58, icmpv6_type=136),
             )
         ),
-        # Broadcast requests are answered, or flooded, by the controller alone.
+        # These are passed on by the controller alone.
         _rule(DESTINATIONS, 50, Match(eth_type=ARP, eth_dst=BROADCAST), lease=ARP_LEASE),
-        _rule(DESTINATIONS, 50, asked, lease=ARP_LEASE),
+        _rule(DESTINATIONS, 50, _solicitations(), lease=ARP_LEASE),
     ]
 
 
@@ -127,6 +178,12 @@ def _flood(plan: Plan, made: Mapping[int, list[Rule]]) -> None:
     if plan.flood is None:
         return
     tag = plan.flood.tag
+    for switch, ports in plan.internal.items():
+        # A neighbour that floods by itself sends copies over links that are not on the tree: these would go round.
+        branches = plan.flood.ports.get(switch, frozenset())
+        for port in sorted(ports) if switch in made else ():
+            onward = PATHS if port in branches else None
+            made[switch].append(_rule(INGRESS, 85, Match(in_port=port, vlan=tag), goto=onward, tag=tag))
     for switch, rules in made.items():
         rules.append(_rule(DESTINATIONS, 0, Match(), PushTag(tag), goto=PATHS, tag=tag))
         actions: list[Action] = [Output(port) for port in sorted(plan.flood.ports.get(switch, ()))]
@@ -184,6 +241,14 @@ def links_in(switch: int, rules: Iterable[Rule]) -> set[PortId]:
         and rule.match.in_port != Reserved.CONTROLLER
         and rule.match.vlan is None
     }
+
+
+def host_counters(switch: int, rules: Iterable[FlowStats]) -> Iterator[tuple[str, PortId, int]]:
+    """Yield the MAC, port, and packets of each host in a switch's rules."""
+    for each in rules:
+        match = each.rule.match
+        if each.rule.table == SOURCES and match.eth_src is not None and match.in_port is not None:
+            yield match.eth_src, PortId(switch, match.in_port), each.packets
 
 
 def hosts_in(switch: int, rules: Iterable[Rule]) -> list[Host]:

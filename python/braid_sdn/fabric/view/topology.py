@@ -23,6 +23,9 @@ MAX_MISSED_FRAMES = 3.5
 #: If a check is late by more than this, seconds, the controller was busy and frames may not be read yet.
 BUSY_DELAY = 0.3
 
+#: Seconds for which a switch is reported that forwarded by itself: it does so until its controller is back.
+FAILED_OPEN_RETENTION = 60.0
+
 #: Seconds after which a port that is up counts as established: a host's port then becomes no link by discovery alone.
 PORT_SETTLE_TIME = 5.0
 
@@ -101,6 +104,8 @@ class Topology:
     _linked: set[PortId] = field(default_factory=set)
     #: When a port last received its own discovery frame.
     _echoed: dict[PortId, float] = field(default_factory=dict)
+    #: When a switch without a controller last passed our frames from one neighbour to another.
+    _failed_open: dict[int, float] = field(default_factory=dict)
     #: Bytes that ports have received, by the last reading.
     _received: dict[PortId, int] = field(default_factory=dict)
 
@@ -175,6 +180,9 @@ class Topology:
             self._echoed[arrived] = now
             return False
         self._linked |= {probe.source, arrived}
+        for other in self._to.get(arrived, {}):
+            if other != probe.source and other.switch not in self.switches:
+                self._failed_open[other.switch] = now
         key = (probe.source, arrived)
         known = self.heard.get(key)
         if known is None:
@@ -272,6 +280,34 @@ class Topology:
 
     # Queries.
 
+    def unreachable(self, ports: Iterable[PortId]) -> tuple[set[PortId], set[PortId]]:
+        """Return which of these ports are down, and which are unobserved: their switch lost the controller.
+
+        A switch without links has no neighbour that would send anything to it, so its ports count as down.
+        """
+        linked = {end.switch for key in self.heard for end in key}
+        down, unobserved = set[PortId](), set[PortId]()
+        for port in ports:
+            switch = self.switches.get(port.switch)
+            if switch is None:
+                (unobserved if port.switch in linked else down).add(port)
+            elif not self.is_up(port):
+                down.add(port)
+        return down, unobserved
+
+    def is_up(self, port: PortId) -> bool:
+        """Return true if a port is up, and its switch connected."""
+        switch = self.switches.get(port.switch)
+        return switch is not None and port.port in switch.ports and switch.ports[port.port].up
+
+    def silent_ports(self) -> list[PortId]:
+        """Return the ports that are up and were an end of a link since they came up, and hear nothing any more."""
+        return sorted(port for port in self._linked if self.is_up(port) and not self.is_heard(port))
+
+    def failed_open(self, now: float) -> list[int]:
+        """Return the switches that lately passed frames on by themselves, without their controller."""
+        return sorted(dpid for dpid, at in self._failed_open.items() if now - at < FAILED_OPEN_RETENTION)
+
     def is_heard(self, port: PortId) -> bool:
         """Return true if this port hears another one, or another one hears it."""
         return bool(self._from.get(port) or self._to.get(port))
@@ -328,8 +364,16 @@ class Topology:
             else:
                 text = "its own frames come back: no broadcasts go out of it; look for a loop behind it"
                 found.append(Problem("loop", self.port_name(port), text))
+        opened = self.failed_open(now)
+        for dpid in opened:
+            text = "forwards by itself without its controller, and may loop broadcasts: set fail_mode=secure there"
+            found.append(Problem("fail-open", self.name(dpid), text))
+        for port in self.silent_ports():
+            text = "is up, and its neighbour is not heard any more: see cable and optics"
+            stp = "and whether spanning tree blocks it (ovs-vsctl set bridge … stp_enable=false rstp_enable=false)"
+            found.append(Problem("silent-link", self.port_name(port), f"{text}, {stp}"))
         for port, others in sorted(around.items()):
-            if len(others) > 1:
+            if len(others) > 1 and not any(other.switch in opened for other in (port, *others)):
                 names = ", ".join(self.port_name(other) for other in sorted(others))
                 text = f"hears several ports ({names}): a shared segment is not used; give each link its own port"
                 found.append(Problem("shared-segment", self.port_name(port), text))

@@ -1,0 +1,63 @@
+"""The controller's metrics as OpenMetrics text: base units, counters end in `_total`, few labels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from braid_sdn.fabric.api.report import problems
+from braid_sdn.fabric.controller import Controller
+
+KIND = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+Samples = list[tuple[Mapping[str, str], float]]
+
+
+def exposition(fabric: Controller, now: float) -> str:
+    """Return all metrics."""
+    lines = []
+    for name, kind, text, samples in _families(fabric, now):
+        family = f"braid_fabric_{name}"
+        lines += [f"# TYPE {family} {kind}", f"# HELP {family} {text}"]
+        suffix = "_total" if kind == "counter" else ""
+        lines += [f"{family}{suffix}{_labels(labels)} {value:g}" for labels, value in samples]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _families(fabric: Controller, now: float) -> Iterator[tuple[str, str, str, Samples]]:
+    found = Counter(problem.code for problem in problems(fabric, now))
+    pairs = sorted(fabric.tables.pairs.items())
+    names = {key: {"source": key[0], "target": key[1]} for key, _ in pairs}
+    edges = {edge.name for edge in fabric.edges}
+    answering: Samples = [
+        ({"edge": name}, float(name in edges - fabric.path_monitor.silent)) for name in _edge_names(fabric)
+    ]
+    yield "switches", "gauge", "Connected switches.", [({}, len(fabric.topology.switches))]
+    yield "links", "gauge", "Working links, each direction apart.", [({}, len(fabric.topology.links()))]
+    yield "hosts", "gauge", "Known hosts.", [({}, len(fabric.hosts.known))]
+    rules = sum(len(has) for has in fabric.updater.installed.values())
+    yield "rules", "gauge", "Rules of all switches.", [({}, rules)]
+    yield "edge_up", "gauge", "1 if an edge is connected and answers probes.", answering
+    paths: Samples = [(names[key], len(pair.paths)) for key, pair in pairs]
+    yield "pair_paths", "gauge", "Paths that a pair of edges uses.", paths
+    free: Samples = [(names[key], pair.selection.capacity / 8) for key, pair in pairs]
+    yield "pair_capacity_bytes_per_second", "gauge", "Free capacity of a pair's paths at the last plan.", free
+    health: Samples = [({"code": code}, count) for code, count in sorted(found.items())]
+    yield "health_problems", "gauge", "Present problems, by their code.", health
+    yield "planning_seconds", "gauge", "Time that the last plan took.", [({}, (fabric.planning or [0.0])[-1])]
+    yield "rule_updates", "counter", "Updates of switches' rules.", [({}, fabric.updater.changes)]
+    yield "packet_ins", "counter", "Packets that switches sent to the controller.", [({}, fabric.packet_ins)]
+
+
+def _edge_names(fabric: Controller) -> list[str]:
+    return sorted(edge.name for edge in fabric.settings.edges)
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
