@@ -19,12 +19,12 @@ from braid_lab.product import DEGRADED
 SDN = [sys.executable, "-m", "braid_sdn.cli", "fabric"]
 
 
-def configuration(shape: Shape, *, probe: bool = False) -> str:
-    """Return the configuration file for a shape: names, capacities, edges."""
+def configuration(shape: Shape, *, probe: bool = False, capacities: bool = True) -> str:
+    """Return the configuration file for a shape: names, edges, and `capacities` of links."""
     parts = []
     for switch in shape.switches:
         parts.append(f'[[switch]]\nid = "{shape.dpid(switch):016x}"\nname = "{switch}"\n')
-    for wire in shape.wires:
+    for wire in shape.wires if capacities else ():
         parts.append(f'[[link]]\nbetween = ["{wire.one}", "{wire.other}"]\ncapacity = "{wire.mbit:g} Mbit/s"\n')
     for station in shape.stations:
         if station.edge:

@@ -176,7 +176,9 @@ def _wire(net: OvsNetwork, wire: Wire, ends: tuple[str, str], *, plain: bool) ->
             net.place.run(["ethtool", "-K", end.device, "tx", "off"])
             net.place.sysctl(**{f"ipv6__conf__{end.device}__disable_ipv6": 1})
         return
-    line = LinkSpec(rate=f"{wire.mbit:g}Mbit/s", delay=f"{wire.delay_ms:g}ms", queue=wire.queue)
+    line = LinkSpec(
+        rate=f"{wire.mbit:g}Mbit/s", delay=f"{wire.delay_ms:g}ms", queue=wire.queue, loss=wire.loss or None
+    )
     link = net.stack.enter_context(emulated(near, far, line, scratch=net.folder))
     for end in (near, far):
         net.place.sysctl(**{f"ipv6__conf__{end.device}__disable_ipv6": 1})

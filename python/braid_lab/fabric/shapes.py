@@ -17,6 +17,8 @@ class Wire:
     delay_ms: float = 0.0
     #: Queue limit, as for `braid emulate`.
     queue: str = "100ms"
+    #: Random loss, as for `braid emulate`; none if empty.
+    loss: str = ""
 
 
 @dataclass(frozen=True, slots=True)

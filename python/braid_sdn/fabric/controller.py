@@ -7,6 +7,7 @@ monotonic clock.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from braid_sdn.fabric.edges.distribution import Distributor, Tables
@@ -22,7 +23,8 @@ from braid_sdn.fabric.monitor.path_monitor import PathMonitor
 from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, ForgedError, Kind, Probe, mac_text, open_frame, seal
 from braid_sdn.fabric.monitor.problems import RETENTION, Problems
 from braid_sdn.fabric.plan import network_state, planner
-from braid_sdn.fabric.plan.plan import Edge, Host, Plan
+from braid_sdn.fabric.plan.floor import Floor, PathPeriod
+from braid_sdn.fabric.plan.plan import Edge, Host, Pair, Plan
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
@@ -33,6 +35,7 @@ from braid_sdn.fabric.view.address_frames import address_claim, address_probe
 from braid_sdn.fabric.view.discovery import DiscoverySchedule
 from braid_sdn.fabric.view.hosts import Hosts
 from braid_sdn.fabric.view.load import COUNTER_PERIOD
+from braid_sdn.fabric.view.path_capacity import PathCapacity
 from braid_sdn.fabric.view.topology import Topology
 from braid_sdn.fabric.view.traffic import Traffic
 from braid_sdn.openflow.messages import (
@@ -65,6 +68,9 @@ MAX_FIRST_PLAN_DELAY = 30.0
 #: every 8 s. A plan without them would delete the rules by which their hosts are reached.
 RECONNECT_TIME = 10.0
 
+#: Seconds in which switches reply to a request for their counters, and those are theirs of the moment.
+REPLY_TIME = 0.5
+
 #: Seconds between two audits because of frames that are not ours: another controller may have sent them.
 SUSPICION_INTERVAL = 5.0
 
@@ -81,6 +87,8 @@ class Controller:
         self.hosts = Hosts(settings.host_lifetime)
         self.traffic = Traffic()
         self.path_monitor = PathMonitor()
+        self.path_capacity = PathCapacity()
+        self.floor = Floor()
         self.problems = Problems()
         self.plan = Plan()
         self.graph = Graph.of(())
@@ -103,6 +111,8 @@ class Controller:
         #: Ports that were links for the previous controller, until the first plan.
         self._expected_links: set[PortId] = set()
         self._count_at: float | None = None
+        #: When the rates of pairs' paths are examined.
+        self._examine_at: float | None = None
         self._nonce = 0
         self._arp_relay = ArpRelay()
         self._packet_ins = PacketInLimit()
@@ -194,6 +204,10 @@ class Controller:
         self._probe(now)
         if self._count_at is not None and now >= self._count_at:
             self._count(now)
+        if self._examine_at is not None and now >= self._examine_at:
+            self._examine_at = None
+            if self._examine_pairs(now):
+                self._throttle.change(now)
         for dpid in self.audit.due(now, idle=self.updater.idle):
             self._tell(dpid, self.audit.ask(now, dpid, self.updater.changes))
         for dpid in self.audit.renewals(now):
@@ -243,6 +257,7 @@ class Controller:
         every = (
             plan,
             self._count_at,
+            self._examine_at,
             self._schedule.poll_timeout(),
             self.topology.poll_timeout(),
             self.hosts.poll_timeout(),
@@ -474,6 +489,7 @@ class Controller:
             self._tell(dpid, FlowStatsRequest(rules.PATHS))
         if self.edges:
             self._throttle.change(now)
+            self._examine_at = now + REPLY_TIME
         # Tagged packets pass by the rules that count hosts' packets. Our probes do not count at a path's last switch.
         sending = {
             pair.source.port
@@ -483,6 +499,28 @@ class Controller:
         for host in [host for port in sending for host in self.hosts.at(port)]:
             self.hosts.hear(now, host.mac)
         self.poller.poll_all(now)
+
+    def _examine_pairs(self, now: float) -> bool:
+        """Learn from the last period of each pair's paths; return true if other paths or shares follow from it."""
+        changed = False
+        for key, pair in self.tables.pairs.items():
+            periods = [self._period(now, pair, number) for number in range(len(pair.paths))]
+            changed |= any(learned for _, learned in periods)
+            # Tables that are on their way say nothing yet of the paths to be used.
+            if self.distributor.tables.egress.get(key) is pair:
+                changed |= self.floor.handle_period(now, key, [period for period, _ in periods])
+        self.path_capacity.expire(now)
+        return changed
+
+    def _period(self, now: float, pair: Pair, number: int) -> tuple[PathPeriod, bool]:
+        """Return the last period of one of a pair's paths, and whether its capacity was learned from it."""
+        path, chosen = pair.paths[number], pair.selection.paths[number]
+        rate = self.traffic.tagged.get((path.last, path.tag), 0.0)
+        queue = self.path_monitor.take_least_queue(path.tag)
+        learned = False
+        if math.isinf(chosen.ceiling):
+            learned = self.path_capacity.handle_period(now, chosen.hops, rate, queue)
+        return PathPeriod(chosen.hops, rate, chosen.capacity), learned
 
     def _settled(self, now: float) -> bool:
         if self.planned or self.first_switch is None:

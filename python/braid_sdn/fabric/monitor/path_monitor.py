@@ -62,6 +62,9 @@ HOLD_DOWN = 3.0
 MAX_HOLD_DOWN = 12.0
 REPEAT_WINDOW = 30.0
 
+#: Seconds over which the travel time of a path without a queue is looked for.
+BASE_WINDOW = 300.0
+
 #: Seconds between two probes of an edge, and the missed ones that make it silent.
 EDGE_PROBE_INTERVAL = 1.0
 EDGE_DEAD_MISSED = 3
@@ -83,6 +86,10 @@ class ProbedTarget:
     queued: float = 0.0
     #: Travel time of the last probe, seconds.
     last: float = 0.0
+    #: Least travel time of minutes: a queue that stands for as long as `trip` remembers is one still.
+    base: WindowedMinimum = field(default_factory=lambda: WindowedMinimum(BASE_WINDOW))
+    #: Least queueing delay since it was last taken, seconds.
+    least_queue: float = float("inf")
     #: Last counter of the edge at its end.
     rx: CounterSample | None = None
     #: When packets last arrived by it or by another path of its pair.
@@ -119,6 +126,8 @@ class ProbedTarget:
         """Take in a probe and its travel time."""
         self.heard, self.answered, self.before = now, True, None
         self.trip.add(now, seconds)
+        self.base.add(now, seconds)
+        self.least_queue = min(self.least_queue, seconds - (self.base.get(now) or seconds))
         self.last = seconds
         self.queued = seconds - (self.trip.get(now) or seconds)
 
@@ -185,6 +194,14 @@ class PathMonitor:
             watched.hear(now, seconds)
             watched.ledger.handle_probe(now, now - seconds)
             self._record_delivery(now, tag)
+
+    def take_least_queue(self, tag: int) -> float | None:
+        """Return the least queueing delay of a path's probes since the last call, seconds; None without a probe."""
+        watched = self.paths.get(tag)
+        if watched is None or watched.least_queue == float("inf"):
+            return None
+        least, watched.least_queue = watched.least_queue, float("inf")
+        return least
 
     def longest(self) -> float:
         """Return the longest travel time of the last probes, seconds."""

@@ -41,6 +41,8 @@ def collect(now: float, fabric: Controller) -> planner.NetworkState:
         silent=frozenset(fabric.path_monitor.silent),
         known=fabric.distributor.acknowledged,
         limits=fabric.settings.limits,
+        learned=dict(fabric.path_capacity.limits),
+        alone=fabric.floor.alone(),
         seen_by=lambda graph, pair: fabric.traffic.without_own(graph, {path.tag: path.steps for path in pair.paths}),
     )
 
@@ -78,7 +80,8 @@ def resolve_hosts(settings: Settings, topology: Topology) -> list[Host]:
 
 def missing_links(settings: Settings, topology: Topology) -> list[tuple[str, str]]:
     """Return the ends of configured links that do not exist."""
-    dpids = _dpids(topology)
+    # A switch that lost the controller has links all the same.
+    dpids = {name: dpid for dpid, name in settings.names.items()} | _dpids(topology)
     found = {frozenset((link.source.switch, link.target.switch)) for link in topology.links()}
     return [
         link.between for link in settings.links if frozenset(dpids.get(name) for name in link.between) not in found

@@ -66,6 +66,10 @@ class NetworkState:
     #: Pairs that their targets have acknowledged; of others, the last plan counts.
     known: Mapping[tuple[str, str], Pair] = field(default_factory=dict)
     limits: Thresholds = field(default_factory=Thresholds)
+    #: Learned capacities of paths, bit/s.
+    learned: Mapping[Hops, float] = field(default_factory=dict)
+    #: Pairs of which one path alone brings more than several.
+    alone: Mapping[tuple[str, str], Hops] = field(default_factory=dict)
     #: The graph as a pair sees it: its own traffic does not count as load.
     seen_by: Callable[[Graph, Pair], Graph] = lambda graph, _: graph
 
@@ -208,6 +212,10 @@ def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, ta
     graph = now.seen_by(now.graph, before) if before else now.graph
     graph = _usable(graph, now, source, target)
     here, there = source.port.switch, target.port.switch
+    alone = _alone(graph, now, (source.name, target.name))
+    if alone is not None:
+        made = _pair_of(before, source, target, alone, tags)
+        return replace(made, path_withdrawn=_is_path_withdrawn(now.known.get(made.key, before), made, now))
     fresh = select(_alive(candidates(graph, here, there), now), now.limits)
     if fresh is None:
         single = _single(graph, here, there, now)
@@ -241,7 +249,26 @@ def _usable(graph: Graph, now: NetworkState, source: Edge, target: Edge) -> Grap
 
 
 def _alive(paths: Iterable[Path], now: NetworkState) -> list[Path]:
-    return [path for path in paths if path.hops not in now.dead]
+    """Return paths that work, with at most their learned capacity."""
+    return [_capped(path, now) for path in paths if path.hops not in now.dead]
+
+
+def _capped(path: Path, now: NetworkState) -> Path:
+    limit = now.learned.get(path.hops)
+    return path if limit is None or limit >= path.capacity else replace(path, capacity=limit)
+
+
+def _alone(graph: Graph, now: NetworkState, key: tuple[str, str]) -> Selection | None:
+    """Return the one path that a pair should use, if it should and the path works."""
+    hops = now.alone.get(key)
+    if hops is None or hops in now.dead:
+        return None
+    arcs = {(arc.source, arc.target): arc for arc in graph.arcs}
+    if not all(hop in arcs for hop in hops):
+        return None
+    way = tuple(arcs[hop] for hop in hops)
+    chosen = select([_capped(Path(way, max(1.0, min(arc.free for arc in way))), now)], now.limits)
+    return replace(chosen, reason="alone it brings more than several do (floor)") if chosen is not None else None
 
 
 def _single(graph: Graph, here: int, there: int, now: NetworkState) -> Path | None:
@@ -266,7 +293,7 @@ def _as_before(before: Pair, graph: Graph, now: NetworkState) -> Selection | Non
             return None
         for hop in path.hops:
             left[hop] -= room
-        again.append(Path(tuple(arcs[hop] for hop in path.hops), room))
+        again.append(_capped(Path(tuple(arcs[hop] for hop in path.hops), room), now))
     kept = select(again, now.limits.for_those_in_use())
     return kept if kept is not None and len(kept.paths) == len(again) else None
 
