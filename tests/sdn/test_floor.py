@@ -8,7 +8,7 @@ from collections.abc import Callable
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan.floor import HOLD, PAUSE, Floor, PathPeriod
 from braid_sdn.fabric.plan.planner import Hops
-from braid_sdn.fabric.view.path_capacity import GROWTH, MEMORY, PathCapacity
+from braid_sdn.fabric.view.path_capacity import MEMORY, PathCapacity, PathLoad
 
 P: Hops = ((PortId(1, 1), PortId(3, 1)),)
 Q: Hops = ((PortId(1, 2), PortId(4, 1)),)
@@ -85,17 +85,21 @@ def test_trials_in_vain_are_followed_by_a_pause() -> None:
     assert gaps[0] >= PAUSE
 
 
-def test_a_capacity_is_learned_while_a_queue_stands_and_grows_without_one() -> None:
+def test_a_capacity_is_learned_while_a_queue_stands() -> None:
     learned = PathCapacity()
-    assert not learned.handle_period(0, P, 9.6e6, 0.001)
-    assert learned.handle_period(2, P, 9.6e6, 0.030)
+    assert not learned.handle_period(0, [PathLoad(P, 9.6e6, 0.001), PathLoad(Q, 9.6e6, 0.001)])
+    # The machine delays all probes a little; the queue in front of P is another matter.
+    assert learned.handle_period(2, [PathLoad(P, 9.6e6, 0.090), PathLoad(Q, 9.6e6, 0.007)])
     assert learned.limits == {P: 9.6e6}
+    # Q brings the rest now.
+    assert learned.handle_period(4, [PathLoad(P, 8.0e6, 0.0), PathLoad(Q, 47e6, 0.080)])
+    assert learned.limits == {P: 2 * 9.6e6, Q: 47e6}
+    assert learned.handle_period(6, [PathLoad(P, 9.5e6, 0.070), PathLoad(Q, 47e6, 0.080)])
+    assert learned.limits == {P: 9.5e6, Q: 47e6}
     # A sender with less to send proves nothing, nor does a path without probes.
-    assert not learned.handle_period(4, P, 2e6, 0.0)
-    assert not learned.handle_period(6, P, 9.0e6, None)
-    assert learned.handle_period(8, P, 9.0e6, 0.0)
-    assert learned.limits[P] == GROWTH * 9.6e6
-    assert learned.handle_period(10, P, 20e6, 0.003)
+    assert not learned.handle_period(8, [PathLoad(P, 2e6, 0.0), PathLoad(Q, 10e6, 0.001)])
+    assert not learned.handle_period(10, [PathLoad(P, 2e6, None), PathLoad(Q, 10e6, None)])
+    assert learned.handle_period(12, [PathLoad(P, 20e6, 0.004), PathLoad(Q, 10e6, None)])
     assert learned.limits[P] == 20e6
-    learned.expire(10 + MEMORY + 1)
+    learned.expire(12 + MEMORY + 1)
     assert not learned.limits

@@ -24,7 +24,7 @@ from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, ForgedError, Kind, Prob
 from braid_sdn.fabric.monitor.problems import RETENTION, Problems
 from braid_sdn.fabric.plan import network_state, planner
 from braid_sdn.fabric.plan.floor import Floor, PathPeriod
-from braid_sdn.fabric.plan.plan import Edge, Host, Pair, Plan
+from braid_sdn.fabric.plan.plan import Edge, Host, Plan
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
@@ -35,7 +35,7 @@ from braid_sdn.fabric.view.address_frames import address_claim, address_probe
 from braid_sdn.fabric.view.discovery import DiscoverySchedule
 from braid_sdn.fabric.view.hosts import Hosts
 from braid_sdn.fabric.view.load import COUNTER_PERIOD
-from braid_sdn.fabric.view.path_capacity import PathCapacity
+from braid_sdn.fabric.view.path_capacity import PathCapacity, PathLoad
 from braid_sdn.fabric.view.topology import Topology
 from braid_sdn.fabric.view.traffic import Traffic
 from braid_sdn.openflow.messages import (
@@ -504,23 +504,24 @@ class Controller:
         """Learn from the last period of each pair's paths; return true if other paths or shares follow from it."""
         changed = False
         for key, pair in self.tables.pairs.items():
-            periods = [self._period(now, pair, number) for number in range(len(pair.paths))]
-            changed |= any(learned for _, learned in periods)
+            ways = list(zip(pair.paths, pair.selection.paths, strict=True))
+            rates = [self.traffic.tagged.get((path.last, path.tag), 0.0) for path, _ in ways]
+            queues = [self.path_monitor.take_least_queue(path.tag) for path, _ in ways]
+            unknown = [
+                PathLoad(chosen.hops, rate, queue)
+                for (_, chosen), rate, queue in zip(ways, rates, queues, strict=True)
+                if math.isinf(chosen.ceiling)
+            ]
+            changed |= self.path_capacity.handle_period(now, unknown)
             # Tables that are on their way say nothing yet of the paths to be used.
             if self.distributor.tables.egress.get(key) is pair:
-                changed |= self.floor.handle_period(now, key, [period for period, _ in periods])
+                periods = [
+                    PathPeriod(chosen.hops, rate, chosen.capacity)
+                    for (_, chosen), rate in zip(ways, rates, strict=True)
+                ]
+                changed |= self.floor.handle_period(now, key, periods)
         self.path_capacity.expire(now)
         return changed
-
-    def _period(self, now: float, pair: Pair, number: int) -> tuple[PathPeriod, bool]:
-        """Return the last period of one of a pair's paths, and whether its capacity was learned from it."""
-        path, chosen = pair.paths[number], pair.selection.paths[number]
-        rate = self.traffic.tagged.get((path.last, path.tag), 0.0)
-        queue = self.path_monitor.take_least_queue(path.tag)
-        learned = False
-        if math.isinf(chosen.ceiling):
-            learned = self.path_capacity.handle_period(now, chosen.hops, rate, queue)
-        return PathPeriod(chosen.hops, rate, chosen.capacity), learned
 
     def _settled(self, now: float) -> bool:
         if self.planned or self.first_switch is None:

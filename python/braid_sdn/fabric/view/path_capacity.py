@@ -7,20 +7,33 @@ Times are seconds, rates bit/s.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.plan.planner import Hops
 
 #: Least queueing delay of a period from which on a queue stands, and below which there was none at some time.
-QUEUE_FLOOR = 0.005
-QUEUE_NONE = 0.002
+QUEUE_FLOOR = 0.010
+QUEUE_NONE = 0.003
+#: Part of the longest of a pair's queues that a path's must have: a busy machine delays the probes of all.
+MIN_QUEUE_RATIO = 0.5
 #: Less than this says nothing of a line.
 MIN_LEARNED_RATE = 0.5e6
-#: Growth a period of a path that carries nearly its learned capacity without a queue.
-GROWTH = 1.1
-LOADED_RATIO = 0.8
+#: Growth a period of a path without a queue beside one with a queue. If it is too much, a queue stands in the next.
+GROWTH = 2.0
 #: Seconds for which the capacity of an unused path is remembered.
 MEMORY = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PathLoad:
+    """A path in a period."""
+
+    hops: Hops
+    #: What it brought.
+    rate: float
+    #: Least queueing delay of its probes; None if none came.
+    queue: float | None
 
 
 @dataclass
@@ -30,16 +43,23 @@ class PathCapacity:
     limits: dict[Hops, float] = field(default_factory=dict)
     _used: dict[Hops, float] = field(default_factory=dict)
 
-    def handle_period(self, now: float, path: Hops, rate: float, queue: float | None) -> bool:
-        """Take in a period of a path: what it brought, and its least queueing delay; True if the limit changed."""
-        before = self.limits.get(path)
-        if rate >= MIN_LEARNED_RATE:
-            self._used[path] = now
-            if (queue is not None and queue >= QUEUE_FLOOR) or (before is not None and rate > before):
-                self.limits[path] = rate
-            elif before is not None and queue is not None and queue < QUEUE_NONE and rate > LOADED_RATIO * before:
-                self.limits[path] = GROWTH * before
-        return self.limits.get(path) != before
+    def handle_period(self, now: float, paths: Sequence[PathLoad]) -> bool:
+        """Take in a period of all paths of a pair; return true if a limit changed."""
+        before = dict(self.limits)
+        longest = max((path.queue for path in paths if path.queue is not None), default=0.0)
+        for path in paths:
+            if path.rate < MIN_LEARNED_RATE:
+                continue
+            self._used[path.hops] = now
+            limit = self.limits.get(path.hops)
+            queue = path.queue if path.queue is not None else QUEUE_NONE
+            if queue >= max(QUEUE_FLOOR, MIN_QUEUE_RATIO * longest):
+                self.limits[path.hops] = path.rate
+            elif limit is not None and queue < QUEUE_NONE and longest >= QUEUE_FLOOR:
+                self.limits[path.hops] = max(path.rate, GROWTH * limit)
+            elif limit is not None and path.rate > limit:
+                self.limits[path.hops] = path.rate
+        return self.limits != before
 
     def expire(self, now: float) -> None:
         """Forget paths that were not used for long."""
