@@ -1,4 +1,4 @@
-//! HealthProblem checks: feeds the datapath's counters and the results of probes to the health monitor, and applies
+//! Health checks: feed the datapath's counters and the results of probes to the health monitor, and apply
 //! its verdicts.
 
 use std::collections::BTreeMap;

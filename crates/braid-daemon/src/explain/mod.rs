@@ -48,7 +48,7 @@ pub struct Snapshot<'a> {
     pub path: Option<&'a PathCacheEntry>,
     /// Returns the datapath's data for predictions on an uplink, if it has any.
     pub line: &'a dyn Fn(UplinkId) -> Option<UplinkLoad>,
-    /// NameCache of addresses, from observed DNS answers.
+    /// Names of remote addresses, learned from DNS answers.
     pub names: &'a NameCache,
     /// State of the uplinks.
     pub statuses: &'a [UplinkStatus],
