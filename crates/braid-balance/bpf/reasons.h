@@ -14,7 +14,7 @@
 	REASON(tcp_midstream, SENT, "tcp without a flow and without syn, sent by hash")            \
 	REASON(out_fragment, SENT, "later fragment sent")                                          \
 	REASON(out_not_ip, DROPPED, "outbound frame that is neither ipv4 nor ipv6")                \
-	REASON(out_malformed, DROPPED, "outbound packet with truncated or lying headers")          \
+	REASON(out_malformed, DROPPED, "outbound packet with truncated or inconsistent headers")   \
 	REASON(out_not_unicast, DROPPED, "outbound to multicast, broadcast or a link scope")       \
 	REASON(out_protocol, DROPPED, "outbound protocol that cannot be translated")               \
 	REASON(out_fragment_orphan, DROPPED, "outbound later fragment before its first one")       \
@@ -30,14 +30,14 @@
 	REASON(in_icmp_error, PASSED, "icmp error about a flow handed to the stack")               \
 	REASON(in_no_flow, PASSED, "inbound to an uplink's address, of no flow and no socket")     \
 	REASON(in_not_ip, PASSED, "inbound frame that is neither ipv4 nor ipv6")                   \
-	REASON(in_malformed, PASSED, "inbound packet with truncated or lying headers")             \
+	REASON(in_malformed, PASSED, "inbound packet with truncated or inconsistent headers")      \
 	REASON(in_protocol, PASSED, "inbound protocol or icmp type that is never translated")      \
 	REASON(in_not_uplink, PASSED, "inbound on a device that is no uplink any more")            \
 	REASON(in_rewrite_failed, DROPPED, "inbound packet could not be rewritten")                \
 	REASON(lan_fast, SENT, "lan packet sent by the fast path")                                 \
 	REASON(lan_no_flow, PASSED, "lan packet of no established flow")                           \
 	REASON(lan_not_ip, PASSED, "lan frame that is neither ipv4 nor ipv6")                      \
-	REASON(lan_malformed, PASSED, "lan packet with truncated or lying headers")                \
+	REASON(lan_malformed, PASSED, "lan packet with truncated or inconsistent headers")         \
 	REASON(lan_not_fast, PASSED, "lan packet that must see the stack")                         \
 	REASON(lan_too_big, PASSED, "lan packet above the uplink's mtu")                           \
 	REASON(lan_ttl, PASSED, "lan packet whose hop limit ends here")                            \
@@ -52,7 +52,7 @@
 	REASON(out_icmp_error, SENT, "icmp error about a flow sent to its remote")                 \
 	REASON(out_icmp_orphan, DROPPED, "outbound icmp error about no flow of ours")              \
 	REASON(out_own_address, SENT, "packet from an uplink's own address sent as it is")         \
-	REASON(port_taken_over, EVENT, "flow took the port of one that has proven nothing")        \
+	REASON(port_taken_over, EVENT, "flow took the port of an embryonic flow")                  \
 	REASON(in_vlan, PASSED, "inbound inside a vlan that has a device of its own")              \
 	REASON(class_blocked, DROPPED, "no uplink of those that the flow's class may use")         \
 	REASON(client_over_limit, DROPPED, "new flow of a client that holds more than its share")  \
@@ -62,25 +62,25 @@
 	REASON(in_late_reply, EVENT, "answer to a mapping that has moved")                         \
 	REASON(out_held, DROPPED, "outbound later fragment held until its first one came")         \
 	REASON(in_held, EVENT, "inbound later fragment held until its first one came")             \
-	REASON(upcall_lost, EVENT, "notice to the daemon left out")                                \
+	REASON(upcall_lost, EVENT, "message to the daemon lost (ring full or rate limit)")         \
 	REASON(lan_hairpin, SENT, "lan packet to a mapping of the lan's own")                      \
-	REASON(out_hairpin, SENT, "the same turned round to the lan")                              \
-	REASON(hairpin_apart, EVENT, "packet to a mapping of another lan's left to the stack")     \
-	REASON(fragment_wide, EVENT, "early fragment too wide to be held")                         \
+	REASON(out_hairpin, SENT, "hairpinned packet sent to the lan")                             \
+	REASON(hairpin_apart, EVENT, "packet to another lan's mapping, left to the stack")         \
+	REASON(fragment_wide, EVENT, "early fragment too large to hold")                           \
 	REASON(race_begun, SENT, "syn sent by several uplinks, the first answer wins")             \
-	REASON(race_repeated, SENT, "repeated syn sent by all that have not refused it")           \
+	REASON(race_repeated, SENT, "repeated syn sent by all uplinks that have not refused it")   \
 	REASON(race_copy, SENT, "copy of a raced syn sent")                                        \
 	REASON(race_none_left, SENT, "repeated syn that all have refused answered with a reset")   \
 	REASON(race_undecided, DROPPED, "segment of a connection whose race is not decided")       \
 	REASON(race_lost, SENT, "syn/ack that came too late answered with a reset")                \
 	REASON(race_refused, DROPPED, "refusal by one uplink while another may still answer")      \
-	REASON(race_late, DROPPED, "what else came to an uplink that has lost a race")             \
+	REASON(race_late, DROPPED, "other packet on an uplink that lost its race")                 \
 	REASON(race_won, EVENT, "syn/ack that came first")                                         \
 	REASON(race_over_rate, EVENT, "syn not raced because there were enough races")             \
 	REASON(race_crowded, EVENT, "race without uplinks that are full or lose too much")         \
-	REASON(path_remembered, EVENT, "flow put on the way with the shortest remembered rtt")     \
-	REASON(path_predicted, EVENT, "flow put on the way with the shortest predicted time")      \
-	REASON(path_silent, EVENT, "syn said again where memory put it, raced instead")            \
+	REASON(path_remembered, EVENT, "flow put on the uplink with the shortest cached rtt")      \
+	REASON(path_predicted, EVENT, "flow put on the uplink with the shortest predicted time")   \
+	REASON(path_silent, EVENT, "repeated syn on a cached uplink that did not answer: raced")   \
 	REASON(out_from_uplink, DROPPED, "forwarded from an uplink, so of no client of ours")      \
 	REASON(in_spoofed, DROPPED, "inbound with a source that is this machine's own")            \
 	REASON(in_local, PASSED, "inbound for this machine's own sockets, as far as can be told")  \
