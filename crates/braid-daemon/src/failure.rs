@@ -8,11 +8,12 @@ pub(crate) fn of_datapath(error: braid_balance::Error) -> UserError {
     match error {
         E::Permission { action } => {
             let text = format!("datapath: {action}: operation not permitted");
-            UserError::new("permission", text).fix("run it as root; braid doctor says what lacks")
+            UserError::new("permission", text)
+                .fix("run it as root; braid doctor shows what is missing")
         }
         E::Kernel { action, release } => {
             let text = format!("datapath: {action}: not supported by kernel {release}");
-            let fix = "boot kernel 5.10 or newer; braid doctor says what lacks";
+            let fix = "boot kernel 5.10 or newer; braid doctor shows what is missing";
             UserError::new("kernel-too-old", text).fix(fix)
         }
         E::ForeignProgram {
@@ -57,7 +58,7 @@ pub(crate) fn of_uplinks(error: braid_uplink::Error) -> UserError {
                 "connect to a network first (`ip route` should show a default route), or name \
                      uplinks and their gateways in a configuration"
             } else {
-                "mend one of these, or name another device in the configuration"
+                "fix one of these, or name another device in the configuration"
             })
         }
         _ => UserError::new("uplinks", error.to_string()),

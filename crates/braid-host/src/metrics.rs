@@ -37,7 +37,11 @@ where
 }
 
 async fn nothing() -> Response {
-    (StatusCode::NOT_FOUND, "there is /metrics alone\n").into_response()
+    (
+        StatusCode::NOT_FOUND,
+        "unknown path: only /metrics is served\n",
+    )
+        .into_response()
 }
 
 /// A listener with at most [`CONNECTIONS`] open connections; further ones wait.

@@ -114,11 +114,11 @@ pub async fn serve(
         .route("/v1/key/previous", delete(end_overlap))
         .route("/v1/metrics", get(|State(jobs): State<Jobs>| scrape(jobs)))
         .fallback(|| async {
-            let failure = UserError::new("not-found", "there is nothing here");
+            let failure = UserError::new("not-found", "unknown path");
             ApiError(failure.fix("docs/hub.md lists the paths"))
         })
         .method_not_allowed_fallback(|| async {
-            ApiError(UserError::new("method", "not with this method").fix("docs/hub.md lists them"))
+            ApiError(UserError::new("method", "method not allowed").fix("docs/hub.md lists them"))
         })
         .layer(from_fn_with_state(auth, admit))
         .with_state(jobs)

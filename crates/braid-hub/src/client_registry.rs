@@ -56,7 +56,7 @@ pub struct Invitation {
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
     /// The name is in use.
-    #[error("{0} is invited or has joined already")]
+    #[error("{0} has been invited or has joined already")]
     Named(Name),
     /// The name is unknown.
     #[error("there is no client {0}")]
@@ -65,10 +65,10 @@ pub enum RegistryError {
     #[error("{0} is revoked already")]
     Revoked(Name),
     /// There are too many clients.
-    #[error("there are {CLIENTS_MAX} clients, which is the most that one hub has")]
+    #[error("there are {CLIENTS_MAX} clients, the maximum of one hub")]
     Many,
     /// A wanted address belongs to another client.
-    #[error("inner address {0} is {1}'s")]
+    #[error("inner address {0} belongs to {1}")]
     Taken(IpAddr, Name),
     /// No address is available.
     #[error(transparent)]

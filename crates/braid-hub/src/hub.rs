@@ -186,7 +186,7 @@ impl Hub {
             Ok(read) => read,
             Err(error) => {
                 let text = error.to_string();
-                tracing::error!(%error, "the configuration is not followed, the old one counts");
+                tracing::error!(%error, "configuration rejected, the old one stays in force");
                 self.reload_error = Some(text);
                 return;
             }
@@ -195,7 +195,7 @@ impl Hub {
         let later = self.config.apply(read);
         if !later.is_empty() {
             let keys = later.join(", ");
-            tracing::warn!(keys, "counts from the next start");
+            tracing::warn!(keys, "takes effect at the next start");
         }
         self.registry.configure(self.config.clients.clone(), now());
         for answer in self.registry.joined_terms() {
@@ -216,7 +216,7 @@ impl Hub {
                 self.filter_error = None;
             }
             Err(failure) => {
-                tracing::warn!(%failure, "cannot update the filter, the old one stays");
+                tracing::warn!(%failure, "cannot update the filter, the old one stays in force");
                 self.filter_error = Some(failure.to_string());
             }
         }
@@ -428,7 +428,7 @@ impl From<RegistryError> for UserError {
                 "inner-address",
                 "name one per IP version, or none to have the next free ones".to_owned(),
             ),
-            RegistryError::AddressPool(_) => ("pool", "mend pool = [\"…\"]".to_owned()),
+            RegistryError::AddressPool(_) => ("pool", "correct pool = [\"…\"]".to_owned()),
             RegistryError::Store(error) => return UserError::new("store", error.to_string()),
         };
         UserError::new(code, error.to_string()).fix(fix)

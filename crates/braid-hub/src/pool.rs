@@ -32,19 +32,21 @@ pub enum PoolError {
     #[error("{0} and {1}: there is one network per IP version")]
     Twice(Prefix, Prefix),
     /// No network at all.
-    #[error("there is no network to give addresses of")]
+    #[error("the pool has no network")]
     Nothing,
     /// All addresses are assigned.
-    #[error("all {0} addresses of the pool are given away")]
+    #[error("all {0} addresses of the pool are in use")]
     Full(u128),
     /// A wanted address is in no network, or not a host's.
-    #[error("{0} is not one that clients can have: the pool is {1}, without its first and last")]
+    #[error(
+        "{0} is not an address for a client: the pool is {1}, without the first and last address"
+    )]
     Outside(IpAddr, String),
     /// Two wanted addresses of one IP version, or the same one twice.
     #[error("{0} and {1}: a client has one inner address per IP version")]
     Again(IpAddr, IpAddr),
     /// A wanted address is assigned already.
-    #[error("{0} is given away already")]
+    #[error("{0} is in use already")]
     Taken(IpAddr),
 }
 

@@ -94,7 +94,7 @@ impl Hub {
                 code: "no-such-client".to_owned(),
                 text: format!("[[client]] {name}: no client has that name (any more)"),
                 fix: format!(
-                    "braid hub clients lists them: mend the name in the configuration, take the table \
+                    "braid hub clients lists them: correct the name in the configuration, take the table \
                      out, or invite {name}"
                 ),
             });
@@ -105,7 +105,8 @@ impl Hub {
                 text: format!(
                     "the new configuration is invalid, the old one stays in force: {why}"
                 ),
-                fix: "mend the file, and send SIGHUP again (systemctl reload braid-hub)".to_owned(),
+                fix: "correct the file, and send SIGHUP again (systemctl reload braid-hub)"
+                    .to_owned(),
             });
         }
         if let Some(why) = &self.filter_error {

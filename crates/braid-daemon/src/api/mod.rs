@@ -186,13 +186,11 @@ pub async fn serve(
         .route("/v1/reload", post(reload))
         .route("/v1/down", post(down))
         .fallback(|| async {
-            let failure = UserError::new("not-found", "there is nothing here");
+            let failure = UserError::new("not-found", "unknown path");
             ApiError(failure.fix("docs/api.schema.json lists the paths"))
         })
         .method_not_allowed_fallback(|| async {
-            ApiError(
-                UserError::new("method", "not with this method").fix("GET shows, POST changes"),
-            )
+            ApiError(UserError::new("method", "method not allowed").fix("GET shows, POST changes"))
         })
         .layer(from_fn_with_state(auth, admit))
         .with_state(ApiState { jobs, commit })

@@ -142,5 +142,5 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 
 /// Converts an error of the driver.
 pub(super) fn stopped(error: &braid_bond::io::BondError) -> UserError {
-    UserError::new("bond", format!("bond: {error}")).fix("braid doctor says what lacks")
+    UserError::new("bond", format!("bond: {error}")).fix("braid doctor shows what is missing")
 }

@@ -26,7 +26,7 @@ pub(super) fn bond(engine: &Engine) -> Vec<HealthProblem> {
             "bond-refused",
             "braid leave, then join with a new token (braid hub invite NAME, on the hub)",
         ),
-        BondState::Stopped => ("bond-stopped", "braid doctor says what lacks"),
+        BondState::Stopped => ("bond-stopped", "braid doctor shows what is missing"),
     };
     let mut health = Vec::new();
     if !code.is_empty() {

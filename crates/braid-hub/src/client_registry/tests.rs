@@ -111,7 +111,10 @@ fn an_invitation_that_nobody_takes_up_gives_its_name_and_address_back() {
     let error = registry
         .invite(invitation("attic"), &secret(2), NOW)
         .unwrap_err();
-    assert_eq!(error.to_string(), "attic is invited or has joined already");
+    assert_eq!(
+        error.to_string(),
+        "attic has been invited or has joined already"
+    );
     let late = NOW + DAY;
     let refused = registry.enrol(key(1), secret(1).id(), late).unwrap();
     assert_eq!(refusal(refused), Refusal::Expired);
@@ -180,10 +183,7 @@ fn a_full_pool_says_so_and_keeps_who_is_there() {
     let full = registry
         .invite(invitation("one-more"), &secret(9), NOW)
         .unwrap_err();
-    assert_eq!(
-        full.to_string(),
-        "all 5 addresses of the pool are given away"
-    );
+    assert_eq!(full.to_string(), "all 5 addresses of the pool are in use");
     let failure = UserError::from(full);
     assert_eq!(failure.code, "pool-full");
     let fix = failure.fix.unwrap();

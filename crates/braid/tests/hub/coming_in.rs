@@ -154,7 +154,7 @@ fn a_limit_that_is_changed_counts_at_once_and_a_broken_file_changes_nothing() {
     wait_for(|| rate().is_null(), || hub.log());
     assert_eq!(health().as_array().map(Vec::len), Some(0));
     wait_for(
-        || hub.log().contains("counts from the next start"),
+        || hub.log().contains("takes effect at the next start"),
         || hub.log(),
     );
     assert!(client.reaches("10.73.0.1"), "the session goes on");

@@ -109,7 +109,10 @@ fn one_client_reaches_more_than_another_until_the_configuration_says_otherwise()
     assert!(cellar.does_not_reach("192.168.77.1") && !connects(&cellar, "10.73.0.1"));
     // A reloaded configuration takes effect at once; an unreadable one changes nothing.
     hub.reload(&world, "reach = [\"nowhere\"]");
-    wait_for(|| hub.log().contains("the old one counts"), || hub.log());
+    wait_for(
+        || hub.log().contains("the old one stays in force"),
+        || hub.log(),
+    );
     assert!(connects(&attic, "10.73.0.1"));
     hub.reload(&world, &reach.replace("attic", "cellar"));
     wait_for(|| connects(&cellar, "10.73.0.1"), || hub.log());
@@ -191,7 +194,7 @@ fn what_cannot_be_is_refused_in_words_and_nothing_changes() {
         world.invite(&format!("client-{number}"), &[]);
     }
     let taken = world.braid(&["invite", "client-3"]);
-    assert!(error(&taken).contains("client-3 is invited or has joined already"));
+    assert!(error(&taken).contains("client-3 has been invited or has joined already"));
     let somebodys = world.braid(&["invite", "one-more", "--inner", "10.73.0.4"]);
     assert_eq!(somebodys.status.code(), Some(1));
     let said = error(&somebodys);
@@ -202,7 +205,7 @@ fn what_cannot_be_is_refused_in_words_and_nothing_changes() {
     let full = world.braid(&["invite", "one-more"]);
     assert_eq!(full.status.code(), Some(1));
     assert!(
-        error(&full).contains("all 5 addresses of the pool are given away"),
+        error(&full).contains("all 5 addresses of the pool are in use"),
         "{}",
         error(&full)
     );
