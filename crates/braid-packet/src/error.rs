@@ -4,10 +4,10 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// Neither IPv4 nor IPv6.
-    #[error("ip version {0}: neither 4 nor 6")]
+    #[error("IP version {0} is neither 4 nor 6")]
     Version(u8),
     /// The bytes end before the header does.
-    #[error("{header}: {have} bytes, at least {need} needed")]
+    #[error("{header} truncated: {have} of at least {need} bytes")]
     Truncated {
         /// Name of the header.
         header: &'static str,
@@ -17,7 +17,7 @@ pub enum Error {
         have: usize,
     },
     /// A length in the header is below its minimum or exceeds the bytes present.
-    #[error("{header}: length field says {says}, which cannot be")]
+    #[error("{header}: length field {says} is too small or exceeds the packet")]
     Length {
         /// Name of the header.
         header: &'static str,

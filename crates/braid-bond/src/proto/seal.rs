@@ -54,7 +54,7 @@ impl Cipher {
 
 /// The packet was sealed by another key, or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("packet is not authentic")]
+#[error("packet cannot be authenticated")]
 pub struct Forged;
 
 /// The key of one direction of one session.

@@ -43,13 +43,13 @@ use super::varint;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The packet ends before the frame does.
-    #[error("frame is cut short")]
+    #[error("frame is truncated")]
     Truncated,
     /// A number has an overlong encoding.
-    #[error("number in more bytes than it needs")]
+    #[error("number has an overlong encoding")]
     Overlong,
     /// A number or flag is out of range.
-    #[error("value out of its range")]
+    #[error("value is out of range")]
     Range,
     /// The type is unknown, and so is its length.
     #[error("unknown frame type {0:#04x}")]

@@ -65,26 +65,26 @@ pub enum HandshakeError {
     #[error("handshake message is malformed")]
     Malformed,
     /// Another version of the protocol.
-    #[error("handshake is of protocol version {0}, not {VERSION}")]
+    #[error("handshake of protocol version {0}; this end speaks version {VERSION}")]
     Version(u8),
     /// The first MAC is wrong: not meant for this key, or forged.
-    #[error("handshake is not meant for this key")]
+    #[error("handshake was made for another key, or forged")]
     Mac,
     /// The cookie's MAC is missing or wrong, under load.
-    #[error("handshake without cookie under load")]
+    #[error("handshake lacks the cookie that is required under load")]
     Cookie,
     /// Decryption failed, or the keys differ.
-    #[error("handshake is not authentic")]
+    #[error("handshake cannot be authenticated")]
     Forged,
     /// The initiator's key is not served.
-    #[error("peer is not known")]
+    #[error("the peer's key is unknown")]
     Peer,
     /// Its time is not after the last one's, or far ahead of the responder's: a replay, or a wrong
     /// clock.
-    #[error("handshake is not newer than the last, or its time is to come")]
+    #[error("handshake's timestamp is not after the last one, or lies in the future")]
     Stale,
     /// No common cipher.
-    #[error("no common cipher")]
+    #[error("the two ends have no cipher in common")]
     Cipher,
     /// Meant for a key that this end no longer has.
     #[error("handshake is meant for a key that was replaced")]
