@@ -142,7 +142,7 @@ def test_what_cannot_be_is_refused_by_name(network: EdgedNetwork) -> None:
     assert "device nowhere" in refused(1, "--inside", "inside", "--outside", "nowhere", "--controller", where)
     devices = ("--inside", "inside", "--outside", "outside")
     assert "attached already" in refused(1, *devices, "--controller", where)
-    assert "is no controller" in refused(2, *devices, "--controller", "fabric.sock")
+    assert "is not a controller's address" in refused(2, *devices, "--controller", "fabric.sock")
     assert "--paths" in refused(2, *devices)
     assert "one port" in refused(2, *devices, "--outside", "another", "--controller", where)
     assert "--shim" in refused(2, *devices, "--shim", "--reordering", "off", "--controller", where)

@@ -106,11 +106,11 @@ pub enum FetchError {
     },
     /// The controller knows no edge of that name.
     #[error(
-        "the controller knows no edge {0:?} (add an [[edge]] of that name to its configuration)"
+        "the controller has no edge named {0:?} (add an [[edge]] of that name to its configuration)"
     )]
     Unknown(String),
     /// Any other status.
-    #[error("the controller at {endpoint} answers {status} (is it a braid sdn fabric?)")]
+    #[error("the server at {endpoint} answered {status} (is it braid sdn fabric?)")]
     Refused {
         /// The controller's address.
         endpoint: Endpoint,
@@ -118,11 +118,14 @@ pub enum FetchError {
         status: String,
     },
     /// The controller refused the key.
-    #[error("the controller at {0} does not let this edge in: {1} (give both sides one key_file)")]
+    #[error(
+        "the controller at {0} refused this edge's key: {1} (give both sides the same key_file)"
+    )]
     Unauthorized(Endpoint, String),
     /// The response's MAC is missing or wrong.
     #[error(
-        "the server at {0} does not know this edge's key: not followed (see what else listens there)"
+        "the server at {0} did not prove that it knows this edge's key; its table is ignored (is another \
+         program listening there?)"
     )]
     Unverified(Endpoint),
     /// The table is invalid.

@@ -43,22 +43,29 @@ pub enum Error {
         reason: String,
     },
     /// The controller's address is malformed.
-    #[error("{0:?} is no controller: write unix:/run/braid/fabric.sock or http://ADDRESS:PORT")]
+    #[error(
+        "{0:?} is not a controller's address: write unix:/run/braid/fabric.sock or http://ADDRESS:PORT"
+    )]
     Endpoint(String),
     /// A key was given for a Unix socket, which needs none.
-    #[error("a key file is for a controller at http://ADDRESS:PORT; on a socket leave it out")]
+    #[error(
+        "--key-file is only for a controller at http://ADDRESS:PORT; leave it out with a Unix socket"
+    )]
     KeyForSocket,
     /// No key was given for a TCP address, where anybody may answer.
     #[error(
-        "a controller at http://ADDRESS:PORT is followed with its key alone (give --key-file FILE, \
-         the key_file of this edge in the controller's configuration)"
+        "a controller at http://ADDRESS:PORT needs a key (give --key-file FILE, the key_file of this \
+         edge in the controller's configuration)"
     )]
     NoKey,
     /// Several outside devices were given, but tagged paths begin at one switch port.
-    #[error("device {0}: a controller's paths begin at one port (give one --outside, or --paths)")]
+    #[error(
+        "device {0}: a second --outside, but a controller's paths begin at one port (give one, or \
+         --paths)"
+    )]
     SeveralOutside(String),
     /// Shims were asked for, but nothing reorders packets by them.
-    #[error("--shim has others number packets for --reordering adaptive: give that, or neither")]
+    #[error("--shim needs --reordering adaptive, which reads the numbers (give both, or neither)")]
     ShimUnused,
     /// The file of layer-3 paths is invalid.
     #[error(transparent)]
@@ -80,7 +87,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The status is not understood: another version of the edge, or another program.
-    #[error("the answer of the edge at {} is not understood: {source}", path.display())]
+    #[error("cannot parse the status of the edge at {}: {source}", path.display())]
     BadStatus {
         /// Its socket.
         path: PathBuf,
