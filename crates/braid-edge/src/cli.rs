@@ -55,7 +55,7 @@ pub struct RunArgs {
     /// Attach the programs by TCX (Linux 6.6 and later) or by clsact filters
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub hook: Hook,
-    /// Name of the TAP device to create for packets that wait
+    /// Name of the TAP device to create; packets that wait for missing ones pass through it
     #[arg(long, value_name = "DEVICE", default_value = "braid-hold")]
     pub hold: String,
 }

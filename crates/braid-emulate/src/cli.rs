@@ -116,7 +116,7 @@ macro_rules! link_args {
             /// optionally loss while bad and while good; or "off"
             #[arg(id = concat!("loss-burst", $suffix), long = concat!("loss-burst", $suffix), value_name = "P,R[,BAD,GOOD]")]
             loss_burst: Option<BurstSetting>,
-            /// Most that waits in the queue, as time, packets or bytes: 100ms, 1000p, 256KB
+            /// Queue limit as time, packets or bytes: 100ms, 1000p, 256KB
             #[arg(id = concat!("queue", $suffix), long = concat!("queue", $suffix), value_name = "LIMIT")]
             queue: Option<Limit>,
             /// Active queue management: what drops packets before the queue is full

@@ -39,7 +39,7 @@ pub enum Command {
     /// takes the uplink that is expected to finish a transfer first. Returns when the daemon is
     /// ready. A daemon that was killed is replaced without a lost packet.
     Up(UpArgs),
-    /// Stop the daemon and restore the machine's settings; also after a crash
+    /// Stop the daemon and restore the machine's settings; also after a crash of the daemon
     Down(Output),
     /// Reload the configuration, all of it or nothing
     ///
@@ -87,7 +87,7 @@ pub enum Command {
     /// DESTINATION is an address or a name, with or without a port. Existing flows that match are
     /// listed too; `--protocol`, `--source` and a port narrow them down to one.
     Explain(ExplainArgs),
-    /// Show uplinks, flows and datapath reasons live; q quits
+    /// Show uplinks, flows, and why packets were sent or dropped, live; q quits
     #[cfg(feature = "top")]
     Top {
         /// Seconds between two updates

@@ -59,7 +59,7 @@ pub enum HubCommand {
     RotateKey(RotateKeyArgs),
     /// Show the hub: key, addresses, handshakes, rejected datagrams, health problems
     Status(Output),
-    /// Keep connections alive while the machine restarts; for a unit that runs before the network is up
+    /// Keep connections alive while the machine restarts; for a systemd unit that runs before the network is up
     ///
     /// For up to three minutes the kernel silently drops packets from the clients' servers instead of rejecting them,
     /// until the hub runs and its clients have sent something. Does nothing without address translation.
