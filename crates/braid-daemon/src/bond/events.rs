@@ -23,15 +23,15 @@ impl Bond {
             BondEvent::Hub(found) => self.handle_hub(found),
             BondEvent::Recheck => {}
         }
-        let state = self.condition.state();
+        let state = self.state_machine.state();
         if before.word() != state.word() {
             changes.push(BondChange::Bond(state.to_string()));
         }
-        if let Some(carrier) = &self.carrier {
-            carrier.take_flows(state.is_up());
+        if let Some(driver) = &self.driver {
+            driver.take_flows(state.is_up());
         }
         if matches!(state, State::Stopped(_)) {
-            self.carrier = None;
+            self.driver = None;
             self.policy = None;
         }
         changes
@@ -47,14 +47,14 @@ impl Bond {
                 self.note_link(now, id, false);
             }
             ClientEvent::LinkRecovered { id } => drop(self.errors.remove(&id)),
-            ClientEvent::Failed(error) => self.condition.stopped(error.to_string()),
+            ClientEvent::Failed(error) => self.state_machine.stopped(error.to_string()),
         }
     }
 
     fn handle_tunnel(&mut self, now: Instant, event: Event, changes: &mut Vec<BondChange>) {
         match event {
             Event::Established { continued, options } => {
-                self.condition.established();
+                self.state_machine.established();
                 self.key_retired = false;
                 if let Some(key) = terms::current_key(&options) {
                     self.follow_key(key);
@@ -65,20 +65,20 @@ impl Bond {
                 }
                 if !continued {
                     self.links.fall_silent();
-                    self.condition.links(now, false);
+                    self.state_machine.links(now, false);
                     self.follow_links();
                 }
             }
-            Event::HandshakeTimeout => self.condition.unanswered(),
+            Event::HandshakeTimeout => self.state_machine.unanswered(),
             Event::KeyRetired => {
                 if !std::mem::replace(&mut self.key_retired, true) {
                     changes.push(BondChange::Bond(KEY_RETIRED.to_owned()));
                 }
             }
-            Event::Refused(refusal) => self.condition.refused(refusal),
+            Event::Refused(refusal) => self.state_machine.refused(refusal),
             Event::Closed(reason) => {
                 self.links.fall_silent();
-                self.condition.closed(now, reason);
+                self.state_machine.closed(now, reason);
                 self.follow_links();
             }
             Event::LinkUsable(link) => {
@@ -114,7 +114,7 @@ impl Bond {
         if self.links.note(link, works) {
             self.follow_links();
         }
-        self.condition.links(now, self.links.any_works());
+        self.state_machine.links(now, self.links.any_works());
     }
 
     fn handle_hub(&mut self, found: Result<Vec<SocketAddr>, String>) {

@@ -5,21 +5,21 @@
 //! ```
 //! To the rest of the daemon it is an uplink like any other. It has a device without a link layer, and
 //! addresses from the hub. Its flows are treated like all flows: translation, classes, explanations, failover.
-//! The difference is that this daemon carries its packets, so it stops with the daemon; see `carrier`.
+//! The difference is that this daemon carries its packets, so it stops with the daemon; see `driver_thread`.
 //!
-//! Modules: the joined hub (`membership`), the hub's addresses (`hub`), the wanted links (`links`), events
-//! (`events`) and the state that follows (`condition`), the treatment of packets (`policy`, `classify`), drops
+//! Modules: the joined hub (`membership`), the hub's addresses (`hub_lookup`), the wanted links (`links`), events
+//! (`events`) and the state that follows (`state_machine`), the treatment of packets (`policy`, `classify`), drops
 //! at its device (`tun_drops`).
 
-mod carrier;
 mod classify;
-mod condition;
+mod driver_thread;
 mod events;
-mod hub;
+mod hub_lookup;
 mod links;
 mod membership;
 mod policy;
 mod report;
+mod state_machine;
 mod tun_drops;
 
 use std::collections::BTreeMap;
@@ -36,18 +36,18 @@ use braid_multipath::LinkId;
 use braid_uplink::{
     BOND_DEVICE, Candidate, Discovery, Layer, NextHop, RejectReason, Rejected, Snapshot, Uplink,
 };
-use carrier::Carrier;
-use condition::Condition;
-use hub::Lookup;
+use driver_thread::DriverThread;
+use hub_lookup::Lookup;
 use links::Links;
+use state_machine::StateMachine;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::{Encapsulation, Settings};
 use crate::state_dir::StateDir;
 
-pub use condition::State;
 pub use links::BondUplink;
 pub use membership::{Membership, parse_token};
+pub use state_machine::State;
 pub(crate) use tun_drops::tun_drops;
 
 /// Name of the bond among the uplinks.
@@ -86,7 +86,7 @@ pub enum BondChange {
 /// # Errors
 /// The device is in use, or the system refused.
 pub fn remove_device() -> Result<bool, UserError> {
-    Tun::remove(BOND_DEVICE).map_err(|error| carrier::stopped(&error))
+    Tun::remove(BOND_DEVICE).map_err(|error| driver_thread::stopped(&error))
 }
 
 /// The bond of an instance, joined or not.
@@ -94,12 +94,12 @@ pub fn remove_device() -> Result<bool, UserError> {
 pub struct Bond {
     state_dir: StateDir,
     joined: Option<Membership>,
-    condition: Condition,
+    state_machine: StateMachine,
     links: Links,
     uplinks: Vec<BondUplink>,
     hub: Vec<SocketAddr>,
     lookup: Option<Lookup>,
-    carrier: Option<Carrier>,
+    driver: Option<DriverThread>,
     /// The policy that the driver has.
     policy: Option<Policy>,
     /// Socket errors of links.
@@ -126,12 +126,12 @@ impl Bond {
         Ok(Bond {
             joined: Membership::load(&state_dir)?,
             state_dir,
-            condition: Condition::default(),
+            state_machine: StateMachine::default(),
             links: Links::default(),
             uplinks: Vec::new(),
             hub: Vec::new(),
             lookup: None,
-            carrier: None,
+            driver: None,
             policy: None,
             errors: BTreeMap::new(),
             nowhere: None,
@@ -157,7 +157,7 @@ impl Bond {
     /// Returns the state.
     #[must_use]
     pub fn state(&self) -> &State {
-        self.condition.state()
+        self.state_machine.state()
     }
 
     /// Returns the problems of the bond, besides its state.
@@ -184,7 +184,7 @@ impl Bond {
     pub fn join(&mut self, token: Token) -> Result<(), UserError> {
         let joined = Membership::begin(&self.state_dir, token)?;
         if self.joined.is_none() {
-            self.condition = Condition::default();
+            self.state_machine = StateMachine::default();
             self.joined = Some(joined);
         }
         Ok(())
@@ -204,7 +204,7 @@ impl Bond {
 
     /// Stops the driver and the lookup.
     fn rest(&mut self) {
-        self.carrier = None;
+        self.driver = None;
         self.policy = None;
         self.lookup = None;
         self.links = Links::default();
@@ -227,12 +227,12 @@ impl Bond {
                 tracing::warn!(%failure, "the device of a bond that was left stays");
             }
         }
-        let Some(joined) = self.joined.clone().filter(|_| self.carrier.is_none()) else {
+        let Some(joined) = self.joined.clone().filter(|_| self.driver.is_none()) else {
             return;
         };
         let addresses = joined.token.addresses.clone();
         self.hub = match joined.hub.is_empty() {
-            true => hub::plain(&addresses),
+            true => hub_lookup::plain(&addresses),
             false => joined.hub.clone(),
         };
         self.links.fall_silent();
@@ -242,11 +242,11 @@ impl Bond {
             if *self.state() != stopped {
                 tracing::warn!(%failure, "the bond cannot be carried");
             }
-            self.condition.stopped(failure.text);
+            self.state_machine.stopped(failure.text);
             return;
         }
         if matches!(self.state(), State::Stopped(_)) {
-            self.condition = Condition::default();
+            self.state_machine = StateMachine::default();
         }
         self.lookup = Some(Lookup::begin(addresses, self.events.clone()));
     }
@@ -260,8 +260,8 @@ impl Bond {
         // The device outlives this daemon. Without the device and its program the kernel would take incoming
         // packets for its own connections and refuse them, and programs that watch addresses would give up
         // their connections.
-        let tun =
-            Tun::open_persistent(BOND_DEVICE, MTU).map_err(|error| carrier::stopped(&error))?;
+        let tun = Tun::open_persistent(BOND_DEVICE, MTU)
+            .map_err(|error| driver_thread::stopped(&error))?;
         let events = self.events.clone();
         let policy = self.policy(settings);
         let config = ClientConfig {
@@ -277,7 +277,7 @@ impl Bond {
             // A closed channel needs no events.
             events: Box::new(move |event| drop(events.send(BondEvent::Driver(event)))),
         };
-        self.carrier = Some(Carrier::start(config, lease()?)?);
+        self.driver = Some(DriverThread::start(config, lease()?)?);
         self.policy = Some(policy);
         Ok(())
     }
@@ -301,16 +301,16 @@ impl Bond {
         let wanted = wanted.to_vec();
         let is_wanted = |id: &LinkId| wanted.iter().any(|link| link.id == *id);
         self.errors.retain(|id, _| is_wanted(id));
-        if let Some(carrier) = &self.carrier {
-            carrier.set_links(wanted);
+        if let Some(driver) = &self.driver {
+            driver.set_links(wanted);
         }
     }
 
     fn follow_settings(&mut self, settings: &Settings) {
         let policy = self.policy(settings);
-        let Some(carrier) = &self.carrier else { return };
+        let Some(driver) = &self.driver else { return };
         if self.policy.as_ref() != Some(&policy) {
-            carrier.set_policy(policy.clone());
+            driver.set_policy(policy.clone());
             self.policy = Some(policy);
         }
     }
@@ -330,7 +330,7 @@ impl Bond {
     pub fn inherit(&mut self, snapshot: &Snapshot, now: Instant) -> Option<(Uplink, String)> {
         let joined = self.joined.as_ref().filter(|joined| joined.accepted)?;
         let uplink = self.described(joined, snapshot).ok()?;
-        self.condition = Condition::inherited(now);
+        self.state_machine = StateMachine::inherited(now);
         Some((uplink, self.state().to_string()))
     }
 
@@ -403,7 +403,7 @@ impl Bond {
     /// Returns the latest status of the driver.
     #[must_use]
     pub fn latest(&self) -> Option<ClientStatus> {
-        self.carrier.as_ref().and_then(Carrier::latest)
+        self.driver.as_ref().and_then(DriverThread::latest)
     }
 
     /// Returns the name of a link's uplink.
@@ -421,12 +421,12 @@ impl Bond {
     /// Returns true if its device exists and its driver runs.
     #[must_use]
     pub fn is_carried(&self) -> bool {
-        self.carrier.is_some()
+        self.driver.is_some()
     }
 
     /// Stops the bond at the end of the daemon.
     pub fn end(&mut self) {
-        drop(mem::take(&mut self.carrier));
+        drop(mem::take(&mut self.driver));
         self.lookup = None;
     }
 }

@@ -94,25 +94,25 @@ impl fmt::Display for State {
 
 /// The state with its transitions.
 #[derive(Debug)]
-pub struct Condition {
+pub struct StateMachine {
     keys: bool,
     state: State,
 }
 
-impl Default for Condition {
+impl Default for StateMachine {
     fn default() -> Self {
-        Condition {
+        StateMachine {
             keys: false,
             state: State::Calling { unanswered: 0 },
         }
     }
 }
 
-impl Condition {
+impl StateMachine {
     /// Starts with the flows of an earlier daemon. They wait as for an unreachable hub.
     #[must_use]
-    pub fn inherited(now: Instant) -> Condition {
-        Condition {
+    pub fn inherited(now: Instant) -> StateMachine {
+        StateMachine {
             keys: false,
             state: State::Lost {
                 since: now,
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn it_is_up_with_keys_and_a_link_and_given_up_after_a_while() {
         let now = Instant::now();
-        let mut bond = Condition::default();
+        let mut bond = StateMachine::default();
         bond.links(now, false);
         assert_eq!(bond.state().word(), "connecting");
         bond.links(now, true);
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn what_an_earlier_daemon_left_waits_for_the_hub() {
         let now = Instant::now();
-        let mut bond = Condition::inherited(now);
+        let mut bond = StateMachine::inherited(now);
         assert!(!bond.state().is_up());
         assert!(!bond.state().is_given_up(now + HUB_SILENCE_LIMIT / 2));
         assert!(bond.state().is_given_up(now + HUB_SILENCE_LIMIT));
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn a_hub_that_says_that_it_stops_is_waited_for_while_its_machine_is_restarted() {
         let now = Instant::now();
-        let mut bond = Condition::default();
+        let mut bond = StateMachine::default();
         bond.established();
         bond.links(now, true);
         bond.closed(now, Reason::Stopped);
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn a_refusal_stands_until_the_hub_says_otherwise() {
         let now = Instant::now();
-        let mut bond = Condition::default();
+        let mut bond = StateMachine::default();
         bond.refused(Refusal::Revoked);
         bond.links(now, true);
         assert!(bond.state().is_given_up(now));

@@ -21,7 +21,7 @@ const LEASE_TIME: Duration = Duration::from_millis(500);
 
 /// The running driver. Dropping this ends it.
 #[derive(Debug)]
-pub struct Carrier {
+pub struct DriverThread {
     handle: Option<Arc<ClientHandle>>,
     voucher: Option<JoinHandle<()>>,
     /// Dropped to end the renewal of the lease.
@@ -37,12 +37,12 @@ struct Shared {
     latest: Option<ClientStatus>,
 }
 
-impl Carrier {
+impl DriverThread {
     /// Starts the driver, without flows yet.
     ///
     /// # Errors
     /// An error of the driver, or no thread can be created.
-    pub fn start(config: ClientConfig, lease: Lease) -> Result<Carrier, UserError> {
+    pub fn start(config: ClientConfig, lease: Lease) -> Result<DriverThread, UserError> {
         let handle = client::start(config).map_err(|error| stopped(&error))?;
         let handle = Arc::new(handle);
         let shared = Arc::new(Mutex::new(Shared {
@@ -66,7 +66,7 @@ impl Carrier {
         let named = thread::Builder::new().name("bond-voucher".into());
         let voucher = named.spawn(vouch);
         let voucher = voucher.map_err(|error| UserError::io("start a thread", &error))?;
-        Ok(Carrier {
+        Ok(DriverThread {
             handle: Some(handle),
             voucher: Some(voucher),
             end: Some(end),
@@ -118,12 +118,12 @@ impl Shared {
             false => now,
         };
         if let Err(error) = self.lease.set(until) {
-            tracing::warn!(%error, "cannot vouch for the bond: new flows leave it");
+            tracing::warn!(%error, "cannot renew the lease of the bond: new flows leave it");
         }
     }
 }
 
-impl Drop for Carrier {
+impl Drop for DriverThread {
     fn drop(&mut self) {
         self.take_flows(false);
         drop(self.end.take());
