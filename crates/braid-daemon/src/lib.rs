@@ -21,7 +21,7 @@ mod failure;
 #[cfg(test)]
 mod fixtures;
 pub mod flows;
-mod health;
+mod health_problems;
 pub mod launch;
 pub mod metrics;
 pub mod plumbing;

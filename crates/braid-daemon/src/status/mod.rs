@@ -15,7 +15,7 @@ use braid_uplink::liveness::{Cause, Verdict};
 
 use crate::engine::Engine;
 use crate::failure;
-use crate::health::health;
+use crate::health_problems::health_problems;
 use crate::report::{
     BondReport, FlowCounts, FlowReport, FlowsReport, LayerName, NextHopReport, StatusReport,
     UplinkReport, UplinkState, UplinksReport,
@@ -210,7 +210,7 @@ impl Engine {
                 .iter()
                 .map(|map| map.bytes)
                 .sum(),
-            health: health(self),
+            health: health_problems(self),
         })
     }
 

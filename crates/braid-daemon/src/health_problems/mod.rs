@@ -11,7 +11,7 @@ use crate::uplinks::registry::UplinkRecord;
 
 /// Returns all health problems.
 #[must_use]
-pub fn health(engine: &Engine) -> Vec<HealthProblem> {
+pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
     let mut health = Vec::new();
     let records = engine.registry.records();
     if engine.registry.usable().next().is_none() {
