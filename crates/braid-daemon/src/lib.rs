@@ -6,24 +6,33 @@
 //!
 //! It never touches a packet; that is the datapath's part. It derives the uplinks' weights from policies and
 //! loads (`classes`), but leaves the layout of slots to `braid-core`.
+//!
+//! Some features have a file of the same name in several modules, one per layer. Of `explain`, for example:
+//! - `explain/`: decides, purely, from a copy of the daemon's state.
+//! - `status/explain.rs`: reads that state from the engine and the datapath.
+//! - `report/explain.rs`: the types of the answer, which the JSON schema describes.
+//! - `api/explain.rs`: the HTTP request.
+//!
+//! The bond likewise has `bond/`, `engine/bond.rs`, `health_problems/bond.rs`, `metrics/bond.rs`, `config/bond.rs`,
+//! `report/bond.rs` and `api/bond.rs`; races have `classes/race_candidates.rs`, `engine/race.rs`,
+//! `explain/race.rs` and `config/race.rs`.
 #![forbid(unsafe_code)]
 
 mod api;
 pub mod bond;
 pub mod classes;
 pub mod config;
+mod connlimit;
 pub mod dns_snoop;
 pub mod doctor;
 mod engine;
 pub mod events;
 pub mod explain;
-mod failure;
-#[cfg(test)]
-mod fixtures;
-pub mod flows;
 mod health_problems;
 pub mod launch;
 pub mod metrics;
+mod no_migration;
+pub mod path_cache_store;
 pub mod plumbing;
 pub mod report;
 pub mod rules;
@@ -32,4 +41,7 @@ pub mod serve;
 pub mod state_dir;
 mod status;
 pub mod teardown;
+#[cfg(test)]
+mod test_fixtures;
 pub mod uplinks;
+mod user_errors;

@@ -24,11 +24,11 @@ use crate::bond::BondEvent;
 use crate::config::{Settings, SettingsSource};
 use crate::doctor::preflight;
 use crate::engine::{Engine, Started};
-use crate::failure;
-use crate::flows::path_cache_store::PathCacheSnapshot;
+use crate::path_cache_store::PathCacheSnapshot;
 use crate::report::{DownReport, UpReport};
 use crate::state_dir::StateDir;
 use crate::teardown;
+use crate::user_errors;
 
 /// Shortest interval between two sweeps of the flow table. Idle times are minutes; closed TCP flows free their
 /// ports a few seconds late at worst, and a reused port needs no sweep.
@@ -269,7 +269,7 @@ impl Loop<'_> {
                 return self.handle_outcome(outcome);
             }
             Ok(snapshot) => self.engine.reconcile(&snapshot).await,
-            Err(error) => Err(failure::of_uplinks(error)),
+            Err(error) => Err(user_errors::of_uplinks(error)),
         };
         if outcome.is_ok() {
             self.engine.incidents.reconcile_error = None;

@@ -7,9 +7,9 @@ use braid_host::user_error::UserError;
 use braid_uplink::BOND_DEVICE;
 
 use crate::bond;
-use crate::failure;
 use crate::plumbing::{Plan, Plumbing};
 use crate::report::DownReport;
+use crate::user_errors;
 
 /// Undoes everything that an instance changed. Finding nothing is success; after a failure it may be repeated.
 ///
@@ -44,7 +44,7 @@ pub async fn undo(run_dir: &RunDir, earlier: PreviousState) -> Result<DownReport
         let off = plumbing.undivert().await?;
         report.undone.extend(lines(&off));
     }
-    let removed = braid_balance::remove(&run_dir.pins()).map_err(failure::of_datapath)?;
+    let removed = braid_balance::remove(&run_dir.pins()).map_err(user_errors::of_datapath)?;
     if removed.programs > 0 || removed.attachments > 0 {
         report.undone.push(format!(
             "datapath: {} programs detached from {} hooks, {} tables freed",

@@ -12,16 +12,16 @@
 //! - A degraded uplink counts a quarter: it still works, and finding out that it does not should not affect all
 //!   flows at once.
 //! - Under `race` and `fastest` the slots are for flows that cannot be raced; the candidates of races are
-//!   listed beside them, see `candidates.rs`.
+//!   listed beside them, see `race_candidates.rs`.
 //! - The bond is preferred where it is asked for, and has no share in the slots. The slots of its class are for
 //!   when it carries nothing: the datapath then uses them at once, without the daemon.
 //! - A table changes by the fewest slots, so that sticky clients stay where they are. Shares that follow the
 //!   measured load change only in significant steps, and not too often; see `slot_allocation.rs`.
 
-mod candidates;
 mod fixed;
 mod kind;
 mod load;
+mod race_candidates;
 mod slot_allocation;
 #[cfg(test)]
 mod tests;
@@ -314,7 +314,7 @@ impl Classes {
             let metered = settings.config.race.metered;
             raced.push((
                 family,
-                candidates::of_family(policy, metered, &able, &slots),
+                race_candidates::of_family(policy, metered, &able, &slots),
             ));
             slots
         };
@@ -326,7 +326,7 @@ impl Classes {
             v4,
             v6,
             prefers,
-            candidates: candidates::of_class(&raced, statuses),
+            candidates: race_candidates::of_class(&raced, statuses),
         }
     }
 

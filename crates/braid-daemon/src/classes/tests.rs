@@ -13,7 +13,7 @@ use braid_core::slots::{SLOTS, Weights};
 use proptest::prelude::*;
 
 use super::{Classes, UplinkStatus};
-use crate::fixtures::{settings, status};
+use crate::test_fixtures::{settings, status};
 
 fn weighted(id: u8, weight: u32) -> UplinkStatus {
     UplinkStatus {

@@ -11,7 +11,7 @@ use braid_host::user_error::UserError;
 use braid_uplink::{BOND_DEVICE, Discovery, Override, Selection, UplinkSpec};
 
 use super::{Action, Config, FIRST_TIER, Policy, Ports, RuleConfig, UplinkConfig};
-use crate::failure;
+use crate::user_errors;
 
 /// Options of `braid up` that override the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -207,7 +207,7 @@ impl Settings {
                 gateway: uplink.gateway6,
             },
         });
-        Selection::named(wanted.collect()).map_err(failure::of_uplinks)
+        Selection::named(wanted.collect()).map_err(user_errors::of_uplinks)
     }
 }
 

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use braid_uplink::{Discovery, OWN_DEVICES, Selection, choose, netlink};
 use nix::unistd::{AccessFlags, access};
 
-use super::environment::Environment;
+use super::environment_facts::Environment;
 use super::targets::TargetResults;
 use crate::doctor::preflight::{capabilities, kernel_release, missing_capabilities};
 use crate::plumbing::{ForeignRule, Plumbing};

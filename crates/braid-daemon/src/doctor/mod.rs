@@ -4,7 +4,7 @@
 //! checks them (`checks`, pure). Nothing is changed.
 
 mod checks;
-mod environment;
+mod environment_facts;
 mod facts;
 pub mod preflight;
 mod targets;
@@ -55,7 +55,7 @@ pub async fn examine(settings: &Settings, selection: &Selection, run_dir: &Path)
         Ok(discovery) => discovery.uplinks.clone(),
         Err(_) => Vec::new(),
     };
-    facts.environment = environment::look(&uplinks, run_dir);
+    facts.environment = environment_facts::look(&uplinks, run_dir);
     if settings.config.liveness.enabled {
         let with_targets = uplinks.into_iter().map(|uplink| {
             let targets = liveness_rules(settings, &uplink.name).targets;

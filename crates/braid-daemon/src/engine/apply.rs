@@ -7,12 +7,12 @@ use braid_host::user_error::UserError;
 use braid_uplink::{Link, Snapshot, Uplink};
 
 use super::Engine;
+use super::datapath_tables::Tables;
 use super::race::race_settings;
-use super::tables::Tables;
 use crate::classes::UplinkStatus;
-use crate::failure;
 use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
 use crate::rules::{CompiledRules, SystemIds};
+use crate::user_errors;
 
 impl Engine {
     /// Applies the first phase of a change, which must not wait: dead uplinks take no new flows from now on,
@@ -91,17 +91,17 @@ impl Engine {
         if applied.is_none_or(|applied| applied.race != tables.race) {
             self.datapath
                 .set_race(tables.race)
-                .map_err(failure::of_datapath)?;
+                .map_err(user_errors::of_datapath)?;
         }
         self.datapath
             .set_uplinks(&tables.uplinks)
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         match applied {
             Some(applied) if applied.rules == tables.rules => {
                 if applied.classes != tables.classes {
                     self.datapath
                         .set_classes(&tables.classes)
-                        .map_err(failure::of_datapath)?;
+                        .map_err(user_errors::of_datapath)?;
                 }
             }
             Some(applied) => {
@@ -110,26 +110,26 @@ impl Engine {
                 if !fresh.is_empty() {
                     self.datapath
                         .forget_sticky(|sticky| fresh.contains(&sticky.class))
-                        .map_err(failure::of_datapath)?;
+                        .map_err(user_errors::of_datapath)?;
                 }
                 let both = tables.classes_of_both(applied);
                 self.datapath
                     .set_classes(&both)
-                    .map_err(failure::of_datapath)?;
+                    .map_err(user_errors::of_datapath)?;
                 self.datapath
                     .set_rules(&tables.rules)
-                    .map_err(failure::of_datapath)?;
+                    .map_err(user_errors::of_datapath)?;
                 self.datapath
                     .set_classes(&tables.classes)
-                    .map_err(failure::of_datapath)?;
+                    .map_err(user_errors::of_datapath)?;
             }
             None => {
                 self.datapath
                     .set_classes(&tables.classes)
-                    .map_err(failure::of_datapath)?;
+                    .map_err(user_errors::of_datapath)?;
                 self.datapath
                     .set_rules(&tables.rules)
-                    .map_err(failure::of_datapath)?;
+                    .map_err(user_errors::of_datapath)?;
             }
         }
         self.applied = Some(tables);

@@ -12,11 +12,11 @@ use braid_uplink::{BOND_DEVICE, Snapshot};
 use super::Engine;
 use crate::bond::{BondChange, BondEvent, BondUplink, State, parse_token};
 use crate::events::EventKind;
-use crate::failure;
 use crate::report::BondReport;
 use crate::state_dir::StateDir;
 use crate::uplinks::quota::Usage;
 use crate::uplinks::registry::UplinkRecord;
+use crate::user_errors;
 
 /// Delay until a bond driver that has ended is restarted.
 const BOND_RESTART_DELAY: Duration = Duration::from_secs(2);
@@ -106,7 +106,7 @@ impl Engine {
     /// Starts the bond driver if it should run and does not.
     pub(super) fn set_bond_going(&mut self) {
         let datapath = &self.datapath;
-        let lease = || datapath.lease().map_err(failure::of_datapath);
+        let lease = || datapath.lease().map_err(user_errors::of_datapath);
         self.bond.set_going(&self.settings, lease);
         self.update_bond_links();
         if matches!(self.bond.state(), State::Stopped(_)) && self.bond.is_joined() {

@@ -21,7 +21,7 @@ use super::Engine;
 use super::failover::{TCP, plural};
 use crate::config::Failback;
 use crate::events::EventKind;
-use crate::failure;
+use crate::user_errors;
 
 /// Time without packets after which a connection counts as idle: longer than any answer that somebody waits
 /// for, shorter than the pause after which programs drop a connection themselves.
@@ -118,7 +118,7 @@ impl Engine {
         // Sticky clients would take the uplink that took over again.
         self.datapath
             .forget_sticky(|sticky| later.contains(&sticky.uplink))
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         let plan = FailbackPlan {
             failback,
             returned,
@@ -129,7 +129,7 @@ impl Engine {
         let done = self
             .datapath
             .release(|flow| plan.fate(flow))
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         if done != Released::default() {
             self.failover.watch_moved_flows(Instant::now());
             self.log_failback(returned, &done);
@@ -145,7 +145,7 @@ impl Engine {
             let sent = self
                 .datapath
                 .keep_alive(bond.id)
-                .map_err(failure::of_datapath)?;
+                .map_err(user_errors::of_datapath)?;
             tracing::debug!(sent, "keepalives through the hub");
         }
         Ok(())

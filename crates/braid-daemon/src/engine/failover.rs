@@ -29,11 +29,11 @@ use braid_core::UplinkId;
 use braid_host::user_error::UserError;
 
 use super::Engine;
-use super::tables::Tables;
+use super::datapath_tables::Tables;
 use crate::events::EventKind;
-use crate::failure;
-use crate::flows::no_migration::NoMigration;
+use crate::no_migration::NoMigration;
 use crate::uplinks::registry::{RENEWAL_GRACE, UplinkRecord};
+use crate::user_errors;
 
 /// Time in which a server has to answer a moved flow. Its answer takes one round trip; a client that gets none
 /// retransmits after two or three.
@@ -242,7 +242,7 @@ impl Engine {
             let asked = self
                 .datapath
                 .replay_unanswered(id)
-                .map_err(failure::of_datapath)?;
+                .map_err(user_errors::of_datapath)?;
             self.failover.asked_again.insert(id);
             tracing::debug!(uplink = %id, ?asked, "what nobody had answered is asked again");
         }
@@ -257,7 +257,7 @@ impl Engine {
         let done = self
             .datapath
             .evacuate(id, tells, survives)
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         self.failover.evacuated.insert(id);
         // This covers flows that moved by themselves earlier, too.
         self.failover.watch_moved_flows(now);
@@ -302,7 +302,7 @@ impl Engine {
                     _ => Release::Keep,
                 }
             })
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         self.failover.stale = still;
         for (id, address, _) in stale {
             let name = self.registry.record(id).map(|m| m.uplink.name.clone());
@@ -330,7 +330,7 @@ impl Engine {
         let ended = self
             .datapath
             .end_unanswered_moves(MOVED_FLOW_ANSWER_TIMEOUT, KernelTime::now())
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         for server in ended.iter().filter_map(server) {
             if self.failover.no_migration.learn(server, now) {
                 tracing::debug!(%server, "does not survive a move");

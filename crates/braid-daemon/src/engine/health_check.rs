@@ -18,9 +18,9 @@ use super::Engine;
 use crate::bond::tun_drops;
 use crate::classes::{Classes, Load};
 use crate::events::EventKind;
-use crate::failure;
 use crate::uplinks::liveness_rules::liveness_rules;
 use crate::uplinks::registry::UplinkRecord;
+use crate::user_errors;
 
 /// Interval between samples of the counters while packets flow: short against the time in which silence is
 /// noticed.
@@ -168,7 +168,7 @@ impl Engine {
         let counters = self
             .datapath
             .uplink_counters()
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         let local_drops = self.bond_drops();
         self.health_checks.note(now, &counters, local_drops);
         self.poll_monitor()?;

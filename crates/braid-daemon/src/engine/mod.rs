@@ -13,6 +13,7 @@ mod apply;
 mod bond;
 mod cached_snapshot;
 mod commands;
+mod datapath_tables;
 mod failback;
 mod failover;
 mod health_check;
@@ -21,7 +22,6 @@ mod persistence;
 mod race;
 mod reload;
 mod start;
-mod tables;
 mod upcall;
 mod upkeep;
 
@@ -39,25 +39,25 @@ use tokio::sync::watch;
 
 use self::bond::Quotas;
 use self::cached_snapshot::CachedSnapshot;
+use self::datapath_tables::Tables;
 use self::failback::WorkingUplinks;
 use self::failover::Failover;
 use self::health_check::HealthChecks;
 use self::incidents::Incidents;
-use self::tables::Tables;
 use self::upcall::UpcallHandler;
 use crate::bond::{Bond, BondEvent};
 use crate::classes::Classes;
 use crate::config::{Settings, SettingsSource};
+use crate::connlimit::Limits;
 use crate::dns_snoop::NameCache;
 use crate::events::{Event, EventKind, Events};
-use crate::failure;
-use crate::flows::connlimit::Limits;
 use crate::plumbing::{Divert, Plumbing};
 use crate::report::UpReport;
 use crate::rules::{CompiledRules, SystemIds};
 use crate::runs::Runs;
 use crate::uplinks::link_forecasts::LinkForecasts;
 use crate::uplinks::registry::{Change, FAMILIES, UplinkRecord, UplinkRegistry};
+use crate::user_errors;
 
 /// A running instance.
 pub struct Engine {
@@ -132,7 +132,7 @@ impl Engine {
         let attachments = self.attachments(&lans).await?;
         self.datapath
             .attach(&attachments)
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         self.settle()?;
         self.plumb(Divert::On, &lans).await?;
         self.poll_monitor()

@@ -8,8 +8,8 @@ use braid_host::user_error::UserError;
 
 use super::Engine;
 use crate::config::Settings;
-use crate::failure;
-use crate::flows::path_cache_store::PathCacheSnapshot;
+use crate::path_cache_store::PathCacheSnapshot;
+use crate::user_errors;
 
 /// Returns the settings of races.
 pub(super) fn race_settings(settings: &Settings) -> RaceSettings {
@@ -51,13 +51,13 @@ impl Engine {
         let flow_activity = self
             .datapath
             .flow_activity()
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         let forecasts = self
             .forecasts
             .compute(&flow_activity, |id| self.classes.headroom(id));
         self.datapath
             .set_forecasts(forecasts)
-            .map_err(failure::of_datapath)
+            .map_err(user_errors::of_datapath)
     }
 
     /// Updates the forecasts at once if a candidate is new: without one an uplink is taken to carry nothing.
@@ -71,7 +71,7 @@ impl Engine {
         let counters = self
             .datapath
             .uplink_counters()
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         self.update_forecasts(Instant::now(), &counters)
     }
 
@@ -83,7 +83,10 @@ impl Engine {
         if !self.walks(&[LbMethod::Race, LbMethod::Fastest]) {
             return Ok(None);
         }
-        let paths = self.datapath.path_cache().map_err(failure::of_datapath)?;
+        let paths = self
+            .datapath
+            .path_cache()
+            .map_err(user_errors::of_datapath)?;
         let uplink_of = |id| {
             let record = self.registry.record(id)?;
             Some((record.uplink.device.clone(), record.route_hash()))
@@ -107,6 +110,6 @@ impl Engine {
         tracing::debug!(paths = paths.len(), "ways of an earlier instance");
         self.datapath
             .restore_path_cache(&paths)
-            .map_err(failure::of_datapath)
+            .map_err(user_errors::of_datapath)
     }
 }

@@ -9,8 +9,8 @@ use braid_uplink::Snapshot;
 use super::Engine;
 use crate::config::Settings;
 use crate::events::EventKind;
-use crate::failure;
 use crate::rules::check_table_capacity;
+use crate::user_errors;
 
 impl Engine {
     /// Reads the configuration again and applies it. Flows keep their uplinks; shares of new flows
@@ -48,9 +48,9 @@ impl Engine {
         let selection = settings.selection()?;
         let snapshot = braid_uplink::netlink::read()
             .await
-            .map_err(failure::of_uplinks)?;
+            .map_err(user_errors::of_uplinks)?;
         let found = braid_uplink::choose(&snapshot, &selection);
-        found.require_any().map_err(failure::of_uplinks)?;
+        found.require_any().map_err(user_errors::of_uplinks)?;
         self.settings_source.check_found(&settings, &found)?;
 
         let before = mem::replace(&mut self.settings, settings);

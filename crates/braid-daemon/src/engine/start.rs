@@ -23,11 +23,10 @@ use super::{Engine, Started};
 use crate::bond::Bond;
 use crate::classes::Classes;
 use crate::config::{Hook, Settings, SettingsSource};
+use crate::connlimit::Limits;
 use crate::dns_snoop::NameCache;
 use crate::events::{EventKind, Events};
-use crate::failure;
-use crate::flows::connlimit::Limits;
-use crate::flows::path_cache_store::PathCacheSnapshot;
+use crate::path_cache_store::PathCacheSnapshot;
 use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
 use crate::rules::{CompiledRules, SystemIds, check_table_capacity};
@@ -36,6 +35,7 @@ use crate::state_dir::StateDir;
 use crate::teardown;
 use crate::uplinks::link_forecasts::LinkForecasts;
 use crate::uplinks::registry::{FAMILIES, UplinkRegistry};
+use crate::user_errors;
 
 impl Engine {
     /// Starts an instance, or takes over the datapath of an earlier daemon. The caller holds the run
@@ -56,10 +56,10 @@ impl Engine {
         }
         step("looking for uplinks");
         let selection = settings.selection()?;
-        let watch = braid_uplink::subscribe().map_err(failure::of_uplinks)?;
+        let watch = braid_uplink::subscribe().map_err(user_errors::of_uplinks)?;
         let snapshot = braid_uplink::netlink::read()
             .await
-            .map_err(failure::of_uplinks)?;
+            .map_err(user_errors::of_uplinks)?;
         let found = braid_uplink::choose(&snapshot, &selection);
         let clean = match &earlier {
             PreviousState::Nothing => true,
@@ -68,7 +68,7 @@ impl Engine {
         };
         if clean {
             refuse_remains(&snapshot)?;
-            found.require_any().map_err(failure::of_uplinks)?;
+            found.require_any().map_err(user_errors::of_uplinks)?;
         }
         settings_source.check_found(&settings, &found)?;
         // A state that is on disk already needs no room there.
@@ -142,8 +142,8 @@ impl Engine {
         }
         run_dir.mount_bpffs()?;
         step("loading the datapath");
-        let (datapath, opened) =
-            Datapath::open(&options(&settings, &run_dir.pins())).map_err(failure::of_datapath)?;
+        let (datapath, opened) = Datapath::open(&options(&settings, &run_dir.pins()))
+            .map_err(user_errors::of_datapath)?;
         match &opened {
             Opened::Fresh => tracing::info!("datapath loaded"),
             Opened::Adopted => tracing::info!("datapath taken over as it is"),
@@ -165,7 +165,7 @@ impl Engine {
             health_checks: HealthChecks::new(tell),
             failover: Failover::default(),
             working: WorkingUplinks::default(),
-            upcalls: UpcallHandler::new(datapath.upcalls().map_err(failure::of_datapath)?),
+            upcalls: UpcallHandler::new(datapath.upcalls().map_err(user_errors::of_datapath)?),
             limits: Limits::default(),
             system: SystemIds::look_up(&settings),
             cached_flows: CachedSnapshot::default(),
@@ -188,7 +188,7 @@ impl Engine {
                 &engine
                     .datapath
                     .uplink_devices()
-                    .map_err(failure::of_datapath)?,
+                    .map_err(user_errors::of_datapath)?,
                 snapshot,
             );
             engine.registry.recall(engine.state.uplinks.clone());
@@ -204,7 +204,7 @@ impl Engine {
         engine
             .datapath
             .limit_clients(&[])
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         engine.inherit_bond(snapshot);
         step("setting up routes");
         engine.reconcile(snapshot).await?;
@@ -252,7 +252,7 @@ fn slots_at_work(datapath: &Datapath) -> Result<Vec<(ClassId, Family, SlotTable)
         for family in FAMILIES {
             let slots = datapath
                 .class_slots(class, family)
-                .map_err(failure::of_datapath)?;
+                .map_err(user_errors::of_datapath)?;
             tables.extend(SlotTable::from_slots(&slots).map(|table| (class, family, table)));
         }
     }

@@ -15,8 +15,8 @@ use braid_uplink::Snapshot;
 
 use super::Engine;
 use crate::dns_snoop;
-use crate::failure;
 use crate::plumbing::{INNER_V4, INNER_V6};
+use crate::user_errors;
 
 /// Most upcalls handled before other events have their turn.
 const MAX_UPCALL_BATCH: usize = 256;
@@ -71,10 +71,10 @@ impl Engine {
                         Ok(learnt) => {
                             self.datapath
                                 .learn_names(&learnt.learn)
-                                .map_err(failure::of_datapath)?;
+                                .map_err(user_errors::of_datapath)?;
                             self.datapath
                                 .forget_names(&learnt.forget)
-                                .map_err(failure::of_datapath)?;
+                                .map_err(user_errors::of_datapath)?;
                         }
                         Err(reject) => tracing::debug!(?reject, "an answer is not believed"),
                     }
@@ -105,7 +105,7 @@ impl Engine {
         }
         self.datapath
             .reinject(fragments, KernelTime::now())
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         if !fragments.is_empty() {
             *look_at = Some(Instant::now() + FRAGMENT_POLL_INTERVAL);
         }
@@ -118,13 +118,13 @@ impl Engine {
         self.note_name_servers();
         self.datapath
             .keep_names(self.names.rules_hash())
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         self.datapath
             .learn_names(&known)
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         self.datapath
             .snoop_dns(self.names.is_active())
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl Engine {
         let ended = self.names.expire(KernelTime::now());
         self.datapath
             .forget_names(&ended)
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         Ok(())
     }
 }

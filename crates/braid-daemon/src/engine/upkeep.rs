@@ -7,9 +7,9 @@ use braid_balance::{KernelTime, SweepReport};
 use braid_host::user_error::UserError;
 
 use super::Engine;
+use crate::connlimit::OverLimit;
 use crate::events::EventKind;
-use crate::failure;
-use crate::flows::connlimit::OverLimit;
+use crate::user_errors;
 
 impl Engine {
     /// Removes flows that ended or fell silent, limits hosts that hold too many, and checks the counters for
@@ -21,9 +21,9 @@ impl Engine {
         let report = self
             .datapath
             .sweep(KernelTime::now())
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         self.incidents
-            .note(&self.datapath.counters().map_err(failure::of_datapath)?);
+            .note(&self.datapath.counters().map_err(user_errors::of_datapath)?);
         self.limit_clients(report.established)?;
         self.check_moved_flows()?;
         self.forget_names()?;
@@ -36,12 +36,12 @@ impl Engine {
 
     /// Counts flows per host only while the table fills up: reading all of it takes a while.
     fn limit_clients(&mut self, held: usize) -> Result<(), UserError> {
-        let capacity = usize::try_from(self.datapath.capacity().map_err(failure::of_datapath)?)
+        let capacity = usize::try_from(self.datapath.capacity().map_err(user_errors::of_datapath)?)
             .unwrap_or(usize::MAX);
         if !self.limits.applies(held, capacity) {
             return Ok(());
         }
-        let flows = self.datapath.flows().map_err(failure::of_datapath)?;
+        let flows = self.datapath.flows().map_err(user_errors::of_datapath)?;
         let kept = flows.iter().filter(|flow| flow.assured);
         let changes = self
             .limits
@@ -51,7 +51,7 @@ impl Engine {
         }
         self.datapath
             .limit_clients(&self.limits.limited())
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         changes.limited.iter().for_each(|over| self.log_limit(over));
         for client in changes.freed {
             let text = format!("{client} may open flows again");

@@ -14,9 +14,9 @@ use super::{OtherFlow, Snapshot, explain};
 use crate::classes::{Classes, UplinkStatus};
 use crate::config::Settings;
 use crate::dns_snoop::{NameCache, site};
-use crate::fixtures::{settings, status};
 use crate::report::ExplainQuestion;
 use crate::rules::{CompiledRules, SystemIds};
+use crate::test_fixtures::{settings, status};
 
 const RULES: &str = "
     policy = 'hash-source'

@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 
 use super::plan::{Device, Found};
 use super::state::{Family, ForeignRule, Step};
-use super::{Error, GROUP, MARK, PEER_DEVICE, STEER_DEVICE, Saved, message};
+use super::{Error, GROUP, MARK, PEER_DEVICE, STEER_DEVICE, Saved, netlink_messages};
 
 const PROC_SYS: &str = "/proc/sys";
 
@@ -72,16 +72,16 @@ impl Kernel {
             found.addresses = own.filter_map(|a| local(&a.attributes)).collect();
         }
         for (family, version) in families(ipv6) {
-            let ours = message::our_routes(family);
+            let ours = netlink_messages::our_routes(family);
             let routes = all("routes", self.handle.route().get(ours).execute()).await?;
             let routes = routes
                 .iter()
-                .filter_map(|r| message::parse_route(r, device_name));
+                .filter_map(|r| netlink_messages::parse_route(r, device_name));
             found.routes.extend(routes);
             let rules = all("rules", self.handle.rule().get(version).execute()).await?;
             found
                 .rules
-                .extend(rules.iter().filter_map(message::parse_rule));
+                .extend(rules.iter().filter_map(netlink_messages::parse_rule));
         }
         Ok(found)
     }
@@ -90,7 +90,11 @@ impl Kernel {
         let mut foreign = Vec::new();
         for (_, version) in families(has_ipv6()) {
             let rules = all("rules", self.handle.rule().get(version).execute()).await?;
-            foreign.extend(rules.iter().filter_map(message::parse_foreign_rule));
+            foreign.extend(
+                rules
+                    .iter()
+                    .filter_map(netlink_messages::parse_foreign_rule),
+            );
         }
         Ok(foreign)
     }
@@ -99,17 +103,20 @@ impl Kernel {
         match step {
             Step::Sysctl(write) => write.apply(),
             Step::AddVeth { mtu } => {
-                let request = Request::NewLink(message::veth(*mtu));
+                let request = Request::NewLink(netlink_messages::veth(*mtu));
                 self.send(request, NLM_F_CREATE | NLM_F_EXCL).await
             }
             Step::SetLink { device, mtu, ipv6 } => {
                 let index = self.index(device).await?;
-                self.send(Request::SetLink(message::link_setup(index, *mtu, *ipv6)), 0)
-                    .await
+                self.send(
+                    Request::SetLink(netlink_messages::link_setup(index, *mtu, *ipv6)),
+                    0,
+                )
+                .await
             }
             Step::LinkUp { device } => {
                 let index = self.index(device).await?;
-                self.send(Request::SetLink(message::link_up(index)), 0)
+                self.send(Request::SetLink(netlink_messages::link_up(index)), 0)
                     .await
             }
             Step::DelLink { device } => {
@@ -120,17 +127,17 @@ impl Kernel {
             }
             Step::AddAddress(address) => {
                 let index = self.index(STEER_DEVICE).await?;
-                let request = Request::NewAddress(message::address(index, *address));
+                let request = Request::NewAddress(netlink_messages::address(index, *address));
                 self.send(request, NLM_F_CREATE | NLM_F_REPLACE).await
             }
             Step::DelAddress(address) => {
                 let index = self.index(STEER_DEVICE).await?;
-                let request = Request::DelAddress(message::address(index, *address));
+                let request = Request::DelAddress(netlink_messages::address(index, *address));
                 gone_is_fine(self.send(request, 0).await)
             }
             Step::PutRoute(route) => {
                 let index = self.index(&route.device).await?;
-                let request = Request::NewRoute(message::route(route, index));
+                let request = Request::NewRoute(netlink_messages::route(route, index));
                 self.send(request, NLM_F_CREATE | NLM_F_REPLACE).await
             }
             Step::DelRoute(route) => {
@@ -139,17 +146,18 @@ impl Kernel {
                     return Ok(());
                 };
                 gone_is_fine(
-                    self.send(Request::DelRoute(message::route(route, index)), 0)
+                    self.send(Request::DelRoute(netlink_messages::route(route, index)), 0)
                         .await,
                 )
             }
             Step::AddRule(rule) => {
-                let request = Request::NewRule(message::rule(rule));
+                let request = Request::NewRule(netlink_messages::rule(rule));
                 self.send(request, NLM_F_CREATE | NLM_F_EXCL).await
             }
-            Step::DelRule(rule) => {
-                gone_is_fine(self.send(Request::DelRule(message::rule(rule)), 0).await)
-            }
+            Step::DelRule(rule) => gone_is_fine(
+                self.send(Request::DelRule(netlink_messages::rule(rule)), 0)
+                    .await,
+            ),
         }
     }
 
@@ -181,13 +189,13 @@ impl Kernel {
             })?;
         }
         for address in missing {
-            let request = Request::NewAddress(message::address(index, *address));
+            let request = Request::NewAddress(netlink_messages::address(index, *address));
             let added = self.send(request, NLM_F_CREATE | NLM_F_REPLACE).await;
             added.map_err(|source| refused("add", address, source))?;
         }
         let stale = found.iter().filter(|address| !wanted.contains(address));
         for address in stale.filter(|address| super::plan::is_global(**address)) {
-            let request = Request::DelAddress(message::address(index, *address));
+            let request = Request::DelAddress(netlink_messages::address(index, *address));
             let removed = gone_is_fine(self.send(request, 0).await);
             removed.map_err(|source| refused("del", address, source))?;
         }

@@ -31,7 +31,7 @@
 mod bypass;
 mod desired;
 mod kernel;
-mod message;
+mod netlink_messages;
 pub(crate) mod own_route;
 mod plan;
 mod selector;

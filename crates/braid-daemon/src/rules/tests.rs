@@ -8,7 +8,7 @@ use braid_balance::RuleEntry;
 use super::{CompiledRules, SystemIds, without_uplink};
 use crate::classes::Classes;
 use crate::config::Settings;
-use crate::fixtures::{settings, status};
+use crate::test_fixtures::{settings, status};
 
 fn compiled(settings: &Settings, system: &SystemIds) -> CompiledRules {
     let mut classes = Classes::default();

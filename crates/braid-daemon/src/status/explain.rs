@@ -9,10 +9,10 @@ use braid_host::user_error::UserError;
 use super::protocol;
 use crate::engine::Engine;
 use crate::explain::{OtherFlow, Snapshot, client, explain};
-use crate::failure;
 use crate::plumbing::own_route::OwnRoute;
 use crate::report::{ExplainQuestion, ExplainReport};
 use crate::uplinks::registry::UplinkRecord;
+use crate::user_errors;
 
 impl Engine {
     /// Returns the reason why a client may open no flow, if there is one; the datapath decides the same.
@@ -64,17 +64,17 @@ impl Engine {
         let path = self
             .datapath
             .path_cache_entry(question.destination)
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         let flow_activity = self
             .datapath
             .flow_activity()
-            .map_err(failure::of_datapath)?;
+            .map_err(user_errors::of_datapath)?;
         let snapshot = Snapshot {
             now: KernelTime::now(),
             settings: &self.settings,
             rules: &self.rules,
             classes: &self.classes,
-            sticky: &self.datapath.sticky().map_err(failure::of_datapath)?,
+            sticky: &self.datapath.sticky().map_err(user_errors::of_datapath)?,
             path: path.as_ref(),
             line: &|id| self.forecasts.load(id, &flow_activity),
             names: &self.names,

@@ -14,13 +14,13 @@ use braid_host::user_error::UserError;
 use braid_uplink::liveness::{Cause, Verdict};
 
 use crate::engine::Engine;
-use crate::failure;
 use crate::health_problems::health_problems;
 use crate::report::{
     BondReport, FlowCounts, FlowReport, FlowsReport, LayerName, NextHopReport, StatusReport,
     UplinkReport, UplinkState, UplinksReport,
 };
 use crate::uplinks::registry::{FAMILIES, UplinkRecord};
+use crate::user_errors;
 
 impl Engine {
     /// Returns every uplink with its counters.
@@ -31,7 +31,7 @@ impl Engine {
         let counters: BTreeMap<UplinkId, UplinkCounters> = self
             .datapath
             .counters()
-            .map_err(failure::of_datapath)?
+            .map_err(user_errors::of_datapath)?
             .uplinks
             .into_iter()
             .collect();
@@ -180,7 +180,7 @@ impl Engine {
     /// # Errors
     /// The datapath's tables cannot be read.
     pub fn status(&self) -> Result<StatusReport, UserError> {
-        let counters = self.datapath.counters().map_err(failure::of_datapath)?;
+        let counters = self.datapath.counters().map_err(user_errors::of_datapath)?;
         let reasons = counters
             .reasons
             .iter()
@@ -206,7 +206,7 @@ impl Engine {
             memory_bytes: self
                 .datapath
                 .memory()
-                .map_err(failure::of_datapath)?
+                .map_err(user_errors::of_datapath)?
                 .iter()
                 .map(|map| map.bytes)
                 .sum(),
@@ -224,7 +224,7 @@ impl Engine {
 
     /// Returns the flow table, read at most once a second if reading is slow.
     fn cached_flows(&self) -> Result<Rc<Vec<Flow>>, UserError> {
-        let read = || self.datapath.flows().map_err(failure::of_datapath);
+        let read = || self.datapath.flows().map_err(user_errors::of_datapath);
         self.cached_flows.get_or_read(Instant::now, read)
     }
 

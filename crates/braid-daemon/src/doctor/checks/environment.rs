@@ -1,7 +1,7 @@
 //! Checks of the environment. Pure.
 
 use super::{Facts, Finding, fail, ok, warn};
-use crate::doctor::environment::Environment;
+use crate::doctor::environment_facts::Environment;
 use crate::doctor::targets::TargetResults;
 
 /// Programs that also decide which uplink traffic takes, by process name, and the command that stops

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use braid_uplink::{Candidate, Layer, NextHop, RejectReason, Rejected};
 
 use super::*;
-use crate::doctor::environment::Environment;
+use crate::doctor::environment_facts::Environment;
 use crate::doctor::targets::TargetResults;
 use crate::plumbing::{Family, ForeignRule};
 
