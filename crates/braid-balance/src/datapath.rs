@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid_core::UplinkId;
 
-use crate::flows::{evacuate, races, upkeep};
+use crate::flows::{evacuate, races, sweep};
 use crate::maps::tables::{self, Tables};
 use crate::maps::{counters, devices, uplinks};
 use crate::packets::inject::Injector;
@@ -297,7 +297,7 @@ impl Datapath {
 
     /// Removes flows that were idle longer than their state allows at `now`, and halves of pairs.
     pub fn sweep(&mut self, now: KernelTime) -> Result<SweepReport, Error> {
-        upkeep::sweep(&mut self.tables, now)
+        sweep::sweep(&mut self.tables, now)
     }
 
     /// Sets how often new connections are raced. Before this, none are.
@@ -334,7 +334,7 @@ impl Datapath {
 
     /// Returns all flows, including embryos.
     pub fn flows(&self) -> Result<Vec<Flow>, Error> {
-        upkeep::flows(&self.tables)
+        sweep::flows(&self.tables)
     }
 
     /// Returns the counters, summed over the CPUs.

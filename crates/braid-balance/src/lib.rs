@@ -16,12 +16,12 @@
 mod datapath;
 mod error;
 mod flows;
+mod generated;
 mod maps;
 mod packets;
 mod pins;
 mod programs;
 mod select;
-mod shared;
 mod time;
 mod types;
 
@@ -33,6 +33,7 @@ pub use flows::idle_times::{
     TCP_EMBRYO_IDLE, TCP_ESTABLISHED_IDLE, TCP_TRANSITORY_IDLE, UDP_EMBRYO_IDLE, UDP_IDLE,
 };
 pub use flows::races::RaceSettings;
+pub use generated::{REASONS, Reason, ReasonKind};
 pub use maps::lease::Lease;
 pub use packets::fragments::{
     FRAGMENT_HOLD_TIME, FRAGMENT_POLL_INTERVAL, Fragments, HeldFragment, MAX_HELD_FRAGMENTS,
@@ -47,7 +48,6 @@ pub use select::path_cache::{
 };
 pub use select::rules::{CGROUP_LEVELS, FlowFacts, MAX_RULES, NameBit, RuleEntry};
 pub use select::sticky::{FTP_CONTROL, FTP_DATA_FROM, FTP_KEPT, Site, Sticky};
-pub use shared::{REASONS, Reason, ReasonKind};
 pub use time::KernelTime;
 pub use types::{
     Attachments, Choice, ClassId, Counters, Family, Flow, FlowState, HookKind, Layer, LbMethod,

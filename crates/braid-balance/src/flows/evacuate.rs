@@ -13,16 +13,16 @@ use braid_packet::{Packet, checksum};
 use serde::Serialize;
 
 use super::idle_times::{TCP, UDP};
-use super::upkeep;
+use super::sweep;
+use crate::generated::{
+    ATTEMPT_SENT, CHOICE_ON_LINK, FAMILY_V4, FAMILY_V6, FLOW_REASSIGN, FLOW_RESET_SENT,
+    PREFERRED_CANDIDATE, QUIC_PORT, STATE_CLOSING, STATE_ESTABLISHED, STATE_NEW,
+};
 use crate::maps::layout::{
     FlowValue, RaceValue, ReplayBufferValue, StoredPacketValue, Tuple, socket_address,
 };
 use crate::maps::tables::{Pair, Tables, found, ignore_missing, read, refused};
 use crate::packets::inject::Injector;
-use crate::shared::{
-    ATTEMPT_SENT, CHOICE_ON_LINK, FAMILY_V4, FAMILY_V6, FLOW_REASSIGN, FLOW_RESET_SENT,
-    PREFERRED_CANDIDATE, QUIC_PORT, STATE_CLOSING, STATE_ESTABLISHED, STATE_NEW,
-};
 use crate::{Error, Flow, FlowState, KernelTime};
 
 /// Stored packets older than this are not replayed: a client that has been quiet for so long waits
@@ -184,7 +184,7 @@ pub(crate) fn release(
 ) -> Result<Released, Error> {
     let mut done = Released::default();
     for (key, value) in read::<FlowValue>("flows", tables.assured.forward_fd())? {
-        match which(&upkeep::flow(&key, &value, true)) {
+        match which(&sweep::flow(&key, &value, true)) {
             Release::Reset if key.protocol == TCP => {
                 let told = reset_inside(&mut tables.assured, injector, &key, &value)?;
                 if told {
@@ -212,7 +212,7 @@ pub(crate) fn end_unanswered_moves(
 ) -> Result<Vec<Flow>, Error> {
     let mut ended = Vec::new();
     for (key, value) in read::<FlowValue>("embryos", tables.embryos.forward_fd())? {
-        let flow = upkeep::flow(&key, &value, false);
+        let flow = sweep::flow(&key, &value, false);
         if is_quic(&key)
             && flow.came_from.is_some()
             && flow.state == FlowState::New
@@ -308,7 +308,7 @@ fn end_quic(
     key: &Tuple,
     value: &FlowValue,
 ) -> Result<(), Error> {
-    upkeep::forget(pair, key, value)?;
+    sweep::forget(pair, key, value)?;
     let (local, remote) = (local(key), remote(key));
     // A client's stack matches the error by its headers.
     let error = build::port_unreachable(remote.0, local.0, &build::udp(local, remote, &[]));

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use crate::FlowState;
-use crate::maps::layout::FlowValue;
-use crate::shared::{
+use crate::generated::{
     QUIC_PORT, STATE_ANSWERED, STATE_CLOSING, STATE_ESTABLISHED, STATE_FIN_WAIT, STATE_NEW,
 };
+use crate::maps::layout::FlowValue;
 
 /// Established TCP: RFC 5382 REQ-5, "established connection idle-timeout … MUST NOT be less than
 /// 2 hours 4 minutes".
@@ -76,7 +76,7 @@ pub(super) fn state_of(value: u8) -> FlowState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::STATE_RESET;
+    use crate::generated::STATE_RESET;
 
     fn idle(protocol: u8, state: u32, remote_port: u16, pressed: bool) -> u64 {
         let value = FlowValue {

@@ -3,4 +3,4 @@
 pub(crate) mod evacuate;
 pub(crate) mod idle_times;
 pub(crate) mod races;
-pub(crate) mod upkeep;
+pub(crate) mod sweep;

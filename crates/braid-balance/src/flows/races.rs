@@ -11,7 +11,7 @@ use crate::maps::layout::{RaceValue, Tuple};
 use crate::maps::tables::{Tables, found, ignore_missing, read, refused};
 use crate::{Error, KernelTime};
 
-const _: () = assert!(TCP_EMBRYO_IDLE.as_secs() == crate::shared::RACE_TIMEOUT_SECONDS as u64);
+const _: () = assert!(TCP_EMBRYO_IDLE.as_secs() == crate::generated::RACE_TIMEOUT_SECONDS as u64);
 
 /// Limits of races, for all classes that race.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use braid_core::{MAX_UPLINKS, UplinkId};
 
+use crate::generated::REASONS;
 use crate::maps::layout::TrafficValue;
 use crate::maps::tables::{Tables, refused};
-use crate::shared::REASONS;
 use crate::{Counters, Error, Traffic, UplinkCounters};
 
 /// Sums every counter over the CPUs.

@@ -6,7 +6,7 @@ pub(crate) mod select;
 use std::mem::{offset_of, size_of};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::shared::{CLASSES, FAMILIES, LB_ROUND_ROBIN, MAX_REPLAY_BYTES, MAX_UPLINKS, SLOTS};
+use crate::generated::{CLASSES, FAMILIES, LB_ROUND_ROBIN, MAX_REPLAY_BYTES, MAX_UPLINKS, SLOTS};
 
 /// An IPv6 address, or an IPv4 one in v4-mapped form, network order.
 pub(crate) type Address = [u8; 16];

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use braid_core::MAX_UPLINKS;
 
+use crate::generated::{FAMILIES, LAYER_L2, LAYER_L3, LOW_DEVICES, UPLINK_HOLDS_UDP};
 use crate::maps::layout::{Address, NextHopValue, UplinkValue, from_v4, from_v6};
 use crate::maps::tables::{Tables, refused, replace};
-use crate::shared::{FAMILIES, LAYER_L2, LAYER_L3, LOW_DEVICES, UPLINK_HOLDS_UDP};
 use crate::{Error, Layer, NextHop, UplinkEntry};
 
-const _: () = assert!(MAX_UPLINKS == crate::shared::MAX_UPLINKS as usize);
+const _: () = assert!(MAX_UPLINKS == crate::generated::MAX_UPLINKS as usize);
 
 /// Replaces all entries. Entries that stay the same are not written: the programs may be reading
 /// them, and a write is not atomic.
@@ -39,7 +39,7 @@ pub(crate) fn set_uplinks(tables: &mut Tables, uplinks: &[UplinkEntry]) -> Resul
     }
     let own = own_addresses(&wanted);
     let failed = |error| refused("map uplinks", &error);
-    let current: Vec<_> = (0..crate::shared::MAX_UPLINKS)
+    let current: Vec<_> = (0..crate::generated::MAX_UPLINKS)
         .map(|index| tables.uplinks.get(&index, 0))
         .collect::<Result<_, _>>()
         .map_err(failed)?;

@@ -15,7 +15,7 @@ use crate::maps::layout::{FragmentKey, to_ip};
 pub const MAX_HELD_FRAGMENTS: usize = 256;
 /// Most of one source: a datagram of 65,535 bytes has 45 fragments on an Ethernet.
 pub const MAX_HELD_FRAGMENTS_PER_SOURCE: usize =
-    crate::shared::MAX_HELD_FRAGMENTS_PER_SOURCE as usize;
+    crate::generated::MAX_HELD_FRAGMENTS_PER_SOURCE as usize;
 /// Time for which a fragment is held. The others of its packet are at most the difference of two
 /// paths' delays away.
 pub const FRAGMENT_HOLD_TIME: Duration = Duration::from_secs(2);

@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use aya::maps::{MapData, RingBuf};
 use braid_packet::{Packet, Transport, build, checksum};
 
+use crate::generated::{
+    MAX_UPCALL_BYTES, REFUSAL_QUOTE_BYTES, UPCALL_DNS, UPCALL_FRAGMENT, UPCALL_REFUSED,
+};
 use crate::maps::layout::{FragmentKey, to_ip};
 use crate::maps::tables::{self, Tables, found, refused};
 use crate::packets::fragments::{Fragments, HeldFragment};
 use crate::packets::inject::Injector;
 use crate::pins::Pins;
-use crate::shared::{
-    MAX_UPCALL_BYTES, REFUSAL_QUOTE_BYTES, UPCALL_DNS, UPCALL_FRAGMENT, UPCALL_REFUSED,
-};
 use crate::{Error, KernelTime, Protocol};
 
 /// Offsets in `struct upcall` of `bpf/layout.h`.

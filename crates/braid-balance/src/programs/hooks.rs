@@ -15,9 +15,9 @@ use aya::util::KernelVersion;
 use nix::errno::Errno;
 use nix::net::if_::if_indextoname;
 
+use crate::generated::verifier_error;
 use crate::pins::{self, Pins};
 use crate::programs::filters::{self, Filter};
-use crate::shared::verifier_error;
 use crate::{Error, HookKind};
 
 /// Priority and handle of our clsact filters: low enough to run before most others, and fixed, so

@@ -8,11 +8,11 @@ use std::path::Path;
 use aya::programs::{ProgramError, SchedClassifier};
 use aya::{Ebpf, EbpfError, EbpfLoader, include_bytes_aligned};
 
+use crate::generated::{GLOBAL_LINKAGE_OFFSETS, LAYOUT_VERSION, PROGRAMS_HASH};
 use crate::maps::layout::Meta;
 use crate::maps::tables::{self, MAPS, Tables, refused};
 use crate::pins::{self, Pins};
 use crate::programs::hooks::{self, Hook, Programs};
-use crate::shared::{GLOBAL_LINKAGE_OFFSETS, LAYOUT_VERSION, PROGRAMS_HASH};
 use crate::{Error, Opened, Options};
 
 static OBJECT: &[u8] = include_bytes_aligned!(concat!(env!("OUT_DIR"), "/braid.bpf.o"));

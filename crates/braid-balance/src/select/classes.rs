@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use braid_core::{MAX_UPLINKS, UplinkId};
 
-use crate::maps::layout::SlotBank;
-use crate::maps::tables::{Tables, refused};
-use crate::shared::{
+use crate::generated::{
     CLASSES, FAMILIES, FAMILY_V4, FAMILY_V6, LB_FASTEST, LB_HASH_PAIR, LB_HASH_SOURCE, LB_RACE,
     LB_ROUND_ROBIN, SLOTS,
 };
+use crate::maps::layout::SlotBank;
+use crate::maps::tables::{Tables, refused};
 use crate::{ClassId, Error, Family, LbMethod};
 
 const _: () = assert!(braid_core::slots::SLOTS == SLOTS as usize);

@@ -8,7 +8,7 @@ use crate::maps::layout::from_ip;
 use crate::maps::tables::{Tables, replace};
 
 /// Most clients that can be limited at once.
-pub const MAX_LIMITED_CLIENTS: usize = crate::shared::MAX_LIMITED_CLIENTS as usize;
+pub const MAX_LIMITED_CLIENTS: usize = crate::generated::MAX_LIMITED_CLIENTS as usize;
 
 pub(crate) fn limit_clients(tables: &mut Tables, clients: &[IpAddr]) -> Result<(), Error> {
     let wanted: BTreeMap<_, u32> = clients.iter().map(|&client| (from_ip(client), 1)).collect();

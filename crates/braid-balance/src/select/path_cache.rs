@@ -7,14 +7,14 @@ use std::time::Duration;
 use braid_core::forecast::{kilobytes_per_sec, ppm};
 use braid_core::{MAX_UPLINKS, Rate, UplinkId};
 
+use crate::generated::{self, PATH_BITS_V4, PATH_BITS_V6};
 use crate::maps::batch;
 use crate::maps::layout::{Address, ForecastValue, PathEntryValue, PathValue, from_ip, to_ip};
 use crate::maps::tables::{Tables, found, refused};
-use crate::shared::{self, PATH_BITS_V4, PATH_BITS_V6};
 use crate::{Error, KernelTime};
 
 /// Maximum number of prefixes; the least recently used one is evicted.
-pub const MAX_CACHED_PREFIXES: usize = shared::MAX_CACHED_PREFIXES as usize;
+pub const MAX_CACHED_PREFIXES: usize = generated::MAX_CACHED_PREFIXES as usize;
 
 /// The path cache's entry for one destination prefix.
 #[derive(Clone, Debug, PartialEq)]
@@ -174,7 +174,7 @@ fn read(key: &Address, value: &PathEntryValue, epochs: &[u32]) -> PathCacheEntry
 
 fn epochs(tables: &Tables) -> Result<Vec<u32>, Error> {
     let failed = |error| refused("map uplinks", &error);
-    (0..shared::MAX_UPLINKS)
+    (0..generated::MAX_UPLINKS)
         .map(|index| Ok(tables.uplinks.get(&index, 0).map_err(failed)?.epoch))
         .collect()
 }
@@ -192,7 +192,7 @@ pub(crate) fn set_forecasts(
     forecasts: &[UplinkForecast],
 ) -> Result<(), Error> {
     let failed = |error| refused("map forecasts", &error);
-    for index in 0..shared::MAX_UPLINKS {
+    for index in 0..generated::MAX_UPLINKS {
         let before = tables.forecasts.get(&index, 0).map_err(failed)?;
         let given = forecasts
             .iter()

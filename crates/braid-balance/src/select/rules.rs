@@ -10,10 +10,10 @@ pub(crate) mod table;
 mod tests;
 
 /// Most rules at once: a flow stores the number of its rule, plus one, in a byte.
-pub const MAX_RULES: usize = crate::shared::MAX_RULES as usize;
+pub const MAX_RULES: usize = crate::generated::MAX_RULES as usize;
 
 /// Most ancestors of a socket's cgroup that rules are compared with, without the root.
-pub const CGROUP_LEVELS: usize = crate::shared::CGROUP_LEVELS as usize;
+pub const CGROUP_LEVELS: usize = crate::generated::CGROUP_LEVELS as usize;
 
 /// One of the 64 marks that [`Datapath::learn_names`](crate::Datapath::learn_names) can put on an
 /// address, one for each domain rule.

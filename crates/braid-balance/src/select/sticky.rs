@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use braid_core::UplinkId;
 
-use crate::maps::layout::select::{StickyKey, StickyValue};
-use crate::maps::layout::to_ip;
-use crate::maps::tables::{Tables, ignore_missing};
-use crate::shared::{
+use crate::generated::{
     FTP_DATA_PORT as DATA_PORT, FTP_PORT as CONTROL_PORT, FTP_SECONDS,
     FTPS_PORT as CONTROL_PORT_TLS, SITE_BITS_V4, SITE_BITS_V6,
 };
+use crate::maps::layout::select::{StickyKey, StickyValue};
+use crate::maps::layout::to_ip;
+use crate::maps::tables::{Tables, ignore_missing};
 use crate::{ClassId, Error, KernelTime};
 
 /// Time for which an FTP control connection binds its client to its uplink, also in a class without `sticky`: for

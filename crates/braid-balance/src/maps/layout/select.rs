@@ -3,7 +3,7 @@
 use std::mem::{offset_of, size_of};
 
 use super::Address;
-use crate::shared::MAX_RULES;
+use crate::generated::MAX_RULES;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(4))]

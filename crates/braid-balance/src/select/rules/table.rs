@@ -4,13 +4,13 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::{MAX_RULES, RuleEntry};
-use crate::maps::layout::select::{RuleBank, RuleValue};
-use crate::maps::layout::{Address, from_ip};
-use crate::maps::tables::{Tables, refused};
-use crate::shared::{
+use crate::generated::{
     CLASSES, FAMILY_V4, FAMILY_V6, KNOWS_MAC, KNOWS_PORTS, KNOWS_UID, NEEDS_CGROUP, NEEDS_MAC,
     NEEDS_NAMES,
 };
+use crate::maps::layout::select::{RuleBank, RuleValue};
+use crate::maps::layout::{Address, from_ip};
+use crate::maps::tables::{Tables, refused};
 use crate::{Error, Family};
 
 /// Writes the bank that is not in use, then makes it the one that is. Rules that are in force already

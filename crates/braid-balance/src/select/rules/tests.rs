@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::table::value;
 use super::*;
+use crate::generated::{FAMILY_V4, FAMILY_V6, KNOWS_MAC, KNOWS_PORTS, KNOWS_UID};
 use crate::maps::layout::from_ip;
 use crate::maps::layout::select::{FactsValue, RuleValue};
-use crate::shared::{FAMILY_V4, FAMILY_V6, KNOWS_MAC, KNOWS_PORTS, KNOWS_UID};
 
 /// Evaluates a rule as the program does: satisfies() in `bpf/select/rules.h`.
 fn compare(rule: &RuleValue, flow: &FlowFacts) -> bool {

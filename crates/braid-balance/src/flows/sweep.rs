@@ -7,13 +7,13 @@ use braid_core::UplinkId;
 
 use super::idle_times::{idle_time, state_of};
 use super::races;
-use crate::maps::layout::{FlowValue, Tuple, socket_address};
-use crate::maps::tables::{Pair, Tables, found, ignore_missing, read, refused};
-use crate::shared::{
+use crate::generated::{
     CHOICE_FAILBACK, CHOICE_HASH_PAIR, CHOICE_HASH_SOURCE, CHOICE_MIDSTREAM, CHOICE_MOVED,
     CHOICE_NEXT_USABLE, CHOICE_ON_LINK, CHOICE_ONLY, CHOICE_PREDICTED, CHOICE_PREFERRED,
     CHOICE_RACED, CHOICE_REMEMBERED, CHOICE_STICKY, FLOW_FAST_PATH,
 };
+use crate::maps::layout::{FlowValue, Tuple, socket_address};
+use crate::maps::tables::{Pair, Tables, found, ignore_missing, read, refused};
 use crate::{Choice, ClassId, Error, Flow, KernelTime, Protocol, SweepReport, Traffic};
 
 /// Share of the table, as a divisor, that must be free for closed connections to stay their time.
