@@ -40,7 +40,7 @@ pub use load::{Headroom, Load};
 use crate::config::{Action, Failback, Fallback, Policy, RuleConfig, Settings};
 use fixed::{blocked, only};
 use load::Loads;
-use slot_allocation::{ClassTable, DesiredShares};
+use slot_allocation::{ClassTable, DesiredShares, UplinkFacts};
 
 /// Divisor of a degraded uplink's weight.
 const DEGRADED_DIVISOR: u64 = 4;
@@ -109,7 +109,7 @@ impl Classes {
     pub fn new(adopted: Vec<(ClassId, Family, SlotTable)>) -> Classes {
         let tables = adopted
             .into_iter()
-            .map(|(class, family, table)| ((class, family), ClassTable::found(table)));
+            .map(|(class, family, table)| ((class, family), ClassTable::from_datapath(table)));
         Classes {
             tables: tables.collect(),
             ..Classes::default()
@@ -354,11 +354,16 @@ impl Classes {
             weights: self.loads.weights(policy, settings, able),
             facts: able
                 .iter()
-                .map(|s| (s.id, s.weight.get(), s.degraded, s.tier))
+                .map(|s| UplinkFacts {
+                    id: s.id,
+                    weight: s.weight.get(),
+                    is_degraded: s.degraded,
+                    tier: s.tier,
+                })
                 .collect(),
-            follows: Loads::are_followed(policy, settings, able),
+            follows_load: Loads::are_followed(policy, settings, able),
         };
-        match ClassTable::next(self.tables.remove(&key), now, wanted) {
+        match ClassTable::reallocate(self.tables.remove(&key), now, wanted) {
             Some(shared) => {
                 let slots = shared.slots();
                 self.tables.insert(key, shared);

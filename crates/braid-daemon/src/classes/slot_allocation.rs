@@ -5,22 +5,31 @@ use std::time::{Duration, Instant};
 use braid_core::UplinkId;
 use braid_core::slots::{SlotTable, Weights};
 
-/// Difference of a share, as a fraction of all new flows, from which on the table follows the load.
+/// Smallest change of an uplink's share, as a fraction of all new flows, for which a change of the load changes
+/// the table.
 const MIN_SHARE_CHANGE: f64 = 0.05;
-/// Shortest interval between two changes that follow the load.
+/// Shortest interval between two changes because of the load.
 const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Uplink, weight, degraded or not, tier.
-pub(super) type UplinkFacts = (UplinkId, u32, bool, u8);
+/// Facts about an uplink that change its shares at once.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct UplinkFacts {
+    pub id: UplinkId,
+    /// Configured weight.
+    pub weight: u32,
+    /// True if its verdict is degraded.
+    pub is_degraded: bool,
+    pub tier: u8,
+}
 
 /// Desired contents of a table.
 pub(super) struct DesiredShares {
     /// The uplinks that get flows, with their weights; empty for none.
     pub weights: Vec<(UplinkId, u64)>,
-    /// Facts; if these are unchanged, only the load differs.
+    /// If these are the same as before, only the load has changed.
     pub facts: Vec<UplinkFacts>,
-    /// True if the weights follow the load.
-    pub follows: bool,
+    /// True if the weights are derived from the measured load.
+    pub follows_load: bool,
 }
 
 /// A table, and its inputs.
@@ -29,24 +38,25 @@ pub(super) struct ClassTable {
     table: SlotTable,
     facts: Vec<UplinkFacts>,
     shares: Vec<(UplinkId, f64)>,
-    /// Time of the last change by the load.
-    followed: Option<Instant>,
+    /// Time of the last change because of the load.
+    load_change: Option<Instant>,
 }
 
 impl ClassTable {
-    /// Takes over a table that the datapath uses.
-    pub fn found(table: SlotTable) -> ClassTable {
+    /// Adopts a table that the datapath already uses.
+    pub fn from_datapath(table: SlotTable) -> ClassTable {
         ClassTable {
             table,
             facts: Vec::new(),
             shares: Vec::new(),
-            followed: None,
+            load_change: None,
         }
     }
 
-    /// Returns the table that follows `before`, changed by as few slots as possible, or not at all if only the
-    /// load differs and not by much. `None` without uplinks.
-    pub fn next(
+    /// Returns the table with the wanted shares, which differs from `before` in as few slots as possible. It is
+    /// `before` itself if only the load has changed, and by less than [`MIN_SHARE_CHANGE`] or within
+    /// [`MIN_CHANGE_INTERVAL`]. Returns none without uplinks.
+    pub fn reallocate(
         before: Option<ClassTable>,
         now: Instant,
         wanted: DesiredShares,
@@ -54,9 +64,9 @@ impl ClassTable {
         let weights = Weights::new(wanted.weights.iter().copied()).ok()?;
         let shares = shares(&wanted.weights);
         let table = match before {
-            Some(before) if wanted.follows && before.facts == wanted.facts => {
+            Some(before) if wanted.follows_load && before.facts == wanted.facts => {
                 let early = before
-                    .followed
+                    .load_change
                     .is_some_and(|at| now < at + MIN_CHANGE_INTERVAL);
                 // An uplink without any share leaves the table, however little it had.
                 let gone = |(id, _): &(UplinkId, f64)| shares.iter().all(|(other, _)| other != id);
@@ -74,7 +84,7 @@ impl ClassTable {
             table,
             facts: wanted.facts,
             shares,
-            followed: wanted.follows.then_some(now),
+            load_change: wanted.follows_load.then_some(now),
         })
     }
 
