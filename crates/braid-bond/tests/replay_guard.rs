@@ -57,7 +57,7 @@ fn ends(world: &mut World) -> (Sender, ReplayGuard) {
     sender.keys.install(NOW, client.session);
     let mut replay_guard = ReplayGuard::default();
     replay_guard.keys.offer(server);
-    (0..3).for_each(|link| replay_guard.insert(LinkId(link)));
+    (0..3).for_each(|link| replay_guard.allow_link(LinkId(link)));
     (sender, replay_guard)
 }
 
@@ -120,7 +120,7 @@ fn each_invalid_packet_is_refused_with_its_reason() {
 
     // Reflected to its sender, which has the same keys in the other direction.
     let mut own = ReplayGuard::default();
-    own.insert(LinkId(1));
+    own.allow_link(LinkId(1));
     own.keys = std::mem::take(&mut sender.keys);
     assert_eq!(pass(&mut own, NOW, &packet), Err(Reject::Session));
     let mut readdressed = packet.clone();
@@ -342,7 +342,7 @@ fn numbers_in_the_clear_are_bounded_by_the_sealed_ones_and_taken_once() {
     );
     let next = sender.seal(NOW, 1, 101);
     assert_eq!(pass(&mut replay_guard, NOW, &next), Ok((1, 101)));
-    replay_guard.remove(LinkId(1));
+    replay_guard.refuse_link(LinkId(1));
     assert_eq!(
         replay_guard.admit_cleartext(NOW, clear(1, 102)),
         Err(Reject::Link)

@@ -1,6 +1,6 @@
-//! Checks that a data packet must pass before its contents count: known session, known link, new
-//! number, valid seal. They run in this order, the cheapest first; only a packet that passes all of
-//! them changes state.
+//! Opens data packets: each passes four checks before its contents count. The session is known, the
+//! link is allowed, the number is new, and the seal is valid. The checks run in this order, the
+//! cheapest first. Only a packet that passes all of them changes state.
 
 use braid_core::Time;
 use braid_multipath::{LinkId, MAX_LINKS, PacketNumber};
@@ -17,14 +17,14 @@ pub struct ReplayGuard {
     pub keys: Keyring,
     /// Links whose packets are accepted, one bit each.
     allowed: u32,
-    /// Allocated when an authentic packet comes on a link: a hub has many tunnels, most with few
-    /// links.
+    /// Replay window per link. It is allocated with the first authentic packet of the link, because a
+    /// hub has many tunnels, most with few links.
     windows: [Option<ReplayWindow>; MAX_LINKS],
     /// One more than the highest sealed number, per link.
     sealed: [u64; MAX_LINKS],
 }
 
-/// A packet that passed.
+/// A packet that passed all checks.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Opened<'a> {
     /// The link it came on.
@@ -49,25 +49,26 @@ impl From<ReplayError> for Reject {
 }
 
 impl ReplayGuard {
-    /// Accepts packets of a link. A known link keeps its window: if it is removed and added again
-    /// under the same keys, old packets stay refused.
-    pub fn insert(&mut self, link: LinkId) {
+    /// Accepts packets of a link from now on. The link keeps the window that it had, so that packets
+    /// seen before stay refused if it is refused and allowed again under the same keys.
+    pub fn allow_link(&mut self, link: LinkId) {
         self.allowed |= 1 << link.0;
     }
 
-    /// Refuses packets of a link; its window stays.
-    pub fn remove(&mut self, link: LinkId) {
+    /// Refuses packets of a link from now on; its window stays.
+    pub fn refuse_link(&mut self, link: LinkId) {
         self.allowed &= !(1 << link.0);
     }
 
-    /// Forgets all keys and numbers, for a session that does not continue.
-    pub fn restart(&mut self) {
+    /// Forgets all keys, windows and numbers, for a session that does not continue. The allowed links
+    /// stay.
+    pub fn forget_keys(&mut self) {
         self.keys.clear();
         self.windows = [const { None }; MAX_LINKS];
         self.sealed = [0; MAX_LINKS];
     }
 
-    /// Opens a data packet in place.
+    /// Checks a data packet and decrypts it in place.
     ///
     /// # Errors
     /// The reason for refusal; nothing but the packet's own bytes has changed then.
@@ -103,9 +104,9 @@ impl ReplayGuard {
         })
     }
 
-    /// Takes the number of a cleartext packet. It must be of a link on which a sealed packet came,
-    /// and less than a window beyond the highest sealed one: so a forged number never makes the
-    /// next sealed packet too old. It confirms no keys.
+    /// Admits a cleartext packet by its number, once. A sealed packet must have come on its link, and
+    /// the number must be less than a window beyond the highest sealed one: so a forged number never
+    /// makes the next sealed packet too old. A cleartext packet confirms no keys.
     ///
     /// # Errors
     /// The reason for refusal; nothing has changed then.

@@ -204,7 +204,7 @@ impl Tunnel {
             .map_or(0, |known| known.number_base);
         link.start_probing(now);
         self.links[id.index()] = Some(link);
-        self.replay_guard.insert(id);
+        self.replay_guard.allow_link(id);
         let continues = self.replay_guard.keys.peek().map(Session::peer);
         if let Some(client) = &mut self.client {
             client.handle_link(id);
@@ -224,7 +224,7 @@ impl Tunnel {
         link.path = super::path::Path::default();
         link.probe_at = None;
         self.receiver.set_live(now, id, false);
-        self.replay_guard.remove(id);
+        self.replay_guard.refuse_link(id);
     }
 
     /// Takes a link from the sender, and records the numbers that it used: they are nonces.

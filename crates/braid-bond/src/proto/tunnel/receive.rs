@@ -67,7 +67,7 @@ impl Tunnel {
             return Ok(());
         }
         if !established.continued {
-            self.replay_guard.restart();
+            self.replay_guard.forget_keys();
         }
         self.replay_guard.keys.install(now, established.session);
         self.handle_keys(now, established.continued, established.options);
@@ -113,7 +113,7 @@ impl Tunnel {
         let id = header.link;
         if !self.is_client() {
             // A hub takes any link of its clients, once a packet on it is authentic.
-            self.replay_guard.insert(id);
+            self.replay_guard.allow_link(id);
         }
         let len = datagram.len() as u64;
         let opened = self.replay_guard.open(now, header, datagram)?;
