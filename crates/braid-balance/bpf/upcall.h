@@ -224,9 +224,9 @@ static __noinline int snoop_dns_answer(struct __sk_buff *skb, const struct packe
 				       struct flow *flow, const struct address *to, __u64 now)
 {
 	__u32 zero = 0, start;
-	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	struct settings *config = bpf_map_lookup_elem(&settings, &zero);
 
-	if (!settled || !settled->snoops_dns || !packet || !flow || !to ||
+	if (!config || !config->snoops_dns || !packet || !flow || !to ||
 	    packet->fragment != WHOLE || flow->remote_port != packet->source_port ||
 	    !same_address(&flow->remote, &packet->source) ||
 	    !matches_question(flow, dns_question_of(skb, packet), now))

@@ -37,10 +37,10 @@ static __always_inline int find_hairpin(const struct packet *packet, struct repl
 static __noinline __u32 hairpin_device(struct __sk_buff *skb, const struct packet *packet)
 {
 	__u32 zero = 0;
-	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	struct settings *config = bpf_map_lookup_elem(&settings, &zero);
 	struct reply reply;
 
-	if (!settled || !packet || find_hairpin(packet, &reply))
+	if (!config || !packet || find_hairpin(packet, &reply))
 		return 0;
 	if (reply.found.flow->inside_ifindex != skb->ifindex) {
 		count(REASON_hairpin_apart);
@@ -48,7 +48,7 @@ static __noinline __u32 hairpin_device(struct __sk_buff *skb, const struct packe
 	}
 	if (packet->hops <= 1 || wire_size(skb, packet) > reply.found.flow->inside_mtu)
 		return 0;
-	return settled->steer;
+	return config->steer;
 }
 
 // Sends a packet that is addressed to the flow's inside already.

@@ -118,14 +118,14 @@ __noinline int uplink_in_slot(__u32 bank, __u32 place, __u32 family)
 static __always_inline struct slot_bank *walked_bank(__u32 number, __u32 *bank)
 {
 	__u32 zero = 0;
-	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	struct settings *config = bpf_map_lookup_elem(&settings, &zero);
 
-	if (!settled || number >= CLASSES * FAMILIES)
+	if (!config || number >= CLASSES * FAMILIES)
 		return NULL;
 	// As in uplink_index(); verifiers before Linux 6.10 also lose the bounds of class and
 	// family when the compiler joins them by an OR.
 	asm volatile("%0 &= 0x7f" : "+r"(number));
-	*bank = number * 2 + (settled->active[number] & 1);
+	*bank = number * 2 + (config->active[number] & 1);
 	return bpf_map_lookup_elem(&slots, bank);
 }
 _Static_assert(CLASSES *FAMILIES == 0x7f + 1, "walked_bank");
