@@ -14,7 +14,7 @@ const RULES: &str = "
     use = 'block'
 ";
 
-/// A learnt name is known for a bounded time, a rejected reply is counted, and the same reply has
+/// A learned name is known for a bounded time, a rejected reply is counted, and the same reply has
 /// the same result again.
 pub fn names(data: &[u8]) {
     let config = Config::parse("fuzz.toml", RULES).expect("good rules");
@@ -25,10 +25,10 @@ pub fn names(data: &[u8]) {
     let client = IpAddr::from([192, 168, 1, 7]);
     let first = names.handle_answer(now, server, client, data);
     match &first {
-        Ok(learnt) => {
-            assert!(learnt.forget.is_empty(), "there is room");
-            for (address, facts) in &learnt.learn {
-                let known = names.get(now, *address).expect("it was learnt");
+        Ok(learned) => {
+            assert!(learned.forget.is_empty(), "there is room");
+            for (address, facts) in &learned.learn {
+                let known = names.get(now, *address).expect("it was learned");
                 assert_eq!(facts.rules, names.marks_of(&known.name), "{known:?}");
                 let time = facts.expires.since(now);
                 assert!((MIN_TTL..=MAX_TTL).contains(&time), "{time:?}");

@@ -82,10 +82,10 @@ def rule_for(location: NatTestbed, server: str) -> bool:
 
 
 def learn(location: NatTestbed, number: int) -> None:
-    """Let a true answer be learnt after the packets sent before: answers are processed in order."""
+    """Let a true answer be learned after the packets sent before: answers are processed in order."""
     name, server = f"n{number}.bank.example", f"203.0.113.{number}"
     answer(location, ask(location, name), message(name, address(name, server)))
-    wait_until(lambda: rule_for(location, server), what=f"{name} to be learnt")
+    wait_until(lambda: rule_for(location, server), what=f"{name} to be learned")
 
 
 def test_an_answer_to_what_was_asked_is_believed(location: NatTestbed) -> None:
@@ -96,13 +96,13 @@ def test_an_answer_to_what_was_asked_is_believed(location: NatTestbed) -> None:
         ask(location, "www.bank.example"),
         message("www.bank.example", chain, address("cdn.example", "203.0.113.2")),
     )
-    wait_until(lambda: rule_for(location, "203.0.113.2"), what="an alias' address to be learnt")
+    wait_until(lambda: rule_for(location, "203.0.113.2"), what="an alias' address to be learned")
     name = "six.bank.example"
     said = message(name, address(name, "2001:db8:aaaa::1"), kind=AAAA)
     answer(location, ask(location, name, AAAA), said)
     wait_until(
         lambda: location.daemon.json("explain", "2001:db8:aaaa::1")["answers"][0]["uplink"] == "lte",
-        what="an IPv6 address to be learnt",
+        what="an IPv6 address to be learned",
     )
 
 
@@ -144,7 +144,7 @@ def test_lies_are_not_believed(location: NatTestbed, lie: str) -> None:
 @pytest.mark.parametrize(
     "server", ["192.168.8.102", "127.0.0.1", "10.0.0.1", "169.254.1.1", "100.64.1.2", "224.0.0.1"]
 )
-def test_addresses_that_are_nowhere_else_are_not_learnt(location: NatTestbed, server: str) -> None:
+def test_addresses_that_are_nowhere_else_are_not_learned(location: NatTestbed, server: str) -> None:
     """DNS rebinding: a name outside that points inside."""
     answer(
         location, ask(location, "pay.bank.example"), message("pay.bank.example", address("pay.bank.example", server))
@@ -154,7 +154,7 @@ def test_addresses_that_are_nowhere_else_are_not_learnt(location: NatTestbed, se
 
 
 def test_a_stranger_is_not_believed(location: NatTestbed) -> None:
-    """A mapping is open to any remote, but only the queried server's answers are learnt."""
+    """A mapping is open to any remote, but only the queried server's answers are learned."""
     mapping = ask(location, "pay.bank.example")
     said = message("pay.bank.example", address("pay.bank.example", "203.0.113.11"))
     forged = Packet(location.remote(4, 99), mapping.outer, Udp(DNS, mapping.outer_port, said))

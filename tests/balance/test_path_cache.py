@@ -119,7 +119,7 @@ def test_the_memory_outlives_daemon_and_datapath(make_network: MakeNetwork, star
     assert not daemon.run_dir.exists()
 
 
-def test_what_was_learnt_is_void_when_an_uplink_has_failed(
+def test_what_was_learned_is_void_when_an_uplink_has_failed(
     make_network: MakeNetwork, start_braid: StartBraid
 ) -> None:
     net = make_network(NEAR, FAR)

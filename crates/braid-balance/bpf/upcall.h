@@ -181,8 +181,8 @@ static __noinline __u32 dns_question_of(struct __sk_buff *skb, const struct pack
 	return hash ? hash : 1;
 }
 
-// Remembers a DNS question, so that names are only learnt from the answer to a recent question. The
-// last four of a socket are kept in the fields of a TCP flow's sequence numbers; 0: none.
+// Remembers a DNS question, so that names are only learned from the answer to a recent question.
+// The last four of a socket are kept in the fields of a TCP flow's sequence numbers; 0: none.
 static __always_inline void note_dns_question(struct __sk_buff *skb, const struct packet *packet,
 					      struct flow *flow, __u64 now)
 {

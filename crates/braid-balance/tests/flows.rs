@@ -224,7 +224,7 @@ fn an_answered_flow_survives_a_forgotten_neighbour() {
 }
 
 #[test]
-fn path_mtu_is_learnt_through_the_translation() {
+fn path_mtu_is_learned_through_the_translation() {
     let world = World::new();
     world.offloads(false);
     // A link behind the uplinks that carries less: the servers move behind it.

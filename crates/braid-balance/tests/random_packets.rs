@@ -122,7 +122,7 @@ fn random_packets_leave_and_return_as_the_twin_says() {
     assert_whole(&probe);
 }
 
-/// No mapping without its other half.
+/// Asserts that every mapping has both halves: a sweep finds nothing to expire or repair.
 fn assert_whole(probe: &Probe) {
     let report = probe
         .datapath

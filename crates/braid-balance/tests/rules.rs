@@ -73,7 +73,7 @@ fn the_last_of_all_rules_still_counts() {
 }
 
 #[test]
-fn link_layer_addresses_are_learnt_when_a_rule_asks() {
+fn link_layer_addresses_are_learned_when_a_rule_asks() {
     let probe = Probe::new();
     set_classes(&probe, &[class(0, &[0]), class(1, &[1])]);
     let syn = |port| build::tcp((CLIENT, port), SERVER, SYN, b"");

@@ -227,7 +227,7 @@ fn a_flood_of_fragments_is_handed_over_in_part() {
     assert_eq!(held.count(), 65);
 }
 
-/// Whoever makes up sources for fragments cannot keep others' answers from being learnt.
+/// Whoever makes up sources for fragments cannot keep others' answers from being learned.
 #[test]
 fn fragments_of_many_sources_leave_room_for_answers() {
     let probe = Probe::new();

@@ -16,19 +16,19 @@ pub const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// The known servers.
 #[derive(Clone, Debug, Default)]
 pub struct NoMigration {
-    learnt: HashMap<IpAddr, Instant>,
+    learned: HashMap<IpAddr, Instant>,
 }
 
 impl NoMigration {
     /// Remembers a server at `now`; returns true if it was not known.
     pub fn learn(&mut self, server: IpAddr, now: Instant) -> bool {
-        self.learnt
-            .retain(|_, learnt| now.saturating_duration_since(*learnt) < FORGET_AFTER);
-        let fresh = self.learnt.insert(server, now).is_none();
-        if self.learnt.len() > MAX_SERVERS {
-            let first = self.learnt.iter().min_by_key(|(_, learnt)| **learnt);
+        self.learned
+            .retain(|_, learned| now.saturating_duration_since(*learned) < FORGET_AFTER);
+        let fresh = self.learned.insert(server, now).is_none();
+        if self.learned.len() > MAX_SERVERS {
+            let first = self.learned.iter().min_by_key(|(_, learned)| **learned);
             if let Some((&first, _)) = first {
-                self.learnt.remove(&first);
+                self.learned.remove(&first);
             }
         }
         fresh
@@ -37,9 +37,9 @@ impl NoMigration {
     /// Returns true if a server's flows may be moved at `now`.
     #[must_use]
     pub fn survives(&self, server: IpAddr, now: Instant) -> bool {
-        self.learnt
+        self.learned
             .get(&server)
-            .is_none_or(|learnt| now.saturating_duration_since(*learnt) >= FORGET_AFTER)
+            .is_none_or(|learned| now.saturating_duration_since(*learned) >= FORGET_AFTER)
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_learnt_gives_way() {
+    fn the_first_learned_gives_way() {
         let mut no_migration = NoMigration::default();
         let start = Instant::now();
         for n in 0..=u32::try_from(MAX_SERVERS).unwrap() {
@@ -71,6 +71,6 @@ mod tests {
         }
         assert!(no_migration.survives(server(0), start));
         assert!(!no_migration.survives(server(1), start));
-        assert_eq!(no_migration.learnt.len(), MAX_SERVERS);
+        assert_eq!(no_migration.learned.len(), MAX_SERVERS);
     }
 }

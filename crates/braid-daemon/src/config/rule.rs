@@ -44,7 +44,7 @@ pub struct RuleConfig {
     /// Link-layer address of a client on a LAN.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mac: Vec<Mac>,
-    /// Name that the client looked up, learnt from answers of name servers.
+    /// Name that the client looked up, learned from answers of name servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domain: Vec<DomainPattern>,
     /// User of a local program, by numeric id.

@@ -1,9 +1,9 @@
-//! DNS snooping: names of remote addresses, learnt from the answers of name servers to clients.
+//! DNS snooping: names of remote addresses, learned from the answers of name servers to clients.
 //!
 //! Pure: takes answers as bytes and the time, returns the entries for the datapath.
 //!
 //! Rules, and why:
-//! - Only names that a rule asks for are learnt: those that a rule with `domain` matches, and with `sticky` all
+//! - Only names that a rule asks for are learned: those that a rule with `domain` matches, and with `sticky` all
 //!   names, so that the flows to a site stay together.
 //! - Anyone can run a name server. Replies to this machine's own queries are always trusted; replies to a
 //!   client's queries are trusted if the server is listed in `name_servers`, by default the servers that this
@@ -11,7 +11,7 @@
 //!   The remaining risk is a client with an accomplice who can send from a listed server's address.
 //! - An answer is trusted for the queried name, along its chain of aliases, and for nothing else (RFC 5452 §6:
 //!   data that was not asked for).
-//! - An address that no public server can have (private, local, the machine's own) is not learnt: such an
+//! - An address that no public server can have (private, local, the machine's own) is not learned: such an
 //!   answer could turn a rule on the network behind it (DNS rebinding).
 //! - A name is kept for the answer's TTL, but at least for [`MIN_TTL`], because clients use an address longer,
 //!   and at most for [`MAX_TTL`], because the address will be another host's one day.
@@ -140,8 +140,8 @@ impl NameCache {
         self.sites || !self.rules.is_empty()
     }
 
-    /// Takes an answer to `client`, which may be this machine, that came through one of our mappings from the
-    /// queried server.
+    /// Learns addresses from a DNS answer that `server` sent to `client` (possibly this machine), through one of
+    /// our mappings.
     ///
     /// # Errors
     /// The reason that it is rejected; it is counted.

@@ -96,11 +96,11 @@ fn data(address: &str) -> Vec<u8> {
     }
 }
 
-/// The addresses that are learnt, with their marks, or the lie.
+/// The addresses that are learned, with their marks, or the lie.
 fn learn(names: &mut NameCache, now: u64, payload: &[u8]) -> Result<Vec<(String, u64)>, DnsReject> {
-    let learnt = names.handle_answer(seconds(now), server(), CLIENT, payload)?;
-    let learnt = learnt.learn.into_iter();
-    Ok(learnt
+    let learned = names.handle_answer(seconds(now), server(), CLIENT, payload)?;
+    let learned = learned.learn.into_iter();
+    Ok(learned
         .map(|(address, facts)| (address.to_string(), facts.rules))
         .collect())
 }
@@ -109,8 +109,8 @@ fn learn(names: &mut NameCache, now: u64, payload: &[u8]) -> Result<Vec<(String,
 fn a_name_that_a_rule_means_marks_its_addresses() {
     let mut names = NameCache::new(&settings(BANK));
     let records = [("WWW.Bank.example", A, 300, data("198.51.100.7"))];
-    let learnt = learn(&mut names, 0, &answer("www.bank.EXAMPLE", &records));
-    assert_eq!(learnt, Ok(vec![("198.51.100.7".into(), 1)]));
+    let learned = learn(&mut names, 0, &answer("www.bank.EXAMPLE", &records));
+    assert_eq!(learned, Ok(vec![("198.51.100.7".into(), 1)]));
     let known = names.get(seconds(299), ip("198.51.100.7")).unwrap();
     assert_eq!(known.name, "www.bank.example");
     assert_eq!(
@@ -142,9 +142,9 @@ fn aliases_are_followed_and_only_they() {
         ("node7.far.example", A, 600, data("198.51.100.7")),
         ("bank.example.evil.example", A, 600, data("198.51.100.66")),
     ];
-    let learnt = learn(&mut names, 0, &answer("www.bank.example", &chain));
+    let learned = learn(&mut names, 0, &answer("www.bank.example", &chain));
     assert_eq!(
-        learnt,
+        learned,
         Ok(vec![("198.51.100.7".into(), 1)]),
         "marked by what was asked alone"
     );
@@ -247,9 +247,9 @@ fn lies_are_named_and_counted() {
         ("bank.example", A, 9, data("10.0.0.1")),
         ("bank.example", A, 9, data("198.51.100.7")),
     ];
-    let learnt = learn(&mut names, 0, &bank(&both));
+    let learned = learn(&mut names, 0, &bank(&both));
     assert_eq!(
-        learnt,
+        learned,
         Ok(vec![("198.51.100.7".into(), 1)]),
         "the rest of it may be true"
     );
@@ -363,10 +363,10 @@ fn there_is_room_for_so_many() {
     for i in 0..MAX_ADDRESSES as u32 + 500 {
         let address = (0x0800_0000 + i).to_be_bytes().to_vec();
         let payload = answer("bank.example", &[("bank.example", A, 100 + i, address)]);
-        let learnt = names
+        let learned = names
             .handle_answer(seconds(0), server(), CLIENT, &payload)
             .unwrap();
-        forgotten += learnt.forget.len();
+        forgotten += learned.forget.len();
     }
     assert_eq!((names.len(), forgotten), (MAX_ADDRESSES, 500));
     assert_eq!(
@@ -410,8 +410,8 @@ fn nobody_speaks_of_a_strange_server_that_no_rule_is_about() {
         "shop.example",
         &[("shop.example", A, 60, data("198.51.100.8"))],
     );
-    let learnt = names.handle_answer(seconds(0), server(), CLIENT, &shop);
-    assert_eq!(learnt, Ok(CacheUpdate::default()), "not even its site");
+    let learned = names.handle_answer(seconds(0), server(), CLIENT, &shop);
+    assert_eq!(learned, Ok(CacheUpdate::default()), "not even its site");
     assert_eq!(names.rejects().last(), None);
 }
 

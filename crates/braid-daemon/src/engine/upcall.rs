@@ -68,15 +68,15 @@ impl Engine {
                 }
                 Some(Upcall::DnsAnswer { from, to, payload }) => {
                     match self.names.handle_answer(now, from, to, &payload) {
-                        Ok(learnt) => {
+                        Ok(learned) => {
                             self.datapath
-                                .learn_names(&learnt.learn)
+                                .learn_names(&learned.learn)
                                 .map_err(user_errors::of_datapath)?;
                             self.datapath
-                                .forget_names(&learnt.forget)
+                                .forget_names(&learned.forget)
                                 .map_err(user_errors::of_datapath)?;
                         }
-                        Err(reject) => tracing::debug!(?reject, "an answer is not believed"),
+                        Err(reject) => tracing::debug!(?reject, "DNS answer rejected"),
                     }
                 }
                 Some(Upcall::Refused(refused)) => {

@@ -1,4 +1,4 @@
-//! Periodic work every few seconds: removes ended flows, limits hosts with too many flows, and expires learnt
+//! Periodic work every few seconds: removes ended flows, limits hosts with too many flows, and expires learned
 //! state.
 
 use std::time::Instant;

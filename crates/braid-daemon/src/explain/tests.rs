@@ -440,7 +440,7 @@ Uplink: lte: up, 20 ms
 }
 
 #[test]
-fn a_learnt_name_is_evidence() {
+fn a_learned_name_is_evidence() {
     let mut scene = scene(RULES);
     // Header, question and answer: www.bank.example is 203.0.113.5 for 600 s.
     let mut answer = b"\x00\x01\x81\x80\x00\x01\x00\x01\x00\x00\x00\x00".to_vec();

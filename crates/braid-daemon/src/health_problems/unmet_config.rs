@@ -61,9 +61,7 @@ fn rejects(engine: &Engine) -> Option<HealthProblem> {
         .sum();
     recent.then(|| HealthProblem {
         code: "dns-answer-rejected".into(),
-        text: format!(
-            "{all} answers of name servers were not believed, the last from {server}: {reject}"
-        ),
+        text: format!("{all} DNS answers were rejected, the last from {server}: {reject}"),
         fix: match reject {
             DnsReject::NotTrusted => {
                 "rules by domain miss such flows; list it in name_servers if you trust it, or have \

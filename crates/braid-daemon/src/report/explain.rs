@@ -25,7 +25,7 @@ pub struct ExplainQuestion {
     /// Inside port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_port: Option<u16>,
-    /// Name by which the destination was looked up. Without it, the names that the daemon has learnt
+    /// Name by which the destination was looked up. Without it, the names that the daemon has learned
     /// for the destination are used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
