@@ -131,7 +131,7 @@ fn listen(
                 let _ = child.wait();
                 return Err(failure);
             }
-            Err(_) => tracing::debug!(line, "not a word of the daemon"),
+            Err(_) => tracing::debug!(line, "unexpected line from the daemon"),
         }
     }
     let ended = child
@@ -187,7 +187,7 @@ impl ProgressObserver for Pipe {
         send(&StartupMessage::Ready(report));
         // The parent must not wait for a pipe that a long-lived process holds open.
         if let Err(error) = nix::unistd::dup2_stdout(io::stderr()) {
-            tracing::warn!(%error, "cannot let go of the starting pipe");
+            tracing::warn!(%error, "cannot close the start-up pipe");
         }
     }
 }

@@ -162,10 +162,10 @@ impl PathCacheSnapshot {
     pub(crate) fn take(path: &Path) -> Option<PathCacheSnapshot> {
         let bytes = fs::read(path).ok()?;
         if let Err(error) = fs::remove_file(path) {
-            tracing::debug!(%error, "cannot remove what was kept of the ways");
+            tracing::debug!(%error, "cannot remove the saved path cache");
         }
         serde_json::from_slice(&bytes)
-            .inspect_err(|error| tracing::debug!(%error, "cannot read what was kept of the ways"))
+            .inspect_err(|error| tracing::debug!(%error, "cannot read the saved path cache"))
             .ok()
     }
 }

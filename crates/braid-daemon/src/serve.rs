@@ -153,11 +153,11 @@ pub async fn run(
     outcome
 }
 
-/// Saves the path cache for the next instance. A failure loses nothing that cannot be learnt again.
+/// Saves the path cache for the next instance. A failure loses nothing that cannot be learned again.
 fn save_path_cache(snapshot: Result<Option<PathCacheSnapshot>, UserError>, run_dir: &RunDir) {
     let left = snapshot.and_then(|kept| kept.map_or(Ok(()), |kept| kept.save(run_dir)));
     if let Err(failure) = left {
-        tracing::warn!(%failure, "what was learnt of the ways is lost");
+        tracing::warn!(%failure, "cannot save the path cache");
     }
 }
 
@@ -363,9 +363,9 @@ async fn until(at: Option<Instant>) {
 async fn finish_service(service: JoinHandle<std::io::Result<()>>) {
     match timeout(SHUTDOWN_TIMEOUT, service).await {
         Ok(Ok(Ok(()))) => {}
-        Ok(Ok(Err(error))) => tracing::warn!(%error, "the API ended badly"),
-        Ok(Err(error)) => tracing::warn!(%error, "the API ended badly"),
-        Err(_) => tracing::debug!("an asker did not fetch its answer"),
+        Ok(Ok(Err(error))) => tracing::warn!(%error, "the API server failed"),
+        Ok(Err(error)) => tracing::warn!(%error, "the API server failed"),
+        Err(_) => tracing::debug!("a client did not read its response in time"),
     }
 }
 

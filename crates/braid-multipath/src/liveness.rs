@@ -159,18 +159,20 @@ impl ReportedArrivals {
 pub struct Liveness {
     state: State,
     failures: FailureHistory,
-    /// Last packet that elicited a report.
+    /// Send time of the last packet that the other end must report.
     sent: Time,
-    /// Last packet that arrived over the link.
+    /// Arrival time of the last packet over the link.
     received: Option<Time>,
-    /// Last probe for receive silence.
+    /// Time of the last probe because of receive silence.
     rx_probed_at: Option<Time>,
+    /// Time of the last other probe, or of the start of a silence.
     probed: Time,
     probe_interval: Duration,
     changed: Option<Verdict>,
     arrivals: ReportedArrivals,
-    /// Totals at the start of the round by which loss is judged; then consecutive bad rounds.
+    /// Packets that had arrived and been lost at random when the present round of measuring loss began.
     round: (u64, u64),
+    /// Consecutive rounds with too much loss.
     bad_rounds: u32,
 }
 

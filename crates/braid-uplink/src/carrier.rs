@@ -91,9 +91,9 @@ impl CarrierMonitor {
                         return;
                     }
                 }
-                Ok(Err(error)) => tracing::debug!(%error, "cannot look at the carriers"),
+                Ok(Err(error)) => tracing::debug!(%error, "cannot read the carriers"),
                 // The runtime is shutting down.
-                Err(error) => tracing::debug!(%error, "a look at the carriers was stopped"),
+                Err(error) => tracing::debug!(%error, "reading the carriers was stopped"),
             }
         }
     }

@@ -171,7 +171,7 @@ fn uplink(
     ))
 }
 
-/// The egress of one family, and facts learnt while choosing it.
+/// The egress of one family, and facts learned while choosing it.
 struct FamilyEgress<A> {
     next_hop: NextHop<A>,
     mtu: Option<u32>,

@@ -13,16 +13,16 @@ use serde::Serialize;
 /// Progress is shown for operations that take longer than this.
 const PROGRESS_DELAY: Duration = Duration::from_secs(1);
 
-/// Colours. They never carry information that the words do not.
+/// Colour of a text on a terminal. The words alone carry all information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tint {
     /// The terminal's default colour.
     None,
-    /// Something works.
+    /// Green: something works.
     Good,
-    /// Something does not.
+    /// Red: something does not work.
     Bad,
-    /// Something needs attention.
+    /// Yellow: something needs attention.
     Warn,
     /// A title.
     Bold,

@@ -28,7 +28,7 @@ const BYTES: usize = START + 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Upcall {
-    /// An answer to a DNS question of one of our flows, from the resolver that it last asked.
+    /// A DNS answer to one of our flows, from the resolver that the flow asked last.
     DnsAnswer {
         /// The resolver.
         from: SocketAddr,
@@ -39,12 +39,12 @@ pub enum Upcall {
     },
     /// A later fragment that came before its first one.
     Fragment(HeldFragment),
-    /// A packet that is not sent and whose sender is to be told; see
+    /// A packet that was refused; its sender gets an ICMP error, see
     /// [`Datapath::send_icmp_error`](crate::Datapath::send_icmp_error).
     Refused(RefusedPacket),
 }
 
-/// A packet that is not sent and whose sender is to be told.
+/// A packet that was refused and whose sender gets an ICMP error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedPacket {
     /// Its source, inside.

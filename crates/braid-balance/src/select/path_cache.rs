@@ -23,7 +23,7 @@ pub struct PathCacheEntry {
     pub prefix: IpAddr,
     /// Its length: 24 for IPv4, 48 for IPv6.
     pub bits: u8,
-    /// Its paths, by uplink; unknown ones are left out.
+    /// The paths to it whose round trip or loss was measured, by uplink.
     pub paths: Vec<CachedPath>,
 }
 

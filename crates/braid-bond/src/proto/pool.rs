@@ -122,7 +122,7 @@ impl BufferPool {
         self.lend(buffer)
     }
 
-    /// Returns a buffer that became no packet.
+    /// Puts back a buffer of which no packet was made.
     pub fn return_buffer(&mut self, buffer: Buffer) {
         self.lent.push_front(buffer.0);
     }

@@ -176,7 +176,7 @@ impl Bond {
         change(joined);
         let stored = joined.store(&self.state_dir);
         if let Err(failure) = &stored {
-            tracing::warn!(%failure, "what the hub gave is not on disk");
+            tracing::warn!(%failure, "cannot save the hub's terms");
         }
         self.unwritten = stored.err();
     }

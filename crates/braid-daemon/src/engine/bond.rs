@@ -259,7 +259,7 @@ impl Engine {
     pub fn end_bond(&mut self) {
         self.bond.end();
         if let Err(failure) = self.quotas.usage.store_if_used(&self.quotas.state_dir) {
-            tracing::warn!(%failure, "what was carried of quotas is not on disk");
+            tracing::warn!(%failure, "cannot save the use of quotas");
         }
     }
 }

@@ -244,7 +244,7 @@ impl Engine {
                 .replay_unanswered(id)
                 .map_err(user_errors::of_datapath)?;
             self.failover.asked_again.insert(id);
-            tracing::debug!(uplink = %id, ?asked, "what nobody had answered is asked again");
+            tracing::debug!(uplink = %id, ?asked, "unanswered packets are sent again");
         }
         Ok(())
     }

@@ -184,8 +184,9 @@ impl Engine {
         self.update_forecasts(now, &counters)
     }
 
-    /// Returns the packets that the bond's device dropped because this machine did not read them in time. If
-    /// they cannot be read, no silence is excused by them.
+    /// Returns the bond and the count of packets that its device dropped because this machine did not read them in
+    /// time. The monitor takes no burst during which this count grows as proof of a death. None if the count
+    /// cannot be read: bursts count then.
     fn bond_drops(&self) -> Option<(UplinkId, u64)> {
         let bond = self.registry.records().iter().find(|m| m.is_bond())?;
         Some((bond.id, tun_drops(&bond.uplink.device).ok()?))

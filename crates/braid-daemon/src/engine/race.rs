@@ -94,7 +94,7 @@ impl Engine {
         PathCacheSnapshot::of(paths, uplink_of, KernelTime::now())
     }
 
-    /// Restores the path cache of an earlier instance. An unreadable one is ignored: all of it can be learnt
+    /// Restores the path cache of an earlier instance. An unreadable one is ignored: all of it can be learned
     /// again.
     pub(super) fn restore_path_cache(&mut self) -> Result<(), UserError> {
         let Some(snapshot) = PathCacheSnapshot::take(&self.run_dir.path_cache()) else {
@@ -107,7 +107,10 @@ impl Engine {
             found.map(|record| record.id)
         };
         let paths = snapshot.paths(uplink_of, KernelTime::now())?;
-        tracing::debug!(paths = paths.len(), "ways of an earlier instance");
+        tracing::debug!(
+            paths = paths.len(),
+            "path cache of an earlier instance restored"
+        );
         self.datapath
             .restore_path_cache(&paths)
             .map_err(user_errors::of_datapath)

@@ -49,7 +49,7 @@ pub fn liveness_rules(settings: &Settings, name: &str) -> Rules {
 fn target(written: &Written) -> Option<Target> {
     let parsed = written.to_string().parse();
     parsed
-        .inspect_err(|error| tracing::warn!(%error, "a target that nobody can ask"))
+        .inspect_err(|error| tracing::warn!(%error, "a target that cannot be probed"))
         .ok()
 }
 

@@ -193,7 +193,7 @@ fn a_device_that_comes_and_goes_waits_longer_each_time() {
 
 /// A hub that was restarted again and again kept the bond's flows waiting for up to a minute each time.
 #[test]
-fn what_is_vouched_for_returns_at_once_however_often() {
+fn a_self_reported_uplink_returns_at_once_however_often() {
     let mut sim = Sim::new(1, 1, &Rules::default());
     let mut bond = watched(&Rules::default());
     bond.self_reported = true;

@@ -12,7 +12,7 @@ use crate::proto::reader::Reader;
 use crate::proto::varint;
 use braid_core::Rate;
 
-/// The link must carry no data.
+/// Flag: the link's quota is used up, so it must carry no data.
 const SPENT: u8 = 1;
 
 /// Largest cap: 1 Tbit/s.
@@ -21,11 +21,11 @@ const CAP_MAX_KBIT_S: u64 = 1_000_000_000;
 /// Parameters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkParams {
-    /// Its cost: dearer links carry what cheaper ones cannot.
+    /// Cost class: links of a higher tier carry only what links of lower tiers cannot.
     pub tier: u8,
-    /// It must carry no data.
+    /// True if its quota is used up: it must carry no data.
     pub spent: bool,
-    /// Largest send rate, kbit/s; zero if there is no limit.
+    /// Maximum send rate, kbit/s; zero means no limit.
     pub cap: u32,
 }
 

@@ -41,7 +41,7 @@ class Plan:
     seconds: float
     #: Shortest and longest pause between faults.
     pause_s: tuple[float, float]
-    #: Time after a daemon's start whose allocations do not recur, and which is left out.
+    #: Time after a daemon's start that the growth of memory leaves out: what is allocated in it is allocated once.
     settle_s: float
     #: Share of the time in which the daemon is killed at all; the rest shows its growth.
     kill_share: float
