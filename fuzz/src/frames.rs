@@ -47,7 +47,8 @@ pub fn frames(data: &[u8]) {
                 {
                     assert!(!header_compression::is_compressed(&decompressed));
                     assert!(
-                        decompressed.len() <= data.content.len() + header_compression::HEADER_MAX
+                        decompressed.len()
+                            <= data.content.len() + header_compression::MAX_HEADER_BYTES
                     );
                 }
             }

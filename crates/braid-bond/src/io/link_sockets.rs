@@ -17,7 +17,7 @@ use super::snapshot::LinkShares;
 use super::udp::{BatchSender, DatagramBatch, DatagramSocket, PacketInfo, ReceiveBuffer};
 use super::{ClientEvent, LinkError, LinkSpec, LinkStatus};
 use crate::proto::gre::{self, UDP_HEADER};
-use crate::proto::tunnel::{LinkConfig, PAYLOAD_MAX, Tunnel};
+use crate::proto::tunnel::{LinkConfig, MAX_PAYLOAD_BYTES, Tunnel};
 
 /// Interval of attempts to reopen a socket.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
@@ -284,7 +284,7 @@ fn update_link(now: Time, place: &mut Option<LinkSocket>, link: LinkSpec, tunnel
                 link_socket.udp = None;
                 link_socket.gre = None;
             } else if link_socket.link != link {
-                tunnel.set_link(link.id, config(&link, PAYLOAD_MAX));
+                tunnel.set_link(link.id, config(&link, MAX_PAYLOAD_BYTES));
             }
             link_socket.link = link;
         }
@@ -339,7 +339,7 @@ fn open(
     let gre = gre.then(|| DatagramSocket::bind_gre(link.source, &link.device, mark));
     let gre = gre.transpose()?;
     let mtu = match link.device.as_str() {
-        "" => u32::from(PAYLOAD_MAX) + 28,
+        "" => u32::from(MAX_PAYLOAD_BYTES) + 28,
         device => {
             let mtu = Interface::open(device).and_then(|interface| interface.mtu());
             mtu.map_err(|InterfaceError { source, .. }| {
@@ -349,7 +349,7 @@ fn open(
         }
     };
     let room = u64::from(mtu).saturating_sub(udp_headers(link.hub));
-    Ok((udp, gre, room.min(PAYLOAD_MAX.into()) as u16))
+    Ok((udp, gre, room.min(MAX_PAYLOAD_BYTES.into()) as u16))
 }
 
 /// Sends a batch; returns the bit of its link if the state of the socket has changed.

@@ -30,7 +30,7 @@ mod thread;
 mod tun;
 mod udp;
 
-pub use crate::proto::policy::{Policy, Rule, Scheduling, TIME_OUT_MAX};
+pub use crate::proto::policy::{MAX_TIMEOUT, Policy, Rule, Scheduling};
 pub use braid_core::Prefix;
 pub use client::{ClientConfig, ClientEvent, ClientHandle, LinkSpec};
 pub use error::{BondError, LinkError, Stopped};

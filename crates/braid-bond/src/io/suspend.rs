@@ -15,7 +15,7 @@ use super::sys;
 const MIN_SLEEP: Duration = Duration::from_secs(1);
 
 /// Longest uevent (UEVENT_BUFFER_SIZE is 2,048, and a header).
-const UEVENT_MAX: usize = 4096;
+const MAX_UEVENT_BYTES: usize = 4096;
 
 /// Detects suspends and copies.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl SuspendMonitor {
         let Some(uevents) = &self.uevents else {
             return false;
         };
-        let mut buffer = [0; UEVENT_MAX];
+        let mut buffer = [0; MAX_UEVENT_BYTES];
         let mut copied = false;
         loop {
             match sys::receive(uevents, &mut buffer) {

@@ -18,7 +18,7 @@ const QUIC_PORT: u16 = 443;
 
 /// A UDP packet up to this size, headers included, belongs to a call, a game or a query: voice of
 /// 64 kbit/s every 20 ms takes 200 bytes; bulk traffic has larger packets.
-const SMALL_PACKET_MAX: usize = 320;
+const MAX_SMALL_PACKET_BYTES: usize = 320;
 
 /// Header fields of an inner packet that identify its flow and its class. They are parsed once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,8 @@ impl FlowInfo {
         let ports = self.ports.filter(|_| self.protocol == protocol::UDP);
         let either = |port: u16| ports.is_some_and(|ports| ports.contains(&port));
         let is_dns = either(DNS_PORT);
-        let is_small = ports.is_some() && self.length <= SMALL_PACKET_MAX && !either(QUIC_PORT);
+        let is_small =
+            ports.is_some() && self.length <= MAX_SMALL_PACKET_BYTES && !either(QUIC_PORT);
         let is_icmp = matches!(self.protocol, protocol::ICMP | protocol::ICMPV6);
         if self.dscp == DSCP_EF || is_dns || is_small || is_icmp {
             Class::Unordered

@@ -3,7 +3,7 @@
 //! A fragment names its offset, so the fragments of a packet and of its copy complete each other
 //! although another link may have cut the copy elsewhere.
 //!
-//! Memory is bounded: [`MAX_PENDING_PACKETS`] packets of at most [`PACKET_MAX`] bytes are
+//! Memory is bounded: [`MAX_PENDING_PACKETS`] packets of at most [`MAX_PACKET_BYTES`] bytes are
 //! reassembled at a time; a new one evicts the oldest. The resequencer waits for missing packets,
 //! not this module.
 
@@ -17,7 +17,7 @@ use braid_core::Time;
 pub const MAX_PENDING_PACKETS: usize = 64;
 
 /// Largest packet, bytes.
-pub const PACKET_MAX: usize = 65_535;
+pub const MAX_PACKET_BYTES: usize = 65_535;
 
 /// Separate ranges of a packet that are tracked; a sender that cuts finer gets nothing through.
 const MAX_RANGES: usize = 64;
@@ -119,7 +119,7 @@ impl Pending {
     fn put(&mut self, fragment: Fragment, content: &[u8]) {
         let from = usize::from(fragment.offset);
         let to = from + content.len();
-        let most = self.length.unwrap_or(PACKET_MAX);
+        let most = self.length.unwrap_or(MAX_PACKET_BYTES);
         let shortens =
             fragment.last && (to < self.bytes.len() || self.length.is_some_and(|l| l != to));
         if content.is_empty() || to > most || shortens || self.received.len() >= MAX_RANGES {
@@ -219,9 +219,9 @@ mod tests {
             let (mut reassembler, mut pool) = (Reassembler::default(), BufferPool::default());
             for (lane, number, offset, last, size) in received {
                 let made = reassembler.handle_fragment(NOW, (lane, number), fragment(offset, last), &vec![0; size], &mut pool);
-                prop_assert!(made.is_none_or(|made| made.len() <= PACKET_MAX));
+                prop_assert!(made.is_none_or(|made| made.len() <= MAX_PACKET_BYTES));
                 prop_assert!(reassembler.pending.len() <= MAX_PENDING_PACKETS);
-                prop_assert!(reassembler.bytes() <= MAX_PENDING_PACKETS * PACKET_MAX);
+                prop_assert!(reassembler.bytes() <= MAX_PENDING_PACKETS * MAX_PACKET_BYTES);
                 prop_assert!(reassembler.pending.iter().all(|pending| pending.received.len() <= MAX_RANGES));
             }
         }

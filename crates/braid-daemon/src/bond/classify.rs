@@ -5,7 +5,7 @@
 
 use braid_balance::{Family, RuleEntry};
 use braid_bond::io::Rule;
-use braid_bond::proto::policy::RULES_MAX;
+use braid_bond::proto::policy;
 use braid_core::Prefix;
 use braid_multipath::schedule::Class;
 
@@ -31,7 +31,7 @@ pub fn rules(settings: &Settings) -> Vec<Rule> {
 }
 
 /// A policy has room for all rules of the datapath.
-const _: () = assert!(braid_balance::MAX_RULES <= RULES_MAX);
+const _: () = assert!(braid_balance::MAX_RULES <= policy::MAX_RULES);
 
 fn of_entry(entry: RuleEntry, class: Class) -> Rule {
     Rule {

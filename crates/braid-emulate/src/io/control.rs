@@ -27,10 +27,10 @@ use super::{Direction, EmulatorError};
 use crate::Settings;
 
 /// Longest request line: far more than a command with every setting.
-const LINE_MAX: usize = 16 * 1024;
+const MAX_LINE_BYTES: usize = 16 * 1024;
 
 /// Most simultaneous clients; a further one is turned away.
-const CLIENTS_MAX: usize = 16;
+const MAX_CLIENTS: usize = 16;
 
 /// A request to the emulator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,7 +140,7 @@ impl Server {
     /// Accepts, reads and answers all that is available, without waiting.
     pub fn serve(&mut self, mut answer: impl FnMut(Request) -> Result<Value, EmulatorError>) {
         while let Ok((stream, _)) = self.listener.accept() {
-            if self.clients.len() < CLIENTS_MAX && stream.set_nonblocking(true).is_ok() {
+            if self.clients.len() < MAX_CLIENTS && stream.set_nonblocking(true).is_ok() {
                 self.clients.push(Client {
                     stream,
                     input: Vec::new(),
@@ -168,7 +168,7 @@ impl Client {
                 Ok(len) => self.input.extend_from_slice(&chunk[..len]),
                 Err(error) => break error.kind() == io::ErrorKind::WouldBlock,
             }
-            if self.input.len() > LINE_MAX {
+            if self.input.len() > MAX_LINE_BYTES {
                 break false;
             }
         };

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// Longest name of a network device (IFNAMSIZ less its final zero).
-const NAME_MAX: usize = 15;
+const MAX_NAME_BYTES: usize = 15;
 
 /// A direction of the link, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
@@ -53,7 +53,7 @@ impl FromStr for Endpoint {
             .rsplit_once(':')
             .ok_or_else(|| EndpointError::Form(text.to_owned()))?;
         let strange = |c: char| c.is_whitespace() || c == '/' || c == '\0' || c == '%';
-        if device.is_empty() || device.len() > NAME_MAX || device.contains(strange) {
+        if device.is_empty() || device.len() > MAX_NAME_BYTES || device.contains(strange) {
             return Err(EndpointError::Device(device.to_owned()));
         }
         if netns.is_empty() || netns.starts_with('.') || netns.contains(['/', '\0']) {

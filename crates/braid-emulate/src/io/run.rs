@@ -24,7 +24,7 @@ use crate::link::{Fate, Link};
 use crate::{Config, Settings, Time};
 
 /// Largest frame of a TAP device: its largest MTU with header and VLAN tag.
-const FRAME_MAX: usize = 65_535 + 18;
+const MAX_FRAME_BYTES: usize = 65_535 + 18;
 
 /// Packets read from one device before the other device and the due packets get their turn.
 const MAX_BATCH_FRAMES: usize = 1024;
@@ -168,7 +168,7 @@ impl Emulator {
     /// # Errors
     /// A device vanished or the log cannot be written.
     pub fn run(&mut self) -> Result<Value, EmulatorError> {
-        let mut frame = vec![0; FRAME_MAX];
+        let mut frame = vec![0; MAX_FRAME_BYTES];
         let mut watched = self.watched();
         let (mut last, mut turn) = (Time::ZERO, Time::ZERO);
         loop {

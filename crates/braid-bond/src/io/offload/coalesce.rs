@@ -25,7 +25,7 @@ const MAX_FLOWS: usize = 16;
 const MAX_SEGMENTS: usize = 64;
 
 /// Longest headers: IPv6 and TCP with all options.
-const HEADERS_MAX: usize = 40 + 60;
+const MAX_HEADER_BYTES: usize = 40 + 60;
 
 /// Properties of a packet that decide about joining.
 #[derive(Clone, Copy, Debug)]
@@ -249,7 +249,7 @@ impl<P: AsRef<[u8]>> SuperPacket<P> {
         if self.packets.len() == 1 {
             return write(&alone(last.as_ref()));
         }
-        let mut buffer = [0; HEADERS_MAX];
+        let mut buffer = [0; MAX_HEADER_BYTES];
         let header = &mut buffer[..headers];
         header.copy_from_slice(&self.first()[..headers]);
         set_ip_length(header, headers + self.payload);

@@ -9,7 +9,7 @@ use super::{
 use braid_packet::checksum;
 
 /// Longest headers of a super-packet: IPv6 with extensions, TCP with options.
-const HEADERS_MAX: usize = 256;
+const MAX_HEADER_BYTES: usize = 256;
 
 /// The virtio header does not match its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -53,15 +53,15 @@ pub(in crate::io) fn segment(
     };
     let fits = header.flags & NEEDS_CSUM != 0
         && field == start + checksum_at
-        && (ip..HEADERS_MAX).contains(&start)
+        && (ip..MAX_HEADER_BYTES).contains(&start)
         && l4 >= least
-        && headers < packet.len().min(HEADERS_MAX)
+        && headers < packet.len().min(MAX_HEADER_BYTES)
         && packet.len() <= usize::from(u16::MAX) + ip
         && size > 0;
     if !fits {
         return Err(Malformed);
     }
-    let mut template = [0; HEADERS_MAX];
+    let mut template = [0; MAX_HEADER_BYTES];
     let template = &mut template[..headers];
     template.copy_from_slice(&packet[..headers]);
     segments(packet, template, (start, size, is_tcp), &mut each);

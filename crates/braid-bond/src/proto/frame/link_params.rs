@@ -16,7 +16,7 @@ use braid_core::Rate;
 const SPENT: u8 = 1;
 
 /// Largest cap: 1 Tbit/s.
-const CAP_MAX_KBIT_S: u64 = 1_000_000_000;
+const MAX_CAP_KBIT_S: u64 = 1_000_000_000;
 
 /// Parameters of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl LinkParams {
         let tier = reader.u8()?;
         let flags = reader.u8()?;
         let cap = varint::parse_u32(reader)?;
-        if flags & !SPENT != 0 || u64::from(cap) > CAP_MAX_KBIT_S {
+        if flags & !SPENT != 0 || u64::from(cap) > MAX_CAP_KBIT_S {
             return Err(FrameError::Range);
         }
         let spent = flags & SPENT != 0;
@@ -44,7 +44,7 @@ impl LinkParams {
     /// Writes the frame.
     pub fn append(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&[kind::LINK_PARAMS, self.tier, u8::from(self.spent)]);
-        varint::append(u64::from(self.cap).min(CAP_MAX_KBIT_S), out);
+        varint::append(u64::from(self.cap).min(MAX_CAP_KBIT_S), out);
     }
 
     /// The cap as a rate.
@@ -57,7 +57,7 @@ impl LinkParams {
     /// The wire value of a rate; a limit below 1 kbit/s becomes 1 kbit/s.
     #[must_use]
     pub fn cap_of(rate: Option<Rate>) -> u32 {
-        let kilobits = |rate: Rate| (rate.bits_per_sec() / 1000).clamp(1, CAP_MAX_KBIT_S) as u32;
+        let kilobits = |rate: Rate| (rate.bits_per_sec() / 1000).clamp(1, MAX_CAP_KBIT_S) as u32;
         rate.map_or(0, kilobits)
     }
 }

@@ -3,10 +3,12 @@
 use braid_multipath::{LANES, LaneId};
 use braid_packet::checksum;
 
-use super::{CONTEXTS_PER_LANE, HEADER_MAX, Header, HeaderLayout, bit, flag, read32, slot_of};
+use super::{
+    CONTEXTS_PER_LANE, Header, HeaderLayout, MAX_HEADER_BYTES, bit, flag, read32, slot_of,
+};
 use crate::proto::frame::{FrameError, HeaderContext};
 use crate::proto::reader::Reader;
-use crate::proto::reassembly::PACKET_MAX;
+use crate::proto::reassembly::MAX_PACKET_BYTES;
 
 /// Largest step between two numbers of a slot for which the higher one is the newer.
 const MAX_STEPS_AHEAD: u8 = 32;
@@ -106,7 +108,7 @@ fn decompress(base: &Header, packet: &[u8], out: &mut Vec<u8>) -> Result<(), Fra
     if (!tcp && has(tcp_bits)) || (!layout.is_v4 && has(bit::ID)) || both {
         return Err(FrameError::Range);
     }
-    let mut header = [0; HEADER_MAX];
+    let mut header = [0; MAX_HEADER_BYTES];
     header[..size].copy_from_slice(base.as_bytes());
     let mut lengths = 0;
     if tcp {
@@ -155,7 +157,7 @@ fn decompress(base: &Header, packet: &[u8], out: &mut Vec<u8>) -> Result<(), Fra
             (4, length - start)
         }
     };
-    if length > PACKET_MAX {
+    if length > MAX_PACKET_BYTES {
         return Err(FrameError::Range);
     }
     header[at..at + 2].copy_from_slice(&(counted as u16).to_be_bytes());

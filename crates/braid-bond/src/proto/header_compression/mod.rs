@@ -55,7 +55,7 @@ pub const CONTEXTS_PER_LANE: usize = 4;
 pub const SLOT_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Longest header: IPv6, TCP and timestamps.
-pub const HEADER_MAX: usize = 40 + 32;
+pub const MAX_HEADER_BYTES: usize = 40 + 32;
 
 /// First bytes of compressed packets are below this; those of IP packets are not.
 const COMPRESSED_BELOW: u8 = 0x40;
@@ -230,7 +230,7 @@ impl HeaderLayout {
 #[derive(Clone, Copy)]
 struct Header {
     layout: HeaderLayout,
-    bytes: [u8; HEADER_MAX],
+    bytes: [u8; MAX_HEADER_BYTES],
 }
 
 impl std::fmt::Debug for Header {
@@ -242,7 +242,7 @@ impl std::fmt::Debug for Header {
 impl Header {
     /// The header of a packet of this layout.
     fn of(layout: HeaderLayout, packet: &[u8]) -> Header {
-        let mut bytes = [0; HEADER_MAX];
+        let mut bytes = [0; MAX_HEADER_BYTES];
         bytes[..layout.len()].copy_from_slice(&packet[..layout.len()]);
         Header { layout, bytes }
     }

@@ -443,7 +443,7 @@ proptest! {
         if decompressor.decompress(LaneId(3), &packet, &mut out).is_ok() {
             prop_assert_eq!(taken, ContextOutcome::Known);
             let layout = HeaderLayout::of(&out).expect("it was the context's");
-            prop_assert!(out.len() >= layout.len() && out.len() <= packet.len() + HEADER_MAX);
+            prop_assert!(out.len() >= layout.len() && out.len() <= packet.len() + MAX_HEADER_BYTES);
         }
     }
 }

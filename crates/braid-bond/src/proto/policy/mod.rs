@@ -17,10 +17,10 @@ use braid_multipath::schedule::{Adaptive, Class, Overflow, Parameters, Scheduler
 
 use super::flow::FlowInfo;
 
-pub use wire::{POLICY_MAX, TIME_OUT_MAX};
+pub use wire::{MAX_POLICY_BYTES, MAX_TIMEOUT};
 
 /// Most rules of a policy: they are matched in order against every packet.
-pub const RULES_MAX: usize = 255;
+pub const MAX_RULES: usize = 255;
 
 /// The end of a packet that is the remote one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub struct Policy {
     /// Order of received packets, at both ends, so that one setting covers both directions.
     pub ordering: Reordering,
     /// The first rule that matches counts, otherwise [`FlowInfo::class`]. Rules beyond
-    /// [`RULES_MAX`] count at neither end.
+    /// [`MAX_RULES`] count at neither end.
     pub rules: Vec<Rule>,
 }
 
@@ -82,7 +82,7 @@ impl Policy {
         };
         // Rules that the other end does not receive are ignored here too, so that both treat a flow
         // alike.
-        let mut rules = self.rules.iter().take(RULES_MAX);
+        let mut rules = self.rules.iter().take(MAX_RULES);
         let found = rules.find(|rule| rule.matches(info, remote));
         found.map_or_else(|| info.class(), |rule| rule.class)
     }

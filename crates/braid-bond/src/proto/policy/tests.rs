@@ -5,7 +5,7 @@ use braid_multipath::MAX_LINKS;
 use braid_packet::build;
 use proptest::prelude::*;
 
-use super::wire::NUMBER_MAX;
+use super::wire::MAX_NUMBER;
 use super::*;
 use crate::proto::frame::{self, FrameError};
 use crate::proto::reader::Reader;
@@ -129,10 +129,10 @@ fn weights_too_large_to_be_said_keep_their_proportion() {
             .map(|(_, weight)| weight)
             .collect::<Vec<_>>()
     };
-    assert_eq!(weights([NUMBER_MAX, 7, 0]), [NUMBER_MAX, 7, 0]);
+    assert_eq!(weights([MAX_NUMBER, 7, 0]), [MAX_NUMBER, 7, 0]);
     let large = weights([4_000_000_000, 1_000_000_000, 1]);
-    assert_eq!(large, [NUMBER_MAX, NUMBER_MAX / 4, 1]);
-    assert_eq!(weights([u32::MAX; 3]), [NUMBER_MAX; 3]);
+    assert_eq!(large, [MAX_NUMBER, MAX_NUMBER / 4, 1]);
+    assert_eq!(weights([u32::MAX; 3]), [MAX_NUMBER; 3]);
 }
 
 #[test]
@@ -145,14 +145,14 @@ fn the_longest_policy_is_as_long_as_it_says() {
         is_v4: Some(false),
         class: Class::Pinned,
     };
-    let links = (0..MAX_LINKS as u8).map(|link| (LinkId(link), NUMBER_MAX));
+    let links = (0..MAX_LINKS as u8).map(|link| (LinkId(link), MAX_NUMBER));
     let policy = Policy {
-        scheduling: Scheduling::Weighted(NUMBER_MAX, links.collect()),
-        ordering: Reordering::FixedTimeout(TIME_OUT_MAX),
-        rules: vec![rule; RULES_MAX],
+        scheduling: Scheduling::Weighted(MAX_NUMBER, links.collect()),
+        ordering: Reordering::FixedTimeout(MAX_TIMEOUT),
+        rules: vec![rule; MAX_RULES],
     };
     // A weighted scheduler uses only one of the five numbers, the burst.
-    assert_eq!(written(&policy).len(), POLICY_MAX - 4 * 4);
+    assert_eq!(written(&policy).len(), MAX_POLICY_BYTES - 4 * 4);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn rules_that_are_too_many_count_at_neither_end() {
             protocol: Some(1),
             ..Rule::default()
         };
-        RULES_MAX
+        MAX_RULES
     ];
     rules.push(Rule {
         class: Class::Redundant,
@@ -209,7 +209,7 @@ fn policies_without_a_valid_scheduler_are_refused() {
         "no time"
     );
     let long = varint::parse_u32(&mut Reader::new(&[0x67, 0x11])).expect("a number");
-    assert_eq!(u128::from(long), TIME_OUT_MAX.as_millis() + 1);
+    assert_eq!(u128::from(long), MAX_TIMEOUT.as_millis() + 1);
     let too_long = [0x80, 0x67, 0x11, 0];
     assert_eq!(Policy::parse(&too_long), Err(FrameError::Range));
     assert_eq!(
@@ -238,7 +238,7 @@ prop_compose! {
 }
 
 fn scheduling() -> impl Strategy<Value = Scheduling> {
-    let links = prop::collection::btree_map(0..MAX_LINKS as u8, 1..=NUMBER_MAX, 1..5);
+    let links = prop::collection::btree_map(0..MAX_LINKS as u8, 1..=MAX_NUMBER, 1..5);
     let numbers = (1u32..5000, 1u32..20, 1u32..1000, any::<[u16; 2]>());
     (0..3, links, numbers).prop_map(|(kind, links, (k, times, report, weights))| {
         let links = links

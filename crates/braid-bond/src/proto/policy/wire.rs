@@ -23,30 +23,31 @@ use braid_multipath::resequence::Reordering;
 use braid_multipath::schedule::{Overflow, Parameters};
 use braid_multipath::{LinkId, MAX_LINKS};
 
-use super::{Policy, RULES_MAX, Rule, Scheduling};
+use super::{MAX_RULES, Policy, Rule, Scheduling};
 use crate::proto::frame::{self, FrameError};
 use crate::proto::reader::Reader;
 use crate::proto::varint;
 
 /// Largest parameter on the wire, so that computing with it cannot overflow.
-pub(super) const NUMBER_MAX: u32 = 1_000_000;
+pub(super) const MAX_NUMBER: u32 = 1_000_000;
 
 /// Longest rule, bytes: `bits`, an IPv6 address with family and length, protocol, ports, code
 /// point.
-const RULE_MAX: usize = 1 + 18 + 1 + 4 + 1;
+const MAX_RULE_BYTES: usize = 1 + 18 + 1 + 4 + 1;
 
 /// Longest policy on the wire, bytes: the scheduler with five numbers, a time-out, every link with
 /// its weight, and all rules. A varint of at most 10⁶ takes four bytes, that of a time-out two.
-pub const POLICY_MAX: usize = 1 + 2 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + RULES_MAX * RULE_MAX;
+pub const MAX_POLICY_BYTES: usize =
+    1 + 2 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + MAX_RULES * MAX_RULE_BYTES;
 
 /// Longest time-out of [`Reordering::FixedTimeout`] on the wire.
-pub const TIME_OUT_MAX: Duration = Duration::from_secs(10);
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bit of the scheduler's byte: a time-out follows.
 const HAS_TIME_OUT: u8 = 0x80;
 
 impl Policy {
-    /// Writes the policy. Rules beyond [`RULES_MAX`] are left out.
+    /// Writes the policy. Rules beyond [`MAX_RULES`] are left out.
     pub fn append(&self, out: &mut Vec<u8>) {
         let scheduler = match &self.scheduling {
             Scheduling::Adaptive => 0,
@@ -57,7 +58,7 @@ impl Policy {
             Reordering::Adaptive => out.push(scheduler),
             Reordering::FixedTimeout(time_out) => {
                 out.push(scheduler | HAS_TIME_OUT);
-                let longest = time_out.min(TIME_OUT_MAX);
+                let longest = time_out.min(MAX_TIMEOUT);
                 varint::append(longest.as_millis().max(1) as u64, out);
             }
         }
@@ -69,7 +70,7 @@ impl Policy {
                 out.extend(links.iter().take(MAX_LINKS).map(|link| link.0));
             }
             Scheduling::Weighted(burst, links) => {
-                varint::append((*burst).min(NUMBER_MAX).into(), out);
+                varint::append((*burst).min(MAX_NUMBER).into(), out);
                 out.push(links.len().min(MAX_LINKS) as u8);
                 for (link, weight) in &proportions(&links[..links.len().min(MAX_LINKS)]) {
                     out.push(link.0);
@@ -77,7 +78,7 @@ impl Policy {
                 }
             }
         }
-        let rules = &self.rules[..self.rules.len().min(RULES_MAX)];
+        let rules = &self.rules[..self.rules.len().min(MAX_RULES)];
         varint::append(rules.len() as u64, out);
         rules.iter().for_each(|rule| rule.append(out));
     }
@@ -111,7 +112,7 @@ impl Policy {
             _ => return Err(FrameError::Range),
         };
         let count = varint::parse_u32(reader)? as usize;
-        if count > RULES_MAX {
+        if count > MAX_RULES {
             return Err(FrameError::Range);
         }
         let rules = (0..count).map(|_| Rule::parse(reader));
@@ -127,14 +128,14 @@ impl Policy {
     }
 }
 
-/// Scales weights in proportion so that none is above [`NUMBER_MAX`]; a weight above zero stays
+/// Scales weights in proportion so that none is above [`MAX_NUMBER`]; a weight above zero stays
 /// above zero.
 fn proportions(links: &[(LinkId, u32)]) -> Vec<(LinkId, u32)> {
     let largest = links.iter().map(|(_, weight)| *weight).max().unwrap_or(0);
-    let scaled = |weight: u32| match largest <= NUMBER_MAX {
+    let scaled = |weight: u32| match largest <= MAX_NUMBER {
         true => weight,
         false => {
-            let part = u64::from(weight) * u64::from(NUMBER_MAX) / u64::from(largest);
+            let part = u64::from(weight) * u64::from(MAX_NUMBER) / u64::from(largest);
             (part as u32).max(weight.min(1))
         }
     };
@@ -146,7 +147,7 @@ fn proportions(links: &[(LinkId, u32)]) -> Vec<(LinkId, u32)> {
 
 fn number(reader: &mut Reader<'_>) -> Result<u32, FrameError> {
     let number = varint::parse_u32(reader)?;
-    match number <= NUMBER_MAX {
+    match number <= MAX_NUMBER {
         true => Ok(number),
         false => Err(FrameError::Range),
     }
@@ -154,7 +155,7 @@ fn number(reader: &mut Reader<'_>) -> Result<u32, FrameError> {
 
 fn time_out(reader: &mut Reader<'_>) -> Result<Duration, FrameError> {
     let time_out = Duration::from_millis(number(reader)?.into());
-    match time_out.is_zero() || time_out > TIME_OUT_MAX {
+    match time_out.is_zero() || time_out > MAX_TIMEOUT {
         true => Err(FrameError::Range),
         false => Ok(time_out),
     }
@@ -178,7 +179,7 @@ fn append_parameters(parameters: &Parameters, out: &mut Vec<u8>) {
     ];
     numbers
         .into_iter()
-        .for_each(|number| varint::append(number.min(NUMBER_MAX).into(), out));
+        .for_each(|number| varint::append(number.min(MAX_NUMBER).into(), out));
 }
 
 fn parameters(reader: &mut Reader<'_>) -> Result<Parameters, FrameError> {

@@ -33,7 +33,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// First and largest interval of probes on a link that does not pass GRE.
 const PROBE_RETRY_MIN: Duration = Duration::from_secs(1);
-const PROBE_RETRY_MAX: Duration = Duration::from_secs(60);
+const MAX_PROBE_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// Tokens of GRE probes; those of the MTU search are sizes.
 const PROBE_TOKENS: u32 = 1 << 28;
@@ -72,7 +72,7 @@ impl GreProbe {
         }
         if self.asked.is_some() {
             if !self.open {
-                self.after = (self.after * 2).min(PROBE_RETRY_MAX);
+                self.after = (self.after * 2).min(MAX_PROBE_RETRY_DELAY);
             }
             self.open = false;
         }

@@ -12,9 +12,9 @@ use crate::proto::handshake::{
 };
 use crate::proto::packet::SessionIndex;
 
-/// Time before the first repetition of message 1, doubled each time up to [`RETRY_MAX`].
+/// Time before the first repetition of message 1, doubled each time up to [`MAX_RETRY_DELAY`].
 const RETRY_MIN: Duration = Duration::from_millis(250);
-const RETRY_MAX: Duration = Duration::from_secs(4);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
 
 /// Time after which a new handshake replaces an unanswered one: its contents may be why nobody
 /// answers.
@@ -178,7 +178,7 @@ impl HandshakeClient {
             self.begin(now, continues, entropy);
             return true;
         }
-        running.repeat = (running.repeat * 2).min(RETRY_MAX);
+        running.repeat = (running.repeat * 2).min(MAX_RETRY_DELAY);
         running.due = now + running.repeat;
         running.links = u32::MAX;
         running.proved = 0;

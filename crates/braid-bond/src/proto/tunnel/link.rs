@@ -28,10 +28,10 @@ const MAX_TRACKED_FRAGMENTS: usize = 4096;
 
 /// First and largest interval of probes on a link that is not in use yet.
 const PROBE_DELAY_MIN: Duration = Duration::from_millis(100);
-const PROBE_DELAY_MAX: Duration = Duration::from_secs(20);
+const MAX_PROBE_DELAY: Duration = Duration::from_secs(20);
 
 /// UDP payload of the largest datagram on an Ethernet.
-pub const PAYLOAD_MAX: u16 = 1472;
+pub const MAX_PAYLOAD_BYTES: u16 = 1472;
 
 /// Configuration of a link. Every field is optional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Default for LinkConfig {
             tier: 0,
             cap: None,
             quota: None,
-            max_payload: PAYLOAD_MAX,
+            max_payload: MAX_PAYLOAD_BYTES,
         }
     }
 }
@@ -187,7 +187,7 @@ impl Link {
             return false;
         }
         self.probe_at = Some(now + self.probe_delay);
-        self.probe_delay = (self.probe_delay * 2).min(PROBE_DELAY_MAX);
+        self.probe_delay = (self.probe_delay * 2).min(MAX_PROBE_DELAY);
         true
     }
 

@@ -62,7 +62,7 @@ use super::replay_guard::ReplayGuard;
 use super::session::Session;
 
 pub use client::ClientSettings;
-pub use link::{LinkConfig, PAYLOAD_MAX};
+pub use link::{LinkConfig, MAX_PAYLOAD_BYTES};
 pub use policy_sync::PolicyStatus;
 pub use types::{Datagram, Event, TunnelSettings};
 
@@ -241,7 +241,7 @@ impl Tunnel {
     pub fn handle_inner(&mut self, now: Time, packet: impl AsRef<[u8]>) {
         let packet = packet.as_ref();
         let is_ip = !packet.is_empty() && !super::header_compression::is_compressed(packet);
-        if !is_ip || packet.len() > super::reassembly::PACKET_MAX {
+        if !is_ip || packet.len() > super::reassembly::MAX_PACKET_BYTES {
             return;
         }
         let info = FlowInfo::of(packet);

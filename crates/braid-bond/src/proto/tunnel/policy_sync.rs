@@ -7,7 +7,7 @@ use braid_multipath::LinkId;
 
 use super::{Datagram, Event, Tunnel, TunnelSettings, push};
 use crate::proto::frame::{Frame, PolicyAck, PolicyFragment};
-use crate::proto::policy::{POLICY_MAX, Policy};
+use crate::proto::policy::{MAX_POLICY_BYTES, Policy};
 
 /// Bytes of a policy in one packet, which fits every link.
 const FRAGMENT_SIZE: usize = 1000;
@@ -16,12 +16,12 @@ const FRAGMENT_SIZE: usize = 1000;
 const MAX_FRAGMENTS: usize = 16;
 
 /// The longest policy fits.
-const _: () = assert!(POLICY_MAX <= FRAGMENT_SIZE * MAX_FRAGMENTS);
+const _: () = assert!(MAX_POLICY_BYTES <= FRAGMENT_SIZE * MAX_FRAGMENTS);
 
 /// Time before the first repetition of an unacknowledged policy, doubled each time up to
-/// [`RETRY_MAX`].
+/// [`MAX_RETRY_DELAY`].
 const RETRY_MIN: Duration = Duration::from_millis(250);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// State of the policy at the hub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl PolicySender {
             self.fragment = 0;
             self.rounds += 1;
             self.due = Some(now + self.repeat);
-            self.repeat = (self.repeat * 2).min(RETRY_MAX);
+            self.repeat = (self.repeat * 2).min(MAX_RETRY_DELAY);
         }
     }
 }

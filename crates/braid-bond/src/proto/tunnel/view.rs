@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use braid_core::{Bytes, Histogram, Time};
 use braid_multipath::{LinkId, MAX_LINKS};
 
-use super::{DATA_HEADER, IP_UDP_HEADERS, LinkConfig, PAYLOAD_MAX, Tunnel};
+use super::{DATA_HEADER, IP_UDP_HEADERS, LinkConfig, MAX_PAYLOAD_BYTES, Tunnel};
 use crate::proto::frame::Parity;
 use crate::proto::mtu::BASE_PAYLOAD;
 use crate::proto::packet::OVERHEAD;
@@ -40,7 +40,7 @@ impl Tunnel {
             BASE_PAYLOAD => link.config.max_payload,
             payload => payload,
         });
-        let payload = known.min().unwrap_or(PAYLOAD_MAX);
+        let payload = known.min().unwrap_or(MAX_PAYLOAD_BYTES);
         max_whole_packet_in(usize::from(payload))
     }
 

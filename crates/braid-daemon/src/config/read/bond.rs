@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_bond::io::TIME_OUT_MAX;
+use braid_bond::io::MAX_TIMEOUT;
 use braid_host::config::{Located, Problem, Table};
 use toml::de::DeTable;
 
@@ -16,7 +16,7 @@ use super::{BOND, OVERFLOW, SECTIONS, section};
 const OVERFLOW_TIMES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(10));
 
 /// Bounds of `reordering_timeout`, which is sent to the hub in milliseconds.
-const REORDERING_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), TIME_OUT_MAX);
+const REORDERING_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), MAX_TIMEOUT);
 
 /// Bounds of `w_fixed` and `w_max`; finer proportions make no practical difference.
 const OVERFLOW_WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1_000_000;
