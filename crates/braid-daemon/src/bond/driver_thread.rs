@@ -23,7 +23,7 @@ const LEASE_TIME: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct DriverThread {
     handle: Option<Arc<ClientHandle>>,
-    voucher: Option<JoinHandle<()>>,
+    renewal: Option<JoinHandle<()>>,
     /// Dropped to end the renewal of the lease.
     end: Option<Sender<()>>,
     shared: Arc<Mutex<Shared>>,
@@ -52,7 +52,7 @@ impl DriverThread {
         }));
         let (end, ended) = mpsc::channel::<()>();
         let (asked, told) = (Arc::clone(&handle), Arc::clone(&shared));
-        let vouch = move || {
+        let renew = move || {
             while ended.recv_timeout(STATUS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 // A stopped driver's lease is not renewed; it reports its end by an event.
                 let Ok(status) = asked.status() else { return };
@@ -63,12 +63,12 @@ impl DriverThread {
                 }
             }
         };
-        let named = thread::Builder::new().name("bond-voucher".into());
-        let voucher = named.spawn(vouch);
-        let voucher = voucher.map_err(|error| UserError::io("start a thread", &error))?;
+        let named = thread::Builder::new().name("bond-lease".into());
+        let renewal = named.spawn(renew);
+        let renewal = renewal.map_err(|error| UserError::io("start a thread", &error))?;
         Ok(DriverThread {
             handle: Some(handle),
-            voucher: Some(voucher),
+            renewal: Some(renewal),
             end: Some(end),
             shared,
         })
@@ -127,9 +127,9 @@ impl Drop for DriverThread {
     fn drop(&mut self) {
         self.take_flows(false);
         drop(self.end.take());
-        if let Some(voucher) = self.voucher.take() {
+        if let Some(renewal) = self.renewal.take() {
             // It has panicked, so there is nothing to wait for.
-            let _ = voucher.join();
+            let _ = renewal.join();
         }
         drop(self.handle.take());
     }

@@ -47,7 +47,7 @@ pub struct Snapshot<'a> {
     /// Path cache entry of the destination.
     pub path: Option<&'a PathCacheEntry>,
     /// Returns the datapath's data for predictions on an uplink, if it has any.
-    pub line: &'a dyn Fn(UplinkId) -> Option<UplinkLoad>,
+    pub load: &'a dyn Fn(UplinkId) -> Option<UplinkLoad>,
     /// Names of remote addresses, learned from DNS answers.
     pub names: &'a NameCache,
     /// State of the uplinks.

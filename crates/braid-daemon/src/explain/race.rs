@@ -87,7 +87,10 @@ impl Trace<'_, '_> {
             }
             None if refusal.is_some() => {
                 let why = refusal.unwrap_or_default();
-                let text = format!("not raced: {why}, and no way to {} is known", network(flow));
+                let text = format!(
+                    "not raced: {why}, and no path to {} is known",
+                    network(flow)
+                );
                 self.note(Stage::Race, text);
                 Decided::BySlots
             }
@@ -110,11 +113,11 @@ impl Trace<'_, '_> {
         let ways = self.snapshot.path.map_or(&[][..], |path| &path.paths);
         let score = |way: &CachedPath| {
             let rtt = way.rtt.filter(|_| is_valid(way, memory))?;
-            let line = self.line(way.uplink);
+            let load = self.load(way.uplink);
             Some(Score {
                 uplink: way.uplink,
                 rtt,
-                prediction: predict(way, &line).filter(|_| walk == LbMethod::Fastest),
+                prediction: predict(way, &load).filter(|_| walk == LbMethod::Fastest),
             })
         };
         let ways = ways.iter().filter(|way| live.contains(&way.uplink));
@@ -122,8 +125,8 @@ impl Trace<'_, '_> {
     }
 
     /// Returns the datapath's data on an uplink; without any, it assumes no capacity.
-    fn line(&self, id: UplinkId) -> UplinkLoad {
-        (self.snapshot.line)(id).unwrap_or(UplinkLoad {
+    fn load(&self, id: UplinkId) -> UplinkLoad {
+        (self.snapshot.load)(id).unwrap_or(UplinkLoad {
             capacity: 0,
             spare: 0,
             busy: 0,
@@ -200,7 +203,7 @@ impl Trace<'_, '_> {
         if walk != LbMethod::Fastest {
             return (live.to_vec(), Vec::new());
         }
-        let prospect = |id: &UplinkId| self.line(*id).reference_time();
+        let prospect = |id: &UplinkId| self.load(*id).reference_time();
         let best = live.iter().map(prospect).min().unwrap_or_default();
         live.iter()
             .partition(|id| prospect(id) <= best * MAX_RACE_TIME_RATIO)

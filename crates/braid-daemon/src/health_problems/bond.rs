@@ -36,7 +36,7 @@ pub(super) fn bond(engine: &Engine) -> Vec<HealthProblem> {
             .map(|link| format!("{} to {}", link.uplink, link.hub))
             .collect();
         let tried = match (report.state, tried.is_empty()) {
-            (BondState::Connecting | BondState::Lost, true) => "; there is no way to it".to_owned(),
+            (BondState::Connecting | BondState::Lost, true) => "; no uplink leads to it".to_owned(),
             (BondState::Connecting | BondState::Lost, false) => {
                 format!("; tried {}", tried.join(", "))
             }

@@ -76,7 +76,7 @@ impl Engine {
             classes: &self.classes,
             sticky: &self.datapath.sticky().map_err(user_errors::of_datapath)?,
             path: path.as_ref(),
-            line: &|id| self.forecasts.load(id, &flow_activity),
+            load: &|id| self.forecasts.load(id, &flow_activity),
             names: &self.names,
             statuses: &self.statuses(),
             evidence: &|id| self.evidence(id),

@@ -49,8 +49,8 @@ impl Engine {
     }
 
     fn way(&self, way: &CachedPath, flow_activity: &[FlowActivity]) -> PathReport {
-        let line = self.forecasts.load(way.uplink, flow_activity);
-        let found = line.and_then(|line| predict(way, &line));
+        let load = self.forecasts.load(way.uplink, flow_activity);
+        let found = load.and_then(|load| predict(way, &load));
         PathReport {
             uplink: self.name_of(way.uplink),
             rtt_ms: way.rtt.map(|rtt| rtt.as_secs_f64() * 1e3),

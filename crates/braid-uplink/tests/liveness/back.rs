@@ -208,7 +208,7 @@ fn a_self_reported_uplink_returns_at_once_however_often() {
         }
     }
     assert!(sim.changes.is_empty(), "{}", sim.story());
-    // Nothing gets through it although it is vouched for: that is found, and holds until it is back anew.
+    // Nothing gets through it although it reports itself up: that is found, and holds until it is back anew.
     (sim.line(0).dead_out, sim.line(0).dead_in) = (true, true);
     let after = sim.wait(MINUTE, |sim| sim.verdict(0) == Verdict::Dead);
     assert!(after.is_some(), "{}", sim.story());

@@ -26,15 +26,15 @@ fn path(ways: &[(u8, u64, u64)]) -> Option<PathCacheEntry> {
 }
 
 /// Uplinks with a capacity and spare capacity, in Mbit/s.
-fn lines(rooms: [(u32, u32); 2]) -> Vec<UplinkLoad> {
-    let line = |(capacity, spare): (u32, u32)| UplinkLoad {
+fn loads(rooms: [(u32, u32); 2]) -> Vec<UplinkLoad> {
+    let load = |(capacity, spare): (u32, u32)| UplinkLoad {
         capacity: capacity * 125,
         spare: spare * 125,
         busy: u32::from(spare < capacity),
         opened: 0,
         loss_ppm: 0,
     };
-    rooms.map(line).to_vec()
+    rooms.map(load).to_vec()
 }
 
 /// Returns the race steps and the outcome.
@@ -90,7 +90,7 @@ fn what_cannot_be_raced_goes_by_what_is_known_or_by_the_slots() {
     let mut scene = scene("policy = 'race'");
     assert_eq!(
         race(&scene, 17, SERVER),
-        "Race: not raced: only TCP is, and no way to 203.0.113.0/24 is known\n\
+        "Race: not raced: only TCP is, and no path to 203.0.113.0/24 is known\n\
          Slot: the next of 1024 slots\n=> Shared - [dsl 0.50, lte 0.50]"
     );
     for private in [
@@ -133,16 +133,16 @@ fn one_uplink_alone_runs_no_race() {
 #[test]
 fn the_fastest_is_not_always_the_nearest() {
     let mut scene = scene("policy = 'fastest'");
-    scene.lines = lines([(20, 20), (20, 20)]);
+    scene.loads = loads([(20, 20), (20, 20)]);
     scene.path = path(&[(0, 20, 1), (1, 40, 1)]);
     assert_eq!(
         race(&scene, 6, SERVER),
         "Race: predicted: dsl 520 ms for 1 MB, lte 640 ms for 1 MB; one in 16 such connections \
          is raced anew\n=> Uplink dsl [dsl 1.00]"
     );
-    scene.lines = lines([(20, 0), (20, 20)]);
+    scene.loads = loads([(20, 0), (20, 20)]);
     assert!(race(&scene, 6, SERVER).ends_with("=> Uplink lte [lte 1.00]"));
-    scene.lines = lines([(20, 20), (20, 20)]);
+    scene.loads = loads([(20, 20), (20, 20)]);
     let dsl = &mut scene.path.as_mut().unwrap().paths[0];
     (dsl.packets, dsl.lost) = (10_000, 300);
     assert!(race(&scene, 6, SERVER).ends_with("=> Uplink lte [lte 1.00]"));
@@ -151,19 +151,19 @@ fn the_fastest_is_not_always_the_nearest() {
 #[test]
 fn a_full_uplink_is_left_out_of_the_race() {
     let mut scene = scene("policy = 'fastest'");
-    scene.lines = lines([(100, 100), (20, 0)]);
+    scene.loads = loads([(100, 100), (20, 0)]);
     assert_eq!(
         race(&scene, 6, SERVER),
         "Race: only dsl is worth while; full or losing too much: lte\n=> Uplink dsl [dsl 1.00]"
     );
     // The same for a lossy uplink; then only the others need a cached path.
-    scene.lines = lines([(20, 20), (20, 20)]);
-    scene.lines[1].loss_ppm = 30_000;
+    scene.loads = loads([(20, 20), (20, 20)]);
+    scene.loads[1].loss_ppm = 30_000;
     assert!(race(&scene, 6, SERVER).starts_with("Race: only dsl is worth while; full"));
     scene.path = path(&[(0, 20, 1)]);
     assert!(race(&scene, 6, SERVER).starts_with("Race: predicted: dsl 520 ms for 1 MB; one in"));
     scene.path = None;
     // Without data they are equal.
-    scene.lines.clear();
+    scene.loads.clear();
     assert!(race(&scene, 6, SERVER).ends_with("=> Raced - [dsl, lte]"));
 }
