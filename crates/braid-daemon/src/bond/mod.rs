@@ -1,4 +1,4 @@
-//! The bond: an uplink that uses all the others at once, through the user's own hub.
+//! The bond: an uplink that uses all the others at once, through a hub that the user runs.
 //!
 //! ```text
 //!  flows ──▶ datapath ──▶ braid-bond (TUN) ──▶ driver ══ a link for each uplink ══▶ hub ──▶ internet

@@ -78,7 +78,7 @@ pub struct Config {
     /// Races of connections, under the policies `race` and `fastest`.
     #[serde(default)]
     pub race: RaceConfig,
-    /// The bond over all uplinks at once, through a hub of your own.
+    /// The bond over all uplinks at once, through a hub that you run.
     #[serde(default)]
     pub bond: BondConfig,
     /// Exceptions to the common policy. The first rule that matches decides.
