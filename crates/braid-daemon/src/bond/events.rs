@@ -164,8 +164,8 @@ impl Bond {
         tracing::info!(%key, "the hub has another key");
         self.joined = Some(joined);
         self.unwritten = None;
-        if let Some(carrier) = &self.carrier {
-            carrier.set_hub(key);
+        if let Some(driver) = &self.driver {
+            driver.set_hub(key);
         }
     }
 
