@@ -265,3 +265,39 @@ def test_it_is_known_how_long_packets_are_under_way_at_most() -> None:
     assert monitor.longest() == 0.8
     monitor.handle_path_probe(1.03, 8, 0.1)
     assert monitor.longest() == 0.1
+
+
+def many(number: int, used: int) -> PathMonitor:
+    """Paths over hops of their own, of which the first ones bring packets."""
+    monitor = PathMonitor()
+    ways = [
+        (TaggedPath(tag, (PortId(1, tag), PortId(2, 99))), ((PortId(1, tag), PortId(2, tag)),))
+        for tag in range(2, 2 + number)
+    ]
+    monitor.set_targets(0.0, ways, [])
+    for tag in list(monitor.paths)[:used]:
+        monitor.handle_rx(0.1, 0.0, {tag: 0}, {tag: 1.0})
+        monitor.handle_rx(0.2, 0.1, {tag: 100}, {tag: 1.0})
+    return monitor
+
+
+@pytest.mark.parametrize("number", [4, 64, 256, 1000])
+def test_used_paths_are_probed_quickly_however_many_there_are(number: int) -> None:
+    monitor, now, sent, dead = many(number, 4), 0.2, dict[int, int](), None
+    while now < 8.0 and dead is None:
+        now += 0.005
+        # The path with tag 2 falls silent after 3 s.
+        for tag in monitor.due(now)[0]:
+            # The first probe of each is sent at once.
+            sent[tag] = sent.get(tag, 0) + (now > 1.0)
+            if tag != 2 or now < 3.0:
+                monitor.handle_path_probe(now, tag, 0.02)
+        for tag in range(2, 6):
+            monitor.paths[tag].used = now
+        if 2 in monitor.judge(now)[0]:
+            dead = now
+    assert dead is not None
+    assert dead - 3.0 < 0.3
+    assert sum(sent.values()) / (dead - 1.0) <= 1.1 * 400
+    # None is forgotten.
+    assert len(sent) == number

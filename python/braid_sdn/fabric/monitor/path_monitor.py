@@ -25,8 +25,14 @@ Hop = tuple[PortId, PortId]
 
 #: Seconds between two probes of a path while there are few.
 PROBE_INTERVAL = 0.02
-#: Probes a second over all paths: with more paths each is probed less often.
+#: Probes a second over all paths: with more paths each is probed less often, the used ones last.
 MAX_PROBES_PER_SECOND = 400.0
+#: Part of them that is for used paths, if there are so many.
+USED_PROBE_SHARE = 0.75
+#: Seconds without a packet after which a path is probed as an unused one: its edges are asked every 2 s.
+PROBED_AS_USED = 6.0
+#: Seconds between two looks at which paths are used.
+PACING_INTERVAL = 0.5
 #: Missed probes in a row that make a path dead: with PROBE_INTERVAL some 100 ms and the path's latency. A full queue
 #: drops probes too; then the counters of the edge at the path's end show arriving packets. If its report is late, as
 #: on a busy machine, it is waited for as long again.
@@ -157,24 +163,41 @@ class PathMonitor:
     #: When a probe or a packet last arrived over a hop.
     _last_delivery: dict[Hop, float] = field(default_factory=dict)
     _judged: float | None = None
+    _paced: float = float("-inf")
     #: Paths that others' traffic fills while other paths of the pair work.
     _losing: set[int] = field(default_factory=set)
 
     def set_targets(self, now: float, paths: Iterable[tuple[TaggedPath, Hops]], edges: Iterable[Edge]) -> None:
         """Set the paths and edges to probe."""
         wanted = {path.tag: hops for path, hops in paths}
-        pace = max(PROBE_INTERVAL, len(wanted) / MAX_PROBES_PER_SECOND)
         self._hops = wanted
         hops = set(itertools.chain.from_iterable(wanted.values()))
         self._last_delivery = {hop: at for hop, at in self._last_delivery.items() if hop in hops}
-        self.paths = {tag: self.paths.get(tag) or ProbedTarget(now, now, pace, now) for tag in wanted}
-        for each in self.paths.values():
-            each.pace = pace
+        self.paths = {tag: self.paths.get(tag) or ProbedTarget(now, now, PROBE_INTERVAL, now) for tag in wanted}
+        self._set_paces(now)
         names = [edge.name for edge in edges]
         self.edges = {
             name: self.edges.get(name) or ProbedTarget(now, now, EDGE_PROBE_INTERVAL, now) for name in names
         }
         self.silent &= set(names)
+
+    def _set_paces(self, now: float) -> None:
+        """Share the probes among the paths: a failure of a used one matters at once."""
+        self._paced = now
+        used = sum(1 for each in self.paths.values() if now - each.used < PROBED_AS_USED)
+        unused = len(self.paths) - used
+        all_alike = max(PROBE_INTERVAL, len(self.paths) / MAX_PROBES_PER_SECOND)
+        quick = min(all_alike, max(PROBE_INTERVAL, used / (USED_PROBE_SHARE * MAX_PROBES_PER_SECOND)))
+        slow = max(all_alike, unused / (MAX_PROBES_PER_SECOND - used / quick)) if all_alike > quick else all_alike
+        for number, each in enumerate(self.paths.values()):
+            pace = quick if now - each.used < PROBED_AS_USED else slow
+            if pace < each.pace:
+                # It is due sooner; until now nothing was missed at the new pace.
+                each.due, each.heard = min(each.due, now + pace), max(each.heard, now)
+            elif pace > each.pace and each.due > now:
+                # Spread, so that not all are due at once.
+                each.due = now + pace * (number + 1) / len(self.paths)
+            each.pace = pace
 
     def revive(self, now: float, switch: int) -> None:
         """Take in that a switch reconnected: silent paths through it may work again once it has its rules."""
@@ -320,6 +343,8 @@ class PathMonitor:
     def judge(self, now: float) -> tuple[list[int], bool]:
         """Return the tags of paths that just died, and true if anything else changed that a plan depends on."""
         self._forgive_stall(now)
+        if now - self._paced >= PACING_INTERVAL:
+            self._set_paces(now)
         died = [
             tag
             for tag, each in self.paths.items()
