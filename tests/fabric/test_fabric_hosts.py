@@ -110,6 +110,8 @@ def test_hosts_are_shown_and_forgotten_by_command_and_static_ones_stay(net: OvsN
     x, y = net.stations["x"], net.stations["y"]
     # Its port may still be muted by the storm.
     wait_until(lambda: lost(x, y.address, 1) == 0 and x.mac in hosts(fabric), what="x to be known", timeout=30)
+    x.place.ip("neigh flush dev eth0")
+    assert lost(x, y.address, 3) <= 1
     wait_until(lambda: hosts(fabric)[x.mac]["addresses"], what="its address", timeout=30)
     shown = fabric.call("hosts", check=False).stdout
     assert re.search(rf"{x.mac} +A:x +\d+ +in \d+ s +{x.address}", shown), shown
@@ -119,7 +121,7 @@ def test_hosts_are_shown_and_forgotten_by_command_and_static_ones_stay(net: OvsN
     assert again.status == 1
     assert "[[host]] of the configuration" in again.stderr
     assert "no host is known by that" in fabric.call("forget", "1.2.3.4", check=False).stderr
-    assert lost(x, y.address, 3) == 0
+    assert lost(x, y.address, 3) <= 1
     assert json.loads(fabric.call("hosts", "--json", check=False).stdout)["hosts"]
 
 

@@ -167,7 +167,7 @@ def test_a_host_that_is_gone_is_forgotten_and_its_rules_with_it() -> None:
 
 
 def test_a_host_that_sends_is_not_forgotten_although_it_has_no_address() -> None:
-    net = with_bystanders(host_lifetime=60.0)
+    net = with_bystanders(host_lifetime=20.0)
     for _ in range(20):
         net.send("x", frame(mac(3), mac(4)))
         net.run(5)

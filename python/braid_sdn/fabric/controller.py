@@ -29,7 +29,7 @@ from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.arp_relay import ArpRelay
-from braid_sdn.fabric.switches.audit import Audit
+from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, Audit
 from braid_sdn.fabric.switches.updater import RuleUpdater, Step
 from braid_sdn.fabric.view.address_frames import address_claim, address_probe
 from braid_sdn.fabric.view.discovery import DiscoverySchedule
@@ -102,7 +102,8 @@ class Controller:
         #: When the first switch connected.
         self.first_switch: float | None = None
         self.updater = RuleUpdater(drain=settings.drain)
-        self.audit = Audit()
+        # Hosts that have no address to be asked for show by their counters that they are there.
+        self.audit = Audit(min(AUDIT_INTERVAL, settings.host_lifetime / 3))
         self._schedule = DiscoverySchedule()
         self._throttle = Throttle()
         self._stopwatch = stopwatch

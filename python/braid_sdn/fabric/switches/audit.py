@@ -24,6 +24,7 @@ LEASE_RENEWAL = ARP_LEASE / 3
 class Audit:
     """Switches that are due for an audit or a renewal. Times are seconds."""
 
+    interval: float = AUDIT_INTERVAL
     _due: dict[int, float] = field(default_factory=dict)
     #: Number of rule updates when each switch was asked.
     _asked: dict[int, int] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class Audit:
         """Take in that a switch listed its rules; false if the list is stale, as rules changed meanwhile."""
         asked = self._asked.pop(switch, None)
         holds = not known or asked == changes
-        self._due[switch] = now + (AUDIT_INTERVAL if holds else LEASE_RENEWAL)
+        self._due[switch] = now + (self.interval if holds else LEASE_RENEWAL)
         return holds
 
     def due(self, now: float, *, idle: bool) -> list[int]:
