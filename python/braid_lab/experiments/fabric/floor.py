@@ -58,6 +58,8 @@ CASES = (
     Case("loss", ((10, 20), (10, 20)), loss="0.5%"),
     Case("others", ((10, 20), (10, 20)), others=True),
     Case("unknown_capacity", ((10, 20), (50, 20)), configured=False),
+    Case("wide", ((100, 10), (100, 20))),
+    Case("skew", ((10, 10), (10, 75))),
 )
 
 

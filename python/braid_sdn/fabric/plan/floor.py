@@ -20,6 +20,8 @@ from braid_sdn.fabric.plan.planner import Hops
 BEHIND_RATIO = 0.85
 #: A pair that brings less than this part has little to send.
 ACTIVE_RATIO = 0.3
+#: A pair that brings this much more than in the period before is still opening its window.
+GROWING_RATIO = 1.1
 #: A path alone must bring this much more than the split did.
 GAIN_RATIO = 1.1
 #: Periods of a trial that do not count: the change takes effect in the first.
@@ -56,6 +58,8 @@ class _Pair:
     split_rate: float = 0.0
     periods: int = 0
     active: bool = False
+    #: What it brought in the last period.
+    last_rate: float = 0.0
     winner: Hops | None = None
     hold: float = HOLD
     pause: float = PAUSE
@@ -86,12 +90,13 @@ class Floor:
     def _watch(self, now: float, pair: _Pair, rate: float, paths: Sequence[PathPeriod]) -> None:
         best = max((path.capacity for path in paths), default=0.0)
         was_active, pair.active = pair.active, rate > ACTIVE_RATIO * best
+        growing, pair.last_rate = rate > GROWING_RATIO * pair.last_rate, rate
         if len(paths) < 2 or rate >= BEHIND_RATIO * best:
             if pair.active and was_active:
                 # The split is as good as one path by now.
                 pair.hold, pair.pause = HOLD, PAUSE
             return
-        if not (pair.active and was_active) or now < pair.not_before:
+        if not (pair.active and was_active) or growing or now < pair.not_before:
             return
         ordered = sorted(paths, key=lambda path: (path.hops != pair.winner, -path.capacity))
         pair.untried = [path.hops for path in ordered]
