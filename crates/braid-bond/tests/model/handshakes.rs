@@ -1,13 +1,11 @@
-//! A model of what the bond adds to Noise IKpsk2: growing times, corrections of the clock, resets,
-//! and restarts of the hub. It visits every state that a client, a hub and an attacker can reach
-//! within a few steps.
+//! Growing times, corrections of the clock, resets, and restarts of the hub.
 //!
 //! The attacker sees, keeps, drops, delays and repeats every message, and makes those that need no
-//! secret. Ciphers are perfect: the attacker can neither read nor make sealed messages. An earlier
-//! draft of the protocol is modelled too; the attacks on it must be found, which shows that the
-//! model can find them.
+//! secret.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::BTreeSet;
+
+use super::explore::{Broken, Model, explore as search};
 
 /// Times are small numbers: the last one stands for 2⁶⁴ − 1.
 type Micros = u8;
@@ -126,75 +124,6 @@ impl State {
         own.any(|session| session.index == index)
     }
 
-    /// All possible next steps, the attacker's own first.
-    fn steps(&self, rules: Rules) -> Vec<Step> {
-        let mut steps = Vec::new();
-        if !rules.time_is_sealed && self.attempt.is_some() && self.begins < BEGINS {
-            steps.extend([1, Micros::MAX - 1, Micros::MAX].map(Step::ForgedTime));
-        }
-        let token = |epoch| INDICES.map(|index| Step::Reset(Token { epoch, index }));
-        match rules.resets_have_epochs {
-            true => steps.extend((0..self.epoch).flat_map(token)),
-            // Before its use, each index was unknown to the hub.
-            false => steps.extend(token(0)),
-        }
-        for time in &self.initiations {
-            let free = INDICES.into_iter().filter(|index| !self.uses(*index));
-            steps.extend(free.map(|index| Step::Initiation(*time, index)));
-        }
-        steps.extend(self.replies.iter().map(|reply| Step::Reply(*reply)));
-        steps.push(Step::Data);
-        if self.begins < BEGINS {
-            steps.push(Step::Begin);
-        }
-        if self.epoch + 1 < EPOCHS {
-            steps.push(Step::Restart);
-        }
-        steps
-    }
-
-    /// Applies a step; an error is a broken promise.
-    fn take(&mut self, rules: Rules, step: Step) -> Result<(), &'static str> {
-        match step {
-            Step::Begin => self.begin(),
-            Step::Initiation(time, index) => self.hear(rules, time, index),
-            Step::Reply(Reply::Accept(session)) if self.attempt == Some(session.time) => {
-                (self.attempt, self.session) = (None, Some(session));
-            }
-            Step::Reply(Reply::Clock { time, told }) if self.attempt == Some(time) => {
-                self.correct(rules, time, told);
-            }
-            Step::ForgedTime(told) => {
-                if let Some(time) = self.attempt {
-                    self.correct(rules, time, told);
-                }
-            }
-            Step::Data => {
-                if let Some(session) = self.session.filter(|s| self.unproven == Some(*s)) {
-                    (self.proven, self.unproven) = (Some(session), None);
-                }
-            }
-            Step::Restart => {
-                self.epoch += 1;
-                (self.newest, self.proven, self.unproven) = (0, None, None);
-            }
-            Step::Reset(token) => {
-                let Some(session) = self.session.filter(|s| s.index == token.index) else {
-                    return Ok(());
-                };
-                if rules.resets_have_epochs && session.epoch != token.epoch {
-                    return Ok(());
-                }
-                if self.knows(session) {
-                    return Err("a session that the hub has is ended by a stranger");
-                }
-                self.session = None;
-            }
-            Step::Reply(_) => {}
-        }
-        Ok(())
-    }
-
     fn begin(&mut self) {
         let clock = (i16::from(self.hub_clock()) + self.offset).clamp(0, i16::from(Micros::MAX));
         let time = (clock as Micros).max(self.floor.wrapping_add(1));
@@ -287,42 +216,89 @@ impl State {
     }
 }
 
-/// A path to a broken promise, or the number of states that keep all of them.
-fn explore(rules: Rules) -> Result<usize, (&'static str, Vec<Step>)> {
-    // A correct clock, none, and one that is far ahead.
-    let starts = [0, -50, 100].map(State::new);
-    let mut from: HashMap<State, Option<(State, Step)>> = HashMap::new();
-    let mut waiting = VecDeque::new();
-    for start in starts {
-        from.insert(start.clone(), None);
-        waiting.push_back(start);
-    }
-    let way = |from: &HashMap<State, Option<(State, Step)>>, state: &State, last: Option<Step>| {
-        let mut steps: Vec<Step> = last.into_iter().collect();
-        let mut at = state;
-        while let Some(Some((before, step))) = from.get(at) {
-            steps.push(*step);
-            at = before;
+impl Model for State {
+    type Rules = Rules;
+    type Step = Step;
+
+    /// All possible next steps, the attacker's own first.
+    fn steps(&self, rules: Rules) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if !rules.time_is_sealed && self.attempt.is_some() && self.begins < BEGINS {
+            steps.extend([1, Micros::MAX - 1, Micros::MAX].map(Step::ForgedTime));
         }
-        steps.reverse();
+        let token = |epoch| INDICES.map(|index| Step::Reset(Token { epoch, index }));
+        match rules.resets_have_epochs {
+            true => steps.extend((0..self.epoch).flat_map(token)),
+            // Before its use, each index was unknown to the hub.
+            false => steps.extend(token(0)),
+        }
+        for time in &self.initiations {
+            let free = INDICES.into_iter().filter(|index| !self.uses(*index));
+            steps.extend(free.map(|index| Step::Initiation(*time, index)));
+        }
+        steps.extend(self.replies.iter().map(|reply| Step::Reply(*reply)));
+        steps.push(Step::Data);
+        if self.begins < BEGINS {
+            steps.push(Step::Begin);
+        }
+        if self.epoch + 1 < EPOCHS {
+            steps.push(Step::Restart);
+        }
         steps
-    };
-    while let Some(state) = waiting.pop_front() {
-        if !state.recovers(rules) {
-            return Err(("a client is shut out", way(&from, &state, None)));
+    }
+
+    fn take(&mut self, rules: Rules, step: Step) -> Result<(), &'static str> {
+        match step {
+            Step::Begin => self.begin(),
+            Step::Initiation(time, index) => self.hear(rules, time, index),
+            Step::Reply(Reply::Accept(session)) if self.attempt == Some(session.time) => {
+                (self.attempt, self.session) = (None, Some(session));
+            }
+            Step::Reply(Reply::Clock { time, told }) if self.attempt == Some(time) => {
+                self.correct(rules, time, told);
+            }
+            Step::ForgedTime(told) => {
+                if let Some(time) = self.attempt {
+                    self.correct(rules, time, told);
+                }
+            }
+            Step::Data => {
+                if let Some(session) = self.session.filter(|s| self.unproven == Some(*s)) {
+                    (self.proven, self.unproven) = (Some(session), None);
+                }
+            }
+            Step::Restart => {
+                self.epoch += 1;
+                (self.newest, self.proven, self.unproven) = (0, None, None);
+            }
+            Step::Reset(token) => {
+                let Some(session) = self.session.filter(|s| s.index == token.index) else {
+                    return Ok(());
+                };
+                if rules.resets_have_epochs && session.epoch != token.epoch {
+                    return Ok(());
+                }
+                if self.knows(session) {
+                    return Err("a session that the hub has is ended by a stranger");
+                }
+                self.session = None;
+            }
+            Step::Reply(_) => {}
         }
-        for step in state.steps(rules) {
-            let mut next = state.clone();
-            if let Err(broken) = next.take(rules, step) {
-                return Err((broken, way(&from, &state, Some(step))));
-            }
-            if next != state && !from.contains_key(&next) {
-                from.insert(next.clone(), Some((state.clone(), step)));
-                waiting.push_back(next);
-            }
+        Ok(())
+    }
+
+    fn check(&self, rules: Rules) -> Result<(), &'static str> {
+        match self.recovers(rules) {
+            true => Ok(()),
+            false => Err("a client is shut out"),
         }
     }
-    Ok(from.len())
+}
+
+/// Starts with a correct clock, none, and one that is far ahead.
+fn explore(rules: Rules) -> Result<usize, Broken<Step>> {
+    search(rules, [0, -50, 100].map(State::new))
 }
 
 #[test]
