@@ -1,14 +1,14 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build release package package-test demo test check advisories verifier kernels bench experiments fuzz model clean
-.PHONY: setup setup-rust setup-target setup-bench setup-kernels setup-package-test setup-release
+.PHONY: help build release package package-test demo test check advisories verifier kernels bench experiments fuzz fuzz-log model clean
+.PHONY: setup setup-rust setup-target setup-bench setup-kernels setup-package-test setup-release setup-fuzz
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
 PYTHON_BIN := .venv/bin
 MAINTAINER_SCRIPTS := postinst prerm postrm
-SHELL_SCRIPTS := tools/setup tools/release .ci/run fuzz/run \
+SHELL_SCRIPTS := tools/setup tools/release .ci/run fuzz/run fuzz/summary \
 	$(addprefix packaging/debian/,build build-sdn $(MAINTAINER_SCRIPTS) $(addprefix sdn/,$(MAINTAINER_SCRIPTS)))
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 
@@ -43,6 +43,11 @@ endif
 setup-release: setup
 ifneq ($(SETUP),skip)
 	@tools/setup release
+endif
+
+setup-fuzz: setup
+ifneq ($(SETUP),skip)
+	@tools/setup fuzz
 endif
 
 setup-kernels: setup
@@ -132,10 +137,13 @@ experiments: setup-bench build ## the long form of every experiment (root)
 	$(PYTHON_BIN)/braid-lab run all
 
 FUZZ_SECONDS ?= 60
-fuzz: setup-rust ## feed every parser made-up input, FUZZ_SECONDS (60) each (nightly Rust, cargo-fuzz)
+fuzz: setup setup-fuzz ## feed every parser made-up input, FUZZ_SECONDS (60) each (nightly Rust)
 	FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz/run
 
-model: setup-rust ## every state of a model of handshakes, clocks and resets, with an attacker
+fuzz-log: ## processor time and inputs of all runs of `make fuzz`
+	@fuzz/summary
+
+model: setup-rust ## every state of models of handshakes, tokens, addresses and keys, with an attacker
 	$(CARGO) test --locked -p braid-bond --test model -- --nocapture
 
 clean: ## remove what was built, and what an interrupted lab left behind

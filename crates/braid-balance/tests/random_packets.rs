@@ -3,12 +3,14 @@
 
 mod support;
 
+use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
 
 use braid_balance::KernelTime;
 use braid_packet::{Packet, Transport, build, protocol};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use support::probe::{Outcome, Probe, Verdict};
 use support::twin::{Side, alike, translate};
 use support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
@@ -25,12 +27,31 @@ const ACK: u8 = 16;
 const RANDOM: u32 = 600;
 const MUTATIONS: u32 = 1500;
 
-fn runner(cases: u32) -> TestRunner {
-    TestRunner::new(Config {
-        cases,
-        failure_persistence: None,
-        ..Config::default()
-    })
+/// Tries this many cases with new programs and maps, and again for as many seconds as
+/// `BPF_FUZZ_SECONDS` says (`make fuzz`).
+fn try_cases<S: Strategy>(
+    cases: u32,
+    strategy: &S,
+    test: impl Fn(&Probe, S::Value) -> Result<(), TestCaseError>,
+) {
+    let seconds = env::var("BPF_FUZZ_SECONDS").map_or(0, |text| text.parse().expect("seconds"));
+    let (began, mut tried) = (Instant::now(), 0);
+    while tried == 0 || began.elapsed() < Duration::from_secs(seconds) {
+        let probe = Probe::new();
+        let mut runner = TestRunner::new(Config {
+            cases,
+            failure_persistence: None,
+            ..Config::default()
+        });
+        runner
+            .run(strategy, |value| test(&probe, value))
+            .unwrap_or_else(|error| panic!("{error}"));
+        assert_whole(&probe);
+        tried += u64::from(cases);
+    }
+    if seconds > 0 {
+        eprintln!("stat::number_of_executed_units: {tried}");
+    }
 }
 
 /// An outbound packet that can be translated.
@@ -93,8 +114,7 @@ fn reply(sent: &[u8]) -> Vec<u8> {
 
 #[test]
 fn random_packets_leave_and_return_as_the_twin_says() {
-    let probe = Probe::new();
-    let test = |packet: Vec<u8>| {
+    let test = |probe: &Probe, packet: Vec<u8>| {
         let (before, port, _) = ends(&packet);
         let sent = probe.out(&packet);
         prop_assert_eq!(sent.verdict, Verdict::Sent);
@@ -116,10 +136,7 @@ fn random_packets_leave_and_return_as_the_twin_says() {
         );
         Ok(())
     };
-    runner(RANDOM)
-        .run(&outbound(), test)
-        .unwrap_or_else(|error| panic!("{error}"));
-    assert_whole(&probe);
+    try_cases(RANDOM, &outbound(), test);
 }
 
 /// Asserts that every mapping has both halves: a sweep finds nothing to expire or repair.
@@ -210,7 +227,6 @@ fn every_truncation_is_refused_and_leaves_no_flow() {
 
 #[test]
 fn mutilated_packets_have_one_known_exit() {
-    let probe = Probe::new();
     let specimens = specimens();
     let change = (any::<prop::sample::Index>(), any::<u8>());
     let mutation = (
@@ -220,7 +236,7 @@ fn mutilated_packets_have_one_known_exit() {
     );
     // The test does not know the exit. The probe asserts for every packet that there is exactly one,
     // of the kind that its verdict says.
-    let test = |(which, changes, cut): (prop::sample::Index, Vec<_>, Option<_>)| {
+    let test = |probe: &Probe, (which, changes, cut): (prop::sample::Index, Vec<_>, Option<_>)| {
         let mut packet = which.get(&specimens).clone();
         for (at, to) in changes {
             let at: prop::sample::Index = at;
@@ -233,12 +249,9 @@ fn mutilated_packets_have_one_known_exit() {
             packet.truncate(1 + cut.index(packet.len() - 1));
         }
         if Probe::takes(&packet) {
-            everywhere(&probe, &packet);
+            everywhere(probe, &packet);
         }
         Ok(())
     };
-    runner(MUTATIONS)
-        .run(&mutation, test)
-        .unwrap_or_else(|error| panic!("{error}"));
-    assert_whole(&probe);
+    try_cases(MUTATIONS, &mutation, test);
 }
