@@ -214,7 +214,8 @@ impl Model for State {
         if self.gave_up {
             return Err("a forged notice stops a client");
         }
-        if !self.is_late && !(self.has(self.client) && self.has(self.client_disk)) {
+        let has_both = self.has(self.client) && self.has(self.client_disk);
+        if !self.is_late && !has_both {
             return Err("a client that followed in time is shut out");
         }
         Ok(())
