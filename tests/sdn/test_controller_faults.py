@@ -129,6 +129,26 @@ def test_a_switch_that_floods_by_itself_is_named_and_makes_no_copies() -> None:
     assert not net.codes()
 
 
+def test_switches_that_lost_their_rules_without_a_restart_are_named() -> None:
+    net = ready(two_paths())
+    for fail_open_there in (True, False):
+        net.disconnect()
+        for switch in net.switches.values():
+            started = switch.started
+            switch.restart()
+            switch.started = started if fail_open_there else None
+        net.run(20)
+        net.connect()
+        net.run(5)
+        assert ("fail-open" in net.codes()) is fail_open_there
+        net.run(70)
+    net.disconnect()
+    net.run(5)
+    net.connect()
+    net.run(5)
+    assert not net.codes()
+
+
 def test_a_rule_of_others_that_we_cannot_read_is_named_while_it_is_there() -> None:
     net = ready(two_paths())
     known = tuple(net.switches[1].handle(net.now, net.controller.audit.ask(net.now, 1, 0)))

@@ -76,11 +76,14 @@ class Pipeline:
     counters: dict[int, list[int]] = field(default_factory=dict)
     #: Expiry times of rules with a lease.
     lapses: dict[RuleKey, float] = field(default_factory=dict)
+    #: When it started; None until the first message after a restart.
+    started: float | None = 0.0
     _by_table: dict[int, list[Rule]] = field(default_factory=dict)
 
     def handle(self, now: float, message: ToSwitch) -> Iterator[Outcome]:
         """Handle a message of the controller."""
         self.pass_time(now)
+        self.started = now if self.started is None else self.started
         match message:
             case AddRule(rule):
                 if rule.key not in self.rules and len(self.rules) >= self.room:
@@ -139,6 +142,7 @@ class Pipeline:
 
     def restart(self) -> None:
         """Lose all rules and counters, as a switch without persistent memory does."""
+        self.started = None
         self.rules.clear()
         self.matched.clear()
         self.counters.clear()
@@ -146,7 +150,7 @@ class Pipeline:
 
     def _counters(self, number: int, now: float) -> PortCounters:
         received, sent = self.counters.get(number, [0, 0])
-        return PortCounters(number, received, sent, 0, now)
+        return PortCounters(number, received, sent, 0, now - (self.started or 0.0))
 
     def _emit(self, port: int, in_port: int, frame: bytes) -> Iterator[Outcome]:
         if port == Reserved.CONTROLLER:

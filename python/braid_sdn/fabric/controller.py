@@ -124,6 +124,10 @@ class Controller:
         #: When each switch last showed the marker of another controller.
         self._others: dict[int, float] = {}
         self._suspected: float = float("-inf")
+        #: When switches that had rules of ours left; and of those that came back without any, until their ports tell
+        #: whether they restarted.
+        self._left: dict[int, float] = {}
+        self._emptied: dict[int, float] = {}
         self._out: list[tuple[int, ToSwitch]] = []
 
     @property
@@ -154,6 +158,9 @@ class Controller:
     def handle_gone(self, now: float, dpid: int) -> None:
         """Take in that a switch's connection ended."""
         self.topology.handle_gone(now, dpid)
+        if self.updater.installed.get(dpid):
+            self._left[dpid] = now
+        self._emptied.pop(dpid, None)
         self.updater.handle_gone(now, dpid)
         self.audit.forget(dpid)
         self._schedule.remove_switch(dpid)
@@ -176,6 +183,7 @@ class Controller:
                     self.topology.switches[dpid].echo.add(now, now - sent)
             case PortStatsReply():
                 self.traffic.handle_ports(dpid, message.ports)
+                self._see_whether_failed_open(now, dpid, max((port.age for port in message.ports), default=0.0))
                 self.topology.handle_counters(now, dpid, message.ports)
             case FlowStatsReply():
                 self._rules(now, dpid, message)
@@ -400,6 +408,10 @@ class Controller:
         if not self.planned:
             self._expected_links |= rules.links_in(dpid, known)
         if dpid not in self.updater.installed:
+            left = self._left.pop(dpid, None)
+            # One rule, for discovery, was sent with the question.
+            if left is not None and not any(rules.is_ours(rule) and rule.table != rules.INGRESS for rule in known):
+                self._emptied[dpid] = left
             self.hosts.adopt(now, rules.hosts_in(dpid, [rule for rule in known if rules.is_ours(rule)]))
             (self._throttle.change if self.planned else self._throttle.improvement)(now)
         self.updater.handle_rules(now, dpid, known)
@@ -422,6 +434,15 @@ class Controller:
             self.problems.withdraw("forged-probe")
         elif now - self._others.get(dpid, now) >= RETENTION:
             del self._others[dpid]
+
+    def _see_whether_failed_open(self, now: float, dpid: int, age: float) -> None:
+        """Name a switch that lost our rules while it was away, although its ports are older than that."""
+        left = self._emptied.pop(dpid, None)
+        if left is not None and age > now - left:
+            text = "lost its rules while it had no controller, and did not restart: set fail_mode=secure there"
+            self.problems.report(
+                now, Problem("fail-open", self.topology.name(dpid), f"{text}, or it floods in loops")
+            )
 
     def second_controllers(self) -> list[int]:
         """Return the switches that another controller controls as well."""
