@@ -5,7 +5,7 @@
 
 // Number of the map layout. Raise it whenever a map's name, key, value or meaning changes: programs
 // of another layout must not take the maps over.
-#define LAYOUT_VERSION 7
+#define LAYOUT_VERSION 8
 
 #define MAX_UPLINKS 32
 #define SLOTS	    1024
@@ -216,6 +216,12 @@
 
 // Each new RTT moves the cached one by this fraction of the difference.
 #define RTT_EWMA_DIVISOR 4
+
+// A round trip by timestamps shows queueing only if the flow moved so many packets meanwhile: a
+// remote delays a lone segment's acknowledgement, or answers when it pleases. No echo is awaited
+// for longer than MAX_STAMP_RTT_US.
+#define MIN_STAMP_PACKETS 6
+#define MAX_STAMP_RTT_US  2000000
 
 // Packets of a flow after which its losses are added to its path's; packets of a path after which
 // its counts are halved.

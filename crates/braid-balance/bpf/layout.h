@@ -66,6 +66,11 @@ struct flow {
 	__u8 tick;	// of the forecast under which it last counted as busy
 	__u8 unused[2];
 	__u32 lost; // of those seen: retransmissions from inside, gaps from outside
+	// TCP: round trips by timestamps (RFC 7323), one at a time (flow/timestamps.h).
+	__u32 min_rtt;	     // us; 0: not known
+	__be32 stamp;	     // the inside's timestamp whose echo is awaited
+	__u32 stamp_at;	     // when it was sent, us of the monotonic clock; 0: none is awaited
+	__u32 stamp_packets; // packets of the flow until then, in both directions
 	__u32 unused_too;
 };
 
@@ -143,6 +148,9 @@ struct uplink_counters {
 	// TCP: packets with data in both directions, and those of them that indicate a loss.
 	__u64 data_packets;
 	__u64 lost;
+	// Of flows that move data: by how much their round trips exceed the flow's shortest.
+	__u64 queueing_us_sum;
+	__u64 queueing_samples;
 };
 
 // The path to a prefix by one uplink.
@@ -266,7 +274,7 @@ struct meta {
 };
 
 _Static_assert(sizeof(struct tuple) == 40, "tuple");
-_Static_assert(sizeof(struct flow) == 144, "flow");
+_Static_assert(sizeof(struct flow) == 160, "flow");
 _Static_assert(__builtin_offsetof(struct flow, last_seen) == 48, "flow.last_seen");
 _Static_assert(__builtin_offsetof(struct flow, inside_ack) == 88, "flow.inside_ack");
 _Static_assert(__builtin_offsetof(struct flow, created) == 104, "flow.created");
@@ -287,13 +295,13 @@ _Static_assert(sizeof(struct stored_packet) == 16 + MAX_REPLAY_BYTES, "stored_pa
 _Static_assert(sizeof(struct replay_buffer) == 4 * sizeof(struct stored_packet) + 8,
 	       "replay_buffer");
 _Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");
-_Static_assert(sizeof(struct uplink_counters) == 104, "uplink_counters");
+_Static_assert(sizeof(struct uplink_counters) == 120, "uplink_counters");
 _Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");
 _Static_assert(sizeof(struct fragment) == 20, "fragment");
 _Static_assert(sizeof(struct path) == 20, "path");
 _Static_assert(sizeof(struct path_entry) == 8 + MAX_UPLINKS * 20, "path");
 _Static_assert(sizeof(struct uplink_forecast) == 28, "uplink_forecast");
-_Static_assert(sizeof(struct race) == 144 + 16 + MAX_UPLINKS * 3, "race");
+_Static_assert(sizeof(struct race) == 160 + 16 + MAX_UPLINKS * 3, "race");
 _Static_assert(sizeof(struct sticky_key) == 36, "sticky_key");
 _Static_assert(sizeof(struct rr_cursor) == 8, "rr_cursor");
 _Static_assert(sizeof(struct meta) == 40, "meta");

@@ -374,6 +374,11 @@ pub struct UplinkCounters {
     /// Those of them that indicate a loss: retransmissions from inside, and gaps before segments
     /// from outside. A link that reorders looks worse than it is.
     pub lost: u64,
+    /// Microseconds by which round trips of flows that move data exceed the flow's shortest one,
+    /// summed over [`UplinkCounters::queueing_samples`].
+    pub queueing_us_sum: u64,
+    /// Round trips measured in such flows, by TCP timestamps.
+    pub queueing_samples: u64,
 }
 
 /// Kernel memory held by one map.

@@ -2,6 +2,7 @@
 #ifndef BRAID_FLOW_H
 #define BRAID_FLOW_H
 
+#include "flow/timestamps.h"
 #include "nat/ports.h"
 #include "select/slots.h"
 
@@ -374,8 +375,10 @@ static __always_inline void note_sent(struct __sk_buff *skb, const struct packet
 		counters->tx_packets += packets;
 		counters->tx_bytes += bytes;
 	}
-	if (packet->protocol == IPPROTO_TCP)
+	if (packet->protocol == IPPROTO_TCP) {
 		note_segment(packet, flow, counters, packets);
+		note_stamp(skb, packet, flow, now);
+	}
 }
 
 static __always_inline void note_received(struct __sk_buff *skb, const struct packet *packet,

@@ -32,8 +32,8 @@ static __always_inline int is_syn_ack(const struct packet *packet)
 }
 
 // Updates the flow from its reply. A late reply says nothing about the new mapping.
-static __always_inline void track_reply(const struct packet *packet, struct reply *reply,
-					__u32 packets, __u64 now)
+static __always_inline void track_reply(const struct __sk_buff *skb, const struct packet *packet,
+					struct reply *reply, __u64 now)
 {
 	struct flow *flow = reply->found.flow;
 
@@ -47,7 +47,8 @@ static __always_inline void track_reply(const struct packet *packet, struct repl
 			if ((packet->tcp_flags & TCP_RST) && is_by_path_cache(flow))
 				forget_path(&reply->key.remote, flow->uplink);
 		}
-		note_arrival(packet, flow, packets);
+		note_arrival(packet, flow, packets_in(skb));
+		note_echo(skb, packet, flow, now);
 		advance_tcp(flow, reply->found.assured, packet->tcp_flags, FIN_OUTSIDE);
 		if (flow->seen >= LOSS_BATCH_PACKETS ||
 		    (flow->seen && flow->state >= STATE_FIN_WAIT))
@@ -196,7 +197,7 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 		remember_fragment(packet, 1, &reply.key.local, flow->uplink);
 	if (packet->protocol == IPPROTO_UDP && packet->source_port == bpf_htons(DNS_PORT))
 		snoop_dns_answer(skb, packet, flow, &reply.key.local, now);
-	track_reply(packet, &reply, packets_in(skb), now);
+	track_reply(skb, packet, &reply, now);
 
 	if (clamp_segments(skb, packet, mtu))
 		return leave(REASON_in_rewrite_failed, DROP);

@@ -63,5 +63,7 @@ fn add(sum: UplinkCounters, cpu: &TrafficValue) -> UplinkCounters {
         rtt_samples: sum.rtt_samples + cpu.rtt_samples,
         data_packets: sum.data_packets + cpu.data_packets,
         lost: sum.lost + cpu.lost,
+        queueing_us_sum: sum.queueing_us_sum + cpu.queueing_us_sum,
+        queueing_samples: sum.queueing_samples + cpu.queueing_samples,
     }
 }

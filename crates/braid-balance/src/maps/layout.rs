@@ -55,6 +55,10 @@ pub(crate) struct FlowValue {
     pub tick: u8,
     pub unused: [u8; 2],
     pub lost: u32,
+    pub min_rtt: u32,
+    pub stamp: [u8; 4],
+    pub stamp_at: u32,
+    pub stamp_packets: u32,
     pub unused_too: u32,
 }
 
@@ -126,6 +130,8 @@ pub(crate) struct TrafficValue {
     pub rtt_samples: u64,
     pub data_packets: u64,
     pub lost: u64,
+    pub queueing_us_sum: u64,
+    pub queueing_samples: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -222,7 +228,7 @@ pub(crate) struct Meta {
 
 const _: () = {
     assert!(size_of::<Tuple>() == 40);
-    assert!(size_of::<FlowValue>() == 144);
+    assert!(size_of::<FlowValue>() == 160);
     assert!(offset_of!(FlowValue, last_seen) == 48);
     assert!(offset_of!(FlowValue, inside_ack) == 88);
     assert!(offset_of!(FlowValue, created) == 104);
@@ -237,12 +243,12 @@ const _: () = {
     assert!(offset_of!(UplinkValue, resets_tcp) == 86);
     assert!(offset_of!(UplinkValue, leased) == 92);
     assert!(size_of::<SlotBank>() == 16 + SLOTS as usize);
-    assert!(size_of::<TrafficValue>() == 104);
+    assert!(size_of::<TrafficValue>() == 120);
     assert!(size_of::<Settings>() == (CLASSES * FAMILIES) as usize + 24);
     assert!(size_of::<PathValue>() == 20);
     assert!(size_of::<PathEntryValue>() == 8 + MAX_UPLINKS as usize * 20);
     assert!(size_of::<ForecastValue>() == 28);
-    assert!(size_of::<RaceValue>() == 144 + 16 + MAX_UPLINKS as usize * 3);
+    assert!(size_of::<RaceValue>() == 160 + 16 + MAX_UPLINKS as usize * 3);
     assert!(size_of::<FragmentKey>() == 40);
     assert!(size_of::<FragmentValue>() == 20);
     assert!(size_of::<StoredPacketValue>() == 16 + MAX_REPLAY_BYTES as usize);

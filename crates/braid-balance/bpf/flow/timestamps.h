@@ -1,0 +1,82 @@
+// Round trips inside TCP flows, by timestamps (RFC 7323): the remote echoes the inside's timestamp.
+// A queue on the uplink shows as their growth in those flows alone that fill it; see
+// braid_core::capacity.
+#ifndef BRAID_TIMESTAMPS_H
+#define BRAID_TIMESTAMPS_H
+
+#include "packet/parse.h"
+
+// Two NOPs, then the option: all but odd stacks send it this way.
+#define TCP_TIMESTAMPS 0x0101080a
+
+struct tcp_timestamps {
+	__be32 kind;
+	__be32 value;
+	__be32 echo;
+};
+
+// Returns 0 if the segment has timestamps, and reads them.
+static __always_inline int read_timestamps(const struct __sk_buff *skb, const struct packet *packet,
+					   struct tcp_timestamps *timestamps)
+{
+	if (packet->l4_header < sizeof(struct tcphdr) + sizeof(*timestamps) ||
+	    (packet->tcp_flags & TCP_SYN))
+		return -1;
+	if (bpf_skb_load_bytes(skb, packet->l4 + sizeof(struct tcphdr), timestamps,
+			       sizeof(*timestamps)))
+		return -1;
+	return timestamps->kind == bpf_htonl(TCP_TIMESTAMPS) ? 0 : -1;
+}
+
+static __always_inline __u32 packets_of(const struct flow *flow)
+{
+	return flow->tx_packets + flow->rx_packets;
+}
+
+// Notes a segment from inside whose timestamp will be echoed, unless another echo is awaited. A
+// function of its own, as is note_echo(): what they read has no room in their callers' frames.
+static __noinline void note_stamp(const struct __sk_buff *skb, const struct packet *packet,
+				  struct flow *flow, __u64 now)
+{
+	__u32 at = now / 1000;
+	struct tcp_timestamps timestamps;
+
+	if (flow->stamp_at && at - flow->stamp_at <= MAX_STAMP_RTT_US)
+		return;
+	if (read_timestamps(skb, packet, &timestamps))
+		return;
+	flow->stamp = timestamps.value;
+	flow->stamp_at = at ? at : 1;
+	flow->stamp_packets = packets_of(flow);
+}
+
+// Takes the round trip if a segment from outside echoes the awaited timestamp.
+static __noinline void note_echo(const struct __sk_buff *skb, const struct packet *packet,
+				 struct flow *flow, __u64 now)
+{
+	struct tcp_timestamps timestamps;
+	struct uplink_counters *counters;
+	__u32 rtt, uplink = flow->uplink;
+
+	if (!flow->stamp_at || read_timestamps(skb, packet, &timestamps))
+		return;
+	rtt = (__u32)(now / 1000) - flow->stamp_at;
+	if (timestamps.echo != flow->stamp) {
+		// The echo was lost, or its segment did not advance the remote's window.
+		if ((__s32)(bpf_ntohl(timestamps.echo) - bpf_ntohl(flow->stamp)) > 0)
+			flow->stamp_at = 0;
+		return;
+	}
+	flow->stamp_at = 0;
+	if (rtt > MAX_STAMP_RTT_US)
+		return;
+	if (!flow->min_rtt || rtt < flow->min_rtt)
+		flow->min_rtt = rtt ? rtt : 1;
+	counters = bpf_map_lookup_elem(&traffic, &uplink);
+	if (!counters || packets_of(flow) - flow->stamp_packets < MIN_STAMP_PACKETS)
+		return;
+	counters->queueing_us_sum += rtt - flow->min_rtt;
+	counters->queueing_samples++;
+}
+
+#endif

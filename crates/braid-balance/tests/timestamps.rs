@@ -1,0 +1,79 @@
+//! Round trips inside flows, by TCP timestamps.
+
+mod support;
+
+use std::net::IpAddr;
+use std::thread::sleep;
+use std::time::Duration;
+
+use braid_packet::{build, protocol};
+use support::probe::{Probe, Verdict};
+use support::talk::{ACK, INNER, SERVER, handshake};
+
+/// A flow's fixed end.
+type End = (IpAddr, u16);
+
+/// A segment with timestamps: its own and the one that it echoes.
+fn stamped(source: End, dest: End, stamps: [u32; 2], payload: &[u8]) -> Vec<u8> {
+    let plain = build::tcp(source, dest, ACK, payload);
+    let mut segment = plain[plain.len() - 20 - payload.len()..].to_vec();
+    segment[12] = 8 << 4;
+    segment[16..18].fill(0);
+    let mut option = vec![1, 1, 8, 10];
+    option.extend(stamps.map(u32::to_be_bytes).concat());
+    segment.splice(20..20, option);
+    build::packet(source.0, dest.0, protocol::TCP, segment, Some(16))
+}
+
+#[test]
+fn round_trips_of_flows_that_move_data_show_their_growth() {
+    const PORT: u16 = 4000;
+    let probe = Probe::new();
+    let (uplink, _) = handshake(&probe, PORT);
+    let outer = probe.flow((INNER, PORT)).expect("open").outer;
+    let outer = (outer.ip(), outer.port());
+    let send = |stamp| {
+        let segment = stamped((INNER, PORT), SERVER, [stamp, 1], b"");
+        probe.out(&segment).is(Verdict::Sent, "out_flow");
+    };
+    let echo = |stamp, segments| {
+        for _ in 0..segments {
+            let segment = stamped(SERVER, outer, [1, stamp], b"data");
+            probe.back(uplink, &segment).is(Verdict::Passed, "in_stack");
+        }
+    };
+    let queueing = || {
+        let counters = probe.datapath.borrow().counters().expect("counters");
+        let counters = counters.uplinks[uplink].1;
+        let sum = Duration::from_micros(counters.queueing_us_sum);
+        (counters.queueing_samples, sum)
+    };
+    send(100);
+    echo(99, 6);
+    assert_eq!(queueing().0, 0, "not yet echoed");
+    echo(100, 1);
+    assert_eq!(queueing(), (1, Duration::ZERO), "the shortest");
+    // The wait is what is measured.
+    send(200);
+    send(201);
+    echo(100, 6);
+    sleep(Duration::from_millis(20));
+    echo(200, 1);
+    let (samples, sum) = queueing();
+    assert_eq!(samples, 2);
+    assert!(
+        (Duration::from_millis(15)..Duration::from_secs(2)).contains(&sum),
+        "{sum:?}"
+    );
+    // A flow that moves nothing: the remote may delay its acknowledgement.
+    send(300);
+    echo(300, 1);
+    assert_eq!(queueing(), (2, sum));
+    // An echo that never comes is given up when a later one does.
+    send(400);
+    echo(401, 6);
+    send(500);
+    echo(401, 6);
+    echo(500, 1);
+    assert_eq!(queueing().0, 3);
+}
