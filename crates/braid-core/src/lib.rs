@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aqm;
+pub mod capacity;
 pub mod forecast;
 mod hash;
 mod histogram;

@@ -1,0 +1,254 @@
+//! Passive estimate of one direction's capacity, from the traffic that it carries anyway.
+//!
+//! Rules and their reasons:
+//! - A rate is a capacity only while a queue stands at the uplink: round trips inside the flows
+//!   have grown, in this interval and in the one before. The highest rate seen is no
+//!   sign of it; most likely programs wanted no more. Pings see another queue than bulk flows do on
+//!   some lines (Starlink: [ePPing](https://doi.org/10.1007/978-3-031-28486-1_9) measures inside
+//!   flows for that reason).
+//! - Slow start sends in bursts, which queue for a moment on a line that is idle for the rest of the
+//!   round trip. So two intervals of a queue must also agree on the rate: a full line's is the same
+//!   in each.
+//! - Loss alone is no sign either: a line that loses one packet in a hundred does so at any load.
+//!   A policer, which drops without a queue, is therefore known by its lower bound alone.
+//! - Jitter grows round trips without a queue. The growth must exceed twice what quiet intervals
+//!   show.
+//! - Round trips do not say in which direction the queue stands. It counts for a direction that
+//!   carries [`DOMINANCE`] times the other's bytes: acknowledgements are a fortieth of a download.
+//! - The estimate is a quantile of the saturated intervals of [`WINDOW`], and so follows a line down
+//!   as well as up. For bytes received it is the upper quartile: behind a short queue senders leave
+//!   the line idle for a part of an interval after each loss, and more than its rate never arrives.
+//!   For bytes sent it is the median: some are counted that the queue drops. A few intervals may be
+//!   older.
+//! - Any interval shows that the line carries at least its rate. If that exceeds an older estimate,
+//!   the line has changed, and only the bound is known.
+//! - An estimate ages and is not dropped. Its error grows with the square root of its age, by as
+//!   much as this line's capacity was seen to change from one second to the next.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{CapacityBasis, CapacityEstimate};
+use crate::{Bytes, Rate, Time};
+
+/// Least span of an interval: many packets at 1 Mbit/s, and little against the changes of a line.
+pub const MIN_INTERVAL: Duration = Duration::from_millis(200);
+/// Longest span of an interval that shows a rate: a rate over a pause of the observer is an
+/// average of unlike things.
+const MAX_INTERVAL: Duration = Duration::from_millis(1_500);
+/// Span of the intervals that make an estimate.
+const WINDOW: Duration = Duration::from_millis(1_050);
+/// Intervals that make an estimate even if they are older, up to [`MAX_WINDOW`]: one of them alone
+/// may have had an idle part.
+const MIN_SATURATED: usize = 4;
+/// Intervals without which there is no estimate.
+const LEAST_SATURATED: usize = 3;
+/// Difference of two intervals' rates, as a fraction, up to which they show one capacity.
+const PLATEAU: f64 = 0.1;
+/// Age from which an interval has no part in an estimate.
+const MAX_WINDOW: Duration = Duration::from_secs(2);
+/// Least growth of round trips that shows a queue: above scheduling and interrupt moderation.
+const MIN_QUEUEING: Duration = Duration::from_millis(4);
+/// Growth that shows a queue, as a multiple of that of quiet intervals.
+const JITTER_FACTOR: u32 = 2;
+/// Rate up to which an interval is quiet, as a fraction of the capacity as known.
+const QUIET_FRACTION: f64 = 0.5;
+/// Time over which the growth of quiet intervals is averaged.
+const QUIET_AVERAGING_TIME: Duration = Duration::from_secs(30);
+/// A direction with so many times the other's bytes is the one that a queue stands in.
+const DOMINANCE: u64 = 8;
+/// Bytes of an interval below which it says nothing: some twenty packets.
+const MIN_BYTES: u64 = 15_000;
+/// Time for which a lower bound is kept: so long may a line be as fast as seen.
+const BOUND_MEMORY: Duration = Duration::from_secs(60);
+/// A bound must exceed an older estimate by this factor to refute it: intervals are not exact.
+const REFUTING_FACTOR: f64 = 1.1;
+/// Relative change from one second to the next that is assumed until it is measured.
+const PRIOR_DRIFT: f64 = 0.03;
+/// Weight of one more change among those before.
+const DRIFT_GAIN: f64 = 0.1;
+/// Least error of an estimate, as a fraction: headers below IP, and clocks.
+const MIN_ERROR: f64 = 0.01;
+
+/// Traffic of an uplink's direction in an interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DirectionInterval {
+    /// Time of its end.
+    pub end: Time,
+    /// Its length.
+    pub span: Duration,
+    /// Bytes that crossed the line in this direction.
+    pub carried: Bytes,
+    /// Bytes of the other direction.
+    pub opposite: Bytes,
+    /// Mean growth of round trips in flows that moved data; `None` if none was measured.
+    pub queueing: Option<Duration>,
+}
+
+/// Estimates the capacity of one direction of an uplink.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PassiveCapacity {
+    /// Quantile of the saturated intervals that is the estimate, below 1.
+    quantile: f64,
+    /// Saturated intervals of the last [`WINDOW`]: their ends and rates.
+    saturated: VecDeque<(Time, f64)>,
+    /// The last estimate: its time, rate in bits per second, and relative spread.
+    estimate: Option<(Time, f64, f64)>,
+    /// Estimate of the second before, for the drift.
+    earlier: Option<(Time, f64)>,
+    /// Mean relative change from one second to the next.
+    drift: Option<f64>,
+    bound: Option<(Time, f64)>,
+    /// Rates of all intervals of the last second.
+    rates: VecDeque<(Time, Duration, u64)>,
+    /// Rate of the last interval if a queue stood in it.
+    queue: Option<f64>,
+    /// Growth of round trips while little is carried.
+    quiet: Duration,
+}
+
+impl PassiveCapacity {
+    /// Starts for a direction whose bytes are counted before the queue.
+    #[must_use]
+    pub fn of_sent() -> PassiveCapacity {
+        PassiveCapacity {
+            quantile: 0.5,
+            ..PassiveCapacity::default()
+        }
+    }
+
+    /// Starts for a direction whose bytes are counted after the queue.
+    #[must_use]
+    pub fn of_received() -> PassiveCapacity {
+        PassiveCapacity {
+            quantile: 0.75,
+            ..PassiveCapacity::default()
+        }
+    }
+
+    /// Takes the next interval.
+    pub fn note(&mut self, interval: &DirectionInterval) {
+        let before = std::mem::take(&mut self.queue);
+        if interval.span < MIN_INTERVAL / 2 || interval.span > MAX_INTERVAL {
+            self.rates.clear();
+            return;
+        }
+        let bits = interval.carried.get() as f64 * 8.0 / interval.span.as_secs_f64();
+        self.note_bound(interval);
+        let Some(queueing) = interval.queueing else {
+            return;
+        };
+        if bits < self.known() * QUIET_FRACTION {
+            self.note_quiet(queueing, interval.span);
+        }
+        let queue = queueing >= MIN_QUEUEING + self.quiet * JITTER_FACTOR
+            && interval.carried.get() >= MIN_BYTES
+            && interval.carried.get() >= interval.opposite.get().saturating_mul(DOMINANCE);
+        if !queue {
+            return;
+        }
+        self.queue = Some(bits);
+        if before.is_some_and(|before| (bits - before).abs() <= PLATEAU * bits.max(before)) {
+            self.note_saturated(interval.end, bits);
+        }
+    }
+
+    /// Returns the estimate; `None` before anything was carried.
+    #[must_use]
+    pub fn estimate(&self, now: Time) -> Option<CapacityEstimate> {
+        let bound = self.bound.filter(|(at, _)| now.since(*at) <= BOUND_MEMORY);
+        let refuted = |(at, rate, _): &(Time, f64, f64)| {
+            bound.is_some_and(|(since, least)| since > *at && least > rate * REFUTING_FACTOR)
+        };
+        if let Some((at, rate, spread)) = self.estimate.filter(|found| !refuted(found)) {
+            let age = now.since(at);
+            let drift = self.drift.unwrap_or(PRIOR_DRIFT) * age.as_secs_f64().sqrt();
+            return Some(CapacityEstimate {
+                rate: Rate::from_bits_per_sec(rate as u64),
+                basis: CapacityBasis::Saturated,
+                error: spread.hypot(drift).clamp(MIN_ERROR, 1.0),
+                age,
+            });
+        }
+        let (at, rate) = bound?;
+        Some(CapacityEstimate {
+            rate: Rate::from_bits_per_sec(rate as u64),
+            basis: CapacityBasis::AtLeast,
+            error: 1.0,
+            age: now.since(at),
+        })
+    }
+
+    /// Returns the capacity as far as known, in bits per second.
+    fn known(&self) -> f64 {
+        let estimate = self.estimate.map_or(0.0, |(_, rate, _)| rate);
+        self.bound.map_or(estimate, |(_, rate)| rate.max(estimate))
+    }
+
+    fn note_quiet(&mut self, queueing: Duration, span: Duration) {
+        let gain = 1.0 - (-span.as_secs_f64() / QUIET_AVERAGING_TIME.as_secs_f64()).exp();
+        let mean = self.quiet.as_secs_f64() * (1.0 - gain) + queueing.as_secs_f64() * gain;
+        self.quiet = Duration::from_secs_f64(mean);
+    }
+
+    /// Raises the lower bound to the rate of the last second, or replaces one that is old.
+    fn note_bound(&mut self, interval: &DirectionInterval) {
+        let end = interval.end;
+        let bytes = interval.carried.get();
+        self.rates.push_back((end, interval.span, bytes));
+        while self.rates.len() > 1 && end.since(self.rates[0].0) >= WINDOW {
+            self.rates.pop_front();
+        }
+        let span: Duration = self.rates.iter().map(|(_, span, _)| *span).sum();
+        let bytes: u64 = self.rates.iter().map(|(_, _, bytes)| bytes).sum();
+        if span < WINDOW / 2 || bytes < MIN_BYTES {
+            return;
+        }
+        // The last interval alone shows when the line has become slower.
+        let last = interval.carried.get() as f64 / interval.span.as_secs_f64();
+        let rate = last.min(bytes as f64 / span.as_secs_f64()) * 8.0;
+        let stands = |(at, least): (Time, f64)| least > rate && end.since(at) <= BOUND_MEMORY;
+        if !self.bound.is_some_and(stands) {
+            self.bound = Some((end, rate));
+        }
+    }
+
+    fn note_saturated(&mut self, end: Time, rate: f64) {
+        self.saturated.push_back((end, rate));
+        let is_old = |intervals: &VecDeque<(Time, f64)>| {
+            let age = end.since(intervals[0].0);
+            age >= MAX_WINDOW || (age >= WINDOW && intervals.len() > MIN_SATURATED)
+        };
+        while is_old(&self.saturated) {
+            self.saturated.pop_front();
+        }
+        if self.saturated.len() < LEAST_SATURATED {
+            return;
+        }
+        let mut rates: Vec<f64> = self.saturated.iter().map(|(_, rate)| *rate).collect();
+        rates.sort_by(f64::total_cmp);
+        let place = (rates.len() as f64 * self.quantile) as usize;
+        let found = rates[place];
+        let upper = rates[rates.len() * 3 / 4];
+        let spread = (upper - rates[rates.len() / 4]) / found.max(1.0);
+        self.estimate = Some((end, found, spread / (rates.len() as f64).sqrt()));
+        self.note_drift(end, found);
+        // A saturated line carries no more than this, whatever it carried before.
+        self.bound = Some((end, found));
+    }
+
+    fn note_drift(&mut self, end: Time, rate: f64) {
+        let Some((at, before)) = self.earlier else {
+            self.earlier = Some((end, rate));
+            return;
+        };
+        let passed = end.since(at).as_secs_f64();
+        if passed < 1.0 {
+            return;
+        }
+        self.earlier = Some((end, rate));
+        let change = (rate / before.max(1.0)).ln().abs() / passed.sqrt();
+        let drift = self.drift.unwrap_or(PRIOR_DRIFT);
+        self.drift = Some(drift + (change.min(1.0) - drift) * DRIFT_GAIN);
+    }
+}

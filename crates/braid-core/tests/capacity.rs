@@ -1,0 +1,335 @@
+//! Capacity estimates on generated traces: a queue behind which senders probe for the line's rate,
+//! or want less.
+
+use std::time::Duration;
+
+use braid_core::capacity::{CapacityBasis, CapacityEstimate, UplinkCapacity, UplinkInterval};
+use braid_core::{Bytes, Time};
+use proptest::prelude::*;
+
+const STEP: Duration = Duration::from_millis(5);
+const INTERVAL: Duration = Duration::from_millis(200);
+const SEGMENT: f64 = 1500.0 * 8.0;
+
+/// Numbers that look random, the same for the same seed.
+struct Noise(u64);
+
+impl Noise {
+    /// Between 0 and 1.
+    fn next(&mut self) -> f64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Normally distributed with deviation 1, nearly: twelve uniform numbers.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.next()).sum::<f64>() - 6.0
+    }
+}
+
+/// A drop-tail queue with senders behind it that share a window, as AIMD ones do.
+struct Line {
+    /// Base round trip, in seconds.
+    base: f64,
+    /// Longest queue, in seconds.
+    buffer: f64,
+    senders: f64,
+    /// Random loss, as a fraction of packets.
+    loss: f64,
+    /// Mean jitter of a round trip, in seconds.
+    jitter: f64,
+    window: f64,
+    queued: f64,
+    /// Bits dropped in this interval and in the one before, which are sent again in this one.
+    dropped: [f64; 2],
+    reduced: f64,
+    now: Time,
+    noise: Noise,
+}
+
+impl Line {
+    fn new(base_ms: f64, buffer_ms: f64, seed: u64) -> Line {
+        Line {
+            base: base_ms / 1e3,
+            buffer: buffer_ms / 1e3,
+            senders: 4.0,
+            loss: 0.0,
+            jitter: 0.0005,
+            window: 40.0 * SEGMENT,
+            queued: 0.0,
+            dropped: [0.0; 2],
+            reduced: 0.0,
+            now: Time::ZERO,
+            noise: Noise(seed),
+        }
+    }
+
+    /// Runs for an interval at a rate of the line, with senders that want `wanted` at most, both in
+    /// bits per second. Returns the bytes that left the queue, those that were sent, those of them
+    /// that were sent again, and the mean growth of round trips.
+    fn interval(&mut self, rate: f64, wanted: f64) -> (u64, u64, u64, Duration) {
+        self.dropped = [0.0, self.dropped[0]];
+        let (mut left, mut sent, mut growth) = (0.0, 0.0, 0.0);
+        let steps = INTERVAL.as_millis() / STEP.as_millis();
+        let step = STEP.as_secs_f64();
+        for _ in 0..steps {
+            let rtt = self.base + self.queued / rate.max(1.0);
+            let offered = (self.window / rtt).min(wanted) * step;
+            sent += offered;
+            self.queued += offered;
+            let drained = self.queued.min(rate * step);
+            self.queued -= drained;
+            left += drained;
+            self.reduced -= step;
+            // Segments lost at random, and those that find the queue full.
+            let unlucky = self.noise.next() < offered / SEGMENT * self.loss;
+            let full = self.queued > self.buffer * rate;
+            self.dropped[0] += (self.queued - self.buffer * rate).max(0.0);
+            self.queued = self.queued.min(self.buffer * rate);
+            if (full || unlucky) && self.reduced <= 0.0 {
+                self.window *= 1.0 - 0.3 / if full { 1.5 } else { self.senders };
+                self.reduced = rtt;
+            }
+            // A window that is not used does not grow (RFC 9293 and RFC 7661).
+            if self.window / rtt <= wanted {
+                self.window += self.senders * SEGMENT * step / rtt;
+            }
+            self.window = self.window.max(2.0 * SEGMENT);
+            growth += self.queued / rate.max(1.0) + self.jitter * 2.0 * self.noise.next();
+        }
+        self.now = self.now + INTERVAL;
+        let growth = Duration::from_secs_f64(growth / steps as f64);
+        let bytes = |bits: f64| (bits / 8.0) as u64;
+        (
+            bytes(left),
+            bytes(sent),
+            bytes(self.dropped[1].min(sent)),
+            growth,
+        )
+    }
+
+    /// Downloads for an interval and tells the estimator.
+    fn download(&mut self, to: &mut UplinkCapacity, rate: f64, wanted: f64) {
+        let (received, _, _, growth) = self.interval(rate, wanted);
+        to.note(&self.seen(received / 40, received, 0, growth));
+    }
+
+    /// Uploads.
+    fn upload(&mut self, to: &mut UplinkCapacity, rate: f64, wanted: f64) {
+        let (_, sent, repeated, growth) = self.interval(rate, wanted);
+        to.note(&self.seen(sent, sent / 40, repeated, growth));
+    }
+
+    fn seen(&self, tx: u64, rx: u64, repeated: u64, growth: Duration) -> UplinkInterval {
+        UplinkInterval {
+            end: self.now,
+            span: INTERVAL,
+            tx: Bytes::new(tx),
+            rx: Bytes::new(rx),
+            repeated: Bytes::new(repeated),
+            queueing: (tx + rx > 2_000).then_some(growth),
+        }
+    }
+}
+
+const MBIT: f64 = 1e6;
+const NO_LIMIT: f64 = 1e12;
+
+fn bits(found: &CapacityEstimate) -> f64 {
+    found.rate.bits_per_sec() as f64
+}
+
+fn percentile(errors: &mut [f64], of: f64) -> f64 {
+    errors.sort_by(f64::total_cmp);
+    errors[((errors.len() - 1) as f64 * of) as usize]
+}
+
+/// "passive, once saturated for 2 s, at most 0.03 / 0.10": rates of 1 to 100 Mbit/s, queues of 20
+/// and 300 ms, with and without random loss, in both directions.
+#[test]
+fn a_saturated_line_is_known_within_three_percent() {
+    for up in [false, true] {
+        for (rate, buffer, loss) in [1.0, 5.0, 20.0, 50.0, 100.0]
+            .into_iter()
+            .flat_map(|rate| [(rate, 20.0, 0.0), (rate, 300.0, 0.0), (rate, 300.0, 0.001)])
+        {
+            let mut line = Line::new(30.0, f64::max(buffer, 12.0 * 4.0 / rate), 7);
+            line.loss = loss;
+            // Slow start is over.
+            line.window = rate * MBIT * line.base;
+            let mut found = UplinkCapacity::default();
+            let mut errors = Vec::new();
+            for turn in 0..60 {
+                let rate = rate * MBIT;
+                match up {
+                    true => line.upload(&mut found, rate, NO_LIMIT),
+                    false => line.download(&mut found, rate, NO_LIMIT),
+                }
+                let now = match up {
+                    true => found.tx(line.now),
+                    false => found.rx(line.now),
+                };
+                let Some(now) = now.filter(|now| now.basis == CapacityBasis::Saturated) else {
+                    continue;
+                };
+                if turn >= 10 {
+                    errors.push((bits(&now) / rate - 1.0).abs());
+                }
+            }
+            assert!(
+                errors.len() >= 40,
+                "{rate} Mbit/s, {buffer} ms: {}",
+                errors.len()
+            );
+            let (p50, p95) = (percentile(&mut errors, 0.5), percentile(&mut errors, 0.95));
+            assert!(
+                p50 <= 0.03 && p95 <= 0.10,
+                "{rate} {buffer} {loss} {up}: {p50} {p95}"
+            );
+        }
+    }
+}
+
+/// "never by mere peak": the highest rate that programs wanted is only a lower bound.
+#[test]
+fn what_programs_wanted_is_a_lower_bound() {
+    let (mut line, mut found) = (Line::new(30.0, 300.0, 1), UplinkCapacity::default());
+    for _ in 0..100 {
+        line.download(&mut found, 50.0 * MBIT, 8.0 * MBIT);
+    }
+    let found = found.rx(line.now).unwrap();
+    assert_eq!(found.basis, CapacityBasis::AtLeast);
+    assert!(
+        (bits(&found) / (8.0 * MBIT) - 1.0).abs() < 0.05,
+        "{found:?}"
+    );
+}
+
+/// "never: an estimate that only grows".
+#[test]
+fn an_estimate_falls_with_the_line_within_two_seconds_and_rises_again() {
+    let (mut line, mut found) = (Line::new(40.0, 200.0, 3), UplinkCapacity::default());
+    for rate in [50.0, 5.0, 20.0] {
+        for _ in 0..50 {
+            line.download(&mut found, rate * MBIT, NO_LIMIT);
+            if rate < 50.0 && line.now.since(Time::ZERO).as_secs() % 10 >= 2 {
+                let now = bits(&found.rx(line.now).unwrap()) / (rate * MBIT);
+                assert!((0.85..1.15).contains(&now), "{rate} Mbit/s: {now}");
+            }
+        }
+    }
+}
+
+/// "idle estimates age, they are not dropped".
+#[test]
+fn an_idle_lines_estimate_ages_and_stays() {
+    let (mut line, mut found) = (Line::new(40.0, 200.0, 3), UplinkCapacity::default());
+    for _ in 0..50 {
+        line.download(&mut found, 20.0 * MBIT, NO_LIMIT);
+    }
+    let fresh = found.rx(line.now).unwrap();
+    for _ in 0..1500 {
+        line.download(&mut found, 20.0 * MBIT, 0.02 * MBIT);
+    }
+    let old = found.rx(line.now).unwrap();
+    assert_eq!(
+        (old.rate, old.basis),
+        (fresh.rate, CapacityBasis::Saturated)
+    );
+    assert!(old.age >= Duration::from_secs(299), "{old:?}");
+    assert!(old.error > 3.0 * fresh.error, "{fresh:?} {old:?}");
+}
+
+/// A download's acknowledgements share its growth of round trips and say nothing of the way up.
+#[test]
+fn acknowledgements_are_no_saturated_upload() {
+    let (mut line, mut found) = (Line::new(40.0, 200.0, 3), UplinkCapacity::default());
+    for _ in 0..50 {
+        line.download(&mut found, 20.0 * MBIT, NO_LIMIT);
+    }
+    let up = found.tx(line.now).unwrap();
+    assert_eq!(up.basis, CapacityBasis::AtLeast);
+}
+
+/// A line that has become faster while programs wanted less than all: what it carries refutes the
+/// old estimate.
+#[test]
+fn a_higher_rate_refutes_an_older_estimate() {
+    let (mut line, mut found) = (Line::new(40.0, 200.0, 3), UplinkCapacity::default());
+    for _ in 0..25 {
+        line.download(&mut found, 5.0 * MBIT, NO_LIMIT);
+    }
+    for _ in 0..25 {
+        line.download(&mut found, 50.0 * MBIT, 20.0 * MBIT);
+    }
+    let now = found.rx(line.now).unwrap();
+    assert_eq!(now.basis, CapacityBasis::AtLeast);
+    assert!((bits(&now) / (20.0 * MBIT) - 1.0).abs() < 0.05, "{now:?}");
+}
+
+/// A walk whose rate changes each second by 13 to 25 % in the median, as drive tests of cellular and
+/// Starlink lines found: the estimate is no worse than the last second's truth.
+#[test]
+fn on_a_cellular_walk_it_is_as_good_as_the_last_seconds_truth() {
+    for seed in 1..6 {
+        let (mut line, mut found) = (Line::new(50.0, 300.0, seed), UplinkCapacity::default());
+        let mut noise = Noise(seed * 77);
+        let (mut before, mut rate) = (30.0 * MBIT, 30.0 * MBIT);
+        let (mut estimated, mut last) = (Vec::new(), Vec::new());
+        for second in 0..200 {
+            if second > 3 {
+                let now = found.rx(line.now).unwrap();
+                estimated.push((bits(&now) / rate - 1.0).abs());
+                last.push((before / rate - 1.0).abs());
+            }
+            for _ in 0..5 {
+                line.download(&mut found, rate, NO_LIMIT);
+            }
+            before = rate;
+            let step = 0.28 * noise.normal();
+            rate = (rate * step.exp()).clamp(2.0 * MBIT, 90.0 * MBIT);
+        }
+        let (estimated, last) = (percentile(&mut estimated, 0.5), percentile(&mut last, 0.5));
+        assert!((0.10..0.27).contains(&last), "the walk: {last}");
+        assert!(
+            estimated <= last * 1.1,
+            "seed {seed}: {estimated} against {last}"
+        );
+    }
+}
+
+proptest! {
+    /// Whatever the line and the programs do: a rate that is called saturated is one that the line
+    /// has had within the last two seconds and a half, and nothing is known to carry more than it has
+    /// carried.
+    #[test]
+    fn no_slow_line_is_taken_for_a_fast_one(
+        seconds in prop::collection::vec((1.0..100.0f64, 0.05..150.0f64), 3..30),
+        (base, buffer) in (5.0..150.0f64, 10.0..500.0f64),
+        seed in any::<u64>(),
+        up in any::<bool>(),
+    ) {
+        let mut line = Line::new(base, buffer, seed);
+        let mut found = UplinkCapacity::default();
+        let mut recent: Vec<f64> = Vec::new();
+        for (rate, wanted) in seconds {
+            for _ in 0..5 {
+                recent.push(rate);
+                match up {
+                    true => line.upload(&mut found, rate * MBIT, wanted * MBIT),
+                    false => line.download(&mut found, rate * MBIT, wanted * MBIT),
+                }
+                let now = match up { true => found.tx(line.now), false => found.rx(line.now) };
+                let Some(now) = now else { continue };
+                prop_assert!((0.0..=1.0).contains(&now.error));
+                if now.basis == CapacityBasis::Saturated && now.age.is_zero() {
+                    let most = recent.iter().rev().take(12).copied().fold(0.0, f64::max);
+                    prop_assert!(bits(&now) <= most * MBIT * 1.25, "{now:?}, the line has {most}");
+                }
+            }
+        }
+    }
+}
