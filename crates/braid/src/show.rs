@@ -2,8 +2,8 @@
 
 use braid_daemon::doctor::Level;
 use braid_daemon::report::{
-    DoctorReport, FlowReport, FlowsReport, NextHopReport, StatusReport, UpReport, UplinkReport,
-    UplinkState, VersionReport,
+    CapacityBasisName, CapacityReport, DoctorReport, FlowReport, FlowsReport, NextHopReport,
+    StatusReport, UpReport, UplinkReport, UplinkState, VersionReport,
 };
 use braid_host::config::Paint;
 use braid_host::report::HealthProblem;
@@ -94,6 +94,8 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
         ("MTU bytes", Side::Right),
         ("IPV4", Side::Left),
         ("IPV6", Side::Left),
+        ("DOWN Mbit/s", Side::Right),
+        ("UP Mbit/s", Side::Right),
         ("WEIGHT", Side::Right),
         ("SHARE %", Side::Right),
         ("WHY", Side::Left),
@@ -109,12 +111,38 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
             uplink.mtu.to_string().into(),
             next_hop(uplink.ipv4.as_ref()).into(),
             next_hop(uplink.ipv6.as_ref()).into(),
+            capacity(uplink.rx_capacity.as_ref()).into(),
+            capacity(uplink.tx_capacity.as_ref()).into(),
             uplink.weight.to_string().into(),
             percent(uplink.share).into(),
             uplink.why.as_str().into(),
         ]);
     }
     table.render(paint)
+}
+
+/// Renders a capacity: rate, expected error and age, or the rate that it exceeds.
+fn capacity(report: Option<&CapacityReport>) -> String {
+    let Some(found) = report else {
+        return NO_VALUE.to_owned();
+    };
+    let megabits = found.rate_bit_s as f64 / 1e6;
+    match found.basis {
+        CapacityBasisName::AtLeast => format!("> {megabits:.1}"),
+        CapacityBasisName::Saturated => format!(
+            "{megabits:.1} ±{:.0} % {}",
+            found.error * 100.0,
+            age(found.age_ms)
+        ),
+    }
+}
+
+fn age(milliseconds: u64) -> String {
+    match milliseconds / 1000 {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds @ 60..3600 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
 }
 
 /// Renders the answer of `braid up`.
@@ -293,6 +321,8 @@ mod tests {
             }),
             ipv6: None,
             weight: 3,
+            tx_capacity: None,
+            rx_capacity: None,
             share,
             tx_bytes: 1_250_000,
             rx_bytes: 98_000_000,

@@ -9,7 +9,9 @@
 //!   every fluctuation of their loads.
 //! - Overflow is decided by the load of all tiers together. The load of one tier falls as soon as the next one
 //!   helps; by that load alone, the next tier would be added and removed in turns.
-//! - Without configured capacities each uplink is assumed to be as fast as the fastest one seen lately.
+//! - `wrr` weighs by measured capacities unless the user has given weights: rates typed in are wrong by evening.
+//!   The configured capacity is a ceiling.
+//! - An uplink of which no capacity is known is assumed to be as fast as the fastest one seen lately.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -43,6 +45,21 @@ pub struct Load {
     pub tx: Rate,
     /// Rate received.
     pub rx: Rate,
+    /// Measured capacity; `None` if its own traffic has not shown it yet.
+    pub measured: Option<Rate>,
+    /// Lower bound of its capacity: a rate that it carried lately.
+    pub at_least: Rate,
+}
+
+impl Load {
+    /// Returns the capacity as far as known. A configured one is a ceiling: the user may want to leave room for
+    /// others.
+    fn capacity(&self, configured: Option<Rate>) -> Option<Rate> {
+        match (configured, self.measured) {
+            (Some(configured), Some(measured)) => Some(configured.min(measured)),
+            (configured, measured) => configured.or(measured),
+        }
+    }
 }
 
 /// Capacity of an uplink, and the part that is free.
@@ -68,6 +85,8 @@ pub(super) struct Loads {
 struct AveragedLoad {
     used: f64,
     capacity: Option<f64>,
+    /// True if measurements have a say in the capacity.
+    measured: bool,
 }
 
 impl Loads {
@@ -91,10 +110,14 @@ impl Loads {
             let average = self.averages.entry(status.id).or_insert(AveragedLoad {
                 used: busier,
                 capacity: None,
+                measured: false,
             });
             average.used = average.used * old + busier * (1.0 - old);
-            average.capacity = status.capacity.map(|rate| rate.bits_per_sec() as f64);
-            self.peak = self.peak.max(average.used);
+            let capacity = load.capacity(status.capacity);
+            average.capacity = capacity.map(|rate| rate.bits_per_sec() as f64);
+            average.measured = load.measured.is_some();
+            let seen = load.at_least.max(load.measured.unwrap_or_default());
+            self.peak = self.peak.max(average.used).max(seen.bits_per_sec() as f64);
         }
     }
 
@@ -103,7 +126,9 @@ impl Loads {
         let first = able.iter().map(|s| s.tier).min();
         let overflows =
             |s: &&&UplinkStatus| Some(s.tier) == first && settings.overflow(&s.name).is_some();
-        policy == Policy::LeastLoaded || able.iter().any(|s| overflows(&s))
+        policy == Policy::LeastLoaded
+            || settings.weighs_by_capacity(policy)
+            || able.iter().any(|s| overflows(&s))
     }
 
     /// Returns the uplinks that get flows, with their weights; empty without uplinks.
@@ -125,11 +150,11 @@ impl Loads {
             .filter(|(_, part)| *part > 0.0)
             .collect();
         if let [(tier, _)] = in_use.as_slice() {
-            return self.within(policy, tier);
+            return self.within(policy, settings, tier);
         }
         let mut weights = Vec::new();
         for (tier, part) in in_use {
-            let within = self.within(policy, tier);
+            let within = self.within(policy, settings, tier);
             let sum: f64 = within.iter().map(|(_, weight)| *weight as f64).sum();
             weights.extend(within.into_iter().map(|(id, weight)| {
                 let share = part * weight as f64 / sum;
@@ -140,14 +165,30 @@ impl Loads {
     }
 
     /// Returns the weights of uplinks of one tier.
-    fn within(&self, policy: Policy, tier: &[&UplinkStatus]) -> Vec<(UplinkId, u64)> {
-        let left: Vec<f64> = tier.iter().map(|status| self.left(status)).collect();
+    fn within(
+        &self,
+        policy: Policy,
+        settings: &Settings,
+        tier: &[&UplinkStatus],
+    ) -> Vec<(UplinkId, u64)> {
+        let is_measured = |status: &&UplinkStatus| {
+            let average = self.averages.get(&status.id);
+            average.is_some_and(|average| average.measured)
+        };
+        let by_capacity = settings.weighs_by_capacity(policy) && tier.iter().any(is_measured);
+        let left = |status: &&UplinkStatus| match by_capacity {
+            true => self.capacity(status),
+            false => self.left(status),
+        };
+        let left: Vec<f64> = tier.iter().map(left).collect();
         let most = left.iter().copied().fold(0.0, f64::max);
         let some_degraded = tier.iter().any(|status| status.degraded);
         let weigh = |status: &UplinkStatus, left: f64| {
             let weight = match policy {
                 Policy::Rr => 1,
-                Policy::LeastLoaded if most > 0.0 => (left / most * 1000.0).round().max(1.0) as u64,
+                _ if (policy == Policy::LeastLoaded || by_capacity) && most > 0.0 => {
+                    (left / most * 1000.0).round().max(1.0) as u64
+                }
                 _ => u64::from(status.weight.get()),
             };
             match (some_degraded, status.degraded) {
@@ -164,11 +205,17 @@ impl Loads {
     /// Returns the spare capacity of an uplink plus its reserve, in bits per second.
     fn left(&self, status: &UplinkStatus) -> f64 {
         let average = self.averages.get(&status.id);
-        let capacity = average
-            .and_then(|average| average.capacity)
-            .unwrap_or(self.peak.max(MIN_PEAK_BIT_S));
+        let capacity = self.capacity(status);
         let used = average.map_or(0.0, |average| average.used);
         (capacity - used).max(0.0) + capacity * RESERVE_FRACTION
+    }
+
+    /// Returns the capacity of an uplink as known or assumed, in bits per second.
+    fn capacity(&self, status: &UplinkStatus) -> f64 {
+        let average = self.averages.get(&status.id);
+        average
+            .and_then(|average| average.capacity)
+            .unwrap_or(self.peak.max(MIN_PEAK_BIT_S))
     }
 
     /// See [`Classes::headroom`](super::Classes::headroom).

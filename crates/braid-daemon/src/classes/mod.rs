@@ -121,7 +121,10 @@ impl Classes {
     #[must_use]
     pub fn follows_load(settings: &Settings) -> bool {
         let config = &settings.config;
-        let follows = |policy| matches!(policy, Policy::LeastLoaded | Policy::Fastest);
+        let follows = |policy| {
+            matches!(policy, Policy::LeastLoaded | Policy::Fastest)
+                || settings.weighs_by_capacity(policy)
+        };
         let asks = |rule: &RuleConfig| matches!(rule.action, Action::Policy(p) if follows(p));
         follows(config.policy)
             || settings.rules().any(asks)
@@ -131,8 +134,8 @@ impl Classes {
                 .any(|uplink| uplink.overflow.is_some())
     }
 
-    /// Returns an uplink's capacity and spare capacity as far as known: the configured capacity, or the fastest
-    /// rate that any uplink carried lately; `None` while that rate is too low to say anything.
+    /// Returns an uplink's capacity and spare capacity as far as known: the measured or configured capacity, or the
+    /// fastest rate that any uplink carried lately; `None` while that rate is too low to say anything.
     #[must_use]
     pub fn headroom(&self, id: UplinkId) -> Option<Headroom> {
         self.loads.headroom(id)

@@ -68,6 +68,8 @@ pub struct Settings {
     pub weights: BTreeMap<String, NonZeroU32>,
     /// Rules of programs under `braid run`; they precede those of the file.
     pub run_rules: Vec<RuleConfig>,
+    /// True if the user gave weights, not only capacities.
+    pub weighted: bool,
     /// True if this machine has joined a hub, which has accepted it: there is a bond.
     pub bonded: bool,
 }
@@ -94,6 +96,7 @@ impl Settings {
             None if weighted && !asks_for_weights(config.policy) => Policy::Wrr,
             None => config.policy,
         };
+        let given = config.uplinks.iter().any(|uplink| uplink.weight.is_some());
         let mut weights = configured_weights(&config);
         if !config.uplinks.is_empty() {
             let names: Vec<&str> = config.uplinks.iter().map(|u| u.name.as_str()).collect();
@@ -108,6 +111,7 @@ impl Settings {
             config,
             weights,
             run_rules: Vec::new(),
+            weighted: weighted || given,
             bonded: false,
         })
     }
@@ -161,6 +165,13 @@ impl Settings {
     #[must_use]
     pub fn weight(&self, name: &str) -> NonZeroU32 {
         self.weights.get(name).copied().unwrap_or(NonZeroU32::MIN)
+    }
+
+    /// Returns true if a policy weighs uplinks by their capacities, as measured or configured. Hashes do not:
+    /// clients would move with every change.
+    #[must_use]
+    pub fn weighs_by_capacity(&self, policy: Policy) -> bool {
+        policy == Policy::Wrr && !self.weighted
     }
 
     /// Returns the source ports of an uplink.

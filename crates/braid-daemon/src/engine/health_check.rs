@@ -18,6 +18,7 @@ use super::Engine;
 use crate::bond::tun_drops;
 use crate::classes::{Classes, Load};
 use crate::events::EventKind;
+use crate::uplinks::capacities::Capacities;
 use crate::uplinks::liveness_rules::liveness_rules;
 use crate::uplinks::registry::UplinkRecord;
 use crate::user_errors;
@@ -44,6 +45,7 @@ pub(super) struct HealthChecks {
     moved: Instant,
     meters: BTreeMap<UplinkId, Meter>,
     metered: Instant,
+    pub capacities: Capacities,
 }
 
 /// Traffic of one uplink between two measurements.
@@ -68,15 +70,19 @@ impl HealthChecks {
             moved: now,
             meters: BTreeMap::new(),
             metered: now,
+            capacities: Capacities::new(now),
         }
     }
 
     /// Returns the load of an uplink over the last second; `None` before the first measurement.
     pub fn load(&self, id: UplinkId) -> Option<Load> {
         let meter = self.meters.get(&id)?;
+        let now = Instant::now();
         Some(Load {
             tx: meter.tx,
             rx: meter.rx,
+            measured: self.capacities.measured(now, id),
+            at_least: self.capacities.at_least(now, id),
         })
     }
 
@@ -139,6 +145,7 @@ impl HealthChecks {
                 sample(counters, local_drops.map_or(0, |(_, packets)| packets)),
             )
         };
+        self.capacities.note(now, counters);
         let samples: Vec<_> = counters.iter().map(of).collect();
         self.monitor.handle_traffic(now, &samples);
         self.monitor.handle_timeout(now);
@@ -206,6 +213,11 @@ impl Engine {
     /// Returns the current health of an uplink; its registry record has that of the last verdict.
     pub(crate) fn health_snapshot(&self, id: UplinkId) -> Option<HealthSnapshot> {
         self.health_checks.monitor.snapshot(id)
+    }
+
+    /// Returns the measured capacities.
+    pub(crate) fn capacities(&self) -> &Capacities {
+        &self.health_checks.capacities
     }
 
     /// Updates the monitor's list of uplinks.

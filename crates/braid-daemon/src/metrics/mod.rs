@@ -13,7 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::report::{StatusReport, UplinkReport, UplinkState};
+use crate::report::{CapacityBasisName, CapacityReport, StatusReport, UplinkReport, UplinkState};
 
 /// The data of one scrape.
 #[derive(Clone, Debug)]
@@ -42,6 +42,7 @@ type OfUplink = fn(&UplinkReport) -> Option<f64>;
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         self.uplink_gauges(&mut encoder)?;
+        self.uplink_capacities(&mut encoder)?;
         self.uplink_traffic(&mut encoder)?;
         let status = &self.status;
 
@@ -147,6 +148,52 @@ impl Scrape {
                 if let Some(value) = value(uplink) {
                     let labels = [("uplink", uplink.name.as_str())];
                     family.encode_family(&labels)?.encode_gauge(&value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Encodes the measured capacities. Lower bounds are left out: nobody should take them for more.
+    fn uplink_capacities(&self, encoder: &mut DescriptorEncoder) -> Result<(), fmt::Error> {
+        let ratio = Unit::Other("ratio".to_owned());
+        type OfCapacity = fn(&CapacityReport) -> f64;
+        let gauges: [(&str, &str, Option<&Unit>, OfCapacity); 3] = [
+            (
+                "uplink_capacity_bytes_per_second",
+                "Measured capacity in bytes of IP packets per second",
+                None,
+                |capacity| capacity.rate_bit_s as f64 / 8.0,
+            ),
+            (
+                "uplink_capacity_error",
+                "Expected error of the measured capacity, as a fraction of it",
+                Some(&ratio),
+                |capacity| capacity.error,
+            ),
+            (
+                "uplink_capacity_age",
+                "Time since the capacity was last measured",
+                Some(&Unit::Seconds),
+                |capacity| capacity.age_ms as f64 / 1e3,
+            ),
+        ];
+        for (name, help, unit, value) in gauges {
+            let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+            for uplink in &self.status.uplinks {
+                let both = [
+                    ("transmit", &uplink.tx_capacity),
+                    ("receive", &uplink.rx_capacity),
+                ];
+                for (direction, capacity) in both {
+                    let is_known =
+                        |found: &&CapacityReport| found.basis == CapacityBasisName::Saturated;
+                    if let Some(capacity) = capacity.as_ref().filter(is_known) {
+                        let labels = [("uplink", uplink.name.as_str()), ("direction", direction)];
+                        family
+                            .encode_family(&labels)?
+                            .encode_gauge(&value(capacity))?;
+                    }
                 }
             }
         }

@@ -3,7 +3,8 @@ use braid_host::report::HealthProblem;
 use super::*;
 use crate::config::{BondConfig, BondScheduler, Policy};
 use crate::report::{
-    BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, FlowCounts, LayerName,
+    BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, CapacityBasisName,
+    CapacityReport, FlowCounts, LayerName,
 };
 
 fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
@@ -20,6 +21,13 @@ fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
         ipv4: None,
         ipv6: None,
         weight: 1,
+        tx_capacity: None,
+        rx_capacity: rtt_ms.map(|_| CapacityReport {
+            rate_bit_s: 8_000_000,
+            basis: CapacityBasisName::Saturated,
+            error: 0.02,
+            age_ms: 1500,
+        }),
         share: 0.5,
         tx_bytes: 10,
         rx_bytes: 20,

@@ -60,6 +60,12 @@ pub struct UplinkReport {
     pub ipv6: Option<NextHopReport<Ipv6Addr>>,
     /// Relative weight; 1 if the policy treats all uplinks alike.
     pub weight: u32,
+    /// Capacity to send, as measured from its own traffic; none before any was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_capacity: Option<CapacityReport>,
+    /// The same to receive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_capacity: Option<CapacityReport>,
     /// Fraction of new flows that the slot table gives it, 0 to 1. Taken from the IPv4 table if there
     /// is one, else from the IPv6 table.
     pub share: f64,
@@ -86,6 +92,29 @@ pub struct UplinkReport {
     pub lost_packets: u64,
     /// Evidence for the state.
     pub why: String,
+}
+
+/// Measured capacity of one direction of an uplink.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CapacityReport {
+    /// The capacity, or a lower bound of it, in bits per second, IP headers included.
+    pub rate_bit_s: u64,
+    /// The way in which it is known.
+    pub basis: CapacityBasisName,
+    /// Expected error as a fraction of the rate, 0 to 1; it grows with the age. 1 for a lower bound.
+    pub error: f64,
+    /// Milliseconds since it was last measured.
+    pub age_ms: u64,
+}
+
+/// The way in which a capacity is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CapacityBasisName {
+    /// A queue stood at the uplink while this rate was carried.
+    Saturated,
+    /// It carried this rate and may carry more.
+    AtLeast,
 }
 
 /// Layer of the frames on a device.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use braid_balance::{Choice, Flow, FlowState, KernelTime, UplinkCounters};
+use braid_core::capacity::{CapacityBasis, CapacityEstimate};
 use braid_core::{Share, UplinkId};
 use braid_host::user_error::UserError;
 use braid_uplink::liveness::{Cause, Verdict};
@@ -16,8 +17,8 @@ use braid_uplink::liveness::{Cause, Verdict};
 use crate::engine::Engine;
 use crate::health_problems::health_problems;
 use crate::report::{
-    BondReport, FlowCounts, FlowReport, FlowsReport, LayerName, NextHopReport, StatusReport,
-    UplinkReport, UplinkState, UplinksReport,
+    BondReport, CapacityBasisName, CapacityReport, FlowCounts, FlowReport, FlowsReport, LayerName,
+    NextHopReport, StatusReport, UplinkReport, UplinkState, UplinksReport,
 };
 use crate::uplinks::registry::{FAMILIES, UplinkRecord};
 use crate::user_errors;
@@ -71,6 +72,14 @@ impl Engine {
             ipv4: uplink.v4.as_ref().map(next_hop),
             ipv6: uplink.v6.as_ref().map(next_hop),
             weight: record.weight.get(),
+            tx_capacity: self
+                .capacities()
+                .tx(Instant::now(), record.id)
+                .map(capacity),
+            rx_capacity: self
+                .capacities()
+                .rx(Instant::now(), record.id)
+                .map(capacity),
             share: self.classes.share_of(record.id),
             tx_bytes: counters.tx.bytes,
             rx_bytes: counters.rx.bytes,
@@ -274,6 +283,18 @@ impl Engine {
             || format!("uplink {id}"),
             |record| record.uplink.name.clone(),
         )
+    }
+}
+
+fn capacity(found: CapacityEstimate) -> CapacityReport {
+    CapacityReport {
+        rate_bit_s: found.rate.bits_per_sec(),
+        basis: match found.basis {
+            CapacityBasis::Saturated => CapacityBasisName::Saturated,
+            CapacityBasis::AtLeast => CapacityBasisName::AtLeast,
+        },
+        error: found.error,
+        age_ms: millis(found.age),
     }
 }
 

@@ -1,5 +1,6 @@
-//! The uplinks as the daemon knows them: registry, health rules, forecasts and quotas.
+//! The uplinks as the daemon knows them: registry, health rules, capacities, forecasts and quotas.
 
+pub(crate) mod capacities;
 pub(crate) mod link_forecasts;
 pub(crate) mod liveness_rules;
 pub mod quota;

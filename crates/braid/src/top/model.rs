@@ -197,6 +197,8 @@ pub mod tests {
             ipv4: None,
             ipv6: None,
             weight: 1,
+            tx_capacity: None,
+            rx_capacity: None,
             share: 0.5,
             tx_bytes: bytes / 10,
             rx_bytes: bytes,

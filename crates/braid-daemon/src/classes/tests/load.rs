@@ -47,6 +47,8 @@ impl Line {
                 status.load = Some(Load {
                     tx: Rate::from_bits_per_sec(0),
                     rx: rate(self.carried[i].min(self.capacity[i])),
+                    measured: None,
+                    at_least: Rate::from_bits_per_sec(0),
                 });
                 status.capacity = Some(rate(self.capacity[i]));
             }
@@ -142,4 +144,74 @@ proptest! {
         let changes = line.run(&mut classes, &settings, &mut at, 240, demand);
         prop_assert!(changes <= 1, "{} changes", changes);
     }
+}
+
+/// Loads of two uplinks, of which these capacities were measured, in Mbit/s.
+fn measured(statuses: &mut [UplinkStatus], capacities: [Option<u64>; 2]) {
+    for (status, capacity) in statuses.iter_mut().zip(capacities) {
+        let rate = |mbit: u64| Rate::from_bits_per_sec(mbit * 1_000_000);
+        let load = Load {
+            tx: rate(0),
+            rx: rate(20),
+            measured: capacity.map(rate),
+            at_least: Rate::from_bits_per_sec(0),
+        };
+        status.load = Some(load);
+    }
+}
+
+/// [host] §6.2: "the weights are updated every second, based on the bandwidth data of the different links".
+/// Here nobody gives that data.
+#[test]
+fn weights_of_wrr_follow_measured_capacities() {
+    let settings = settings("policy = 'wrr'");
+    let mut statuses = vec![weighted(0, 1), weighted(1, 1)];
+    let (mut classes, mut now) = (Classes::default(), Instant::now());
+    let mut share = |capacities, seconds: u64| {
+        measured(&mut statuses, capacities);
+        now += Duration::from_secs(seconds);
+        classes.update(now, &settings, &statuses);
+        (classes.share_of(UplinkId(0)) * 100.0).round() as u32
+    };
+    assert_eq!(share([None, None], 0), 50, "nothing is known");
+    assert_eq!(share([Some(60), None], 2), 50, "the other may be as fast");
+    assert_eq!(share([Some(60), Some(20)], 2), 75);
+    assert_eq!(share([Some(20), Some(60)], 2), 25);
+    assert_eq!(
+        share([Some(21), Some(60)], 2),
+        25,
+        "no step of a few percent"
+    );
+}
+
+#[test]
+fn weights_that_the_user_gave_stay() {
+    let text = "policy = 'wrr'\n[[uplink]]\ndevice = 'a'\nweight = 1\n[[uplink]]\ndevice = 'b'\nweight = 1";
+    let settings = settings(text);
+    let mut statuses = vec![weighted(0, 1), weighted(1, 1)];
+    measured(&mut statuses, [Some(90), Some(10)]);
+    let mut classes = Classes::default();
+    classes.update(Instant::now(), &settings, &statuses);
+    assert_eq!(classes.share_of(UplinkId(0)), 0.5);
+}
+
+#[test]
+fn a_configured_capacity_is_a_ceiling() {
+    let rate = |mbit: u64| Rate::from_bits_per_sec(mbit * 1_000_000);
+    let mut status = weighted(0, 1);
+    let mut room = |configured, measured| {
+        status.load = Some(Load {
+            tx: rate(0),
+            rx: rate(0),
+            measured: Some(rate(measured)),
+            at_least: Rate::from_bits_per_sec(0),
+        });
+        status.capacity = Some(rate(configured));
+        let mut classes = Classes::default();
+        let settings = settings("policy = 'fastest'");
+        classes.update(Instant::now(), &settings, std::slice::from_ref(&status));
+        classes.headroom(UplinkId(0)).unwrap().capacity
+    };
+    assert_eq!(room(20, 90), rate(20));
+    assert_eq!(room(20, 5), rate(5));
 }

@@ -90,6 +90,8 @@ fn only_the_lowest_tier_races_and_not_while_the_next_one_helps() {
         uplink.load = Some(Load {
             tx: Rate::from_bits_per_sec(9_000_000),
             rx: Rate::from_bits_per_sec(0),
+            measured: None,
+            at_least: Rate::from_bits_per_sec(0),
         });
         uplink.capacity = Some(Rate::from_bits_per_sec(10_000_000));
     }
@@ -133,6 +135,8 @@ fn room_is_what_is_configured_or_what_was_seen() {
         Some(Load {
             tx: rate(0),
             rx: rate(mbit),
+            measured: None,
+            at_least: Rate::from_bits_per_sec(0),
         })
     };
     let room = |capacity: u64, spare: u64| {

@@ -1,0 +1,157 @@
+//! Measured capacities of the uplinks, from the datapath's counters.
+//!
+//! Pure: takes the counters and the time, cuts them into intervals for [`braid_core::capacity`], and returns the
+//! estimates.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use braid_balance::UplinkCounters;
+use braid_core::capacity::{
+    CapacityBasis, CapacityEstimate, MIN_INTERVAL, UplinkCapacity, UplinkInterval,
+};
+use braid_core::{Bytes, Rate, Time, UplinkId};
+
+/// Estimates of all uplinks.
+#[derive(Debug)]
+pub(crate) struct Capacities {
+    origin: Instant,
+    noted: Instant,
+    uplinks: BTreeMap<UplinkId, Measured>,
+}
+
+/// Estimates of one uplink, and its counters at the end of the last interval.
+#[derive(Debug)]
+struct Measured {
+    counters: UplinkCounters,
+    capacity: UplinkCapacity,
+}
+
+impl Capacities {
+    /// Starts without estimates.
+    pub fn new(now: Instant) -> Capacities {
+        Capacities {
+            origin: now,
+            noted: now,
+            uplinks: BTreeMap::new(),
+        }
+    }
+
+    /// Takes the counters of all uplinks. Does nothing while an interval lasts.
+    pub fn note(&mut self, now: Instant, counters: &[(UplinkId, UplinkCounters)]) {
+        let span = now.saturating_duration_since(self.noted);
+        if span < MIN_INTERVAL {
+            return;
+        }
+        self.noted = now;
+        let end = self.time(now);
+        self.uplinks
+            .retain(|id, _| counters.iter().any(|(other, _)| other == id));
+        for (id, counters) in counters {
+            let Some(measured) = self.uplinks.get_mut(id) else {
+                let capacity = UplinkCapacity::default();
+                let (id, counters) = (*id, *counters);
+                self.uplinks.insert(id, Measured { counters, capacity });
+                continue;
+            };
+            let before = std::mem::replace(&mut measured.counters, *counters);
+            measured
+                .capacity
+                .note(&interval(end, span, &before, counters));
+        }
+    }
+
+    /// Returns the capacity to send, if anything is known of it.
+    pub fn tx(&self, now: Instant, id: UplinkId) -> Option<CapacityEstimate> {
+        self.uplinks.get(&id)?.capacity.tx(self.time(now))
+    }
+
+    /// Returns the capacity to receive, if anything is known of it.
+    pub fn rx(&self, now: Instant, id: UplinkId) -> Option<CapacityEstimate> {
+        self.uplinks.get(&id)?.capacity.rx(self.time(now))
+    }
+
+    /// Returns the capacity by which shares are weighed: that to receive, for which people wait most, or that to
+    /// send if only that was measured. A lower bound is none.
+    pub fn measured(&self, now: Instant, id: UplinkId) -> Option<Rate> {
+        let known = |found: Option<CapacityEstimate>| {
+            let found = found.filter(|found| found.basis == CapacityBasis::Saturated)?;
+            Some(found.rate)
+        };
+        known(self.rx(now, id)).or_else(|| known(self.tx(now, id)))
+    }
+
+    /// Returns the rate that an uplink is known to carry, in either direction.
+    pub fn at_least(&self, now: Instant, id: UplinkId) -> Rate {
+        let both = [self.rx(now, id), self.tx(now, id)];
+        let rates = both.into_iter().flatten().map(|found| found.rate);
+        rates.max().unwrap_or_default()
+    }
+
+    fn time(&self, now: Instant) -> Time {
+        Time::ZERO + now.saturating_duration_since(self.origin)
+    }
+}
+
+fn interval(
+    end: Time,
+    span: Duration,
+    before: &UplinkCounters,
+    after: &UplinkCounters,
+) -> UplinkInterval {
+    let more = |of: fn(&UplinkCounters) -> u64| of(after).saturating_sub(of(before));
+    let samples = more(|counters| counters.queueing_samples);
+    let queueing = more(|counters| counters.queueing_us_sum).checked_div(samples);
+    // Segments sent again are as long as the mean packet, nearly: bulk flows send nothing else.
+    let (packets, bytes) = (
+        more(|counters| counters.tx.packets),
+        more(|counters| counters.tx.bytes),
+    );
+    let repeated = more(|counters| counters.repeats) * bytes.checked_div(packets).unwrap_or(0);
+    UplinkInterval {
+        end,
+        span,
+        tx: Bytes::new(bytes),
+        rx: Bytes::new(more(|counters| counters.rx.bytes)),
+        repeated: Bytes::new(repeated),
+        queueing: queueing.map(Duration::from_micros),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: UplinkId = UplinkId(2);
+
+    /// Counters after `steps` fifths of a second of a download at 20 Mbit/s whose round trips have grown by
+    /// 50 ms, four of them measured in each.
+    fn counters(steps: u64) -> [(UplinkId, UplinkCounters); 1] {
+        let mut counters = UplinkCounters {
+            queueing_us_sum: 7 + steps * 4 * 50_000,
+            queueing_samples: 9 + steps * 4,
+            ..UplinkCounters::default()
+        };
+        counters.rx.bytes = 1_000_000 + steps * 500_000;
+        counters.tx.bytes = 1_000_000 + steps * 10_000;
+        [(ID, counters)]
+    }
+
+    #[test]
+    fn a_queue_shows_the_capacity() {
+        let start = Instant::now();
+        let mut capacities = Capacities::new(start);
+        for tick in 0..40 {
+            let now = start + Duration::from_millis(50) * tick;
+            capacities.note(now, &counters(u64::from(tick / 4)));
+        }
+        let now = start + Duration::from_secs(2);
+        let found = capacities.rx(now, ID).unwrap();
+        assert_eq!(found.basis, CapacityBasis::Saturated);
+        assert_eq!(found.rate, Rate::from_bits_per_sec(20_000_000));
+        assert_eq!(capacities.measured(now, ID), Some(found.rate));
+        let up = capacities.tx(now, ID).unwrap();
+        assert_eq!(up.basis, CapacityBasis::AtLeast);
+        assert_eq!(capacities.rx(now, UplinkId(0)), None);
+    }
+}
