@@ -236,7 +236,9 @@
 #define PREDICT_MAX_RTT_US	   2000000
 #define PREDICT_ROUNDS		   6
 #define PREDICT_TRANSFER_KILOBYTES 1000
-#define PREDICT_DEFAULT_RATE	   2500
+#define PREDICT_SHORT_DIVISOR	   20
+#define PREDICT_FULL_DIVISOR	   4
+#define PREDICT_DEFAULT_RATE	   1000
 
 // RTT in us for which uplinks are compared where the path is unknown. An uplink whose transfer
 // takes more than PREDICT_CROWDED_FACTOR times that of the best one is left out of a race.

@@ -1,4 +1,4 @@
-//! Under `fastest` a flow takes the path for which the core predicts the earliest end.
+//! Under `fastest` a flow takes the path that the core scores best.
 
 mod support;
 
@@ -89,18 +89,18 @@ fn line(figures: &Figures, opened: u32) -> UplinkLoad {
     }
 }
 
-/// The uplink that the core predicts to be the fastest, of equals the first.
+/// The uplink that the core scores best, of equals the first.
 fn fastest(all: &[Figures; RACING_UPLINKS], opened: &[u32; RACING_UPLINKS]) -> usize {
-    let time = |id: &usize| {
+    let score = |id: &usize| {
         let figures = &all[*id];
         let path = PathStats {
             rtt: Duration::from_micros(figures.rtt),
             packets: figures.packets,
             lost: figures.lost,
         };
-        line(figures, opened[*id]).predict(&path).time
+        line(figures, opened[*id]).predict(&path).score()
     };
-    (0..RACING_UPLINKS).min_by_key(time).expect("some uplink")
+    (0..RACING_UPLINKS).min_by_key(score).expect("some uplink")
 }
 
 /// Plays cases of random figures of three uplinks, each to a server in a network of its own in `net`.

@@ -532,7 +532,7 @@ fn what_has_closed_takes_no_room() {
         let mut datapath = track.probe.datapath.borrow_mut();
         datapath.set_forecasts(forecasts).expect("forecasts");
     };
-    set(&[0_u8, 1, 2].map(|id| forecast(id, 100, 100, 0)));
+    set(&[0_u8, 1, 2].map(|id| forecast(id, 10, 10, 0)));
     for port in 4001..4004 {
         assert_eq!(connect(&track, port, 0), "out_new");
         download(&track, port, 200, u32::MAX);
@@ -560,7 +560,7 @@ fn what_has_closed_takes_no_room() {
     assert_eq!((after.opened, after.active), (1, 0));
     let told = |id: u8| UplinkForecast {
         busy: flow_activity()[usize::from(id)].active,
-        ..forecast(id, 100, 100, 0)
+        ..forecast(id, 10, 10, 0)
     };
     set(&[0_u8, 1, 2].map(told));
     let busy: u32 = flow_activity().iter().map(|each| each.busy).sum();

@@ -81,6 +81,31 @@ fn flows_of_one_moment_do_not_all_follow_the_same_figures() {
     assert_eq!(lines.map(|line| line.opened), [50, 40]);
 }
 
+/// Opens flows one after the other where they score best; returns the number on each line.
+fn place(flows: u32, mut lines: [UplinkLoad; 2], ways: [PathStats; 2]) -> [u32; 2] {
+    for _ in 0..flows {
+        let scores = [0, 1].map(|i| lines[i].predict(&ways[i]).score());
+        lines[usize::from(scores[1] < scores[0])].opened += 1;
+    }
+    lines.map(|line| line.opened)
+}
+
+/// The demonstration's page of 42 connections over 20 Mbit/s at 30 ms and 30 Mbit/s at 80 ms. It loads
+/// fastest with 19 to 23 of them on the nearer line: in proportion to the rates, 17, the farther one
+/// ends last. Ten downloads need both lines.
+#[test]
+fn a_page_spreads_over_lines_of_unlike_rates_and_downloads_use_both() {
+    let ways = [path(30, 0, 0), path(80, 0, 0)];
+    for lines in [[line(20), line(30)], [line(0), line(0)]] {
+        let [near, _] = place(42, lines, ways);
+        assert!((19..=23).contains(&near), "{near} of 42");
+        let [near, _] = place(10, lines, ways);
+        assert!((4..=7).contains(&near), "{near} of 10");
+    }
+    let [slow, _] = place(42, [line(2), line(100)], ways);
+    assert!(slow <= 5, "{slow} of 42 on the slow line");
+}
+
 #[test]
 fn odd_rates_and_fractions_become_the_nearest_sensible_ones() {
     assert_eq!(
@@ -115,7 +140,8 @@ proptest! {
         let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base };
         let way = PathStats { rtt: Duration::from_micros(rtt), packets, lost };
         let found = line.predict(&way);
-        let rtt = (rtt.clamp(100, 2_000_000)) as f64 / 1e6;
+        let queue = 1 + u64::from(busy > 0 && spare < capacity / 4);
+        let rtt = (rtt.clamp(100, 2_000_000) * queue).min(2_000_000) as f64 / 1e6;
         let loss = (f64::from(lost) + f64::from(base) / 1e6 * 500.0) / (f64::from(packets) + 500.0);
         let loss = loss.clamp(1e-5, 1.0);
         prop_assert!((f64::from(found.loss_ppm) / 1e6 - loss).abs() <= 1.1e-6);
@@ -124,6 +150,8 @@ proptest! {
         let rate = f64::from(found.mathis.min(found.headroom).max(1));
         let time = 6.0 * rtt + 1e3 / rate;
         prop_assert!((found.time.as_secs_f64() - time).abs() <= 2e-6);
+        let short_time = 6.0 * rtt + 50.0 / rate;
+        prop_assert!((found.short_time.as_secs_f64() - short_time).abs() <= 2e-6);
     }
 
     #[test]
@@ -134,18 +162,19 @@ proptest! {
     ) {
         let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base };
         let way = path(rtt, packets, lost);
-        let time = line.predict(&way).time;
+        let (time, score) = (line.predict(&way).time, line.predict(&way).score());
         let worse = [
             line.predict(&path(rtt + 1, packets, lost)),
             line.predict(&path(rtt, packets, lost + 1)),
             UplinkLoad { busy: busy + 1, ..line }.predict(&way),
             UplinkLoad { opened: opened + 1, ..line }.predict(&way),
             UplinkLoad { spare: spare / 2, ..line }.predict(&way),
-            UplinkLoad { capacity: (capacity / 2).max(1), ..line }.predict(&way),
+            UplinkLoad { capacity: (capacity / 2).max(1), spare: 0, ..line }.predict(&way),
             UplinkLoad { loss_ppm: (base + 1).min(1_000_000), ..line }.predict(&way),
         ];
         for worse in worse {
             prop_assert!(worse.time >= time, "{worse:?}");
+            prop_assert!(worse.score() >= score, "{worse:?}");
         }
     }
 }

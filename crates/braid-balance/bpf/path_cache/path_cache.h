@@ -261,16 +261,29 @@ static __always_inline __u32 headroom_of(const struct uplink_forecast *forecast)
 	return headroom ? headroom : 1;
 }
 
-// Returns the time in us that a transfer is expected to take. `braid_core::forecast` computes the
-// same; tests/forecast.rs compares the two.
+static __always_inline __u32 clamp_rtt(__u32 rtt)
+{
+	if (rtt < PREDICT_MIN_RTT_US)
+		return PREDICT_MIN_RTT_US;
+	return rtt > PREDICT_MAX_RTT_US ? PREDICT_MAX_RTT_US : rtt;
+}
+
+// Returns the RTT that a new flow finds on an uplink: a queue stands where busy flows leave little.
+static __always_inline __u32 loaded_rtt(const struct uplink_forecast *forecast, __u32 rtt)
+{
+	rtt = clamp_rtt(rtt);
+	if (forecast->busy && forecast->spare < forecast->capacity / PREDICT_FULL_DIVISOR)
+		rtt *= 2;
+	return rtt;
+}
+
+// Returns the time in us that a long transfer is expected to take. `braid_core::forecast` computes
+// the same; tests/forecast.rs compares the two.
 __noinline __u64 predict(__u32 rtt, __u32 loss, __u32 headroom)
 {
 	__u64 squared, rate;
 
-	if (rtt < PREDICT_MIN_RTT_US)
-		rtt = PREDICT_MIN_RTT_US;
-	if (rtt > PREDICT_MAX_RTT_US)
-		rtt = PREDICT_MAX_RTT_US;
+	rtt = clamp_rtt(rtt);
 	if (loss < PREDICT_MIN_LOSS_PPM)
 		loss = PREDICT_MIN_LOSS_PPM;
 	if (loss > MILLION)
@@ -288,15 +301,26 @@ __noinline __u64 predict(__u32 rtt, __u32 loss, __u32 headroom)
 // unknown.
 static __always_inline __u64 default_forecast(const struct uplink_forecast *forecast)
 {
-	return predict(PREDICT_DEFAULT_RTT_US, forecast->loss, headroom_of(forecast));
+	return predict(loaded_rtt(forecast, PREDICT_DEFAULT_RTT_US), forecast->loss,
+		       headroom_of(forecast));
 }
 
-// Returns the time in us that a transfer takes at this RTT with the uplink's headroom. Loss is left
-// out: uplinks that lose much are not raced.
-static __always_inline __u64 transfer_time(const struct uplink_forecast *forecast, __u32 rtt)
+// Returns the product of a short and a long transfer's times, by which paths are compared; `time`
+// is the long one's.
+static __always_inline __u64 score_of(__u32 rtt, __u64 time)
 {
-	return (__u64)PREDICT_ROUNDS * rtt +
-	       PREDICT_TRANSFER_KILOBYTES * MILLION / headroom_of(forecast);
+	__u64 rounds = (__u64)PREDICT_ROUNDS * clamp_rtt(rtt);
+
+	return (rounds + (time - rounds) / PREDICT_SHORT_DIVISOR) * time;
+}
+
+// Returns the score of an uplink's headroom at this RTT. Loss is left out: uplinks that lose much
+// are not raced.
+static __always_inline __u64 lossless_score(const struct uplink_forecast *forecast, __u32 rtt)
+{
+	rtt = clamp_rtt(loaded_rtt(forecast, rtt));
+	return score_of(rtt, (__u64)PREDICT_ROUNDS * rtt +
+				     PREDICT_TRANSFER_KILOBYTES * MILLION / headroom_of(forecast));
 }
 
 // Compares an uplink that has not answered the context's SYN within `waited` us with the best so
@@ -319,8 +343,8 @@ __noinline int score_unanswered(__u32 id, __u32 waited, __u64 now)
 		rtt = counters->rtt_us_sum / counters->rtt_samples;
 	if (rtt < waited)
 		rtt = waited;
-	if (transfer_time(forecast, rtt) < ctx->best_default_time) {
-		ctx->best_default_time = transfer_time(forecast, rtt);
+	if (lossless_score(forecast, rtt) < ctx->best_default_time) {
+		ctx->best_default_time = lossless_score(forecast, rtt);
 		ctx->best_default = id;
 	}
 	return 0;
@@ -354,12 +378,16 @@ __noinline int score_candidate(__u32 id, __u64 now)
 	if (path->epoch != uplink->epoch || !is_fresh(path, now))
 		return 0;
 	score = path->rtt;
-	if (ctx->lb_method == LB_FASTEST)
-		score = predict(
-			path->rtt,
-			(path->lost * MILLION + (__u64)forecast->loss * PREDICT_PRIOR_PACKETS) /
-				((__u64)path->packets + PREDICT_PRIOR_PACKETS),
-			headroom_of(forecast));
+	if (ctx->lb_method == LB_FASTEST) {
+		__u32 rtt = loaded_rtt(forecast, path->rtt);
+
+		score = score_of(rtt,
+				 predict(rtt,
+					 (path->lost * MILLION +
+					  (__u64)forecast->loss * PREDICT_PRIOR_PACKETS) /
+						 ((__u64)path->packets + PREDICT_PRIOR_PACKETS),
+					 headroom_of(forecast)));
+	}
 	if (!ctx->cached || score < ctx->best_time) {
 		ctx->best_time = score;
 		ctx->best = id;

@@ -469,7 +469,7 @@ __noinline int prefer_unanswered(__u64 now)
 	if (!entry || entry->races < 2)
 		return 0;
 	ctx->best_default = id;
-	ctx->best_default_time = transfer_time(forecast, waited);
+	ctx->best_default_time = lossless_score(forecast, waited);
 	for (__u32 other = 0; other < MAX_UPLINKS; other++)
 		score_unanswered(other, waited, now);
 	if (ctx->best_default == id)

@@ -33,9 +33,10 @@ struct Score {
 }
 
 impl Score {
-    /// Returns the time by which paths are compared: the smallest wins, among equals the lowest id.
-    fn time(&self) -> Duration {
-        self.prediction.map_or(self.rtt, |found| found.time)
+    /// Returns the figure by which paths are compared: the smallest wins, among equals the lowest id.
+    fn figure(&self) -> u128 {
+        self.prediction
+            .map_or(self.rtt.as_micros(), |found| found.score())
     }
 }
 
@@ -72,7 +73,7 @@ impl Trace<'_, '_> {
             return Decided::BySlots;
         }
         let mut scores = self.scores(entry.lb_method, &live);
-        scores.sort_by_key(|score| (score.time(), score.uplink));
+        scores.sort_by_key(|score| (score.figure(), score.uplink));
         let refusal = unraceable(flow);
         let (worth, left_out) = self.worth_racing(entry.lb_method, &live);
         let is_known = |id: &UplinkId| scores.iter().any(|score| score.uplink == *id);
@@ -144,8 +145,9 @@ impl Trace<'_, '_> {
                 tenths(score.rtt)
             ),
             Some(found) => {
-                let time = found.time.as_millis();
-                format!("{} {time} ms for 1 MB", name(self.snapshot, score.uplink))
+                let (short, time) = (found.short_time.as_millis(), found.time.as_millis());
+                let name = name(self.snapshot, score.uplink);
+                format!("{name} {short} ms for 50 kB and {time} ms for 1 MB")
             }
         });
         let figures = figures.collect::<Vec<_>>().join(", ");

@@ -137,8 +137,8 @@ fn the_fastest_is_not_always_the_nearest() {
     scene.path = path(&[(0, 20, 1), (1, 40, 1)]);
     assert_eq!(
         race(&scene, 6, SERVER),
-        "Race: predicted: dsl 520 ms for 1 MB, lte 640 ms for 1 MB; one in 16 such connections \
-         is raced anew\n=> Uplink dsl [dsl 1.00]"
+        "Race: predicted: dsl 140 ms for 50 kB and 520 ms for 1 MB, lte 260 ms for 50 kB and \
+         640 ms for 1 MB; one in 16 such connections is raced anew\n=> Uplink dsl [dsl 1.00]"
     );
     scene.loads = loads([(20, 0), (20, 20)]);
     assert!(race(&scene, 6, SERVER).ends_with("=> Uplink lte [lte 1.00]"));
@@ -161,7 +161,10 @@ fn a_full_uplink_is_left_out_of_the_race() {
     scene.loads[1].loss_ppm = 30_000;
     assert!(race(&scene, 6, SERVER).starts_with("Race: only dsl is worth while; full"));
     scene.path = path(&[(0, 20, 1)]);
-    assert!(race(&scene, 6, SERVER).starts_with("Race: predicted: dsl 520 ms for 1 MB; one in"));
+    assert!(
+        race(&scene, 6, SERVER)
+            .starts_with("Race: predicted: dsl 140 ms for 50 kB and 520 ms for 1 MB;")
+    );
     scene.path = None;
     // Without data they are equal.
     scene.loads.clear();
