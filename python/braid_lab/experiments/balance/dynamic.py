@@ -1,0 +1,172 @@
+"""Page loads while both lines' rates change every second ([host] §6.2).
+
+A page is loaded again and again while WiFi and LTE follow the walk of [host] Fig. 15: on WiFi alone, on LTE
+alone, by `wrr` whose weights are set to the true rates each second (the paper's way), by `wrr` whose weights Braid
+measures, and by `fastest`. The paper's page load times: 8.6, 6.7 and, with true weights, 5.8 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.experiments.measure.walks import Campus, campus
+from braid_lab.fixtures import run_client, serve
+from braid_lab.net.links import LinkSpec
+from braid_lab.net.topology import Topology, UplinkSpec, network
+from braid_lab.plots import COLOURS
+from braid_lab.process import LabError
+from braid_lab.product import Braid, braid
+
+UPLINKS = ("wifi", "lte")
+LINES = (
+    UplinkSpec("wifi", LinkSpec(rate="50Mbit/s", delay="5ms", queue="250ms")),
+    UplinkSpec("lte", LinkSpec(rate="5Mbit/s", delay="25ms", queue="250ms")),
+)
+
+#: The paper's figures, s.
+PAPER_S = {"wifi": 8.6, "lte": 6.7, "wrr_true": 5.8}
+CASES = ("wifi", "lte", "wrr_true", "wrr", "fastest")
+
+#: A page that takes longer than this is given up and counts as that long: a gap in the only line.
+PAGE_TIMEOUT_S = 40.0
+
+
+@dataclass
+class Loads:
+    """Page load times of one case, and the page under way at its end."""
+
+    seconds: list[float] = field(default_factory=list)
+
+
+@experiment("balance/dynamic", "Page loads while the lines' rates change", paper="host-flow-balancing §6.2")
+def dynamic(run: Run) -> None:
+    """Play the walk once for each case."""
+    seconds = run.of_form(full=400, quick=60, smoke=6)
+    walk = campus(run.seed, seconds=seconds)
+    run.display.expect(len(CASES))
+    measured: dict[str, Loads] = {}
+    with network(LINES) as net:
+        serve(net, "http1")
+        for case in CASES:
+            with run.part(case), run.step(f"{case}: {seconds} s"), _using(net, case) as weigh:
+                measured[case] = _play(run, net, walk, weigh)
+    _figures(run, measured)
+
+
+@contextlib.contextmanager
+def _using(net: Topology, case: str) -> Iterator[Callable[[float, float], None]]:
+    """Route the host's traffic as the case requires; yields what is to be done with each second's rates."""
+    if case in UPLINKS:
+        with net.only(case):
+            yield lambda *_: None
+        return
+    run_dir = net.scratch / "braid"
+    if case != "wrr_true":
+        with braid(net.host, run_dir, "--policy", case) as daemon:
+            yield lambda *_: None
+        return
+    config = net.scratch / "weights.toml"
+    config.write_text(_weights(1, 1))
+    with braid(net.host, run_dir, "--config", config) as daemon:
+
+        def weigh(wifi: float, lte: float) -> None:
+            config.write_text(_weights(wifi, lte))
+            _reload(daemon)
+
+        yield weigh
+
+
+def _reload(daemon: Braid) -> None:
+    daemon.call("reload")
+
+
+def _weights(wifi: float, lte: float) -> str:
+    def uplink(name: str, mbit: float) -> str:
+        return f'[[uplink]]\nname = "{name}"\ndevice = "{name}"\nweight = {max(1, round(10 * mbit))}\n'
+
+    return 'policy = "wrr"\n' + uplink("wifi", wifi) + uplink("lte", lte)
+
+
+def _play(run: Run, net: Topology, walk: Campus, weigh: Callable[[float, float], None]) -> Loads:
+    """Load pages one after another while the walk is played once."""
+    loads, over = Loads(), threading.Event()
+    failures: list[BaseException] = []
+
+    def browse() -> None:
+        number = 0
+        try:
+            while not over.is_set():
+                begun = time.monotonic()
+                try:
+                    page = run_client(net.host, "page", run.seed, number, *net.servers(), timeout=PAGE_TIMEOUT_S)
+                    loads.seconds.append(page["seconds"])
+                except LabError:
+                    loads.seconds.append(time.monotonic() - begun)
+                number += 1
+        except BaseException as error:
+            failures.append(error)
+
+    _set(net, walk.wifi[0], walk.lte[0])
+    browser = threading.Thread(target=browse)
+    browser.start()
+    start = time.monotonic()
+    try:
+        for second, (wifi, lte) in enumerate(zip(walk.wifi, walk.lte, strict=True)):
+            _set(net, wifi, lte)
+            weigh(wifi, lte)
+            # Steps of the walk are instants of the wall clock.
+            time.sleep(max(0.0, start + second + 1 - time.monotonic()))
+    finally:
+        over.set()
+        # Let the last page end.
+        _set(net, 50.0, 50.0)
+        browser.join()
+    if failures:
+        raise failures[0]
+    return loads
+
+
+def _set(net: Topology, wifi: float, lte: float) -> None:
+    for name, rate in zip(UPLINKS, (wifi, lte), strict=True):
+        emulator = net.uplinks[name].emulator
+        if emulator is None:
+            raise LabError(f"{name} is not emulated")
+        emulator.request({"set": {"rate": f"{rate:.3f}Mbit/s"}})
+
+
+def _figures(run: Run, measured: dict[str, Loads]) -> None:
+    means = {case: statistics.mean(loads.seconds) for case, loads in measured.items() if loads.seconds}
+    run.table = [["", "pages", "mean s", "median s", "paper s"]]
+    for case, mean in means.items():
+        seconds = measured[case].seconds
+        run.figure(f"page_load_s_{case}", mean, unit="s", better="lower", paper=PAPER_S.get(case), runs=len(seconds))
+        paper = f"{PAPER_S[case]:.1f}" if case in PAPER_S else ""
+        run.table.append([case, str(len(seconds)), f"{mean:.2f}", f"{statistics.median(seconds):.2f}", paper])
+    for case in ("wrr", "fastest"):
+        if case in means and "lte" in means:
+            paper_reduction = 0.13 if case == "wrr" else None
+            run.figure(
+                f"reduction_vs_lte_{case}", 1 - means[case] / means["lte"], better="higher", paper=paper_reduction
+            )
+    if "wrr" in means and "wrr_true" in means:
+        run.figure("measured_vs_true", means["wrr"] / means["wrr_true"], better="lower")
+    run.series("pages", [{"case": case, "s": each} for case, loads in measured.items() for each in loads.seconds])
+    with run.plot("page_load_cdf") as plot:
+        axes = plot.subplots()
+        for place, (case, loads) in enumerate(measured.items()):
+            ordered = sorted(loads.seconds)
+            shares = [(number + 1) / len(ordered) for number in range(len(ordered))]
+            axes.step(ordered, shares, where="post", label=case, color=list(COLOURS.values())[place])
+        axes.set_xlabel("page load time, s")
+        axes.set_ylabel("share of pages")
+        axes.legend()
+    with run.plot("page_load_means") as plot:
+        axes = plot.subplots()
+        axes.bar(list(means), list(means.values()), width=0.6)
+        axes.set_ylabel("mean page load time, s")

@@ -1,0 +1,1 @@
+"""Experiments on what Braid measures of the uplinks."""
