@@ -209,7 +209,10 @@ fn a_duplicate_inner_address_is_refused() {
     let mut wish = invitation("cellar");
     wish.addresses = vec!["10.73.0.2".parse().unwrap()];
     let error = registry.invite(wish, &secret(2), NOW).unwrap_err();
-    assert_eq!(error.to_string(), "inner address 10.73.0.2 is attic's");
+    assert_eq!(
+        error.to_string(),
+        "inner address 10.73.0.2 belongs to attic"
+    );
     let failure = UserError::from(error);
     assert_eq!(failure.code, "inner-address");
     let fix = "leave the address out to have the next free one";

@@ -156,7 +156,7 @@ fn what_cannot_be_is_refused_in_words_and_nothing_changes() {
         (
             &["invite", "x", "--inner", "10.74.0.2"],
             1,
-            "10.74.0.2 is not one that clients can have",
+            "10.74.0.2 is not an address for a client",
         ),
         (
             &[
@@ -199,7 +199,7 @@ fn what_cannot_be_is_refused_in_words_and_nothing_changes() {
     assert_eq!(somebodys.status.code(), Some(1));
     let said = error(&somebodys);
     assert!(
-        said.contains("inner address 10.73.0.4 is client-3's"),
+        said.contains("inner address 10.73.0.4 belongs to client-3"),
         "{said}"
     );
     let full = world.braid(&["invite", "one-more"]);
