@@ -291,7 +291,7 @@ def _packet_in(data: bytes) -> PacketIn | None:
     end = 24 + length
     at = 28
     in_port = None
-    while at + 4 <= min(end, len(data)):
+    while at + 8 <= min(end, len(data)):
         header, size = struct.unpack_from("!HxB", data, at)
         if (header, data[at + 2] >> 1, size) == (of.OFPXMC_OPENFLOW_BASIC, of.OFPXMT_OFB_IN_PORT, 4):
             (in_port,) = struct.unpack_from("!I", data, at + 4)
