@@ -129,6 +129,25 @@ def test_gratuitous_arp_sent_as_a_reply_is_learned() -> None:
     assert net.controller.hosts.by_address("10.0.0.4").mac == mac(4)  # type: ignore[union-attr]
 
 
+def test_a_host_whose_edge_tags_its_answer_is_learned() -> None:
+    from braid_sdn.fabric.monitor.probe import tagged
+
+    net = Network(two_paths())
+    net.connect()
+    net.run(4)
+    net.send("ha", frame(mac(1), EVERYBODY))
+    net.run(1)
+    net.answers["hb"] = {"10.0.0.2": mac(2)}
+    question = arp(mac(1), "10.0.0.1", "10.0.0.2")
+    net.send("ha", question)
+    net.run_until(lambda: question in net.received["hb"], within=1)
+    # The edge knows ha, so the answer to it goes over a path.
+    answer = arp(mac(2), "10.0.0.2", "10.0.0.1", reply_to=mac(1))
+    net.send("hb", tagged(answer, net.controller.tables.pairs["hb", "ha"].slots[0]))
+    net.run(1)
+    assert net.controller.hosts.by_address("10.0.0.2").mac == mac(2)  # type: ignore[union-attr]
+
+
 # Ageing.
 
 

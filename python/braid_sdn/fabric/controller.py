@@ -590,7 +590,7 @@ class Controller:
         if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:
             self.updater.announced(now, affected)
         if self.updater.step in (Step.IDLE, Step.DRAIN) and not self._throttle.urgent:
-            self._out += self._arp_relay.release(self.plan)
+            self._out += self._arp_relay.release(self.plan, [edge.port for edge in self.edges])
 
     def _distribute(self, now: float) -> None:
         """Distribute tables and probe the new paths once all new tags' rules are in place."""

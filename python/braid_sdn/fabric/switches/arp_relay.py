@@ -6,13 +6,13 @@ host itself. A request that was not answered, and everything else (gratuitous AR
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import mac_text, tagged
 from braid_sdn.fabric.plan.plan import Host, Plan
-from braid_sdn.fabric.view.address_frames import address_claim, address_request, is_left_to_us
+from braid_sdn.fabric.view.address_frames import address_claim, address_probe, address_request, is_left_to_us
 from braid_sdn.fabric.view.hosts import Hosts
 from braid_sdn.openflow.messages import PacketOut, ToSwitch
 
@@ -74,8 +74,12 @@ class ArpRelay:
             self._unanswered.pop(next(iter(self._unanswered)))
         return found if now - first < ANSWER_TIMEOUT else None
 
-    def release(self, plan: Plan) -> Messages:
-        """Return messages that pass the held frames on, once rules reach all known hosts."""
+    def release(self, plan: Plan, edges: Iterable[PortId]) -> Messages:
+        """Return messages that pass the held frames on, once rules reach all known hosts.
+
+        A host behind one of `edges` (their ports) may answer under a tag, which teaches us nothing of it. So the
+        controller asks there for itself, too.
+        """
         if not self._held or plan.flood is None:
             return []
         out: Messages = []
@@ -90,5 +94,9 @@ class ArpRelay:
                 out.append((here, PacketOut(onward, tagged(frame, plan.flood.tag))))
             if beside:
                 out.append((here, PacketOut(beside, frame)))
+            question = address_request(frame)
+            if question is not None and question.wanted != question.address:
+                probe = address_probe(question.wanted)
+                out += [(port.switch, PacketOut((port.port,), probe)) for port in edges if port != arrived]
         self._held.clear()
         return out
