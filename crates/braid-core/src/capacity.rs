@@ -59,6 +59,8 @@ pub struct UplinkCapacity {
     rx: PassiveCapacity,
     /// The last interval, and the queueing of the one before.
     last: Option<(UplinkInterval, Option<Duration>)>,
+    /// The last queueing that was measured, and its time.
+    queueing: Option<(Time, Duration)>,
 }
 
 impl Default for UplinkCapacity {
@@ -67,6 +69,7 @@ impl Default for UplinkCapacity {
             tx: PassiveCapacity::of_sent(),
             rx: PassiveCapacity::of_received(),
             last: None,
+            queueing: None,
         }
     }
 }
@@ -74,6 +77,11 @@ impl Default for UplinkCapacity {
 impl UplinkCapacity {
     /// Takes the next interval.
     pub fn note(&mut self, interval: &UplinkInterval) {
+        let queueing = self.queueing_in(interval);
+        let interval = &UplinkInterval {
+            queueing,
+            ..*interval
+        };
         let last = self.last.take();
         let before = last.and_then(|(last, _)| last.queueing);
         self.last = Some((*interval, before));
@@ -94,6 +102,18 @@ impl UplinkCapacity {
                 queueing: sent.queueing,
             });
         }
+    }
+
+    /// Returns the queueing of an interval. Behind a long queue a round trip takes longer than an
+    /// interval, and some intervals have none: until the next one can be there, the last one holds.
+    fn queueing_in(&mut self, interval: &UplinkInterval) -> Option<Duration> {
+        if let Some(queueing) = interval.queueing {
+            self.queueing = Some((interval.end, queueing));
+            return Some(queueing);
+        }
+        let (at, queueing) = self.queueing?;
+        let holds = queueing + 2 * interval.span;
+        (interval.end.since(at) <= holds).then_some(queueing)
     }
 
     /// Returns the estimate of the capacity to send; `None` before anything was sent.

@@ -193,6 +193,22 @@ fn a_saturated_line_is_known_within_three_percent() {
     }
 }
 
+/// Behind a queue of 300 ms few flows have a round trip in each interval of 200 ms.
+#[test]
+fn intervals_without_a_round_trip_are_bridged() {
+    let (mut line, mut found) = (Line::new(40.0, 300.0, 5), UplinkCapacity::default());
+    for turn in 0..40 {
+        let (received, _, _, growth) = line.interval(5.0 * MBIT, NO_LIMIT);
+        let mut seen = line.seen(received / 40, received, 0, growth);
+        seen.queueing = seen.queueing.filter(|_| turn % 3 == 0);
+        found.note(&seen);
+    }
+    let now = found.rx(line.now).unwrap();
+    assert_eq!(now.basis, CapacityBasis::Saturated);
+    assert!((bits(&now) / (5.0 * MBIT) - 1.0).abs() < 0.03, "{now:?}");
+    assert!(now.age <= Duration::from_millis(400), "{now:?}");
+}
+
 /// "never by mere peak": the highest rate that programs wanted is only a lower bound.
 #[test]
 fn what_programs_wanted_is_a_lower_bound() {

@@ -148,7 +148,7 @@ impl PassiveCapacity {
             return;
         }
         self.queue = Some(bits);
-        if before.is_some_and(|before| (bits - before).abs() <= PLATEAU * bits.max(before)) {
+        if before.is_some_and(|before| agree(bits, before)) {
             self.note_saturated(interval.end, bits);
         }
     }
@@ -222,6 +222,12 @@ impl PassiveCapacity {
         while is_old(&self.saturated) {
             self.saturated.pop_front();
         }
+        let is_alike = |other: &&(Time, f64)| agree(rate, other.1);
+        let alike = self.saturated.iter().rev().take_while(is_alike).count();
+        if alike >= LEAST_SATURATED {
+            // The line has this rate now, whatever it had before.
+            self.saturated.drain(..self.saturated.len() - alike);
+        }
         if self.saturated.len() < LEAST_SATURATED {
             return;
         }
@@ -251,4 +257,9 @@ impl PassiveCapacity {
         let drift = self.drift.unwrap_or(PRIOR_DRIFT);
         self.drift = Some(drift + (change.min(1.0) - drift) * DRIFT_GAIN);
     }
+}
+
+/// Returns true if two rates may be one capacity.
+fn agree(one: f64, other: f64) -> bool {
+    (one - other).abs() <= PLATEAU * one.max(other)
 }
