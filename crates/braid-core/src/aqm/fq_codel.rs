@@ -185,6 +185,12 @@ impl<T> FlowQueue<T> {
         }
     }
 
+    /// Returns true if a packet of the flow with this `hash` waits.
+    #[must_use]
+    pub fn is_waiting(&self, hash: u32) -> bool {
+        self.flows[hash as usize % FLOW_QUEUES].packets > 0
+    }
+
     fn node(&mut self, packet: Queued<T>) -> u32 {
         let index = self.free;
         let packet = Some(packet);

@@ -17,9 +17,11 @@ use crate::{LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp};
 mod fec;
 mod links;
 mod retransmission;
+mod sparse;
 mod view;
 
 use retransmission::Retransmission;
+use sparse::SparseFlows;
 
 /// A queue above this means that the bond, not the application, is the bottleneck.
 const MIN_BACKLOG: Bytes = Bytes::new(3_000);
@@ -89,6 +91,7 @@ impl QueueLimit {
 #[derive(Debug)]
 struct QueuedPacket<T> {
     class: Class,
+    flow: u32,
     lane: LaneId,
     item: T,
 }
@@ -120,6 +123,7 @@ pub struct Sender<T> {
     fec_controller: FecController,
     repair_symbols: u64,
     queue_limit: QueueLimit,
+    sparse: SparseFlows<T>,
 }
 
 impl<T: Clone> Sender<T> {
@@ -145,6 +149,7 @@ impl<T: Clone> Sender<T> {
             fec_controller: FecController::default(),
             repair_symbols: 0,
             queue_limit: QueueLimit::default(),
+            sparse: SparseFlows::default(),
         }
     }
 
@@ -159,13 +164,17 @@ impl<T: Clone> Sender<T> {
     pub fn handle_packet(&mut self, now: Time, inner: InnerPacket, item: T) {
         let waiting = QueuedPacket {
             class: inner.class,
+            flow: inner.flow,
             lane: LaneId::of(inner.flow),
             item,
         };
         if self.queue.bytes() <= MIN_BACKLOG {
             self.backlog_below_at = now;
         }
-        self.queue.push(now, inner.flow, inner.len, waiting);
+        match self.is_sparse(now, inner) {
+            true => self.sparse.push(inner.len, waiting),
+            false => self.queue.push(now, inner.flow, inner.len, waiting),
+        }
     }
 
     /// Takes the far end's report about a link.
@@ -216,6 +225,9 @@ impl<T: Clone> Sender<T> {
     pub fn poll_transmit(&mut self, now: Time) -> Option<Transmit<T>> {
         if let Some(retransmission) = self.poll_retransmission(now) {
             return Some(retransmission);
+        }
+        if let Some(sparse) = self.poll_sparse(now) {
+            return Some(sparse);
         }
         let (len, class, lane) = self.peek_head(now)?;
         let link = match self.run {
@@ -270,10 +282,21 @@ impl<T: Clone> Sender<T> {
     /// Assigns the head of the queue to a link and numbers it in its lane.
     fn take_head(&mut self, now: Time, link: LinkId) -> Option<LanePacket<T>> {
         let (len, waiting) = self.head.take()?;
-        let (lane, class) = (waiting.lane, waiting.class);
         if let Some((_, left)) = &mut self.run {
             *left = left.saturating_sub(len.get());
         }
+        Some(self.number_in_lane(now, len, waiting, link))
+    }
+
+    /// Numbers a packet in its lane, to be sent on `link`.
+    fn number_in_lane(
+        &mut self,
+        now: Time,
+        len: Bytes,
+        waiting: QueuedPacket<T>,
+        link: LinkId,
+    ) -> LanePacket<T> {
+        let (lane, class) = (waiting.lane, waiting.class);
         let covered =
             class == Class::Ordered && self.max_fec_packet.is_some_and(|most| len <= most);
         let seq = &mut self.lanes[lane.index()];
@@ -303,7 +326,7 @@ impl<T: Clone> Sender<T> {
                 speculative: false,
             });
         }
-        Some(packet)
+        packet
     }
 
     fn choose(&mut self, now: Time, len: Bytes, class: Class, lane: LaneId) -> Option<LinkId> {

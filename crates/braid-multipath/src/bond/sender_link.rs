@@ -159,6 +159,13 @@ impl<T> SenderLink<T> {
         delay.plus(lost + self.estimator.jitter() * 3 / 2)
     }
 
+    /// Returns the link's delay in microseconds plus a penalty for its loss, to compare links by.
+    pub fn cost(&self) -> i64 {
+        let delay = self.estimator.delay().map_or(0, |delay| delay.0);
+        let retransmission = self.estimator.rtt().smoothed().as_micros() as f64;
+        delay + (self.estimator.loss().slow() * 4.0 * retransmission) as i64
+    }
+
     /// Counts a packet of any kind and charges the pacer for it.
     pub fn handle_sent(&mut self, now: Time, len: Bytes, elicits: bool) -> PacketNumber {
         // A link that may carry no data is still probed; probes are not paced.

@@ -111,12 +111,7 @@ impl<T: Clone> Sender<T> {
     /// Returns the link with the lowest delay, plus a penalty for its loss. The link that lost the
     /// packet is used only if there is no other.
     pub(super) fn best(&self, except: Option<LinkId>) -> Option<LinkId> {
-        let cost = |link: &&SenderLink<LanePacket<T>>| {
-            let delay = link.estimator.delay().map_or(0, |delay| delay.0);
-            let retransmission = link.estimator.rtt().smoothed().as_micros() as f64;
-            let lost = link.estimator.loss().slow() * 4.0 * retransmission;
-            (Some(link.id) == except, delay + lost as i64)
-        };
+        let cost = |link: &&SenderLink<LanePacket<T>>| (Some(link.id) == except, link.cost());
         let usable = self.links.iter().filter(|link| link.is_usable());
         usable.min_by_key(cost).map(|link| link.id)
     }

@@ -1,0 +1,175 @@
+//! Sparse flows over links that stall: their packets do not wait for windows, and each goes out on
+//! two links.
+//!
+//! A flow that fills the bond needs a queue on such a link, or the link runs dry when its rate
+//! doubles. A call or a game beside it needs none, and each of its packets is late as soon as the
+//! one link that carries it stalls. Two links seldom stall at the same time, so the packet goes over
+//! both, and the first arrival counts.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use braid_core::{Bytes, Rate, Time};
+
+use super::{LanePacket, QueuedPacket, Sender, Transmit};
+use crate::LinkId;
+use crate::bond::traffic::InnerPacket;
+use crate::schedule::Class;
+
+/// Number of flow counters; flows share them by their hashes.
+const FLOWS: usize = 1024;
+
+/// Averaging time of the counters.
+const SPAN: Duration = Duration::from_millis(100);
+
+/// A flow is sparse up to this many bytes in [`SPAN`], and up to this share of what the bond
+/// carries in it.
+const MAX_FLOW_BYTES: f64 = 4_500.0;
+const MAX_FLOW_SHARE: f64 = 0.1;
+
+/// All sparse flows together get up to this share of the bond. Further ones take their turns.
+const MAX_TOTAL_SHARE: f64 = 0.2;
+
+/// Bytes of the last [`SPAN`], older ones counting less.
+#[derive(Debug, Clone, Copy, Default)]
+struct RecentBytes {
+    bytes: f64,
+    at: Time,
+}
+
+impl RecentBytes {
+    fn bytes(&self, now: Time) -> f64 {
+        self.bytes * (-now.since(self.at).as_secs_f64() / SPAN.as_secs_f64()).exp()
+    }
+
+    fn add(&mut self, now: Time, len: Bytes) {
+        self.bytes = self.bytes(now) + len.get() as f64;
+        self.at = now;
+    }
+}
+
+/// Detects sparse flows, and holds their packets until the driver polls.
+#[derive(Debug)]
+pub(super) struct SparseFlows<T> {
+    flows: Vec<RecentBytes>,
+    total: RecentBytes,
+    waiting: VecDeque<(Bytes, QueuedPacket<T>)>,
+    /// Second copy of the packet last sent, and its link.
+    copy: Option<(LinkId, LanePacket<T>)>,
+}
+
+impl<T> Default for SparseFlows<T> {
+    fn default() -> SparseFlows<T> {
+        SparseFlows {
+            flows: vec![RecentBytes::default(); FLOWS],
+            total: RecentBytes::default(),
+            waiting: VecDeque::new(),
+            copy: None,
+        }
+    }
+}
+
+impl<T> SparseFlows<T> {
+    /// Counts a packet. Returns true if its flow is sparse in a bond that sends at `rate`.
+    pub fn handle_packet(&mut self, now: Time, inner: InnerPacket, rate: Rate) -> bool {
+        let carried = rate.bytes_in(SPAN).get() as f64;
+        let flow = &mut self.flows[inner.flow as usize % FLOWS];
+        flow.add(now, inner.len);
+        let total = self.total.bytes(now) + inner.len.get() as f64;
+        let sparse = matches!(inner.class, Class::Ordered | Class::Unordered)
+            && flow.bytes <= MAX_FLOW_BYTES.min(MAX_FLOW_SHARE * carried)
+            && total <= MAX_TOTAL_SHARE * carried;
+        if sparse {
+            self.total.add(now, inner.len);
+        }
+        sparse
+    }
+
+    pub fn push(&mut self, len: Bytes, packet: QueuedPacket<T>) {
+        self.waiting.push_back((len, packet));
+    }
+}
+
+impl<T: Clone> Sender<T> {
+    /// Returns true if the packet belongs to a sparse flow, over links that stall, and none of its
+    /// flow waits in the queue, which it would overtake.
+    pub(super) fn is_sparse(&mut self, now: Time, inner: InnerPacket) -> bool {
+        if !self.is_unsteady() {
+            return false;
+        }
+        let rate = self.links.iter().map(|link| link.rate().bits_per_sec());
+        let rate = Rate::from_bits_per_sec(rate.sum());
+        let sparse = self.sparse.handle_packet(now, inner, rate);
+        let head = self.head.as_ref();
+        let waits = self.queue.is_waiting(inner.flow)
+            || head.is_some_and(|(_, packet)| packet.flow == inner.flow);
+        sparse && !waits
+    }
+
+    /// Returns the next packet of a sparse flow, or its second copy.
+    pub(super) fn poll_sparse(&mut self, now: Time) -> Option<Transmit<T>> {
+        let copy = self.sparse.copy.take();
+        if let Some((link, packet)) = copy.filter(|(id, _)| self.link(*id).is_some()) {
+            return Some(self.transmit(now, link, packet, true));
+        }
+        self.sparse.waiting.front()?;
+        let Some(first) = self.cheapest_best(None) else {
+            while let Some((len, packet)) = self.sparse.waiting.pop_front() {
+                self.queue.push(now, packet.flow, len, packet);
+            }
+            return None;
+        };
+        let (len, packet) = self.sparse.waiting.pop_front()?;
+        let second = self.cheapest_best(Some(first));
+        let packet = self.number_in_lane(now, len, packet, first);
+        self.sparse.copy = second.map(|second| (second, packet.clone()));
+        Some(self.transmit(now, first, packet, false))
+    }
+
+    /// Returns the best link of the cheapest usable tier other than `except`.
+    fn cheapest_best(&self, except: Option<LinkId>) -> Option<LinkId> {
+        let usable = || self.links.iter().filter(|link| link.is_usable());
+        let tier = usable().map(|link| link.settings.tier).min()?;
+        let cheap = usable().filter(|link| link.settings.tier == tier && Some(link.id) != except);
+        cheap.min_by_key(|link| link.cost()).map(|link| link.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sparse_of(flows: u32, len: u64, every: Duration) -> usize {
+        let mut sparse = SparseFlows::<()>::default();
+        let mut now = Time::ZERO;
+        let mut count = 0;
+        for _ in 0..100 {
+            now = now + every;
+            for flow in 0..flows {
+                let inner = InnerPacket {
+                    flow,
+                    class: Class::Ordered,
+                    len: Bytes::new(len),
+                };
+                let rate = Rate::from_bits_per_sec(10_000_000);
+                count += usize::from(sparse.handle_packet(now, inner, rate));
+            }
+        }
+        count
+    }
+
+    #[test]
+    fn a_call_is_sparse_and_a_download_is_not() {
+        let ms = Duration::from_millis;
+        assert_eq!(sparse_of(1, 200, ms(20)), 100);
+        // 1.2 Mbit/s, above a tenth of the bond: its first packets only.
+        assert!(sparse_of(1, 1500, ms(10)) < 5);
+    }
+
+    /// 40 calls have 3.2 of 10 Mbit/s; those beyond a fifth take their turns.
+    #[test]
+    fn sparse_flows_together_are_bounded() {
+        let count = sparse_of(40, 200, Duration::from_millis(20));
+        assert!((2_000..3_200).contains(&count), "{count} of 4000 packets");
+    }
+}
