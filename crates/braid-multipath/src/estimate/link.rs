@@ -33,7 +33,7 @@ const UNSTEADY_QUEUE: Duration = Duration::from_millis(30);
 const UNSTEADY_GAIN: f64 = 1.1;
 
 /// Pacing rate as a multiple of the mean: the window is the limit.
-const UNSTEADY_PACE: f64 = 1.5;
+const UNSTEADY_PACE: f64 = 2.0;
 
 /// Longest round trip for which the window grows.
 const MAX_TRIP: Duration = Duration::from_millis(400);

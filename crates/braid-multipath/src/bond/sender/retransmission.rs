@@ -21,6 +21,11 @@ const SPECULATIVE_TIMEOUT: Duration = Duration::from_millis(300);
 /// difference of the links' delays.
 const OVERTAKEN_MARGIN: Duration = Duration::from_millis(100);
 
+/// The same over links that stall, while no packet waits for a link. Copies delay nothing then, and
+/// perhaps the flows have nothing to send because the overtaken packets hold up their
+/// acknowledgements. On steady links with jitter such copies would be for nothing.
+const IDLE_OVERTAKEN_MARGIN: Duration = Duration::from_millis(25);
+
 /// Loss of a link above which its retransmissions are sent twice.
 const MIN_DOUBLED_LOSS: f64 = 0.005;
 
@@ -164,12 +169,17 @@ impl<T: Clone> Sender<T> {
         let (Some(arrived), Some(quick)) = (estimator.confirmed(), estimator.delay()) else {
             return;
         };
+        let idle = self.head.is_none() && self.queue.packets() == 0;
+        let margin = match idle && self.is_unsteady() {
+            true => IDLE_OVERTAKEN_MARGIN,
+            false => OVERTAKEN_MARGIN,
+        };
         for index in 0..self.links.len() {
             let link = &self.links[index];
             let Some(usual) = link.estimator.delay().filter(|_| link.id != by) else {
                 continue;
             };
-            let until = arrived.before(OVERTAKEN_MARGIN + usual.over(quick));
+            let until = arrived.before(margin + usual.over(quick));
             if let Some(range) = link.estimator.unreported(until) {
                 let link = link.id;
                 self.retransmit(now, Nack { link, range }, true);
