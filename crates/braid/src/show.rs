@@ -376,13 +376,22 @@ total                                             84    2.5  196.0  policy wrr
     }
 
     #[test]
-    fn uplinks_show_addresses_and_gateways() {
+    fn uplinks_show_addresses_gateways_and_capacities() {
         let expected = "\
-UPLINK  DEVICE  STATE  TIER  RTT ms  LOSS %  MTU bytes  IPV4                     IPV6  WEIGHT  SHARE %  WHY
-dsl     dsl0    up        1    21.4     2.5       1500  192.0.2.2 via 192.0.2.1  –          3    100.0  default route metric 100
-lte     lte0    down      1       –       –       1500  192.0.2.2 via 192.0.2.1  –          3      0.0  no carrier
+UPLINK  DEVICE  STATE  TIER  RTT ms  LOSS %  MTU bytes  IPV4                     IPV6    DOWN Mbit/s  UP Mbit/s  WEIGHT  SHARE %  WHY
+dsl     dsl0    up        1    21.4     2.5       1500  192.0.2.2 via 192.0.2.1  –     19.8 ±1 % 3 s      > 0.4       3    100.0  default route metric 100
+lte     lte0    down      1       –       –       1500  192.0.2.2 via 192.0.2.1  –                 –          –       3      0.0  no carrier
 ";
-        assert_eq!(uplinks(&report().uplinks, Paint::Plain), expected);
+        let mut report = report();
+        let capacity = |basis, rate_bit_s| CapacityReport {
+            rate_bit_s,
+            basis,
+            error: 0.01,
+            age_ms: 3_400,
+        };
+        report.uplinks[0].rx_capacity = Some(capacity(CapacityBasisName::Saturated, 19_800_000));
+        report.uplinks[0].tx_capacity = Some(capacity(CapacityBasisName::AtLeast, 400_000));
+        assert_eq!(uplinks(&report.uplinks, Paint::Plain), expected);
     }
 
     #[test]
