@@ -190,7 +190,7 @@ def lldp(data: bytes) -> None:
         except ForgedError as error:
             assert str(error)
             continue
-        # What is not sealed (addresses, other TLVs) may differ.
+        # Unsealed parts (addresses, other TLVs) may differ.
         assert probe is None or probe == _PROBE
 
 

@@ -116,7 +116,7 @@ struct settings {
 	__u8 snoops_dns; // 1: DNS answers are passed to the daemon
 	__u8 unused[3];
 	__u32 steer;	      // device of the outbound program; 0: not known yet
-	__u32 memory;	      // s for which an RTT in the path cache counts
+	__u32 cache_ttl;      // s after which a path cache entry expires
 	__u32 explore_one_in; // one flow in so many is raced although all RTTs are known; 0: none
 	__u32 per_prefix;     // races per second towards one prefix
 	__u32 total;	      // races per second

@@ -344,7 +344,7 @@ impl ClientRegistry {
         Ok(&self.clients[&id])
     }
 
-    /// Handles a key that is not served and names an invitation.
+    /// Admits a client by its token: binds the token's invitation to this key, or refuses the key.
     ///
     /// # Errors
     /// The change could not be saved. Nothing has changed then, and the key may try again.

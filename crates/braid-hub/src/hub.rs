@@ -249,7 +249,7 @@ impl Hub {
         })
     }
 
-    /// Handles a key that is not served and names an invitation.
+    /// Admits a client by its token: binds the token's invitation to this key, or refuses the key.
     pub fn enrol(&mut self, key: PublicKey, invitation: InvitationId) {
         match self.registry.enrol(key, invitation, now()) {
             Ok(EnrolOutcome::Joined(answer)) => {

@@ -1,6 +1,6 @@
 //! Decisions of a bond: one flow over several links, and its order restored at the far end. Pure.
 //!
-//! In: rates, times and observations of packets, as typed values. Out: the next link, repair packets, packets in order,
+//! In: rates, times and observations of packets, as typed values. Out: the next link, repair symbols (FEC), packets in order,
 //! reports. [`bond`] joins the parts to the two ends of a tunnel; the fabric's edge uses [`resequence`] alone.
 //!
 //! As in [`braid_core`], no socket is opened, no clock read, no random number drawn, and no unordered

@@ -63,31 +63,32 @@ static __always_inline struct path *path_of(const struct pkt_ctx *ctx, __u32 id)
 	return path;
 }
 
-// Returns 1 if the path's RTT was measured within the memory. Afterwards the path cache entry of
-// this uplink expires: it decides nothing, until a new measurement replaces it.
+// Returns 1 if the path's RTT has not expired: it is at most `cache_ttl` old. An expired path cache
+// entry decides nothing, until a new measurement replaces it.
 static __always_inline int is_fresh(const struct path *path, __u64 now)
 {
 	__u32 zero = 0;
-	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	struct settings *config = bpf_map_lookup_elem(&settings, &zero);
 
-	return settled && path->rtt &&
-	       (__s32)((__u32)(now / NS_PER_SECOND) - path->measured_at) <= (__s32)settled->memory;
+	return config && path->rtt &&
+	       (__s32)((__u32)(now / NS_PER_SECOND) - path->measured_at) <=
+		       (__s32)config->cache_ttl;
 }
 
 __noinline int store_rtt(__u32 id, __u32 rtt, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
 	__u32 zero = 0, at = now / NS_PER_SECOND;
-	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	struct settings *config = bpf_map_lookup_elem(&settings, &zero);
 	struct path *path;
 
-	if (!ctx || !settled)
+	if (!ctx || !config)
 		return -1;
 	path = path_of(ctx, id);
 	if (!path)
 		return -1;
 	if (!path->rtt || path->rtt == RTT_UNANSWERED_US ||
-	    at - path->measured_at > settled->memory)
+	    at - path->measured_at > config->cache_ttl)
 		path->rtt = rtt ? rtt : 1;
 	else
 		path->rtt = ((__u64)path->rtt * (RTT_EWMA_DIVISOR - 1) + rtt) / RTT_EWMA_DIVISOR;
@@ -114,18 +115,18 @@ __noinline int store_unanswered(__u32 id, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
 	__u32 zero = 0;
-	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	struct settings *config = bpf_map_lookup_elem(&settings, &zero);
 	struct path *path;
 
-	if (!ctx || !settled)
+	if (!ctx || !config)
 		return -1;
 	path_key_of(&ctx->key.remote, &ctx->prefix);
 	path = path_of(ctx, id);
 	if (!path)
 		return -1;
 	path->rtt = RTT_UNANSWERED_US;
-	path->measured_at =
-		now / NS_PER_SECOND - settled->memory + settled->memory / UNANSWERED_TTL_DIVISOR;
+	path->measured_at = now / NS_PER_SECOND - config->cache_ttl +
+			    config->cache_ttl / UNANSWERED_TTL_DIVISOR;
 	return 0;
 }
 
@@ -434,11 +435,11 @@ static __always_inline int may_race(const struct pkt_ctx *ctx)
 static __always_inline int spend_race_budget(const struct pkt_ctx *ctx, __u64 now)
 {
 	__u32 zero = 0, second = now / NS_PER_SECOND;
-	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	struct settings *config = bpf_map_lookup_elem(&settings, &zero);
 	struct race_budget *all = bpf_map_lookup_elem(&race_budget, &zero);
 	struct path_entry *entry = path_entry_of(&ctx->prefix);
 
-	if (!settled || !all || !entry)
+	if (!config || !all || !entry)
 		return -1;
 	if (entry->second != second) {
 		entry->second = second;
@@ -448,7 +449,7 @@ static __always_inline int spend_race_budget(const struct pkt_ctx *ctx, __u64 no
 		all->second = second;
 		all->races = 0;
 	}
-	if (entry->races >= settled->per_prefix || all->races >= settled->total) {
+	if (entry->races >= config->per_prefix || all->races >= config->total) {
 		count(REASON_race_over_rate);
 		return -1;
 	}
@@ -468,9 +469,9 @@ __noinline int choose_path(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
 	__u32 zero = 0, candidates, all, explore;
-	struct settings *settled = bpf_map_lookup_elem(&settings, &zero);
+	struct settings *config = bpf_map_lookup_elem(&settings, &zero);
 
-	if (!ctx || !settled)
+	if (!ctx || !config)
 		return 0;
 	candidates = ctx->candidates;
 	ctx->candidates = 0;
@@ -492,8 +493,8 @@ __noinline int choose_path(__u64 now)
 		ctx->worthwhile = ctx->usable;
 	}
 	all = !(ctx->worthwhile & ~ctx->cached);
-	explore = all && settled->explore_one_in &&
-		  !(bpf_get_prandom_u32() % settled->explore_one_in);
+	explore =
+		all && config->explore_one_in && !(bpf_get_prandom_u32() % config->explore_one_in);
 	candidates = explore ? ctx->usable : ctx->worthwhile;
 	if (may_race(ctx) && (!all || explore)) {
 		if (has_several(candidates) && !spend_race_budget(ctx, now)) {

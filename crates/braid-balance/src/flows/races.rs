@@ -17,7 +17,7 @@ const _: () = assert!(TCP_EMBRYO_IDLE.as_secs() == crate::generated::RACE_TIMEOU
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RaceSettings {
     /// Time after which a path cache entry expires, in whole seconds, at least 1.
-    pub memory: Duration,
+    pub cache_ttl: Duration,
     /// One flow in this many is raced although the path cache knows every candidate; 0: none.
     pub explore_one_in: u32,
     /// Most races a second towards one prefix; 0: none at all.
@@ -31,8 +31,8 @@ pub(crate) fn set(tables: &mut Tables, race: RaceSettings) -> Result<(), Error> 
     let failed = |error| refused("map settings", &error);
     let before = tables.settings.get(&0, 0).map_err(failed)?;
     let mut settings = before;
-    let seconds = race.memory.as_secs().max(1);
-    settings.memory = u32::try_from(seconds).unwrap_or(u32::MAX);
+    let seconds = race.cache_ttl.as_secs().max(1);
+    settings.cache_ttl = u32::try_from(seconds).unwrap_or(u32::MAX);
     settings.explore_one_in = race.explore_one_in;
     settings.per_prefix = race.per_prefix;
     settings.total = race.total;

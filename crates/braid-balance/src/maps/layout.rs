@@ -108,7 +108,7 @@ pub(crate) struct Settings {
     pub snoops_dns: u8,
     pub unused: [u8; 3],
     pub steer: u32,
-    pub memory: u32,
+    pub cache_ttl: u32,
     pub explore_one_in: u32,
     pub per_prefix: u32,
     pub total: u32,

@@ -26,7 +26,7 @@ pub const RACING_UPLINKS: usize = 3;
 
 /// Always raced, as often as is asked for.
 pub const ALWAYS: RaceSettings = RaceSettings {
-    memory: Duration::from_secs(60),
+    cache_ttl: Duration::from_secs(60),
     explore_one_in: 1,
     per_prefix: u32::MAX,
     total: u32::MAX,

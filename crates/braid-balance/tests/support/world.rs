@@ -208,7 +208,7 @@ impl World {
         let map = Map::from_map_data(data).expect("a map");
         match size {
             40 => drain::<40>(map),
-            144 => drain::<144>(map),
+            160 => drain::<160>(map),
             other => panic!("{table}: values of {other} bytes"),
         }
     }

@@ -45,7 +45,7 @@ enum Record {
     Revoked,
 }
 
-/// What the packet thread is told, in order.
+/// Commands to the packet thread, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Command {
     Insert(Key),

@@ -9,7 +9,7 @@ pub type Broken<S> = (&'static str, Vec<S>);
 
 /// States with their steps.
 pub trait Model: Clone + Eq + Hash {
-    /// What differs between drafts.
+    /// Rules that differ between drafts.
     type Rules: Copy;
     type Step: Copy + Debug;
 

@@ -93,7 +93,7 @@ mod tests {
     use std::time::Duration;
 
     const RACE: RaceSettings = RaceSettings {
-        memory: Duration::from_secs(120),
+        cache_ttl: Duration::from_secs(120),
         explore_one_in: 16,
         per_prefix: 8,
         total: 200,

@@ -15,7 +15,7 @@ use crate::user_errors;
 pub(super) fn race_settings(settings: &Settings) -> RaceSettings {
     let race = &settings.config.race;
     RaceSettings {
-        memory: race.cache_ttl,
+        cache_ttl: race.cache_ttl,
         explore_one_in: race.explore_one_in,
         per_prefix: race.per_destination.times_per_second(),
         total: race.total.times_per_second(),

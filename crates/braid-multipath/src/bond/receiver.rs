@@ -364,6 +364,8 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             .unwrap_or_default()
     }
 
+    /// Asks the sender again for lost packets of a link, by NACKs, as far as a retransmission would
+    /// still be in time.
     fn request_lost(&mut self, index: usize) {
         let retransmit_wait = self.retransmit_wait();
         let max_wait = self.settings.max_retransmit_wait;

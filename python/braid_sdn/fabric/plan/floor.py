@@ -39,9 +39,9 @@ class PathPeriod:
     """A path in a period."""
 
     hops: Hops
-    #: What it brought.
+    #: Rate that arrived by it.
     rate: float
-    #: What its links leave, as far as known.
+    #: Free capacity of its links, as far as known.
     capacity: float
 
 
@@ -58,7 +58,7 @@ class _Pair:
     split_rate: float = 0.0
     periods: int = 0
     active: bool = False
-    #: What it brought in the last period.
+    #: Its rate in the last period.
     last_rate: float = 0.0
     winner: Hops | None = None
     hold: float = HOLD

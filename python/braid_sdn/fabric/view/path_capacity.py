@@ -30,7 +30,7 @@ class PathLoad:
     """A path in a period."""
 
     hops: Hops
-    #: What it brought.
+    #: Rate that arrived by it.
     rate: float
     #: Least queueing delay of its probes; None if none came.
     queue: float | None
