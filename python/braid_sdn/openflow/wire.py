@@ -50,7 +50,7 @@ _OUTPUT = struct.Struct("!HHIH6x")
 
 #: Messages that os-ken parses for us, and replies; those of flows once their lengths have been checked.
 _PARSED = (of.OFPT_ERROR, of.OFPT_FEATURES_REPLY, of.OFPT_PORT_STATUS)
-_PARSED_REPLIES = (of.OFPMP_PORT_STATS, of.OFPMP_PORT_DESC)
+_PARSED_REPLIES = (of.OFPMP_PORT_STATS, of.OFPMP_PORT_DESC, of.OFPMP_METER_FEATURES)
 #: Instructions with actions in them.
 _WITH_ACTIONS = (of.OFPIT_WRITE_ACTIONS, of.OFPIT_APPLY_ACTIONS, of.OFPIT_CLEAR_ACTIONS)
 #: Bytes before the entries of a reply, and of the shortest entry of a flow.
