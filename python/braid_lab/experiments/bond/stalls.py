@@ -89,7 +89,7 @@ def stalls(run: Run) -> None:
     """Stop each process for each length of time."""
     names = run.cases(run.of_form(full=CASES, quick=QUICK_CASES, smoke=QUICK_CASES[:1]))
     turns = run.of_form(full=5, quick=1, smoke=1)
-    lead = WARM_UP_SECONDS + run.of_form(full=2 * SPAN_SECONDS, quick=SPAN_SECONDS, smoke=0.0)
+    lead = WARM_UP_SECONDS + run.of_form(full=2 * SPAN_SECONDS, quick=SPAN_SECONDS, smoke=SPAN_SECONDS)
     run.display.expect(1 + len(names) * turns)
     run.table.append(["stall", "before Mbit/s", "after, of before", "recovered s", "believed, of the link's rate"])
     with contextlib.ExitStack() as stack:
