@@ -371,3 +371,11 @@ def test_a_switch_that_refuses_to_tell_of_meters_has_none() -> None:
     error = bytes.fromhex("0401000c") + asked[4:8] + bytes.fromhex("00010002")
     assert session.decode(error) == MeterFeatures(0)
     assert not session._parts
+
+
+def test_a_switch_tells_its_highest_meter() -> None:
+    session = Session()
+    asked = session.encode(MeterFeaturesRequest())
+    # OpenFlow 1.3 §A.3.5.13: 200,000 meters that drop, by packets and by kilobits, with bursts and statistics.
+    told = "0413 0020" + asked[4:8].hex() + "000b 0000 00000000" + "00030d40 00000002 0000000f 01 00 0000"
+    assert session.decode(bytes.fromhex(told)) == MeterFeatures(200_000)
