@@ -2,7 +2,7 @@
 //! handshake.
 
 use braid_bond::proto::handshake::Options;
-use braid_bond::proto::handshake::terms::{self, NAME_MAX, Refusal, Terms};
+use braid_bond::proto::handshake::terms::{self, MAX_NAME_LENGTH, Refusal, Terms};
 use braid_bond::token::{HubAddress, Token};
 use braid_host::config::{ConfigError, Paint};
 use braid_hub::client::Name;
@@ -29,7 +29,9 @@ pub fn hub(data: &[u8]) {
         assert_ne!(address.port, 0);
     }
     if let Ok(name) = text.parse::<Name>() {
-        assert!(name.to_string() == text && text.len() <= NAME_MAX && !text.starts_with('-'));
+        assert!(
+            name.to_string() == text && text.len() <= MAX_NAME_LENGTH && !text.starts_with('-')
+        );
     }
     match HubConfig::parse(NAME, text) {
         Ok(config) => accepted(&config),
@@ -58,7 +60,7 @@ fn said(options: &Options) {
         assert!(*length <= if address.is_ipv4() { 32 } else { 128 });
     }
     if let Some(name) = &terms.name {
-        assert!(name.len() <= NAME_MAX && !name.contains(char::is_control));
+        assert!(name.len() <= MAX_NAME_LENGTH && !name.contains(char::is_control));
     }
     if let Some(refusal) = Refusal::read(options) {
         assert_eq!(Refusal::read(&refusal.to_options()), Some(refusal));

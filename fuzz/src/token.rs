@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use braid_bond::proto::handshake::mac::hash;
-use braid_bond::token::{ADDRESSES_MAX, Host, PREFIX, Token};
+use braid_bond::token::{Host, MAX_ADDRESSES, PREFIX, Token};
 
 /// Bytes with a right check are refused or are one token, which has one text. A token names one to
 /// eight addresses; one with a changed character is refused.
@@ -21,7 +21,7 @@ pub fn token(data: &[u8]) {
         return;
     };
     assert_eq!(token.to_string(), text);
-    assert!((1..=ADDRESSES_MAX).contains(&token.addresses.len()));
+    assert!((1..=MAX_ADDRESSES).contains(&token.addresses.len()));
     for address in &token.addresses {
         assert_ne!(address.port, 0);
         // A name is looked up and shown: it is one word, and no address.

@@ -21,7 +21,7 @@ def changing() -> RuleUpdater:
     assert add == AddRule(NEW)
     assert isinstance(barrier, Barrier)
     updater.handle_barrier(1.1, 1, barrier.token)
-    assert updater.poll_announce()
+    assert updater.poll_publish()
     return updater
 
 
@@ -35,7 +35,7 @@ def deletes(updater: RuleUpdater) -> list[object]:
 
 def test_old_rules_stay_until_all_edges_follow_and_packets_have_left() -> None:
     updater = changing()
-    updater.announced(1.1, ["ha", "hb"])
+    updater.handle_published(1.1, ["ha", "hb"])
     updater.handle_confirmed(1.2, "ha")
     updater.handle_timeout(2.0)
     assert at(updater) is Step.SWITCH
@@ -50,7 +50,7 @@ def test_old_rules_stay_until_all_edges_follow_and_packets_have_left() -> None:
 
 def test_an_edge_that_does_not_follow_is_waited_for_with_a_bound() -> None:
     updater = changing()
-    updater.announced(1.1, ["ha"])
+    updater.handle_published(1.1, ["ha"])
     updater.handle_timeout(1.1 + BARRIER_TIMEOUT)
     assert at(updater) is Step.DRAIN
     updater.handle_confirmed(9.0, "ha")
@@ -62,17 +62,17 @@ def test_rules_with_a_lease_are_not_looked_after() -> None:
     updater = RuleUpdater()
     updater.handle_rules(0.0, 1, [OLD])
     updater.set_target(0.0, {1: {OLD.key: OLD}})
-    assert updater.poll_announce()
+    assert updater.poll_publish()
     updater.handle_rules(30.0, 1, [OLD, replace(NEW, lease=15)])
     assert updater.idle
-    assert not updater.poll_announce()
+    assert not updater.poll_publish()
     assert updater.poll_messages() == []
     assert updater.installed == {1: {OLD.key: OLD}}
 
 
 def test_without_edges_nobody_is_waited_for() -> None:
     updater = changing()
-    updater.announced(1.1, [])
+    updater.handle_published(1.1, [])
     assert at(updater) is Step.DRAIN
 
 
@@ -81,12 +81,12 @@ def test_edges_are_told_of_a_plan_that_changes_no_rule() -> None:
     updater.handle_rules(0.0, 1, [OLD])
     updater.set_target(0.0, {1: {OLD.key: OLD}})
     assert updater.idle
-    assert updater.poll_announce()
-    assert not updater.poll_announce()
+    assert updater.poll_publish()
+    assert not updater.poll_publish()
     # But not for nothing.
-    updater.announced(0.0, ["ha"])
+    updater.handle_published(0.0, ["ha"])
     updater.handle_timeout(5.0)
-    assert not updater.poll_announce()
+    assert not updater.poll_publish()
     assert updater.idle
 
 
@@ -98,9 +98,9 @@ def test_edges_are_waited_for_also_after_a_switch_that_was_not() -> None:
     late = 1.0 + BARRIER_TIMEOUT
     updater.handle_timeout(late)
     assert updater.slow == {1}
-    assert updater.poll_announce()
+    assert updater.poll_publish()
     assert at(updater) is Step.SWITCH
-    updater.announced(late, ["ha"])
+    updater.handle_published(late, ["ha"])
     assert at(updater) is Step.SWITCH
     updater.handle_confirmed(late + 0.1, "ha")
     assert at(updater) is Step.DRAIN

@@ -36,7 +36,7 @@ static __always_inline int may_hold(const struct address *source, __u64 now)
 
 // Passes a copy of the packet to the daemon; bits 16 and up of `kind_at` are the offset of the
 // payload from the IP header. Of a refused packet only the beginning is copied, with its ingress
-// device in place of the fragment's id. Not 0: the upcall was dropped.
+// device in place of the fragment's id. Returns non-zero if the upcall was dropped.
 static __noinline int send_upcall(struct __sk_buff *skb, const struct packet *packet,
 				  const struct address *to, __u64 now, __u32 kind_at)
 {

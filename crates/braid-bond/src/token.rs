@@ -30,7 +30,7 @@ pub const PREFIX: &str = "braid1_";
 pub const PORT: u16 = 27_243;
 
 /// Most addresses in a token.
-pub const ADDRESSES_MAX: usize = 8;
+pub const MAX_ADDRESSES: usize = 8;
 
 const CHECKSUM_BYTES: usize = 4;
 
@@ -201,7 +201,7 @@ pub struct Token {
     pub hub: PublicKey,
     /// Secret shared by the two ends.
     pub secret: Secret,
-    /// The hub's addresses: one to [`ADDRESSES_MAX`].
+    /// The hub's addresses: one to [`MAX_ADDRESSES`].
     pub addresses: Vec<HubAddress>,
 }
 
@@ -288,7 +288,7 @@ fn read(bytes: &[u8]) -> Option<Token> {
     let hub = PublicKey(reader.array().ok()?);
     let secret = Secret(reader.array().ok()?);
     let count = usize::from(reader.u8().ok()?);
-    if !(1..=ADDRESSES_MAX).contains(&count) {
+    if !(1..=MAX_ADDRESSES).contains(&count) {
         return None;
     }
     let addresses = (0..count).map(|_| read_address(&mut reader));

@@ -307,7 +307,7 @@ fn forged_answers_are_computed_on_only_so_often() {
     forge(true);
 }
 
-fn forge(deafened: bool) {
+fn forge(unreachable: bool) {
     let mut world = World::new();
     let mut attempt = world.attempt(start(7, 1));
     let (_, reply) = world.accept(NOW, &message1(&attempt, LinkId(0)), 9);
@@ -329,7 +329,7 @@ fn forge(deafened: bool) {
         let heard = attempt.handle_response(NOW, &seen);
         assert_eq!(heard.err(), Some(HandshakeError::Forged));
     }
-    if deafened {
+    if unreachable {
         assert!(attempt.handle_response(NOW, &seen).is_err());
         let heard = attempt.handle_response(NOW, &reply);
         assert_eq!(heard.err(), Some(HandshakeError::Forged));

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use braid_bond::proto::handshake::terms::NAME_MAX;
+use braid_bond::proto::handshake::terms::MAX_NAME_LENGTH;
 use braid_bond::proto::handshake::{Psk, PublicKey};
 use braid_bond::token::InvitationId;
 use braid_core::Rate;
@@ -25,7 +25,7 @@ pub struct Name(String);
 /// Error of a text that is not a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no name for a client: write 1 to {NAME_MAX} letters, digits, \"-\", \"_\" and \".\", \
+    "{0:?} is no name for a client: write 1 to {MAX_NAME_LENGTH} letters, digits, \"-\", \"_\" and \".\", \
      the first a letter or a digit"
 )]
 pub struct InvalidName(String);
@@ -36,7 +36,7 @@ impl FromStr for Name {
     fn from_str(text: &str) -> Result<Self, InvalidName> {
         let first = text.starts_with(|c: char| c.is_ascii_alphanumeric());
         let rest = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        match first && text.len() <= NAME_MAX && text.chars().all(rest) {
+        match first && text.len() <= MAX_NAME_LENGTH && text.chars().all(rest) {
             true => Ok(Name(text.to_owned())),
             false => Err(InvalidName(text.to_owned())),
         }

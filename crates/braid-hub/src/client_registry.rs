@@ -26,7 +26,7 @@ use crate::pool::{AddressPool, PoolError};
 use crate::store::{Store, StoreError, StoredIdentity};
 
 /// Most clients that are invited or have joined.
-pub const CLIENTS_MAX: usize = 10_000;
+pub const MAX_CLIENTS: usize = 10_000;
 
 /// Rate in each direction for a client whose quota is used up.
 pub const SPENT_RATE: Rate = Rate::from_bits_per_sec(128_000);
@@ -65,7 +65,7 @@ pub enum RegistryError {
     #[error("{0} is revoked already")]
     Revoked(Name),
     /// There are too many clients.
-    #[error("there are {CLIENTS_MAX} clients, the maximum of one hub")]
+    #[error("there are {MAX_CLIENTS} clients, the maximum of one hub")]
     Many,
     /// A wanted address belongs to another client.
     #[error("inner address {0} belongs to {1}")]
@@ -304,7 +304,7 @@ impl ClientRegistry {
         if current().any(|client| client.name == invitation.name) {
             return Err(RegistryError::Named(invitation.name));
         }
-        if current().count() >= CLIENTS_MAX {
+        if current().count() >= MAX_CLIENTS {
             return Err(RegistryError::Many);
         }
         let taken = current().flat_map(|client| client.addresses.iter().copied());

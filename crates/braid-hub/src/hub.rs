@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use braid_bond::io::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
 use braid_bond::proto::handshake::{HubKeys, PublicKey};
 use braid_bond::proto::tunnel::Event;
-use braid_bond::token::{ADDRESSES_MAX, Host, HubAddress, InvitationId, Secret, Token};
+use braid_bond::token::{Host, HubAddress, InvitationId, MAX_ADDRESSES, Secret, Token};
 use braid_host::config::ConfigError;
 use braid_host::user_error::UserError;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -172,7 +172,7 @@ impl Hub {
                     .to_owned(),
             );
         }
-        let addresses: Vec<HubAddress> = own.into_iter().map(host).take(ADDRESSES_MAX).collect();
+        let addresses: Vec<HubAddress> = own.into_iter().map(host).take(MAX_ADDRESSES).collect();
         if addresses.is_empty() {
             let failure = UserError::new("no-address", "this machine has no address");
             return Err(failure.fix("name where clients find it by --address HOST[:PORT]"));

@@ -1,6 +1,6 @@
 //! Checks of the API's requests, apart from the hub's state. Pure.
 
-use braid_bond::token::{ADDRESSES_MAX, HubAddress};
+use braid_bond::token::{HubAddress, MAX_ADDRESSES};
 use braid_host::user_error::UserError;
 
 use crate::client::{Name, Seconds};
@@ -53,8 +53,8 @@ impl InviteRequest {
             .collect::<Result<Vec<_>, _>>();
         let addresses =
             addresses.map_err(|error| UserError::new("usage", format!("--address: {error}")))?;
-        if addresses.len() > ADDRESSES_MAX {
-            let text = format!("a token has room for {ADDRESSES_MAX} addresses of the hub");
+        if addresses.len() > MAX_ADDRESSES {
+            let text = format!("a token has room for {MAX_ADDRESSES} addresses of the hub");
             return Err(UserError::new("usage", text));
         }
         Ok(CheckedInvite {

@@ -11,7 +11,7 @@ const LEN: Bytes = Bytes::new(1_500);
 const TRIP_US: u64 = 30_000;
 
 /// A link with a queue of 100 ms, sent at its estimated rate. The receiver reads nothing during
-/// `deaf`, and then everything at once; the sender sends nothing during `mute`. Times are in
+/// `unread`, and then everything at once; the sender sends nothing during `mute`. Times are in
 /// microseconds.
 struct Bench {
     link: LinkEstimator,
@@ -21,7 +21,7 @@ struct Bench {
     under_way: std::collections::VecDeque<(u64, u64, u64)>,
     reports: std::collections::VecDeque<(u64, LinkReport)>,
     next_send: f64,
-    deaf: (u64, u64),
+    unread: (u64, u64),
     mute: (u64, u64),
 }
 
@@ -43,7 +43,7 @@ impl Bench {
             under_way: Default::default(),
             reports: Default::default(),
             next_send: 0.0,
-            deaf: (0, 0),
+            unread: (0, 0),
             mute: (0, 0),
         }
     }
@@ -65,7 +65,7 @@ impl Bench {
                 self.under_way.push_back((due, number.0, at));
             }
         }
-        if within(self.deaf, at) {
+        if within(self.unread, at) {
             return;
         }
         while let Some((_, number, sent)) = self.under_way.front().copied().filter(|p| p.0 <= at) {
@@ -105,7 +105,7 @@ proptest! {
     fn a_receiver_that_reads_late_makes_no_link_faster(mbit in 4.0f64..80.0, stall in 10u64..3_000, forgiven: bool) {
         let mut bench = Bench::new(mbit);
         bench.run(0, 3_000);
-        bench.deaf = (3_000_000, 3_000_000 + stall * 1_000);
+        bench.unread = (3_000_000, 3_000_000 + stall * 1_000);
         let during = bench.run(3_000, 3_000 + stall);
         if forgiven {
             bench.link.restart();

@@ -588,13 +588,13 @@ class Controller:
         self._distribute(now)
         # Tables that were distributed before the present update began do not concern it.
         if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:
-            self.updater.announced(now, affected)
+            self.updater.handle_published(now, affected)
         if self.updater.step in (Step.IDLE, Step.DRAIN) and not self._throttle.urgent:
             self._out += self._arp_relay.release(self.plan, [edge.port for edge in self.edges])
 
     def _distribute(self, now: float) -> None:
         """Distribute tables and probe the new paths once all new tags' rules are in place."""
-        if not self.updater.poll_announce():
+        if not self.updater.poll_publish():
             return
         self.distributor.handle_plan(now, self.plan.pairs)
         followed = [

@@ -39,7 +39,7 @@ static __always_inline int is_icmp(const struct packet *packet)
 	return packet->protocol == IPPROTO_ICMP || packet->protocol == IPPROTO_ICMPV6;
 }
 
-// Fills a key from a packet's two ends. Not 0: its protocol cannot be translated.
+// Fills a key from a packet's two ends. Returns non-zero if its protocol cannot be translated.
 static __always_inline int fill_key(const struct packet *packet, const struct address *local,
 				    const struct address *remote, __be16 local_port,
 				    __be16 remote_port, struct tuple *key)
@@ -71,7 +71,7 @@ static __always_inline int fill_key(const struct packet *packet, const struct ad
 	}
 }
 
-// Fills the forward key of an outbound packet. Not 0: it cannot be translated.
+// Fills the forward key of an outbound packet. Returns non-zero if it cannot be translated.
 static __always_inline int forward_key(const struct packet *packet, struct tuple *key)
 {
 	if (fill_key(packet, &packet->source, &packet->dest, packet->source_port, packet->dest_port,
@@ -81,7 +81,7 @@ static __always_inline int forward_key(const struct packet *packet, struct tuple
 }
 
 // Fills the key of a packet towards the inside: the reverse key of a packet as received, the
-// forward key of one as the inside sees it. Not 0: it belongs to no flow.
+// forward key of one as the inside sees it. Returns non-zero if it belongs to no flow.
 static __always_inline int reverse_key(const struct packet *packet, struct tuple *key)
 {
 	if (fill_key(packet, &packet->dest, &packet->source, packet->dest_port, packet->source_port,
@@ -181,7 +181,7 @@ static __noinline int delete_flow(const struct tuple *key, const struct flow *fl
 }
 
 // Restores an embryo's reverse entry: its two entries are evicted one by one, and its port may be
-// taken over. Not 0: the reverse entry belongs to another flow by now.
+// taken over. Returns non-zero if the reverse entry belongs to another flow by now.
 static __noinline int ensure_reverse(const struct tuple *key, const struct flow *flow)
 {
 	struct tuple reverse, *owner;

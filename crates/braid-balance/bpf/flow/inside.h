@@ -43,7 +43,7 @@ static __always_inline int is_spoofed(struct __sk_buff *skb, const struct pkt_ct
 
 // Learns how answers to the context's packet reach a LAN's client, so that they can take the fast
 // path. Only if the route back leads to the device that the packet came from: otherwise the stack
-// would see one direction of the connection only. Not 0: the LAN has no such client.
+// would see one direction of the connection only. Returns non-zero if the LAN has no such client.
 __noinline int learn_inside(struct __sk_buff *skb)
 {
 	__u32 device = skb->ingress_ifindex;

@@ -92,7 +92,7 @@ static __always_inline int swap_ip_ends(struct __sk_buff *skb, const struct pack
 }
 
 // Turns the segment into the reset that answers it; its sequence number is the one that the sender
-// expects. Not 0: the packet is damaged and must be dropped.
+// expects. Returns non-zero if the packet is damaged and must be dropped.
 static __noinline int make_reset(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct tcphdr tcp = {.doff = sizeof(tcp) / 4, .rst = 1};

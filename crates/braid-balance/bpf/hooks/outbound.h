@@ -54,7 +54,7 @@ static __always_inline void inherit_moved(const struct __sk_buff *skb, struct fl
 }
 
 // Takes the uplink if the context's packet is for a neighbour on its own link: no other uplink
-// reaches that host. Not 0: it is not.
+// reaches that host. Returns non-zero if it is not.
 __noinline int take_neighbour(__u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -72,8 +72,8 @@ __noinline int take_neighbour(__u32 id)
 }
 
 // Looks for the uplink that has the receiver of the context's packet on its own link. The uplink
-// need not take new flows: a user opens the modem's page because the line is dead. Not 0: there is
-// none.
+// need not take new flows: a user opens the modem's page because the line is dead. Returns non-zero
+// if there is none.
 __noinline int choose_neighbour(void)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -222,7 +222,7 @@ static __always_inline void start_move(struct pkt_ctx *ctx, const struct flow *f
 }
 
 // Deletes the flow that the context's packet cannot use: one that is over, that moves or that has
-// lost its port. Not 0: it can be used after all, as another CPU has opened it anew.
+// lost its port. Returns non-zero if it can be used after all, as another CPU has opened it anew.
 __noinline int evict_flow(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();

@@ -9,8 +9,8 @@
 #include "flow/reply.h"
 #include "egress.h"
 
-// Finds the mapping that the packet is for. Not 0: no mapping has a fast path for it; packets for
-// this machine's own servers go to the stack.
+// Finds the mapping that the packet is for. Returns non-zero if no mapping has a fast path for it;
+// packets for this machine's own servers go to the stack.
 static __always_inline int find_hairpin(const struct packet *packet, struct reply *reply)
 {
 	__u32 *id = bpf_map_lookup_elem(&own_addresses, &packet->dest);

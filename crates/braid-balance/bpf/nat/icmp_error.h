@@ -127,7 +127,8 @@ static __always_inline int rewrite_quote(struct __sk_buff *skb, const struct pac
 	return bpf_l4_csum_replace(skb, outer->l4 + 2, 0, fold32(sum), 0);
 }
 
-// Handles an error about a SYN that was raced. Not 0: others may still answer, or one has.
+// Handles an error about a SYN that was raced. Returns non-zero if others may still answer, or one
+// has.
 static __always_inline int handle_race_refusal(struct __sk_buff *skb, const struct packet *outer,
 					       const struct packet *quoted,
 					       const struct tuple *reverse, __u64 now,

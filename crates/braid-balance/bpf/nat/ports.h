@@ -14,8 +14,8 @@ static __always_inline int is_owner(const struct tuple *owner, const struct tupl
 	return same_address(&owner->local, &key->local) && owner->local_port == key->local_port;
 }
 
-// Takes the reverse entry for `owner`. Not 0: it is taken. Established flows' entries are checked
-// before and after the insertion, because an embryo may be promoted in between.
+// Takes the reverse entry for `owner`. Returns non-zero if it is taken. Established flows' entries
+// are checked before and after the insertion, because an embryo may be promoted in between.
 static __always_inline int claim(const struct tuple *reverse, const struct tuple *owner)
 {
 	if (bpf_map_lookup_elem(&flows_reverse, reverse))
@@ -30,8 +30,8 @@ static __always_inline int claim(const struct tuple *reverse, const struct tuple
 }
 
 // Takes the context's reverse entry from an embryo; from an answered one only if `any`. The embryo
-// that loses it finds out with its next packet from inside and opens anew. Not 0: the entry belongs
-// to an established flow.
+// that loses it finds out with its next packet from inside and opens anew. Returns non-zero if the
+// entry belongs to an established flow.
 __noinline int take_over(__u32 any)
 {
 	struct pkt_ctx *ctx = pkt_ctx();

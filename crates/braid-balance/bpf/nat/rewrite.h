@@ -129,7 +129,7 @@ static __always_inline int rewrite_port(struct __sk_buff *skb, const struct pack
 	return 0;
 }
 
-// Replaces one end of the packet. Not 0: the packet is damaged and must be dropped.
+// Replaces one end of the packet. Returns non-zero if the packet is damaged and must be dropped.
 static __noinline int rewrite_packet(struct __sk_buff *skb, const struct packet *packet,
 				     const struct rewrite *rewrite)
 {

@@ -50,7 +50,8 @@ static __always_inline __u32 read_mss(struct __sk_buff *skb, __u32 offset)
 	return offset && mss ? bpf_ntohs(*mss) : 0;
 }
 
-// Replaces the MSS at such an offset. Not 0: the packet is damaged and must be dropped.
+// Replaces the MSS at such an offset. Returns non-zero if the packet is damaged and must be
+// dropped.
 static __always_inline int write_mss(struct __sk_buff *skb, __u32 l4, __u32 offset, __u32 wanted)
 {
 	__be16 *mss = at(skb, offset, sizeof(*mss)), old, new;
@@ -63,7 +64,7 @@ static __always_inline int write_mss(struct __sk_buff *skb, __u32 l4, __u32 offs
 	return bpf_l4_csum_replace(skb, l4 + 16, old, new, 2);
 }
 
-// Lowers the MSS to `most`. Not 0: as above.
+// Lowers the MSS to `most`. Returns non-zero if as above.
 __noinline int clamp_mss(struct __sk_buff *skb, __u32 l4, __u32 l4_header, __u32 most)
 {
 	__u32 offset = find_mss(skb, l4, l4_header);

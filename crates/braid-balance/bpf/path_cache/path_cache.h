@@ -300,7 +300,7 @@ __noinline __u64 predict(__u32 rtt, __u32 loss, __u32 headroom)
 
 // Returns the time in us that a transfer takes by an uplink whose path to the destination is
 // unknown.
-static __always_inline __u64 default_forecast(const struct uplink_forecast *forecast)
+static __always_inline __u64 default_transfer_time(const struct uplink_forecast *forecast)
 {
 	return predict(loaded_rtt(forecast, PREDICT_DEFAULT_RTT_US), forecast->loss,
 		       headroom_of(forecast));
@@ -366,7 +366,7 @@ __noinline int score_candidate(__u32 id, __u64 now)
 		return 0;
 	ctx->usable |= 1u << id;
 	if (ctx->lb_method == LB_FASTEST) {
-		score = default_forecast(forecast);
+		score = default_transfer_time(forecast);
 		if (!ctx->best_default_time || score < ctx->best_default_time) {
 			ctx->best_default_time = score;
 			ctx->best_default = id;
@@ -406,7 +406,7 @@ __noinline int check_worthwhile(__u32 id)
 
 	if (!ctx || !forecast || id >= MAX_UPLINKS || !(ctx->usable & (1u << id)))
 		return 0;
-	if (default_forecast(forecast) <= ctx->best_default_time * PREDICT_CROWDED_FACTOR)
+	if (default_transfer_time(forecast) <= ctx->best_default_time * PREDICT_CROWDED_FACTOR)
 		ctx->worthwhile |= 1u << id;
 	return 0;
 }
@@ -431,7 +431,7 @@ static __always_inline int may_race(const struct pkt_ctx *ctx)
 }
 
 // Takes one race from the prefix' budget for this second and from the total. Two CPUs may take the
-// same one, which does no harm. Not 0: the budget is used up.
+// same one, which does no harm. Returns non-zero if the budget is used up.
 static __always_inline int spend_race_budget(const struct pkt_ctx *ctx, __u64 now)
 {
 	__u32 zero = 0, second = now / NS_PER_SECOND;

@@ -102,8 +102,8 @@ __noinline int withdraw_attempt(__u32 id)
 	return 0;
 }
 
-// Starts a race for the context's packet, a SYN. Not 0: fewer than two uplinks have a port for it,
-// so the slots' choice takes it.
+// Starts a race for the context's packet, a SYN. Returns 0, or -1 if fewer than two uplinks have a
+// port for it; then the uplink that the slot table chose takes it.
 __noinline int start_race(struct __sk_buff *skb, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -230,8 +230,8 @@ static __always_inline int is_copy(const struct __sk_buff *skb)
 	return (skb->mark & ~0xffu) == MARK_COPY;
 }
 
-// Sends a copy of a SYN that comes by the hook a second time, translated already: its mark names
-// the uplink.
+// Sends a copy of a SYN. bpf_clone_redirect() has brought the copy, translated already, to this
+// hook again; its mark names the uplink.
 static __always_inline int send_copy(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct uplink *uplink = uplink_at(skb->mark & 0xff);
@@ -377,7 +377,8 @@ static __always_inline __u32 preferred_of(struct pkt_ctx *ctx, __u64 now)
 	return entry ? entry->uplink + 1 : 0;
 }
 
-// Turns the context's race into a flow by the uplink `ctx->uplink`. Not 0: there is one already.
+// Turns the context's race into a flow by the uplink `ctx->uplink`. Returns 0, or -1 if the
+// connection has a flow already.
 __noinline int win_race(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -421,8 +422,8 @@ __noinline int read_class(void)
 	return 0;
 }
 
-// Finds the uplink whose attempt the context's packet is for, and the state of the race. Not 0: no
-// attempt matches.
+// Finds the uplink whose attempt the context's packet answers, and the state of the race. Returns
+// 0, or -1 if it answers no attempt.
 __noinline int find_attempt(void)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -444,10 +445,12 @@ __noinline int find_attempt(void)
 }
 
 // Makes the context's race wait for another uplink than the one that answered first, if the flow is
-// expected to do better there; from now on the flow counts as opened on that uplink. Only where
-// flows were opened on the first uplink a moment ago and others are being raced to the same
-// network: connections opened at the same time do not know of each other before the first answer,
-// and the nearest uplink answers all of them first. Sticky flows stay together.
+// expected to do better there; from then on the flow counts as opened on that uplink.
+//
+// The reason: connections opened at the same time do not know of each other before the first
+// answer, and the nearest uplink answers all of them first. So this applies only while flows were
+// opened on the first uplink a moment ago and others are being raced to the same network. Sticky
+// flows stay together.
 __noinline int prefer_unanswered(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -589,8 +592,8 @@ static __always_inline int handle_race_error(__u32 sequence, __u32 size,
 	return handle_race_answer(TCP_RST | TCP_ACK, sequence + 1, size, now);
 }
 
-// Ends the processing of such a packet: a late SYN/ACK becomes the reset that answers it and goes
-// back by the same device, so that the server does not keep half a connection.
+// Ends the processing of a packet that the race rejects: a late SYN/ACK becomes the reset that
+// answers it and goes back by the same device, so that the server does not keep half a connection.
 static __noinline int reject_race_reply(struct __sk_buff *skb, const struct packet *packet)
 {
 	struct pkt_ctx *ctx = pkt_ctx();

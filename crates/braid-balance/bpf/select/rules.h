@@ -170,9 +170,9 @@ static __always_inline int satisfies(const struct subject *flow, const struct ru
 	return !rule->cgroup || is_in_cgroup(flow, rule->cgroup);
 }
 
-// Compares the subject with some rules of a bank, starting at `first`. Not 0: one of them matches
-// and has set the class of the context's flow. A function of its own is verified once, not once per
-// rule.
+// Compares the subject with some rules of a bank, starting at `first`. Returns non-zero if one of
+// them matches and has set the class of the context's flow. A function of its own is verified once,
+// not once per rule.
 __noinline int try_rules(__u32 number, __u32 first)
 {
 	struct rule_bank *bank = bpf_map_lookup_elem(&rules, &number);

@@ -89,8 +89,8 @@ static __always_inline __u32 first_slot(struct pkt_ctx *ctx, const struct slot_b
 	return next_rr_slot(number);
 }
 
-// Sends a flow that is to leave its uplink back to the one it was moved from. Not 0: it was not
-// moved, or that uplink takes no flows.
+// Sends a flow that is to leave its uplink back to the one it was moved from. Returns non-zero if
+// it was not moved, or that uplink takes no flows.
 static __always_inline int choose_failback(struct pkt_ctx *ctx, __u32 family)
 {
 	__u32 id = ctx->moved_flow.came_from - 1;
@@ -130,7 +130,8 @@ static __always_inline struct slot_bank *walked_bank(__u32 number, __u32 *bank)
 }
 _Static_assert(CLASSES *FAMILIES == 0x7f + 1, "walked_bank");
 
-// Takes the uplink that a table prefers to all others. Not 0: there is none, or it takes no flows.
+// Takes the uplink that a table prefers to all others. Returns non-zero if there is none, or it
+// takes no flows.
 static __always_inline int take_preferred(struct pkt_ctx *ctx, const struct slot_bank *table,
 					  __u32 family)
 {
@@ -167,8 +168,8 @@ __noinline int keep_sticky(__u64 now)
 }
 
 // Chooses an uplink for the context's flow: the one its client had before, otherwise by the class'
-// table. Not 0: no uplink takes it. A flow in midstream is chosen for by hash and never sticks:
-// another host has opened the connection.
+// table. Returns non-zero if no uplink takes it. A flow in midstream is chosen for by hash and
+// never sticks: another host has opened the connection.
 __noinline int choose_uplink(__u32 midstream, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();

@@ -70,7 +70,7 @@ static __always_inline struct sticky *lookup_sticky(const struct pkt_ctx *ctx, _
 	return is_sticky_usable(entry, ctx->sticky, ctx->packet.family, now) ? entry : NULL;
 }
 
-// Chooses the client's earlier uplink for the context's site. Not 0: it has none.
+// Chooses the client's earlier uplink for the context's site. Returns non-zero if it has none.
 static __always_inline int choose_sticky(struct pkt_ctx *ctx, __u64 now)
 {
 	struct sticky *entry;

@@ -14,7 +14,7 @@ const NO_OPERATION: u8 = 1;
 const MSS: u8 = 2;
 
 /// Least segment size: a smaller one points to another problem (RFC 9293 §3.7.1).
-const MSS_MIN: usize = 536;
+const MIN_MSS: usize = 536;
 
 /// Lowers the MSS of a SYN, so that packets of the connection are at most `whole` bytes long. Other
 /// packets stay unchanged.
@@ -32,7 +32,7 @@ pub(super) fn clamp_mss(packet: &mut [u8], whole: impl FnOnce() -> usize) {
     let Some(option) = find(packet, start) else {
         return;
     };
-    let most = whole().saturating_sub(start + 20).max(MSS_MIN);
+    let most = whole().saturating_sub(start + 20).max(MIN_MSS);
     let word = |packet: &[u8], at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
     let named = word(packet, option);
     let Some(lower) = u16::try_from(most).ok().filter(|most| *most < named) else {

@@ -142,7 +142,7 @@ fn without_anything_to_ask_nothing_is_said() {
 }
 
 /// Simulates a hub without support for policies.
-fn deafen(pair: &mut Pair) {
+fn withhold_capabilities(pair: &mut Pair) {
     let mut full = Options::new();
     assert!(
         full.push(200, &[0; 126]),
@@ -155,7 +155,7 @@ fn deafen(pair: &mut Pair) {
 #[test]
 fn of_a_hub_that_cannot_be_told_nothing_is_awaited() {
     let mut pair = Pair::with(36, two(), settings(by(1), Vec::new()));
-    deafen(&mut pair);
+    withhold_capabilities(&mut pair);
     pair.connect();
     assert_eq!(pair.client.policy_status(), PolicyStatus::Unsupported);
     // Neither of two later policies reaches the hub.

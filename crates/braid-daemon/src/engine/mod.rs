@@ -55,8 +55,8 @@ use crate::plumbing::{Divert, Plumbing};
 use crate::report::UpReport;
 use crate::rules::{CompiledRules, SystemIds};
 use crate::runs::Runs;
-use crate::uplinks::link_forecasts::LinkForecasts;
 use crate::uplinks::registry::{Change, FAMILIES, UplinkRecord, UplinkRegistry};
+use crate::uplinks::uplink_forecasts::UplinkForecasts;
 use crate::user_errors;
 
 /// A running instance.
@@ -96,7 +96,7 @@ pub struct Engine {
     /// Names of remote addresses.
     pub(crate) names: NameCache,
     /// Forecasts of the uplinks.
-    pub(crate) forecasts: LinkForecasts,
+    pub(crate) forecasts: UplinkForecasts,
     /// The bond, which uses all uplinks at once.
     pub(crate) bond: Bond,
     /// Usage of the uplinks' quotas.

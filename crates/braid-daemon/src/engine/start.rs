@@ -33,8 +33,8 @@ use crate::rules::{CompiledRules, SystemIds, check_table_capacity};
 use crate::runs::Runs;
 use crate::state_dir::StateDir;
 use crate::teardown;
-use crate::uplinks::link_forecasts::LinkForecasts;
 use crate::uplinks::registry::{FAMILIES, UplinkRegistry};
+use crate::uplinks::uplink_forecasts::UplinkForecasts;
 use crate::user_errors;
 
 impl Engine {
@@ -172,7 +172,7 @@ impl Engine {
             starting: !kept,
             rules: CompiledRules::default(),
             names: NameCache::new(&settings),
-            forecasts: LinkForecasts::default(),
+            forecasts: UplinkForecasts::default(),
             bond,
             quotas,
             runs,

@@ -1,7 +1,7 @@
 //! The uplinks as the daemon knows them: registry, health rules, capacities, forecasts and quotas.
 
 pub(crate) mod capacities;
-pub(crate) mod link_forecasts;
 pub(crate) mod liveness_rules;
 pub mod quota;
 pub(crate) mod registry;
+pub(crate) mod uplink_forecasts;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use braid_bond::token::{ADDRESSES_MAX, AddressError, HubAddress, PORT};
+use braid_bond::token::{AddressError, HubAddress, MAX_ADDRESSES, PORT};
 use braid_core::Rate;
 use braid_host::config::sections::{api, metrics};
 use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota};
@@ -74,8 +74,8 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
             Some(Located { value, at })
         })
         .collect();
-    if let Some(extra) = address.get(ADDRESSES_MAX) {
-        let what = format!("`address` has more than {ADDRESSES_MAX} entries");
+    if let Some(extra) = address.get(MAX_ADDRESSES) {
+        let what = format!("`address` has more than {MAX_ADDRESSES} entries");
         let fix = "name those that clients are to try first";
         problems.push(Problem::new(what, extra.at.clone(), "one too many").fix(fix));
     }

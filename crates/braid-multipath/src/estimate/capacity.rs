@@ -282,7 +282,7 @@ impl Capacity {
         }
         self.held = None;
         let drifts = (self.proven - proven).abs() > MIN_DRIFT * proven;
-        drifts && self.is_quiet() && self.persistent_delay.is_unknown(now)
+        drifts && self.is_quiet() && self.persistent_delay.may_drain(now)
     }
 
     /// Takes the delivered rate of a packet train. It counts only until the link has proven more or
@@ -345,7 +345,7 @@ impl Capacity {
             return false;
         }
         let bent = self.proven < MIN_ANCHOR_SHARE * self.anchor;
-        if same && (queue > high || bent) && self.persistent_delay.is_unknown(now) {
+        if same && (queue > high || bent) && self.persistent_delay.may_drain(now) {
             if self.unexplained >= 2 {
                 self.persistent_delay.drain(now, proven, false);
             }
@@ -420,7 +420,7 @@ impl Capacity {
         }
         match self.is_quiet() {
             true => self.queue.delay > self.target() / 2,
-            false => !self.persistent_delay.is_unknown(self.at),
+            false => !self.persistent_delay.may_drain(self.at),
         }
     }
 

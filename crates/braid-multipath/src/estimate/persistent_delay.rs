@@ -6,8 +6,8 @@
 //! its idle scatter. Measured against the minimum delay this looks like a queue; a sender that
 //! backs off for it never recovers.
 //!
-//! A queue shrinks by the packets that are not sent. So the link is *drained*: it is sent clearly
-//! less than it last delivered, and the reports about that decide:
+//! A queue shrinks by the packets that are not sent. So the link is *drained*: the sender stays
+//! clearly below the rate that the link last delivered, and the reports about that time decide:
 //! - the delay fell by the time that was not sent: it was a queue, and the rate delivered then is
 //!   the link's rate;
 //! - it did not fall: the rest is *persistent* delay, from which queues are measured.
@@ -28,25 +28,28 @@ const DRAIN_RATE_SHARE: f64 = 0.7;
 /// between reports.
 const MIN_WITHHELD_S: f64 = 0.025;
 
-/// Reports that must cover the second half of it.
+/// Reports that must cover the second half of the withheld time.
 const MIN_AFTER_REPORTS: u32 = 3;
 
 /// A queue falls by at least this part of the withheld time.
 const MIN_FALL_SHARE: f64 = 0.4;
 
 /// Time for which a link may be full with a queue before it is drained: at first, and after a drain
-/// found more persistent delay than was known, since there may be more still; and at most. A quiet
-/// link owes its queue to this sender, and is drained only to keep the base delay, which is
-/// remembered for [`BASE_DELAY_WINDOW`](super::BASE_DELAY_WINDOW).
+/// that found more persistent delay than was known, since there may be more still.
 const MIN_DRAIN_INTERVAL: Duration = Duration::from_millis(500);
+
+/// The same at most, and on a quiet link: it owes its queue to this sender, and is drained only to
+/// keep the base delay, which is remembered for [`BASE_DELAY_WINDOW`](super::BASE_DELAY_WINDOW).
 const MAX_DRAIN_INTERVAL: Duration = Duration::from_secs(8);
 
 /// A drain ends this long after its first packet, with the queue empty or not.
 const MAX_DRAIN: Duration = Duration::from_millis(400);
 
-/// A link is quiet if its delay scatters by less than this: under load, where the control's own
-/// steps add scatter, and idle. Above it, delay may be persistent.
+/// A link is quiet if its delay scatters by less than this under load, where the control's own steps
+/// add scatter. Above it, delay may be persistent.
 const MAX_QUIET_SCATTER_S: f64 = 0.003;
+
+/// The same for an idle link.
 const MAX_QUIET_IDLE_SCATTER_S: f64 = 0.0015;
 
 /// Decay time of the recent maximum of the scatter.
@@ -58,8 +61,11 @@ const MAX_REPORT_GAP: Duration = Duration::from_millis(50);
 /// Below this a queue counts as empty.
 const MAX_EMPTY_QUEUE: Duration = Duration::from_millis(2);
 
-/// A link that was found to have a queue is not drained again for this long, at first and at most.
+/// A link that was found to have a queue is not drained again for this long at first. Each further
+/// queue doubles the time.
 const MIN_DRAIN_BACKOFF: Duration = Duration::from_secs(1);
+
+/// The same at most.
 const MAX_DRAIN_BACKOFF: Duration = Duration::from_secs(16);
 
 /// Result of a drain.
@@ -74,22 +80,26 @@ pub(super) enum DrainResult {
 /// Estimate of a link's persistent delay. Times compared with noise are in seconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PersistentDelay {
+    /// The persistent delay, above the base delay.
     level: Duration,
-    /// The last two delays above the base; then the mean distance in seconds of a delay from their
-    /// extrapolation.
+    /// The last two delays above the base.
     last: [Duration; 2],
+    /// Mean distance in seconds of a delay from the line through the two before it.
     scatter: f64,
     /// The same, while the link was not full.
     idle: f64,
     /// Recent maximum of both, relative to the quiet limits: from 1 on, delay may be persistent.
     rough: f64,
-    /// Last report; then how long the link has been full with a queue.
+    /// Time of the last report.
     reported: Time,
+    /// Time for which the link has been full with a queue.
     full: Duration,
+    /// The link is drained once it has been full for this long.
     drain_interval: Duration,
     drain: Option<Drain>,
-    /// No drain before this.
+    /// The link is not drained before this.
     next_drain: Time,
+    /// Time until the next drain after one that finds a queue.
     drain_backoff: Duration,
 }
 
@@ -98,8 +108,9 @@ struct Drain {
     since: Time,
     /// Rate delivered at its beginning, in bit/s.
     carried: f64,
-    /// Delay above the base until the first packet of the drain is reported; and the lowest since.
+    /// Delay above the base before the first packet of the drain is reported.
     before: Duration,
+    /// The lowest delay above the base since then.
     lowest: Duration,
     /// First reported packet of the drain.
     first: Option<SentAt>,
@@ -150,7 +161,7 @@ impl PersistentDelay {
         // Delay known as persistent may be a queue by now: a drain goes below it.
         let known = above < MAX_EMPTY_QUEUE || self.drain.is_none();
         if known && self.queue(above) < MAX_EMPTY_QUEUE {
-            self.end(true);
+            self.end_drain(self.longer_interval());
             return None;
         }
         let drain = self.drain.as_mut()?;
@@ -158,7 +169,7 @@ impl PersistentDelay {
             .first
             .is_some_and(|first| now.since(first.at) >= MAX_DRAIN)
         {
-            self.end(true);
+            self.end_drain(self.longer_interval());
             return None;
         }
         let withheld = MIN_WITHHELD_S.max(6.0 * self.scatter);
@@ -170,14 +181,18 @@ impl PersistentDelay {
                 // Delay that fell was not persistent.
                 self.level = self.level.min(drain.lowest);
                 if !drain.empties {
-                    self.end(true);
+                    self.end_drain(self.longer_interval());
                 }
             }
             DrainResult::Persistent => {
                 let (before, after) = (self.level, drain.mean());
                 self.level = after;
                 self.drain_backoff = MIN_DRAIN_BACKOFF;
-                self.end(after <= before + MAX_EMPTY_QUEUE.max(self.scatter()));
+                let more = after > before + MAX_EMPTY_QUEUE.max(self.scatter());
+                self.end_drain(match more {
+                    true => MIN_DRAIN_INTERVAL,
+                    false => self.longer_interval(),
+                });
             }
         }
         Some(answer)
@@ -196,15 +211,17 @@ impl PersistentDelay {
         self.rough = (self.rough * (1.0 - fades)).max(rough);
     }
 
-    /// Notes that the link was as empty as it gets; `same` is true if nothing new was learned.
-    fn end(&mut self, same: bool) {
+    /// Ends a drain, if there is one, and notes that the link is as empty as it gets.
+    fn end_drain(&mut self, next_interval: Duration) {
         self.full = Duration::ZERO;
         if self.drain.take().is_some() {
-            self.drain_interval = match same {
-                true => (self.drain_interval * 2).min(MAX_DRAIN_INTERVAL),
-                false => MIN_DRAIN_INTERVAL,
-            };
+            self.drain_interval = next_interval;
         }
+    }
+
+    /// Returns the interval after a drain that found nothing new.
+    fn longer_interval(&self) -> Duration {
+        (self.drain_interval * 2).min(MAX_DRAIN_INTERVAL)
     }
 
     /// Returns the queue in a delay above the base.
@@ -238,8 +255,8 @@ impl PersistentDelay {
         self.drain.is_none() && self.full >= drain_interval
     }
 
-    /// Returns true if the link may be drained again: it is not known to have a queue.
-    pub fn is_unknown(&self, now: Time) -> bool {
+    /// Returns true if the link may be drained: no recent drain found a queue.
+    pub fn may_drain(&self, now: Time) -> bool {
         now >= self.next_drain
     }
 

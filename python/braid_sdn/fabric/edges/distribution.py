@@ -42,7 +42,7 @@ class Distributor:
     #: The pairs that their targets have acknowledged.
     acknowledged: Pairs = field(default_factory=dict)
     #: The pairs of the current generation.
-    _announced: Pairs = field(default_factory=dict)
+    _published: Pairs = field(default_factory=dict)
     #: Time of each edge's last request.
     _last_request: dict[str, float] = field(default_factory=dict)
     #: Edges that must acknowledge new tags before these are used, and the end of each wait.
@@ -55,11 +55,11 @@ class Distributor:
         pairs, before = dict(plan), self.tables
         changed = {
             key
-            for key in pairs.keys() | self._announced.keys()
-            if differs_for_edges(self._announced.get(key), pairs.get(key))
+            for key in pairs.keys() | self._published.keys()
+            if differs_for_edges(self._published.get(key), pairs.get(key))
         }
         if changed:
-            self._announced = pairs
+            self._published = pairs
         following = {name for name, at in self._last_request.items() if now - at < ACTIVE_EDGE_TIMEOUT}
         held = {
             (source, target)

@@ -57,10 +57,10 @@ class RuleUpdater:
     _token: int = 0
     _refused: dict[tuple[int, RuleKey], float] = field(default_factory=dict)
     _out: list[tuple[int, ToSwitch]] = field(default_factory=list)
-    _announce: bool = False
+    _publish: bool = False
     #: Edges that have not acknowledged their new tables.
     _unconfirmed: set[str] = field(default_factory=set)
-    _announced: bool = False
+    _published: bool = False
 
     def handle_rules(self, now: float, switch: int, rules: Iterable[Rule]) -> None:
         """Take in a switch's rules, after it connected and at every audit."""
@@ -114,7 +114,7 @@ class RuleUpdater:
             self._waiting.clear()
             if self.step is Step.SWITCH:
                 self._unconfirmed.clear()
-                self._announced = True
+                self._published = True
             self._advance(now)
 
     @property
@@ -133,18 +133,18 @@ class RuleUpdater:
         out, self._out = self._out, []
         return out
 
-    def poll_announce(self) -> bool:
+    def poll_publish(self) -> bool:
         """Return true, once, when edges may get their new slot tables: all new tags' rules are in place.
 
-        Call `announced` when the edges can fetch them.
+        Call `handle_published` when the edges can fetch them.
         """
-        announce, self._announce = self._announce, False
-        return announce
+        due, self._publish = self._publish, False
+        return due
 
-    def announced(self, now: float, edges: Iterable[str]) -> None:
+    def handle_published(self, now: float, edges: Iterable[str]) -> None:
         """Edges can fetch new tables; wait, with a limit, until those named here acknowledge them."""
         self._unconfirmed |= set(edges)
-        self._announced = True
+        self._published = True
         if self.step is Step.SWITCH:
             self._advance(now)
 
@@ -153,11 +153,11 @@ class RuleUpdater:
         self._unconfirmed.clear()
         self.step = Step.IDLE
         # Edges' tables may change although no rule does.
-        self._announce = True
+        self._publish = True
         if self._missing(now, prepare=True) or self._missing(now, prepare=False) or self._surplus():
             self.changes += 1
             self.step = Step.PREPARE
-            self._announce = self._announced = False
+            self._publish = self._published = False
             self._send(now, self._missing(now, prepare=True))
 
     def _advance(self, now: float) -> None:
@@ -165,10 +165,10 @@ class RuleUpdater:
         while not self._waiting:
             if self.step is Step.PREPARE:
                 self.step = Step.SWITCH
-                self._announce = True
+                self._publish = True
                 self._send(now, self._missing(now, prepare=False), always=False)
             elif self.step is Step.SWITCH:
-                if not self._announced or self._unconfirmed:
+                if not self._published or self._unconfirmed:
                     return
                 self.step = Step.DRAIN
                 self._deadline = now + (self.drain if self._surplus() else 0.0)

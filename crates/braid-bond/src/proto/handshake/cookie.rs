@@ -35,7 +35,7 @@ pub const COOKIE_LIFETIME: Duration = Duration::from_secs(120);
 const SALT: usize = 16;
 const SIZE: usize = 2 + SALT + MAC + TAG;
 
-const _: () = assert!(SIZE <= super::INITIATION_MIN);
+const _: () = assert!(SIZE <= super::MIN_INITIATION_LENGTH);
 
 /// Cookie reply of a responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,10 +23,10 @@ use crate::proto::reader::Reader;
 use crate::proto::seal::Cipher;
 
 /// Least length of an initiation, bytes.
-pub const INITIATION_MIN: usize = 256;
+pub const MIN_INITIATION_LENGTH: usize = 256;
 
 /// Greatest length: the fixed fields and full options.
-const INITIATION_MAX: usize = HEADER + NOISE + FIXED + super::OPTIONS_MAX + 2 * MAC;
+const MAX_INITIATION_LENGTH: usize = HEADER + NOISE + FIXED + super::MAX_OPTIONS_LENGTH + 2 * MAC;
 
 pub(super) const HEADER: usize = 3;
 /// Noise's own bytes: ephemeral key, static key and tag, the payload's tag.
@@ -54,7 +54,7 @@ pub struct Initiation<'a> {
 impl<'a> Initiation<'a> {
     /// Parses a datagram whose type byte has been checked.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, HandshakeError> {
-        if !(INITIATION_MIN..=INITIATION_MAX).contains(&datagram.len()) {
+        if !(MIN_INITIATION_LENGTH..=MAX_INITIATION_LENGTH).contains(&datagram.len()) {
             return Err(HandshakeError::Malformed);
         }
         if datagram[2] != VERSION {
@@ -121,13 +121,13 @@ impl Payload {
     }
 
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(INITIATION_MAX);
+        let mut out = Vec::with_capacity(MAX_INITIATION_LENGTH);
         out.extend_from_slice(&self.micros.to_be_bytes());
         out.extend_from_slice(&self.sender.to_bytes());
         out.extend_from_slice(&self.continues.map_or([0; 3], SessionIndex::to_bytes));
         out.extend_from_slice(&[self.ciphers.offered, self.ciphers.preferred.code()]);
         out.extend_from_slice(self.options.as_bytes());
-        let filled = INITIATION_MIN - HEADER - NOISE - 2 * MAC;
+        let filled = MIN_INITIATION_LENGTH - HEADER - NOISE - 2 * MAC;
         out.resize(out.len().max(filled), 0);
         out
     }

@@ -126,7 +126,7 @@ struct AnsweredHandshake {
 
 impl AnsweredHandshake {
     fn datagram(&self, link: LinkId, to_peer: &MacKey) -> Vec<u8> {
-        let mut datagram = Vec::with_capacity(super::INITIATION_MIN);
+        let mut datagram = Vec::with_capacity(super::MIN_INITIATION_LENGTH);
         Response::append(link, self.receiver, &self.message, &mut datagram);
         let mac1 = to_peer.sign(&[&datagram, &self.ephemeral]);
         datagram.extend_from_slice(&mac1);

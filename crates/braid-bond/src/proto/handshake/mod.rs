@@ -40,10 +40,10 @@ pub mod terms;
 
 pub use attempt::{Attempt, Established, Start};
 pub use cookie::{COOKIE_LIFETIME, CookieReply};
-pub use initiation::{INITIATION_MIN, Initiation};
+pub use initiation::{Initiation, MIN_INITIATION_LENGTH};
 pub use keys::{HubKeys, Identity, InvalidKey, Psk, PublicKey};
 pub use listener::{Accepted, HandshakeAction, Listener, ListenerCounters, Offer};
-pub use options::{OPTIONS_MAX, Options};
+pub use options::{MAX_OPTIONS_LENGTH, Options};
 pub use reset::{RESET_TOKEN, Reset};
 pub use response::Response;
 

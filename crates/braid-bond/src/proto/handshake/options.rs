@@ -6,7 +6,7 @@
 //! Type 0 ends the list. Unknown types are skipped.
 
 /// Most bytes of options in a message; it keeps message 2 no larger than message 1.
-pub const OPTIONS_MAX: usize = 128;
+pub const MAX_OPTIONS_LENGTH: usize = 128;
 
 /// A list of options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Options {
         let Ok(length) = u8::try_from(value.len()) else {
             return false;
         };
-        if kind == 0 || self.bytes.len() + 2 + value.len() > OPTIONS_MAX {
+        if kind == 0 || self.bytes.len() + 2 + value.len() > MAX_OPTIONS_LENGTH {
             return false;
         }
         self.bytes.extend_from_slice(&[kind, length]);
@@ -52,7 +52,7 @@ impl Options {
     }
 
     /// Parses a list up to its end; none if an option is truncated, if anything but zeros follows,
-    /// or if the list is longer than [`OPTIONS_MAX`].
+    /// or if the list is longer than [`MAX_OPTIONS_LENGTH`].
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
@@ -60,7 +60,7 @@ impl Options {
             rest = after;
         }
         let size = bytes.len() - rest.len();
-        let complete = rest.iter().all(|byte| *byte == 0) && size <= OPTIONS_MAX;
+        let complete = rest.iter().all(|byte| *byte == 0) && size <= MAX_OPTIONS_LENGTH;
         complete.then(|| Options {
             bytes: bytes[..size].to_vec(),
         })

@@ -20,7 +20,7 @@ use crate::proto::packet::kind;
 
 const SIZE: usize = 2 + MAC;
 
-const _: () = assert!(SIZE <= super::INITIATION_MIN);
+const _: () = assert!(SIZE <= super::MIN_INITIATION_LENGTH);
 
 /// A key that the responder no longer has.
 #[derive(Clone, Debug)]

@@ -33,7 +33,7 @@ const CURRENT_KEY: u8 = 8;
 const CLOCK: u8 = 4;
 
 /// Longest name that a responder gives, bytes.
-pub const NAME_MAX: usize = 32;
+pub const MAX_NAME_LENGTH: usize = 32;
 
 /// Options of an invited initiator. It sends them in every handshake, since it does not know which
 /// one arrives first.
@@ -121,7 +121,7 @@ pub struct Terms {
     pub addresses: Vec<(IpAddr, u8)>,
     /// The hub's own inner addresses.
     pub hub: Vec<IpAddr>,
-    /// Its name at the hub; at most [`NAME_MAX`] bytes.
+    /// Its name at the hub; at most [`MAX_NAME_LENGTH`] bytes.
     pub name: Option<String>,
     /// Most that the hub forwards for it in each direction, rounded to a kbit/s; no limit if none.
     pub cap: Option<Rate>,
@@ -164,8 +164,9 @@ impl Terms {
                 HUB => terms.hub.extend(address(value)),
                 NAME => {
                     let name = std::str::from_utf8(value).ok();
-                    let name = name
-                        .filter(|name| name.len() <= NAME_MAX && !name.contains(char::is_control));
+                    let name = name.filter(|name| {
+                        name.len() <= MAX_NAME_LENGTH && !name.contains(char::is_control)
+                    });
                     terms.name = name.map(str::to_owned);
                 }
                 CAP => {
@@ -290,7 +291,7 @@ mod tests {
                 "10.73.0.1".parse().unwrap(),
                 "fd00:1:2:3::1".parse().unwrap(),
             ],
-            name: Some("n".repeat(NAME_MAX)),
+            name: Some("n".repeat(MAX_NAME_LENGTH)),
             cap: Some("50 Mbit/s".parse().unwrap()),
         }
     }

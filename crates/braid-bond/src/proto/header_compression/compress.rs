@@ -19,7 +19,7 @@ const MIN_FLOW_PACKETS: u32 = 4;
 const CONTEXT_REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Time before the first repetition of an unacknowledged context, doubled each time.
-const CONTEXT_RETRY_MIN: Duration = Duration::from_millis(200);
+const MIN_CONTEXT_RETRY: Duration = Duration::from_millis(200);
 
 /// Transmissions after which an unacknowledged context is repeated every
 /// [`CONTEXT_REFRESH_INTERVAL`].
@@ -218,7 +218,7 @@ impl Flow {
         });
         self.retries += 1;
         self.due = match self.retries < MAX_FAST_RETRIES {
-            true => now + CONTEXT_RETRY_MIN * (1 << (self.retries - 1)),
+            true => now + MIN_CONTEXT_RETRY * (1 << (self.retries - 1)),
             false => now + CONTEXT_REFRESH_INTERVAL,
         };
         Some(context)

@@ -32,7 +32,7 @@ pub(super) const SEALED_EVERY: u64 = 1024;
 const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// First and largest interval of probes on a link that does not pass GRE.
-const PROBE_RETRY_MIN: Duration = Duration::from_secs(1);
+const MIN_PROBE_RETRY: Duration = Duration::from_secs(1);
 const MAX_PROBE_RETRY_DELAY: Duration = Duration::from_secs(60);
 
 /// Tokens of GRE probes; those of the MTU search are sizes.
@@ -55,7 +55,7 @@ impl GreProbe {
             open: false,
             asked: None,
             due: now,
-            after: PROBE_RETRY_MIN,
+            after: MIN_PROBE_RETRY,
         }
     }
 
@@ -101,7 +101,7 @@ impl GreProbe {
             open: true,
             asked: None,
             due: now + PROBE_INTERVAL,
-            after: PROBE_RETRY_MIN,
+            after: MIN_PROBE_RETRY,
         };
         true
     }

@@ -13,7 +13,7 @@ use crate::proto::handshake::{
 use crate::proto::packet::SessionIndex;
 
 /// Time before the first repetition of message 1, doubled each time up to [`MAX_RETRY_DELAY`].
-const RETRY_MIN: Duration = Duration::from_millis(250);
+const MIN_RETRY: Duration = Duration::from_millis(250);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(4);
 
 /// Time after which a new handshake replaces an unanswered one: its contents may be why nobody
@@ -134,8 +134,8 @@ impl HandshakeClient {
         self.running = Some(RunningAttempt {
             attempt,
             begun: now,
-            repeat: RETRY_MIN,
-            due: now + RETRY_MIN,
+            repeat: MIN_RETRY,
+            due: now + MIN_RETRY,
             links: u32::MAX,
             proved: 0,
             noticed: false,

@@ -27,7 +27,7 @@ const MAX_FLUSHED_LANES: usize = 8;
 const MAX_TRACKED_FRAGMENTS: usize = 4096;
 
 /// First and largest interval of probes on a link that is not in use yet.
-const PROBE_DELAY_MIN: Duration = Duration::from_millis(100);
+const MIN_PROBE_DELAY: Duration = Duration::from_millis(100);
 const MAX_PROBE_DELAY: Duration = Duration::from_secs(20);
 
 /// UDP payload of the largest datagram on an Ethernet.
@@ -154,7 +154,7 @@ impl Link {
             lanes: Vec::with_capacity(MAX_FLUSHED_LANES),
             fragments: VecDeque::new(),
             gre_probe: GreProbe::new(now),
-            probe_delay: PROBE_DELAY_MIN,
+            probe_delay: MIN_PROBE_DELAY,
             probe_at: None,
         }
     }
@@ -168,7 +168,7 @@ impl Link {
 
     /// Probes the link at growing intervals until it is in use.
     pub fn start_probing(&mut self, now: Time) {
-        self.probe_delay = PROBE_DELAY_MIN;
+        self.probe_delay = MIN_PROBE_DELAY;
         self.probe_at = Some(now);
     }
 

@@ -20,7 +20,7 @@ const _: () = assert!(MAX_POLICY_BYTES <= FRAGMENT_SIZE * MAX_FRAGMENTS);
 
 /// Time before the first repetition of an unacknowledged policy, doubled each time up to
 /// [`MAX_RETRY_DELAY`].
-const RETRY_MIN: Duration = Duration::from_millis(250);
+const MIN_RETRY: Duration = Duration::from_millis(250);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// State of the policy at the hub.
@@ -74,7 +74,7 @@ impl PolicySender {
         self.status = PolicyStatus::Pending;
         self.fragment = 0;
         self.due = Some(Time::ZERO);
-        self.repeat = RETRY_MIN;
+        self.repeat = MIN_RETRY;
         self.rounds = 0;
     }
 

@@ -36,7 +36,7 @@ const QUIET_LOAD_FRACTION: f64 = 0.25;
 
 /// The current forecasts, and their inputs.
 #[derive(Debug, Default)]
-pub(crate) struct LinkForecasts {
+pub(crate) struct UplinkForecasts {
     noted: Option<Instant>,
     losses: BTreeMap<UplinkId, Losses>,
     forecasts: Vec<UplinkForecast>,
@@ -58,7 +58,7 @@ impl Losses {
     }
 }
 
-impl LinkForecasts {
+impl UplinkForecasts {
     /// Takes the datapath's counters. `load` returns the fraction of its capacity that an uplink carried since
     /// the last call, 0 if unknown.
     pub fn note(
@@ -155,20 +155,20 @@ mod tests {
         [(ID, counters)]
     }
 
-    fn loss(forecasts: &mut LinkForecasts) -> f64 {
+    fn loss(forecasts: &mut UplinkForecasts) -> f64 {
         forecasts.compute(&[], |_| None)[0].loss
     }
 
     #[test]
     fn what_an_earlier_daemon_counted_is_old_news() {
-        let mut forecasts = LinkForecasts::default();
+        let mut forecasts = UplinkForecasts::default();
         forecasts.note(Instant::now(), &counted(1_000_000, 500_000), |_| 0.0);
         assert_eq!(loss(&mut forecasts), 0.0);
     }
 
     #[test]
     fn loss_is_that_of_late() {
-        let (mut forecasts, from) = (LinkForecasts::default(), Instant::now());
+        let (mut forecasts, from) = (UplinkForecasts::default(), Instant::now());
         let second = Duration::from_secs(1);
         forecasts.note(from, &counted(0, 0), |_| 0.0);
         forecasts.note(from + second, &counted(10, 1), |_| 0.0);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn who_looks_for_a_lines_end_finds_losses_there() {
-        let (mut forecasts, from) = (LinkForecasts::default(), Instant::now());
+        let (mut forecasts, from) = (UplinkForecasts::default(), Instant::now());
         let second = Duration::from_secs(1);
         forecasts.note(from, &counted(0, 0), |_| 0.0);
         forecasts.note(from + second, &counted(2_000, 200), |_| 0.9);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_line_has_what_was_told_and_what_was_opened_since() {
-        let mut forecasts = LinkForecasts::default();
+        let mut forecasts = UplinkForecasts::default();
         forecasts.note(Instant::now(), &counted(0, 0), |_| 0.0);
         assert_eq!(forecasts.load(ID, &[]), None);
         let flow_activity = |opened, active, busy| FlowActivity {
