@@ -4,11 +4,14 @@
 
 #define SLOTS	    1024  // slots of a target's table, a power of two
 #define SLOT_BYTES  1514  // bytes of a slot: a full frame walks one
+#define MAX_PATHS   4	  // paths to a target that are compared
 #define MAX_TARGETS 256	  // other edges that packets are split to
 #define MAX_HOSTS   16384 // hosts behind other edges
 #define VLANS	    4096
 #define FLOWS	    16384 // buckets of flows whose load is measured, by hash; a power of two
 #define MAX_REASONS 32
+// Buckets of the segments that were sent last, by flow and sequence number; a power of two.
+#define SENT_SEGMENTS 32768
 
 // Actions for packets that arrive with a tag.
 #define TAG_DROP       0

@@ -89,4 +89,28 @@ int braid_fair(struct __sk_buff *skb)
 	return leave(REASON_split, TC_ACT_REDIRECT);
 }
 
+// For tests alone: sends a segment to the first target, with the time, flow, number and size in a
+// made-up packet.
+SEC("classifier")
+int braid_arrival(struct __sk_buff *skb)
+{
+	struct {
+		__u64 now;
+		__u32 flow;
+		__u32 seq;
+		__u32 bytes;
+		__u32 zero;
+	} step;
+	__u32 target = 0, tag, queue_us = 0;
+	struct cursor *cursor = bpf_map_lookup_elem(&cursors, &target);
+	struct slot_table *table = table_of(target);
+
+	if (!cursor || !table || bpf_skb_load_bytes(skb, ETH_HLEN, &step, sizeof(step)))
+		return leave(REASON_not_set_up, TC_ACT_SHOT);
+	tag = earliest_arrival(cursor, table, step.bytes, step.now, &queue_us);
+	account_loss(step.flow, step.seq, tag, queue_us, step.bytes, step.now);
+	account(&tx_traffic, tag, step.bytes);
+	return leave(REASON_split, TC_ACT_REDIRECT);
+}
+
 char _license[] SEC("license") = "GPL";

@@ -20,11 +20,19 @@ struct settings {
 	__u64 lease_end_ns;
 };
 
+// Estimated queue in front of a path.
+struct line {
+	__u64 idle_at; // when all that was sent has left it, ns
+	__u32 tag;     // of its path
+	__u32 zero;
+};
+
 // A lock and not an atomic, because fetch-and-add came with Linux 5.12 and we support 5.10.
 struct cursor {
 	struct bpf_spin_lock lock;
 	__u32 unused;
 	__u64 bytes;
+	struct line lines[MAX_PATHS]; // as `paths` of the slot table
 };
 
 struct lane {
@@ -37,11 +45,35 @@ struct host {
 	__u16 zero;
 };
 
+struct path {
+	__u32 tag;
+	__u32 delay_us;
+	__u64 ns_per_kib; // time in which it carries 1024 bytes
+};
+
 struct slot_table {
 	__u16 tags[SLOTS];
-	__u32 shim; // true if the remote edge removes shims
-	__u32 zero;
-	__u64 rate; // configured capacity of the paths, bytes a second; 0: unknown
+	__u32 shim;	  // true if the remote edge removes shims
+	__u32 path_count; // 0: segments take the slots in turn, too
+	__u64 rate;	  // configured capacity of the paths, bytes a second; 0: unknown
+	struct path paths[MAX_PATHS];
+};
+
+// Last segment of a bucket: arrival.h.
+struct sent_segment {
+	__u32 flow;
+	__u32 seq;
+	__u32 tag;
+	__u32 queue_us; // estimated queue that it was sent into
+};
+
+// Recent bytes of segments sent by a path, and of one among them for each loss.
+struct path_loss {
+	__u64 at; // ns
+	__u64 sent;
+	__u64 lost;
+	__u64 event_at; // beginning of the last loss, ns
+	__u64 resent;	// packets, since the beginning
 };
 
 // Recent load of a flow: fair_drop.h.
@@ -110,6 +142,9 @@ ARRAY_MAP(cursors, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct cursor);
 ARRAY_MAP(lanes, BPF_MAP_TYPE_ARRAY, MAX_TARGETS *LANES, struct lane);
 ARRAY_MAP(queues, BPF_MAP_TYPE_ARRAY, MAX_TARGETS, struct queue);
 ARRAY_MAP(flows, BPF_MAP_TYPE_ARRAY, FLOWS, struct flow_load);
+ARRAY_MAP(sent_segments, BPF_MAP_TYPE_ARRAY, SENT_SEGMENTS, struct sent_segment);
+// By tag.
+ARRAY_MAP(path_losses, BPF_MAP_TYPE_ARRAY, VLANS, struct path_loss);
 ARRAY_MAP(tag_actions, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
 // By tag; for layer-3 paths alone.
 ARRAY_MAP(l3_paths, BPF_MAP_TYPE_ARRAY, VLANS, struct l3_path);

@@ -15,7 +15,7 @@ static __always_inline int route_out(struct __sk_buff *skb)
 	enum segment segment;
 	struct l3_path *path;
 	__be16 protocol;
-	__u32 target, tag;
+	__u32 target, tag, queue_us;
 	int found;
 
 	if (skb->vlan_present ||
@@ -27,7 +27,8 @@ static __always_inline int route_out(struct __sk_buff *skb)
 	if (!table)
 		return leave(REASON_no_l3_path, TC_ACT_OK);
 	segment = segment_of(skb, protocol);
-	tag = next_tag(skb, table, target, segment == NO_SEGMENT ? FLOW_SLOT : NEXT_SLOT);
+	tag = next_tag(skb, table, target, segment == NO_SEGMENT ? FLOW_SLOT : NEXT_SLOT,
+		       &queue_us);
 	path = l3_path_of(tag);
 	if (!tag || !path || !has_prefix(&ip.source, &path->inner_local, &path->local_host_mask))
 		return leave(REASON_no_l3_path, TC_ACT_OK);

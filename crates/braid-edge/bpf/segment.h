@@ -21,19 +21,23 @@ enum segment {
 	SEQUENCED_SEGMENT, // data, SYN, FIN or RST
 };
 
-static __always_inline enum segment segment_at(struct __sk_buff *skb, __u32 offset, __u32 bytes)
+// Sets `seq` to the sequence number of a TCP segment.
+static __always_inline enum segment segment_at(struct __sk_buff *skb, __u32 offset, __u32 bytes,
+					       __u32 *seq)
 {
 	__u8 tcp[TCP_FLAGS + 1];
 
 	if (bpf_skb_load_bytes(skb, offset, tcp, sizeof(tcp)))
 		return NO_SEGMENT;
+	*seq = (__u32)tcp[4] << 24 | (__u32)tcp[5] << 16 | (__u32)tcp[6] << 8 | tcp[7];
 	if (tcp[TCP_FLAGS] & (TCP_SYN | TCP_FIN | TCP_RST))
 		return SEQUENCED_SEGMENT;
 	return bytes > (__u32)(tcp[12] >> 4) * 4 ? SEQUENCED_SEGMENT : PURE_ACK;
 }
 
 // IPv6 extension headers are not parsed: such packets stay on their flow's path.
-static __always_inline enum segment segment_of(struct __sk_buff *skb, __be16 protocol)
+static __always_inline enum segment numbered_segment_of(struct __sk_buff *skb, __be16 protocol,
+							__u32 *seq)
 {
 	struct iphdr v4;
 	struct ipv6hdr v6;
@@ -46,16 +50,23 @@ static __always_inline enum segment segment_of(struct __sk_buff *skb, __be16 pro
 		if (v4.protocol != IPPROTO_TCP || (v4.frag_off & bpf_htons(IP_FRAGMENT)) ||
 		    bpf_ntohs(v4.tot_len) < header)
 			return NO_SEGMENT;
-		return segment_at(skb, ETH_HLEN + header, bpf_ntohs(v4.tot_len) - header);
+		return segment_at(skb, ETH_HLEN + header, bpf_ntohs(v4.tot_len) - header, seq);
 	}
 	if (protocol == bpf_htons(ETH_P_IPV6)) {
 		if (bpf_skb_load_bytes(skb, ETH_HLEN, &v6, sizeof(v6)))
 			return NO_SEGMENT;
 		if (v6.nexthdr != IPPROTO_TCP)
 			return NO_SEGMENT;
-		return segment_at(skb, ETH_HLEN + sizeof(v6), bpf_ntohs(v6.payload_len));
+		return segment_at(skb, ETH_HLEN + sizeof(v6), bpf_ntohs(v6.payload_len), seq);
 	}
 	return NO_SEGMENT;
+}
+
+static __always_inline enum segment segment_of(struct __sk_buff *skb, __be16 protocol)
+{
+	__u32 seq;
+
+	return numbered_segment_of(skb, protocol, &seq);
 }
 
 #endif

@@ -9,7 +9,7 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *setting
 {
 	struct slot_table *table;
 	struct host host = {};
-	__u32 *target, tag;
+	__u32 *target, tag, seq = 0, queue_us = 0;
 	__be16 protocol;
 	enum segment segment;
 	int with_shim;
@@ -28,15 +28,19 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *setting
 	table = target ? table_of(*target) : 0;
 	if (!table)
 		return leave(REASON_single_path, bpf_redirect(settings->outside, 0));
-	segment = segment_of(skb, protocol);
+	segment = numbered_segment_of(skb, protocol, &seq);
 	if (fair_drop(skb, table, *target, segment))
 		return leave(REASON_fair_drop, TC_ACT_SHOT);
 	with_shim = segment == NO_SEGMENT && can_add_shim(skb, protocol, table, settings);
 	tag = next_tag(skb, table, *target,
-		       segment == NO_SEGMENT && !with_shim ? FLOW_SLOT : NEXT_SLOT);
+		       segment == NO_SEGMENT && !with_shim ? FLOW_SLOT : NEXT_SLOT, &queue_us);
 	// A table without paths.
 	if (!tag)
 		return leave(REASON_single_path, bpf_redirect(settings->outside, 0));
+	// Small segments may be sent again without a loss: keepalives, probes of a window.
+	if (table->path_count && segment == SEQUENCED_SEGMENT && skb->len >= SLOT_BYTES / 2)
+		account_loss(bpf_get_hash_recalc(skb), seq, tag, queue_us, skb->len,
+			     bpf_ktime_get_ns());
 	if (skb->gso_segs > 1)
 		count(REASON_gso_packet);
 	if (with_shim && add_shim(skb, protocol, *target, settings->epoch))

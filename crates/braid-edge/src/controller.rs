@@ -138,6 +138,8 @@ pub enum FetchError {
 pub struct PathCounts {
     /// Received from other edges.
     pub rx: Vec<(u16, u64)>,
+    /// Bytes of these packets.
+    pub rx_bytes: Vec<(u16, u64)>,
     /// Sent to other edges.
     pub tx: Vec<(u16, u64)>,
 }
@@ -163,10 +165,11 @@ pub fn fetch_table(
     };
     let wait = LONG_POLL_TIME.as_secs();
     let path = format!(
-        "/v1/fabric/edges/{}/report?revision={}&wait={wait}&rx={}&tx={}&shim={}",
+        "/v1/fabric/edges/{}/report?revision={}&wait={wait}&rx={}&rx_bytes={}&tx={}&shim={}",
         percent_encoded(name),
         percent_encoded(revision),
         format_counts(&counts.rx),
+        format_counts(&counts.rx_bytes),
         format_counts(&counts.tx),
         u8::from(shim)
     );
@@ -188,7 +191,7 @@ pub fn fetch_table(
     }
 }
 
-/// Formats counters as `TAG:PACKETS,…`.
+/// Formats counters as `TAG:COUNT,…`.
 fn format_counts(counts: &[(u16, u64)]) -> String {
     let words: Vec<String> = counts
         .iter()

@@ -14,7 +14,8 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::Error;
 use crate::shared::{
-    MAX_TARGETS, NO_TARGET, REASONS, SLOTS, TAG_DROP, TAG_FORWARD, TAG_RESEQUENCE, verifier_error,
+    MAX_PATHS, MAX_TARGETS, NO_TARGET, REASONS, SLOTS, TAG_DROP, TAG_FORWARD, TAG_RESEQUENCE,
+    verifier_error,
 };
 use crate::table::{Egress, Mac};
 
@@ -130,19 +131,73 @@ struct Settings {
 #[allow(unsafe_code)]
 unsafe impl Pod for Settings {}
 
+/// `struct path`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct PathEntry {
+    tag: u32,
+    delay_us: u32,
+    ns_per_kib: u64,
+}
+
 /// `struct slot_table`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct SlotTableEntry {
     tags: [u16; SLOTS as usize],
     shim: u32,
-    zero: u32,
+    path_count: u32,
     rate: u64,
+    paths: [PathEntry; MAX_PATHS as usize],
 }
 
 // SAFETY: integers without padding.
 #[allow(unsafe_code)]
 unsafe impl Pod for SlotTableEntry {}
+
+/// `struct path_loss`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct PathLossEntry {
+    at: u64,
+    sent: u64,
+    lost: u64,
+    event_at: u64,
+    resent: u64,
+}
+
+// SAFETY: integers without padding.
+#[allow(unsafe_code)]
+unsafe impl Pod for PathLossEntry {}
+
+impl SlotTableEntry {
+    fn of(egress: &Egress) -> SlotTableEntry {
+        let mut entry = SlotTableEntry {
+            tags: [0; SLOTS as usize],
+            shim: egress.uses_shim().into(),
+            path_count: 0,
+            rate: egress.max_rate_bit_s / 8,
+            paths: Default::default(),
+        };
+        entry.tags.copy_from_slice(&egress.slots);
+        let mut paths = egress.paths.clone();
+        let known =
+            paths.len() <= entry.paths.len() && paths.iter().all(|path| path.rate_bit_s > 0);
+        if known && paths.len() > 1 {
+            // The queue of a path is known by its place, whatever its latency is among others.
+            paths.sort_by_key(|path| path.tag);
+            for (place, path) in entry.paths.iter_mut().zip(&paths) {
+                *place = PathEntry {
+                    tag: path.tag.into(),
+                    delay_us: path.delay_us(),
+                    ns_per_kib: (8 * 1024 * 1_000_000_000 / path.rate_bit_s).max(1),
+                };
+                entry.path_count += 1;
+            }
+        }
+        entry
+    }
+}
 
 /// The attached programs. Dropping it detaches them.
 pub struct Datapath {
@@ -330,15 +385,8 @@ impl Datapath {
         }
         for each in egress {
             let index = self.target_index(&each.target);
-            let mut words = SlotTableEntry {
-                tags: [0; SLOTS as usize],
-                shim: each.uses_shim().into(),
-                zero: 0,
-                rate: each.max_rate_bit_s / 8,
-            };
-            words.tags.copy_from_slice(&each.slots);
             self.array::<SlotTableEntry>("tables")?
-                .set(index, words, 0)
+                .set(index, SlotTableEntry::of(each), 0)
                 .map_err(|error| map_refused("tables", &error))?;
         }
         for each in egress {
@@ -388,6 +436,15 @@ impl Datapath {
                 Ok(values.iter().sum())
             })
             .collect()
+    }
+
+    /// Returns the number of segments sent by a path that the host sent again.
+    pub fn resent(&mut self, tag: u16) -> Result<u64, Error> {
+        let map = self.array::<PathLossEntry>("path_losses")?;
+        let entry = map.get(&tag.into(), 0);
+        Ok(entry
+            .map_err(|error| map_refused("path_losses", &error))?
+            .resent)
     }
 
     /// Returns the counters of a path from here (`sent`) or to here.

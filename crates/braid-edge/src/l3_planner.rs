@@ -156,6 +156,7 @@ impl Planner {
                 shim: false,
                 // Other traffic on foreign lines is unknown.
                 max_rate_bit_s: 0,
+                paths: Vec::new(),
             });
             let threshold_packets = self.threshold(&usable);
             let paths = usable.iter().map(|path| IngressPath {

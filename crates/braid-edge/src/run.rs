@@ -10,7 +10,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::getpid;
 
 use crate::controller::{self, Endpoint, PathCounts};
-use crate::datapath::{Datapath, Devices, Hook, LEASE_RENEWAL, Layer, TagAction};
+use crate::datapath::{Datapath, Devices, Hook, LEASE_RENEWAL, Layer, TagAction, TrafficCounters};
 use crate::driver::{Driver, Handle, MAX_QUEUED_REPLIES};
 use crate::l3_paths::L3Paths;
 use crate::l3_planner::Plan;
@@ -263,14 +263,26 @@ impl Edge {
         let Some(table) = &state.table else {
             return PathCounts::default();
         };
-        let mut counted = |sent, tags: BTreeSet<u16>| {
-            let count = |tag| Some((tag, datapath.traffic(sent, tag).ok()?.packets));
+        let mut counted = |sent, tags: BTreeSet<u16>| -> Vec<(u16, TrafficCounters)> {
+            let count = |tag| Some((tag, datapath.traffic(sent, tag).ok()?));
             tags.into_iter().filter_map(count).collect()
         };
         let slots = table.egress.iter().flat_map(|each| &each.slots).copied();
+        let received = counted(false, ingress_tags(&table.ingress).collect());
+        let sent = counted(true, slots.collect());
+        let packets = |counted: &[(u16, TrafficCounters)]| {
+            counted
+                .iter()
+                .map(|(tag, each)| (*tag, each.packets))
+                .collect()
+        };
         PathCounts {
-            rx: counted(false, ingress_tags(&table.ingress).collect()),
-            tx: counted(true, slots.collect()),
+            rx: packets(&received),
+            rx_bytes: received
+                .iter()
+                .map(|(tag, each)| (*tag, each.bytes))
+                .collect(),
+            tx: packets(&sent),
         }
     }
 
@@ -368,6 +380,7 @@ mod tests {
             slots: vec![tags[0]; SLOTS as usize],
             shim: false,
             max_rate_bit_s: 0,
+            paths: Vec::new(),
         };
         let path = |tag| IngressPath {
             tag,

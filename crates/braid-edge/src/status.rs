@@ -68,6 +68,10 @@ pub struct EgressPathStatus {
     pub tx_packets: u64,
     /// Bytes of these packets, whole frames.
     pub tx_bytes: u64,
+    /// TCP segments among them that the host sent again: lost, or taken for lost. Counted while the
+    /// controller tells rates.
+    #[serde(default)]
+    pub resent_packets: u64,
 }
 
 /// From another edge.

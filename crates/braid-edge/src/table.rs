@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 use thiserror::Error;
 
-use crate::shared::{MAX_HOSTS, MAX_TARGETS, SLOTS};
+use crate::shared::{MAX_HOSTS, MAX_PATHS, MAX_TARGETS, SLOTS};
 
 /// Supported version of the format.
 const VERSION: u32 = 1;
@@ -41,7 +41,7 @@ impl Table {
 }
 
 /// Split of packets to another edge.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Egress {
     /// The other edge.
     pub target: String,
@@ -55,12 +55,43 @@ pub struct Egress {
     /// Configured capacity of all its paths, whoever else uses them, in bit/s; 0 if unknown.
     #[serde(default)]
     pub max_rate_bit_s: u64,
+    /// Its paths, for the choice of the one on which a packet arrives first. If there are none, or one
+    /// has no rate, TCP segments take the slots in turn, too.
+    #[serde(default)]
+    pub paths: Vec<EgressPath>,
+}
+
+/// A path to another edge.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct EgressPath {
+    /// Its tag.
+    pub tag: u16,
+    /// Rate that is free on it; 0 if unknown.
+    pub rate_bit_s: u64,
+    /// Time that a packet takes on it, apart from the queue of this edge's own packets.
+    pub delay_ms: f64,
+}
+
+impl EgressPath {
+    /// Returns the delay in microseconds, at most a minute.
+    pub(crate) fn delay_us(&self) -> u32 {
+        let ms = if self.delay_ms.is_finite() {
+            self.delay_ms.clamp(0.0, 60_000.0)
+        } else {
+            0.0
+        };
+        (1000.0 * ms) as u32
+    }
 }
 
 impl Egress {
     /// Returns true if packets get a shim. A single path needs none, since it keeps their order.
     pub(crate) fn uses_shim(&self) -> bool {
         self.shim && self.slots.iter().any(|tag| *tag != self.slots[0])
+    }
+
+    fn path_tags(&self) -> impl Iterator<Item = u16> + '_ {
+        self.paths.iter().map(|path| path.tag)
     }
 }
 
@@ -166,6 +197,17 @@ impl Table {
                 table.egress.len()
             ));
         }
+        if let Some(each) = table
+            .egress
+            .iter()
+            .find(|each| each.paths.len() > MAX_PATHS as usize)
+        {
+            return wrong(format!(
+                "{} paths to {}, at most {MAX_PATHS}",
+                each.paths.len(),
+                each.target
+            ));
+        }
         let hosts: usize = table.egress.iter().map(|each| each.hosts.len()).sum();
         if hosts > MAX_HOSTS as usize {
             return wrong(format!("{hosts} hosts, at most {MAX_HOSTS}"));
@@ -182,12 +224,13 @@ impl Table {
         let egress = table
             .egress
             .iter()
-            .flat_map(|each| each.slots.iter().copied());
+            .flat_map(|each| each.slots.iter().copied().chain(each.path_tags()));
         let ingress = table
             .ingress
             .iter()
             .flat_map(|each| each.paths.iter().map(|path| path.tag));
-        match egress.chain(ingress).find(|tag| !TAGS.contains(tag)) {
+        let wrong_tag = egress.chain(ingress).find(|tag| !TAGS.contains(tag));
+        match wrong_tag {
             Some(tag) => wrong(format!("tag {tag}, which no path can have")),
             None => Ok(table),
         }

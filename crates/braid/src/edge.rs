@@ -154,6 +154,7 @@ mod tests {
                     share: 0.5,
                     tx_packets: 10,
                     tx_bytes: 1_500_000,
+                    resent_packets: 0,
                 }],
             }],
             ingress: vec![IngressStatus {

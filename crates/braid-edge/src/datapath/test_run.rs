@@ -13,6 +13,7 @@ use nix::sched::{CloneFlags, unshare};
 use super::*;
 use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, MAX_HOSTS, ReasonKind, SHIM_BYTES};
 
+mod arrival;
 mod fair_drop;
 mod routing;
 
@@ -197,6 +198,7 @@ fn egress(shim: bool) -> Egress {
         slots: (0..SLOTS as u16).map(|slot| 10 + slot % 2).collect(),
         shim,
         max_rate_bit_s: 0,
+        paths: Vec::new(),
     }
 }
 
@@ -240,6 +242,7 @@ fn all_hosts_may_be_others_at_once() {
             slots: vec![10; SLOTS as usize],
             shim: false,
             max_rate_bit_s: 0,
+            paths: Vec::new(),
         };
         trial.0.borrow_mut().set_egress(&[egress])
     };

@@ -53,6 +53,7 @@ impl Edge {
                     share: count as f64 / egress.slots.len() as f64,
                     tx_packets: traffic.packets,
                     tx_bytes: traffic.bytes,
+                    resent_packets: datapath.resent(tag).unwrap_or_default(),
                 }
             };
             status.egress.push(EgressStatus {

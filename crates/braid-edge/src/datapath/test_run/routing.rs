@@ -55,6 +55,7 @@ fn routed(turned: bool, tag_action: TagAction) -> Trial {
             slots: vec![edge.paths[0].tag; SLOTS as usize],
             shim: false,
             max_rate_bit_s: 0,
+            paths: Vec::new(),
         })
         .collect();
     trial.0.borrow_mut().set_egress(&egress).expect("tables");
