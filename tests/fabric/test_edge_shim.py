@@ -99,7 +99,8 @@ def measured(network: EdgedNetwork, source: str, target: str, length: int, rate:
 def test_datagrams_take_both_paths_and_arrive_in_order(network: EdgedNetwork) -> None:
     made = measured(network, "ha", "hb", 1200, BETWEEN)
     seen = made.seen
-    assert made.sent[0] > 0.45 * sum(made.sent)
+    # The slower path gets what the quick one cannot carry: 0.8 of 2.8 Mbit/s.
+    assert 0.2 * sum(made.sent) < made.sent[0] < 0.4 * sum(made.sent)
     assert made.reasons["shim_added"] >= seen["packets"]
     assert seen["lost_packets"] <= 0.002 * seen["packets"]
     assert seen["out_of_order"] <= 0.002 * seen["packets"]
@@ -110,18 +111,18 @@ def test_datagrams_take_both_paths_and_arrive_in_order(network: EdgedNetwork) ->
 def test_an_edge_that_does_not_ask_is_sent_none(network: EdgedNetwork) -> None:
     made = measured(network, "hb", "ha", 1200, WITHIN, "-R")
     # Only TCP's own connection beside it is split; the datagrams are not.
-    assert made.sent[1] > made.seen["packets"] > 100 > made.sent[0]
+    assert made.sent[1] >= made.seen["packets"] > 100 > made.sent[0]
     assert reasons(network, "hb")["shim_added"] == 0
 
 
 def test_what_has_no_room_keeps_to_one_path_and_is_counted(network: EdgedNetwork) -> None:
     made = measured(network, "ha", "hb", MTU - HEADERS, WITHIN)
-    assert made.sent[1] > made.seen["packets"] > 100 > made.sent[0]
+    assert made.sent[1] >= made.seen["packets"] > 100 > made.sent[0]
     assert made.seen["lost_packets"] <= 0.002 * made.seen["packets"]
     assert made.reasons["no_shim_room"] >= made.seen["packets"]
-    # As long as they fit, datagrams use both paths.
-    made = measured(network, "ha", "hb", MTU - HEADERS - SHIM, WITHIN)
-    assert made.sent[0] > 0.4 * sum(made.sent)
+    # As long as they fit, datagrams use both paths if one does not carry them.
+    made = measured(network, "ha", "hb", MTU - HEADERS - SHIM, BETWEEN)
+    assert made.sent[0] > 0.2 * sum(made.sent)
 
 
 def test_numbers_that_nobody_asked_for_go_nowhere(network: EdgedNetwork) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.api import report
 from braid_sdn.fabric.edges.distribution import ACKNOWLEDGE_TIMEOUT, ACTIVE_EDGE_TIMEOUT
+from braid_sdn.fabric.monitor.probe_train import TRAIN_FRAMES, TRAINS, ProbeTrains
 
 from .virtual import Network, frame, mac, ready
 
@@ -151,3 +154,60 @@ def test_that_a_path_was_given_up_is_told_until_the_far_edge_has_heard_it() -> N
     net.run_until(lambda: len(net.controller.planning) > plans + 1, within=10)
     assert path_withdrawn(net, "hb") == [False]
     assert path_withdrawn(net, "ha") == [True]
+
+
+def forecasts(net: Network, edge: str) -> list[tuple[float, float]]:
+    """The rate and the delay, ms, of each path that an edge is told to send by, the quickest first."""
+    table = report.edge_table(net.controller, edge)
+    assert table is not None
+    told = [(path["rate_bit_s"], path["delay_ms"]) for each in table["egress"] for path in each["paths"]]
+    return sorted(told, key=lambda path: path[1])
+
+
+def test_edges_are_told_what_to_expect_of_their_paths() -> None:
+    net = ready(two_paths(mbit=10, delay_ms=20, other_ms=50))
+    assert [rate for rate, _ in forecasts(net, "ha")] == [10_000_000] * 2
+    assert [delay for _, delay in forecasts(net, "ha")] == pytest.approx([20, 50], abs=1)
+
+
+def test_an_edge_that_sends_is_told_of_a_queue_of_others_within_a_second() -> None:
+    net = ready(two_paths(mbit=10, delay_ms=20, other_ms=50))
+    revisions = {edge: report.edge_revision(net.controller, edge) for edge in ("ha", "hb")}
+    generation = net.controller.tables.generation
+    # 30 ms of a queue, from here on one way.
+    net.delay[net.port_of("A", "P")] += 0.030
+    net.run(1)
+    assert [delay for _, delay in forecasts(net, "ha")] == pytest.approx([50, 50], abs=1)
+    assert report.edge_revision(net.controller, "ha") != revisions["ha"]
+    assert report.edge_revision(net.controller, "hb") == revisions["hb"]
+    # No plan was made anew for it, and nothing has to be acknowledged.
+    assert net.controller.tables.generation == generation
+
+
+def test_a_queue_that_stands_for_a_minute_is_no_latency() -> None:
+    """A flow's own queue had been taken for its path's latency after 30 s, and the flow moved to a path of others."""
+    net = ready(two_paths(mbit=10, delay_ms=20, other_ms=50))
+    net.delay[net.port_of("A", "P")] += 0.070
+    net.run(60)
+    pair = net.controller.tables.pairs["ha", "hb"]
+    assert [path.latency for path in pair.selection.paths] == pytest.approx([0.02, 0.05], abs=0.001)
+
+
+@dataclass
+class CountedTrains(ProbeTrains):
+    """Counts the frames that arrive."""
+
+    frames: int = 0
+
+    def handle_frame(self, now: float, tag: int) -> None:
+        self.frames += 1
+        super().handle_frame(now, tag)
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_trains_are_sent_over_idle_paths_of_unknown_capacity_alone(*, configured: bool) -> None:
+    net = Network(two_paths(mbit=10)) if configured else Network(two_paths(mbit=10), links=())
+    counted = net.controller.probe_trains = CountedTrains()
+    net.connect()
+    net.run(20)
+    assert counted.frames == (0 if configured else 2 * 2 * TRAINS * TRAIN_FRAMES)

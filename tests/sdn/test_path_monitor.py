@@ -115,15 +115,24 @@ def two() -> PathMonitor:
     return monitor
 
 
-def told(monitor: PathMonitor, counts: dict[int, int], step: dict[int, int]) -> set[int]:
-    """Path 7's probes are missing from second 1 on, and the edge is asked about it; return the tags that died."""
+def told(
+    monitor: PathMonitor, counts: dict[int, int], step: dict[int, int], sent: dict[int, int] | None = None
+) -> set[int]:
+    """Path 7's probes are missing from second 1 on, and the edges are asked about it; return the tags that died.
+
+    `step` is what comes between two answers, and `sent` what is sent.
+    """
     dead: set[int] = set()
+    out = dict(counts)
     now = 1.0
     while now < 2.0:
         now += PROBE_INTERVAL / 2
         monitor.handle_path_probe(now, 8, 0.025)
         if 7 in monitor.suspects(now):
             counts = {tag: counts[tag] + step[tag] for tag in counts}
+            if sent is not None:
+                out = {tag: out[tag] + sent[tag] for tag in out}
+                monitor.handle_tx(now, now, out, [7, 8])
             monitor.handle_rx(now, now, counts, {7: 0.5, 8: 0.5})
         dead |= set(monitor.judge(now)[0])
     return dead
@@ -131,6 +140,14 @@ def told(monitor: PathMonitor, counts: dict[int, int], step: dict[int, int]) -> 
 
 def test_a_path_that_brings_packets_but_no_probes_works() -> None:
     assert told(two(), {7: 100, 8: 100}, {7: 15, 8: 16}) == set()
+
+
+def test_a_path_that_brings_what_is_sent_by_it_works_whatever_others_bring() -> None:
+    """A flow that one path carries takes no other, and fills that one's queue."""
+    assert told(two(), {7: 100, 8: 100}, {7: 15, 8: 0}, {7: 20, 8: 0}) == set()
+    assert told(two(), {7: 100, 8: 100}, {7: 5, 8: 60}, {7: 6, 8: 60}) == set()
+    assert told(two(), {7: 100, 8: 100}, {7: 5, 8: 60}, {7: 40, 8: 60}) == {7}
+    assert told(two(), {7: 100, 8: 100}, {7: 5, 8: 0}, {7: 40, 8: 0}) == {7}
 
 
 def test_a_path_that_brings_next_to_nothing_does_not() -> None:

@@ -8,7 +8,7 @@ monotonic clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from braid_sdn.fabric.edges.distribution import Distributor, Tables
 from braid_sdn.fabric.edges.polling import CounterPoller
@@ -21,10 +21,11 @@ from braid_sdn.fabric.monitor.packet_in_limit import (
 )
 from braid_sdn.fabric.monitor.path_monitor import PathMonitor
 from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, ForgedError, Kind, Probe, mac_text, open_frame, seal
+from braid_sdn.fabric.monitor.probe_train import TRAIN_FRAMES, ProbeTrains
 from braid_sdn.fabric.monitor.problems import RETENTION, Problems
 from braid_sdn.fabric.plan import network_state, planner
-from braid_sdn.fabric.plan.floor import Floor, PathPeriod
-from braid_sdn.fabric.plan.plan import Edge, Host, Plan
+from braid_sdn.fabric.plan.forecast import Forecasts, PathSample
+from braid_sdn.fabric.plan.plan import Edge, Host, Pair, Plan
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
@@ -36,6 +37,7 @@ from braid_sdn.fabric.view.discovery import DiscoverySchedule
 from braid_sdn.fabric.view.hosts import Hosts
 from braid_sdn.fabric.view.load import COUNTER_PERIOD
 from braid_sdn.fabric.view.path_capacity import PathCapacity, PathLoad
+from braid_sdn.fabric.view.path_rates import PathRates
 from braid_sdn.fabric.view.topology import Topology
 from braid_sdn.fabric.view.traffic import Traffic
 from braid_sdn.openflow.messages import (
@@ -68,11 +70,16 @@ MAX_FIRST_PLAN_DELAY = 30.0
 #: every 8 s. A plan without them would delete the rules by which their hosts are reached.
 RECONNECT_TIME = 10.0
 
-#: Seconds in which switches reply to a request for their counters, and those are theirs of the moment.
-REPLY_TIME = 0.5
+#: Seconds between two examinations of the paths of pairs that send; longer if there are many.
+EXAMINE_PERIOD = 0.5
+#: Pairs that are examined a second at most.
+MAX_EXAMINED_PER_SECOND = 500.0
 
 #: Seconds between two audits because of frames that are not ours: another controller may have sent them.
 SUSPICION_INTERVAL = 5.0
+
+#: Rate of a path, bit/s, below which a train of probes is not falsified by it.
+IDLE_RATE = 1e5
 
 
 class Controller:
@@ -88,13 +95,15 @@ class Controller:
         self.traffic = Traffic()
         self.path_monitor = PathMonitor()
         self.path_capacity = PathCapacity()
-        self.floor = Floor()
+        self.path_rates = PathRates()
+        self.forecasts = Forecasts()
+        self.probe_trains = ProbeTrains()
         self.problems = Problems()
         self.plan = Plan()
         self.graph = Graph.of(())
         self.edges: tuple[Edge, ...] = ()
         self.distributor = Distributor()
-        self.poller = CounterPoller(self.path_monitor, self.distributor)
+        self.poller = CounterPoller(self.path_monitor, self.distributor, self.path_rates)
         #: Seconds that each of the last plans took.
         self.planning: list[float] = []
         #: Packets that switches sent.
@@ -112,7 +121,7 @@ class Controller:
         #: Ports that were links for the previous controller, until the first plan.
         self._expected_links: set[PortId] = set()
         self._count_at: float | None = None
-        #: When the rates of pairs' paths are examined.
+        #: When the paths of pairs that send are examined.
         self._examine_at: float | None = None
         self._nonce = 0
         self._arp_relay = ArpRelay()
@@ -214,9 +223,7 @@ class Controller:
         if self._count_at is not None and now >= self._count_at:
             self._count(now)
         if self._examine_at is not None and now >= self._examine_at:
-            self._examine_at = None
-            if self._examine_pairs(now):
-                self._throttle.change(now)
+            self._examine(now)
         for dpid in self.audit.due(now, idle=self.updater.idle):
             self._tell(dpid, self.audit.ask(now, dpid, self.updater.changes))
         for dpid in self.audit.renewals(now):
@@ -331,6 +338,8 @@ class Controller:
         seconds = now - probe.sent / 1e9
         if probe.kind is Kind.PATH:
             self.path_monitor.handle_path_probe(now, probe.tag, seconds)
+        elif probe.kind is Kind.TRAIN:
+            self.probe_trains.handle_frame(now, probe.tag)
         elif probe.kind is Kind.EDGE:
             names = [edge.name for edge in self.edges if edge.port == arrived == probe.source]
             if names and self.path_monitor.handle_edge_probe(now, names[0], seconds):
@@ -476,7 +485,7 @@ class Controller:
     def _send_probe(self, now: float, kind: Kind, source: PortId, tag: int = 0) -> None:
         self._nonce += 1
         frame = seal(Probe(kind, source, tag, self._nonce, round(now * 1e9)), self.settings.key)
-        out = (Reserved.TABLE,) if kind is Kind.PATH else (source.port,)
+        out = (Reserved.TABLE,) if kind in (Kind.PATH, Kind.TRAIN) else (source.port,)
         self._tell(source.switch, PacketOut(out, frame))
 
     def _probe(self, now: float) -> None:
@@ -485,10 +494,21 @@ class Controller:
         for tag in tags:
             if tag in firsts and firsts[tag] in self.topology.switches:
                 self._send_probe(now, Kind.PATH, PortId(firsts[tag], 0), tag)
+        train = self.probe_trains.poll_train(now, lambda tag: self._is_idle(now, tag))
+        while (found := self.probe_trains.poll_capacity()) is not None:
+            if self.path_capacity.handle_measured(now, *found):
+                self._throttle.change(now)
+        if train is not None and firsts.get(train) in self.topology.switches:
+            for _ in range(TRAIN_FRAMES):
+                self._send_probe(now, Kind.TRAIN, PortId(firsts[train], 0), train)
         ports = {edge.name: edge.port for edge in self.edges}
         for name in names:
             if name in ports and ports[name].switch in self.topology.switches:
                 self._send_probe(now, Kind.EDGE, ports[name])
+
+    def _is_idle(self, now: float, tag: int) -> bool:
+        """Return true if a path carries next to nothing."""
+        return self.path_rates.get(now, tag) < IDLE_RATE and not self.path_monitor.has_queue(tag)
 
     def _ask_links(self, now: float, tag: int) -> None:
         """Check every link of a dead path."""
@@ -511,7 +531,7 @@ class Controller:
             self._tell(dpid, FlowStatsRequest(rules.PATHS))
         if self.edges:
             self._throttle.change(now)
-            self._examine_at = now + REPLY_TIME
+            self._examine_at = self._examine_at if self._examine_at is not None else now
         # Tagged packets pass by the rules that count hosts' packets. Our probes do not count at a path's last switch.
         sending = {
             pair.source.port
@@ -522,28 +542,45 @@ class Controller:
             self.hosts.hear(now, host.mac)
         self.poller.poll_all(now)
 
-    def _examine_pairs(self, now: float) -> bool:
-        """Learn from the last period of each pair's paths; return true if other paths or shares follow from it."""
+    def _examine(self, now: float) -> None:
+        """Examine the last period of the pairs that send, and request the counters of the next one."""
+        pairs = [
+            pair
+            for pair in self.tables.pairs.values()
+            if len(pair.paths) > 1 and self.path_monitor.is_used(now, [path.tag for path in pair.paths])
+        ]
+        self._examine_at = now + max(EXAMINE_PERIOD, len(pairs) / MAX_EXAMINED_PER_SECOND)
         changed = False
-        for key, pair in self.tables.pairs.items():
-            ways = list(zip(pair.paths, pair.selection.paths, strict=True))
-            rates = [self.traffic.tagged.get((path.last, path.tag), 0.0) for path, _ in ways]
-            queues = [self.path_monitor.take_least_queue(path.tag) for path, _ in ways]
+        for pair in pairs:
+            queues = {path.tag: self.path_monitor.take_least_queue(path.tag) for path in pair.paths}
             unknown = [
-                PathLoad(chosen.hops, rate, queue)
-                for (_, chosen), rate, queue in zip(ways, rates, queues, strict=True)
+                PathLoad(chosen.hops, self.path_rates.get(now, path.tag), queues[path.tag])
+                for path, chosen in zip(pair.paths, pair.selection.paths, strict=True)
                 if math.isinf(chosen.ceiling)
             ]
             changed |= self.path_capacity.handle_period(now, unknown)
-            # Tables that are on their way say nothing yet of the paths to be used.
-            if self.distributor.tables.egress.get(key) is pair:
-                periods = [
-                    PathPeriod(chosen.hops, rate, chosen.capacity)
-                    for (_, chosen), rate in zip(ways, rates, strict=True)
-                ]
-                changed |= self.floor.handle_period(now, key, periods)
+            self._forecast(now, pair, queues)
         self.path_capacity.expire(now)
-        return changed
+        self.poller.poll_pairs(now, pairs)
+        if changed:
+            self._throttle.change(now)
+
+    def _forecast(self, now: float, pair: Pair, queues: Mapping[int, float | None]) -> None:
+        """Tell a pair's source what to expect of its paths."""
+        samples = []
+        for path, chosen in zip(pair.paths, pair.selection.paths, strict=True):
+            learned = self.path_capacity.limits.get(chosen.hops, math.inf)
+            samples.append(
+                PathSample(
+                    path.tag,
+                    latency=chosen.latency,
+                    free=min(chosen.capacity, learned),
+                    line=chosen.ceiling if math.isfinite(chosen.ceiling) else learned,
+                    rate=self.path_rates.get(now, path.tag),
+                    queue=queues.get(path.tag),
+                )
+            )
+        self.forecasts.handle_period(pair.source.name, samples)
 
     def _settled(self, now: float) -> bool:
         if self.planned or self.first_switch is None:
@@ -606,3 +643,20 @@ class Controller:
         # Packets in queues travel longer than the latencies say.
         self.updater.drain = self.settings.drain + self.path_monitor.longest()
         self.path_monitor.set_targets(now, followed, [edge for edge in self.edges if edge.name in probed])
+        known = (*self.tables.pairs.values(), *self.tables.egress.values())
+        tags = {path.tag for pair in known for path in pair.paths}
+        self.forecasts.keep(tags)
+        self.probe_trains.set_paths(
+            {
+                path.tag: chosen.hops
+                for pair in self.tables.pairs.values()
+                for path, chosen in zip(pair.paths, pair.selection.paths, strict=True)
+                if len(pair.paths) > 1 and math.isinf(chosen.ceiling) and chosen.hops not in self.path_capacity.limits
+            }
+        )
+        self.path_rates.keep(tags)
+        for pair in self.tables.pairs.values():
+            own = [path.tag for path in pair.paths]
+            # Those that send are examined anyway, with the queues of their paths.
+            if not self.path_monitor.is_used(now, own) or not self.forecasts.known.keys() >= set(own):
+                self._forecast(now, pair, {})

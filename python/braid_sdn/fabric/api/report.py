@@ -136,6 +136,7 @@ def edge_revision(fabric: Controller, name: str) -> str:
     targets = [pair.target for pair in fabric.tables.egress.values() if pair.source.name == name]
     words = [host.mac for target in targets for host in fabric.hosts.at(target.port)]
     words += [target.name for target in targets if target.name in fabric.distributor.shims]
+    words.append(str(fabric.forecasts.versions.get(name, 0)))
     return f"{fabric.nonce:x}.{fabric.tables.generation}.{zlib.crc32(' '.join(words).encode()):x}"
 
 
@@ -158,6 +159,7 @@ def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
                     "slots": list(pair.slots),
                     "shim": pair.target.name in fabric.distributor.shims,
                     "max_rate_bit_s": round(pair.ceiling) if math.isfinite(pair.ceiling) else 0,
+                    "paths": _egress_paths(fabric, pair),
                 }
             )
     for pair in fabric.tables.pairs.values():
@@ -184,6 +186,16 @@ def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
         "egress": egress,
         "ingress": ingress,
     }
+
+
+def _egress_paths(fabric: Controller, pair: Pair) -> list[dict[str, Any]]:
+    """Return rate and delay of a pair's paths, for an edge's choice among them."""
+    told = [(path.tag, fabric.forecasts.known.get(path.tag)) for path in pair.paths]
+    return [
+        {"tag": tag, "rate_bit_s": round(each.rate), "delay_ms": _ms(each.delay)}
+        for tag, each in told
+        if each is not None
+    ]
 
 
 def figures(fabric: Controller) -> dict[str, Any]:

@@ -8,7 +8,8 @@ GET  /v1/fabric/figures
 GET  /v1/fabric/edges/NAME                        (ETag, If-None-Match)
 GET  /v1/fabric/hosts                             /metrics
 POST /v1/fabric/hosts/HOST/forget                 (on the Unix socket)
-POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS&rx=TAG:PACKETS,…&tx=TAG:PACKETS,…&shim=1
+POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS&COUNTERS&shim=1
+     with rx=TAG:PACKETS,…  rx_bytes=TAG:BYTES,…  tx=TAG:PACKETS,…
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class Api:
             self.fabric.hosts.changes,
             set(distributor.shims),
             dict(distributor.requests),
+            self.fabric.forecasts.changes,
         )
         if known == self._last_seen:
             return
@@ -257,6 +259,7 @@ class Api:
         now = self.clock()
         self.fabric.poller.handle_tx(now, name, _counts(query.get("tx", "")))
         self.fabric.poller.handle_rx(now, name, _counts(query.get("rx", "")))
+        self.fabric.poller.handle_rx_bytes(now, _counts(query.get("rx_bytes", "")))
         current = report.edge_revision(self.fabric, name) == query["revision"]
         more = self.fabric.handle_edge(now, name, current=current)
         if self.fabric.handle_shim(name, wanted=query.get("shim") == "1") or more:

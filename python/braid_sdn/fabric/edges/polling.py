@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from braid_sdn.fabric.edges.distribution import Distributor
 from braid_sdn.fabric.monitor.path_monitor import PathMonitor
 from braid_sdn.fabric.plan.plan import Pair
+from braid_sdn.fabric.view.path_rates import PathRates
 
 
 @dataclass
@@ -16,6 +17,7 @@ class CounterPoller:
 
     monitor: PathMonitor
     distributor: Distributor
+    rates: PathRates
     #: Time of the last response to each edge, which counts after it for its next report.
     _last_response: dict[str, float] = field(default_factory=dict)
 
@@ -29,6 +31,10 @@ class CounterPoller:
         for pair in self._pairs():
             if pair.target.name == edge:
                 self.monitor.handle_rx(now, since, counts, {path.tag: pair.share(path.tag) for path in pair.paths})
+
+    def handle_rx_bytes(self, now: float, counts: Mapping[int, int]) -> None:
+        """Take in the bytes that an edge has received by each path."""
+        self.rates.handle_bytes(now, counts)
 
     def handle_tx(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
         """Take in the packets that an edge has sent by each path."""
@@ -46,6 +52,10 @@ class CounterPoller:
     def poll_all(self, now: float) -> None:
         """Request all counters while paths work, as a baseline for when probes are missing."""
         self._poll(now, (pair for pair in self._pairs() if len(pair.paths) > 1))
+
+    def poll_pairs(self, now: float, pairs: Iterable[Pair]) -> None:
+        """Request the counters of these pairs."""
+        self._poll(now, pairs)
 
     def _poll(self, now: float, pairs: Iterable[Pair]) -> None:
         """Request received packets of these pairs, and sent packets of those with several paths."""

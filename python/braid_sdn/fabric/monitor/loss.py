@@ -88,6 +88,11 @@ class Ledger:
         while self._rx[0].at < told.at - MAX_INTERVAL:
             self._rx.popleft()
 
+    def sent_since(self, at: float) -> int | None:
+        """Return about how many packets were sent since a time; None if the edge has not told."""
+        place = bisect.bisect_right(self._tx, at, key=lambda told: told.at)
+        return self._tx[-1].packets - self._tx[place - 1].packets if place > 0 else None
+
     def is_losing(self, rate: float) -> bool:
         """Return true if others' traffic fills the path; `rate` is its former rate, packets a second."""
         if not self._rx:

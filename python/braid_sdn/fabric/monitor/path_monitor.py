@@ -19,7 +19,7 @@ from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.loss import CounterSample, Ledger
 from braid_sdn.fabric.plan.plan import Edge, TaggedPath
 from braid_sdn.fabric.plan.planner import Hops
-from braid_sdn.fabric.view.latency import WindowedMinimum
+from braid_sdn.fabric.view.latency import BASE_WINDOW, WindowedMinimum
 
 Hop = tuple[PortId, PortId]
 
@@ -42,7 +42,7 @@ DEAD_MISSED = 5
 MIN_SAMPLE_PROBES = 2
 #: Missed probes in a row before the edge at a path's end is polled for its counters.
 SUSPECT_MISSED = 2
-#: Part of its share of packets that a path must deliver to count as alive without probes.
+#: Part of what is sent by it, or of its share of packets, that a path must deliver to count as alive without probes.
 MIN_SHARE_RATIO = 0.25
 #: Part of its former packet rate that it must deliver.
 MIN_RATE_RATIO = 0.25
@@ -67,9 +67,6 @@ ALL_SILENT_FACTOR = 5
 HOLD_DOWN = 3.0
 MAX_HOLD_DOWN = 12.0
 REPEAT_WINDOW = 30.0
-
-#: Seconds over which the travel time of a path without a queue is looked for.
-BASE_WINDOW = 300.0
 
 #: Seconds between two probes of an edge, and the missed ones that make it silent.
 EDGE_PROBE_INTERVAL = 1.0
@@ -142,7 +139,7 @@ def _delivers_share(tag: int, brought: Mapping[int, int], share: Mapping[int, fl
     """Return true if a path delivered about its share of all packets."""
     others = [count / share[other] for other, count in brought.items() if other != tag]
     # Deliveries by one path alone prove nothing: the sender may have stopped because of the others.
-    if brought[tag] < MIN_PACKETS or (len(share) > 1 and not any(others)):
+    if len(share) > 1 and not any(others):
         return False
     return brought[tag] / share[tag] >= MIN_SHARE_RATIO * max(others, default=0.0)
 
@@ -226,6 +223,15 @@ class PathMonitor:
         least, watched.least_queue = watched.least_queue, float("inf")
         return least
 
+    def is_used(self, now: float, tags: Iterable[int]) -> bool:
+        """Return true if packets arrived by one of these paths lately, or a queue stands in front of one."""
+        watched = [self.paths[tag] for tag in tags if tag in self.paths]
+        return any(now - each.used < PROBED_AS_USED or each.queued > QUEUE_THRESHOLD for each in watched)
+
+    def has_queue(self, tag: int) -> bool:
+        """Return true if a queue stands in front of a path."""
+        return tag in self.paths and self.paths[tag].queued > QUEUE_THRESHOLD
+
     def longest(self) -> float:
         """Return the longest travel time of the last probes, seconds."""
         return max((each.last for each in self.paths.values()), default=0.0)
@@ -285,7 +291,11 @@ class PathMonitor:
             return False
         was, at = each.before
         brought = {other: counts[other] - was[other] for other in share if other in counts and other in was}
-        return brought[tag] >= MIN_RATE_RATIO * each.rate * (until - at) and _delivers_share(tag, brought, share)
+        if brought[tag] < max(MIN_PACKETS, MIN_RATE_RATIO * each.rate * (until - at)):
+            return False
+        # An edge sends by the path of the earliest arrival, which may be one alone for long.
+        sent = each.ledger.sent_since(at)
+        return bool(sent and brought[tag] >= MIN_SHARE_RATIO * sent) or _delivers_share(tag, brought, share)
 
     def suspects(self, now: float) -> list[int]:
         """Return the tags of paths whose probes are missing and whose edges were not polled lately."""

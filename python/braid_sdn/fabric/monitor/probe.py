@@ -27,6 +27,9 @@ PROBE_MAC = "02:42:52:41:49:44"
 #: Seconds for which a frame is valid.
 MAX_AGE = 5.0
 
+#: Bytes of a train's frame.
+TRAIN_FRAME_BYTES = 1514
+
 _MAGIC = b"BRD1"
 _ORGANISATION = b"\x42\x52\x44"
 _BODY = struct.Struct("!4sBQIHQQ")
@@ -42,6 +45,8 @@ class Kind(IntEnum):
     PATH = 2
     #: Out to an edge, which sends it back as it is.
     EDGE = 3
+    #: Along a path, as one of many full frames that are sent at once.
+    TRAIN = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +79,10 @@ def seal(probe: Probe, key: bytes) -> bytes:
     body += hmac.digest(key, body, "sha256")[:_TAG_BYTES]
     if probe.kind is not Kind.LINK:
         header = mac_bytes(PROBE_MAC) + _source_mac(probe.source)
-        if probe.kind is Kind.PATH:
+        if probe.kind is not Kind.EDGE:
             header += struct.pack("!HH", 0x8100, probe.tag)
-        return (header + struct.pack("!H", EXPERIMENTAL) + body).ljust(60, b"\0")
+        least = TRAIN_FRAME_BYTES if probe.kind is Kind.TRAIN else 60
+        return (header + struct.pack("!H", EXPERIMENTAL) + body).ljust(least, b"\0")
     chassis = b"\x07" + b"%016x" % probe.source.switch
     port = b"\x07" + b"%d" % probe.source.port
     tlvs = _tlv(1, chassis) + _tlv(2, port) + _tlv(3, struct.pack("!H", round(MAX_AGE)))

@@ -42,7 +42,6 @@ def collect(now: float, fabric: Controller) -> planner.NetworkState:
         known=fabric.distributor.acknowledged,
         limits=fabric.settings.limits,
         learned=dict(fabric.path_capacity.limits),
-        alone=fabric.floor.alone(),
         seen_by=lambda graph, pair: fabric.traffic.without_own(graph, {path.tag: path.steps for path in pair.paths}),
     )
 

@@ -68,8 +68,6 @@ class NetworkState:
     limits: Thresholds = field(default_factory=Thresholds)
     #: Learned capacities of paths, bit/s.
     learned: Mapping[Hops, float] = field(default_factory=dict)
-    #: Pairs of which one path alone brings more than several.
-    alone: Mapping[tuple[str, str], Hops] = field(default_factory=dict)
     #: The graph as a pair sees it: its own traffic does not count as load.
     seen_by: Callable[[Graph, Pair], Graph] = lambda graph, _: graph
 
@@ -212,10 +210,6 @@ def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, ta
     graph = now.seen_by(now.graph, before) if before else now.graph
     graph = _usable(graph, now, source, target)
     here, there = source.port.switch, target.port.switch
-    alone = _alone(graph, now, (source.name, target.name))
-    if alone is not None:
-        made = _pair_of(before, source, target, alone, tags)
-        return replace(made, path_withdrawn=_is_path_withdrawn(now.known.get(made.key, before), made, now))
     fresh = select(_alive(candidates(graph, here, there), now), now.limits)
     if fresh is None:
         single = _single(graph, here, there, now)
@@ -256,19 +250,6 @@ def _alive(paths: Iterable[Path], now: NetworkState) -> list[Path]:
 def _capped(path: Path, now: NetworkState) -> Path:
     limit = now.learned.get(path.hops)
     return path if limit is None or limit >= path.capacity else replace(path, capacity=limit)
-
-
-def _alone(graph: Graph, now: NetworkState, key: tuple[str, str]) -> Selection | None:
-    """Return the one path that a pair should use, if it should and the path works."""
-    hops = now.alone.get(key)
-    if hops is None or hops in now.dead:
-        return None
-    arcs = {(arc.source, arc.target): arc for arc in graph.arcs}
-    if not all(hop in arcs for hop in hops):
-        return None
-    way = tuple(arcs[hop] for hop in hops)
-    chosen = select([_capped(Path(way, max(1.0, min(arc.free for arc in way))), now)], now.limits)
-    return replace(chosen, reason="alone it brings more than several do (floor)") if chosen is not None else None
 
 
 def _single(graph: Graph, here: int, there: int, now: NetworkState) -> Path | None:

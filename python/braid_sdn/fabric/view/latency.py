@@ -5,7 +5,7 @@ A probe travels controller → A → B → controller; half of A's echo round tr
     latency(A→B) = T(probe) - RTT(A)/2 - RTT(B)/2
 
 Any delay of a message adds to one of the three, so each is the minimum over a window. The window also makes a line
-that has become slower visible.
+that has become slower visible. It is long, since the queue of one flow may stand in front of a line for minutes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 #: Seconds for which a sample counts: some ten probes at the longest interval.
 SAMPLE_LIFETIME = 30.0
+#: Seconds over which the latency of what may have a queue is looked for.
+BASE_WINDOW = 300.0
 
 
 @dataclass

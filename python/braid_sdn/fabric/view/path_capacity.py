@@ -2,6 +2,7 @@
 
 Ports' speeds say little: a link of 10 Gbit/s may lead over a line of 10 Mbit/s. While the least queueing delay of a
 period's probes is above QUEUE_FLOOR, a path is the bottleneck of its flow, so what it brings is what it can carry.
+Two periods in a row must show it: in the first the window may have opened only, and a busy machine delays probes.
 Times are seconds, rates bit/s.
 """
 
@@ -19,8 +20,11 @@ QUEUE_NONE = 0.003
 MIN_QUEUE_RATIO = 0.5
 #: Less than this says nothing of a line.
 MIN_LEARNED_RATE = 0.5e6
-#: Growth a period of a path without a queue beside one with a queue. If it is too much, a queue stands in the next.
+#: Growth a period of a path that brings its limit without a queue, beside one with a queue. If it is too much, a
+#: queue stands in the next.
 GROWTH = 2.0
+#: Part of its limit that a path brings if it may carry more.
+FULL_RATIO = 0.8
 #: Seconds for which the capacity of an unused path is remembered.
 MEMORY = 600.0
 
@@ -42,24 +46,41 @@ class PathCapacity:
 
     limits: dict[Hops, float] = field(default_factory=dict)
     _used: dict[Hops, float] = field(default_factory=dict)
+    #: Rates of paths in front of which a queue stood in the last period.
+    _queued: dict[Hops, float] = field(default_factory=dict)
 
     def handle_period(self, now: float, paths: Sequence[PathLoad]) -> bool:
         """Take in a period of all paths of a pair; return true if a limit changed."""
         before = dict(self.limits)
         longest = max((path.queue for path in paths if path.queue is not None), default=0.0)
         for path in paths:
+            before_rate = self._queued.pop(path.hops, None)
             if path.rate < MIN_LEARNED_RATE:
                 continue
             self._used[path.hops] = now
             limit = self.limits.get(path.hops)
             queue = path.queue if path.queue is not None else QUEUE_NONE
             if queue >= max(QUEUE_FLOOR, MIN_QUEUE_RATIO * longest):
-                self.limits[path.hops] = path.rate
-            elif limit is not None and queue < QUEUE_NONE and longest >= QUEUE_FLOOR:
+                self._queued[path.hops] = path.rate
+                if before_rate is not None:
+                    self.limits[path.hops] = max(path.rate, before_rate)
+            elif (
+                limit is not None
+                and queue < QUEUE_NONE
+                and longest >= QUEUE_FLOOR
+                and path.rate >= FULL_RATIO * limit
+            ):
                 self.limits[path.hops] = max(path.rate, GROWTH * limit)
             elif limit is not None and path.rate > limit:
                 self.limits[path.hops] = path.rate
         return self.limits != before
+
+    def handle_measured(self, now: float, hops: Hops, rate: float) -> bool:
+        """Take in what a train of probes shows of a path; return true if nothing was known of it."""
+        if hops in self.limits:
+            return False
+        self.limits[hops], self._used[hops] = rate, now
+        return True
 
     def expire(self, now: float) -> None:
         """Forget paths that were not used for long."""

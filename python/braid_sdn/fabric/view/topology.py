@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import PortId, Problem
 from braid_sdn.fabric.monitor.probe import Probe
-from braid_sdn.fabric.view.latency import WindowedMinimum, link_latency
+from braid_sdn.fabric.view.latency import BASE_WINDOW, WindowedMinimum, link_latency
 from braid_sdn.fabric.view.load import Saturation
 from braid_sdn.openflow.messages import Port, PortCounters
 
@@ -49,7 +49,7 @@ class LinkDirection:
     unanswered: int = 0
     #: When its far end was last seen to have counted more bytes than before.
     brought: float = float("-inf")
-    whole: WindowedMinimum = field(default_factory=WindowedMinimum)
+    whole: WindowedMinimum = field(default_factory=lambda: WindowedMinimum(BASE_WINDOW))
     saturation: Saturation = field(default_factory=Saturation)
     #: True if discovery is impossible because an end's switch has lost the controller: the link may work or not, and
     #: is used only if there is no other path.
@@ -64,7 +64,7 @@ class Switch:
     address: str
     since: float
     ports: dict[int, Port]
-    echo: WindowedMinimum = field(default_factory=WindowedMinimum)
+    echo: WindowedMinimum = field(default_factory=lambda: WindowedMinimum(BASE_WINDOW))
 
     def up(self) -> Iterator[int]:
         """Return the numbers of ports that are up."""
