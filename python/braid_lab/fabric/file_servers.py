@@ -37,6 +37,16 @@ class Files:
             raise LabError(f"{kind}: {got.strip()} of {self.bytes} bytes came")
         return 8e-6 * self.bytes / seconds
 
+    def fetch_time(self, place: Station) -> float:
+        """Fetch it by HTTP; return the seconds from the first SYN to the last byte."""
+        words = ["--fail", "--silent", "--show-error", "--output", "/dev/null"]
+        written = ["--write-out", "%{size_download} %{time_total}"]
+        where = f"http://{self.address}:{HTTP_PORT}/{NAME}"
+        got, seconds = place.place.run(["curl", *words, *written, where], timeout=60).stdout.split()
+        if int(got) != self.bytes:
+            raise LabError(f"http: {got} of {self.bytes} bytes came")
+        return float(seconds)
+
 
 @contextlib.contextmanager
 def files(station: Station, folder: Path, size: int) -> Iterator[Files]:

@@ -1,8 +1,8 @@
 """A split flow beside the same flow over its best path alone, which it should never be worse than.
 
 Each case has two networks side by side, at the same time: one with the case's paths, and one with the best of them
-alone. Hosts are unmodified, CUBIC, one iperf3 stream each. [mpsdn] §V-3 names the weakness: a flow over several paths
-is as fragile as the worst of them.
+alone. Hosts are unmodified, CUBIC, one iperf3 stream each, or a fetch of a small file. [mpsdn] §V-3 names the
+weakness: a flow over several paths is as fragile as the worst of them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
+from braid_lab.fabric.file_servers import files
 from braid_lab.fabric.shapes import Shape, Station, beside, parallel
-from braid_lab.fabric.tcp_transfer import Transfer, flows, run_concurrently, transfer
+from braid_lab.fabric.tcp_transfer import Transfer, run_concurrently, transfer
+from braid_lab.process import Process, wait_until
 
 #: Seconds left out while windows open.
 OPENING = 2
@@ -24,6 +26,13 @@ OPENING = 2
 WINDOW = 2
 #: Connections of others over one of the paths.
 OTHERS = 4
+#: Seconds for which others may send before the controller has planned with their load.
+MAX_REPLAN_TIME = 20
+#: Seconds within which lines of unknown capacity are measured, and the fastest, Mbit/s, that can be.
+MAX_MEASURING_TIME = 30
+MEASURABLE_MBIT = 30
+#: Bytes of a short flow.
+SHORT_BYTES = 100_000
 
 
 @dataclass(frozen=True)
@@ -36,13 +45,16 @@ class Case:
     loss: str = ""
     #: True if others' connections share the last path.
     others: bool = False
+    #: True if they are there already, and the controller has planned with their load.
+    others_first: bool = False
     #: True if the controller knows the lines' rates.
     configured: bool = True
 
     @property
     def best(self) -> tuple[float, float]:
-        """The path that is used alone beside it: the widest that nothing is wrong with."""
-        return max(self.paths[:-1] if self.loss or self.others else self.paths)
+        """The path that is used alone beside it: the widest healthy one, of equal ones the quickest."""
+        paths = self.paths[:-1] if self.loss or self.others else self.paths
+        return max(paths, key=lambda path: (path[0], -path[1]))
 
     def shape(self) -> Shape:
         """Return both networks."""
@@ -57,13 +69,19 @@ CASES = (
     Case("healthy", ((10, 20), (10, 20))),
     Case("loss", ((10, 20), (10, 20)), loss="0.5%"),
     Case("others", ((10, 20), (10, 20)), others=True),
+    Case("others_there", ((10, 20), (10, 20)), others=True, others_first=True),
     Case("unknown_capacity", ((10, 20), (50, 20)), configured=False),
     Case("wide", ((100, 10), (100, 20))),
     Case("skew", ((10, 10), (10, 75))),
 )
 
 
-NAMES = [case.name for case in CASES]
+SHORT_CASES = (
+    Case("short_rates", ((2, 20), (5, 20), (10, 20))),
+    Case("short_skew", ((10, 75), (10, 10))),
+)
+
+NAMES = [case.name for case in (*CASES, *SHORT_CASES)]
 
 
 @experiment("fabric/floor", "A split flow beside its best path alone", paper="mpsdn §V-3", cases=NAMES)
@@ -75,12 +93,13 @@ def floor(run: Run) -> None:
     run.display.expect(len(names) * (1 + runs))
     run.table.append(["case", "split Mbit/s", "best path alone", "ratio", "second half", "worst 2 s"])
     rows: list[dict[str, float | str | int]] = []
+    for case in (case for case in SHORT_CASES if case.name in names):
+        with run.part(case.name):
+            _short(run, case, run.of_form(full=100, quick=30, smoke=3))
     for case in (case for case in CASES if case.name in names):
         with run.part(case.name), contextlib.ExitStack() as stack:
             with run.step(f"{case.name}: networks, controller, edges"):
-                network = stack.enter_context(edged_network(case.shape(), capacities=case.configured))
-                network.settle("ha", "hb", len(case.paths))
-                network.settle("hua", "hub", 1)
+                network = _networks(stack, case)
             pairs = []
             for number in range(runs):
                 with run.step(f"{case.name}: {seconds} s"):
@@ -93,22 +112,83 @@ def floor(run: Run) -> None:
     run.series("course", rows)
     run.notes.append(
         "Ratios of goodput, split by best path alone, both at the same time: over the whole transfer, its second "
-        f"half, and the worst {WINDOW} s after the first {OPENING}."
+        f"half, and the worst {WINDOW} s after the first {OPENING}. Of short flows, {SHORT_BYTES // 1000} kB each: "
+        "median of the times from the first SYN to the last byte, ms, in turns, and the ratio of times."
     )
+
+
+def _networks(stack: contextlib.ExitStack, case: Case) -> EdgedNetwork:
+    """Build both networks; returns once the controller knows of them what it can."""
+    network = stack.enter_context(edged_network(case.shape(), capacities=case.configured))
+    network.settle("ha", "hb", len(case.paths))
+    network.settle("hua", "hub", 1)
+    if not case.configured:
+        wait_until(lambda: _is_measured(network), what="trains of probes", timeout=MAX_MEASURING_TIME)
+    return network
+
+
+def _short(run: Run, case: Case, number: int) -> None:
+    """Fetch a small file over the split and over the best path, in turns."""
+    with contextlib.ExitStack() as stack:
+        with run.step(f"{case.name}: networks, controller, edges"):
+            network = _networks(stack, case)
+            stations, folder = network.net.stations, network.net.folder
+            served = []
+            for name in ("hb", "hub"):
+                place = folder / f"files-of-{name}"
+                place.mkdir()
+                served.append(stack.enter_context(files(stations[name], place, SHORT_BYTES)))
+        with run.step(f"{case.name}: {number} times"):
+            times = [
+                (served[0].fetch_time(stations["ha"]), served[1].fetch_time(stations["hua"])) for _ in range(number)
+            ]
+    split, alone = (1000 * statistics.median(each) for each in zip(*times, strict=True))
+    ratio = run.measure(f"{case.name}_time_ratio", [split / alone], better="lower")
+    run.table.append([case.name, f"{split:.0f} ms", f"{alone:.0f} ms", f"{ratio:.2f}", "-", "-"])
 
 
 def _together(network: EdgedNetwork, case: Case, seconds: int) -> tuple[Transfer, Transfer]:
     stations, folder = network.net.stations, network.net.folder
-    work: list[Callable[[], object]] = [
+    work = [
         functools.partial(transfer, stations["ha"], stations["hb"], folder, seconds),
         functools.partial(transfer, stations["hua"], stations["hub"], folder, seconds),
     ]
-    if case.others:
-        work.append(functools.partial(flows, stations["x"], stations["y"], folder, seconds, OTHERS))
-    split, alone, *_ = run_concurrently(work)
-    assert isinstance(split, Transfer)  # noqa: S101
-    assert isinstance(alone, Transfer)  # noqa: S101
+    with contextlib.ExitStack() as stack:
+        if case.others:
+            stack.enter_context(_others(network, case, seconds))
+        split, alone = run_concurrently(work)
     return split, alone
+
+
+@contextlib.contextmanager
+def _others(network: EdgedNetwork, case: Case, seconds: int) -> Iterator[None]:
+    """Have others send over the last path, until the end of the block at the latest."""
+    stations, folder = network.net.stations, network.net.folder
+    log = folder / "others"
+    length = str(seconds + (MAX_REPLAN_TIME if case.others_first else 0))
+    server = ["iperf3", "-s", "-1"]
+    client = ["iperf3", "-c", stations["y"].address, "-t", length, "-P", str(OTHERS)]
+    with Process(server, log=log.with_suffix(".server"), namespace=stations["y"].place.name):
+        wait_until(lambda: "5201" in stations["y"].place.run(["ss", "-ltn"]).stdout, what="iperf3 to listen")
+        with Process(client, log=log.with_suffix(".client"), namespace=stations["x"].place.name):
+            if case.others_first:
+                wait_until(
+                    lambda: _is_replanned(network, case), what="a plan with others' load", timeout=MAX_REPLAN_TIME
+                )
+            yield
+
+
+def _is_measured(network: EdgedNetwork) -> bool:
+    """Return true once the controller has measured a line, while nobody uses it."""
+    pair = network.pair("ha", "hb")
+    return pair is not None and min(path["capacity_bit_s"] for path in pair["paths"]) < 1e6 * MEASURABLE_MBIT
+
+
+def _is_replanned(network: EdgedNetwork, case: Case) -> bool:
+    """Return true once the controller counts on less than half of the path that others use."""
+    pair = network.pair("ha", "hb")
+    half = 1e6 * case.paths[-1][0] / 2
+    return pair is not None and sum(path["capacity_bit_s"] > half for path in pair["paths"]) < len(case.paths)
 
 
 def _ratio(split: list[float], alone: list[float]) -> float:
