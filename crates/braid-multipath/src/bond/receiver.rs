@@ -37,7 +37,9 @@ pub struct ReceiverSettings {
     pub max_stall: Duration,
     /// A repair symbol that would take longer than this is not waited for.
     pub max_fec_wait: Duration,
-    /// A retransmission that would take longer than this is not waited for.
+    /// A retransmission that would take longer than this is not waited for. An inner TCP sender
+    /// retransmits by time-out 200 ms and more after its round trip, so that it does not notice a
+    /// wait of 200 ms, while a packet given up costs it a third of its window.
     pub max_retransmit_wait: Duration,
     /// True if the receiver requests retransmission of lost packets.
     pub nacks_enabled: bool,
@@ -49,7 +51,7 @@ impl Default for ReceiverSettings {
             limits: Limits::default(),
             max_stall: Duration::from_millis(400),
             max_fec_wait: Duration::from_millis(100),
-            max_retransmit_wait: Duration::from_millis(150),
+            max_retransmit_wait: Duration::from_millis(200),
             nacks_enabled: true,
         }
     }
@@ -357,11 +359,12 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             .filter(|_| self.settings.nacks_enabled);
         // Half as much again: if packets are given up too early, the inner flow retransmits all of
         // them.
-        let retransmit_delay =
-            retransmit_delay.map(|retransmit_delay| retransmit_delay * 3 / 2 + WAIT_MARGIN);
+        let most = self.settings.max_retransmit_wait;
         retransmit_delay
-            .filter(|retransmit_delay| *retransmit_delay <= self.settings.max_retransmit_wait)
-            .unwrap_or_default()
+            .filter(|delay| *delay + WAIT_MARGIN <= most)
+            .map_or(Duration::ZERO, |delay| {
+                (delay * 3 / 2 + WAIT_MARGIN).min(most)
+            })
     }
 
     /// Asks the sender again for lost packets of a link, by NACKs, as far as a retransmission would

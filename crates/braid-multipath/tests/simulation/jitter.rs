@@ -6,6 +6,7 @@ use std::time::Duration;
 use braid_multipath::schedule::{Adaptive, Class};
 
 use crate::alone;
+use crate::tcp::TcpSender;
 use crate::world::{FULL, LinkSpec, START, World, line, quantile};
 
 fn shaky(mbit: f64, jitter_ms: u64) -> LinkSpec {
@@ -77,5 +78,33 @@ fn links_that_jitter_in_order_are_rated_for_what_they_carry() {
         let both = [line(50.0, 15), shaky];
         assert!(datagrams(&name, &both, seed) >= 0.9);
         assert!(tcp(&name, &both, seed) >= 0.7);
+    }
+}
+
+/// A satellite link that loses packets and jitters, beside LTE. A lost packet comes again after 140
+/// ms, and a flow for which it is given up has a tenth of the better link.
+#[test]
+fn loss_on_a_link_that_jitters_in_order_is_repaired() {
+    let lines = [
+        LinkSpec {
+            queue_ms: 300,
+            ..shaky(40.0, 10)
+        },
+        LinkSpec {
+            loss_percent: 1,
+            ..shaky(100.0, 25)
+        },
+    ];
+    for seed in 1..=3 {
+        let [alone] = alone::goodput(&lines[0], seed, [(5, 20)]);
+        let mut world = world(&lines, seed);
+        world.add_flow(TcpSender::new().undo());
+        world.run_until(START + Duration::from_secs(20));
+        let goodput = world.goodput(5.0, 20.0);
+        let given_up = world.receiver(1).counters().given_up();
+        println!(
+            "40 ±10 + 100 ±25 ms, 1 % loss, seed {seed}: {goodput:.1} Mbit/s, {alone:.1} over the first alone, {given_up} given up"
+        );
+        assert!(goodput >= 1.3 * alone);
     }
 }
