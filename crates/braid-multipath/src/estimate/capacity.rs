@@ -76,6 +76,16 @@ const MAX_DELIVERED_RATIO: f64 = 1.25;
 /// Delivered and sent rates within this ratio count as equal.
 const SAME_RATE_TOLERANCE: f64 = 0.1;
 
+/// At its start a link is sent bursts at this multiple of its rate, with a window as much larger: a
+/// flow in slow start doubles each round trip, and takes packets spaced at a rate found too low for
+/// a queue.
+const START_GAIN: f64 = 2.0;
+
+/// The start ends when the proven rate of a loaded link has not grown by this factor for
+/// [`START_SPAN`], as in BBR.
+const START_GROWTH: f64 = 1.25;
+const START_SPAN: Duration = Duration::from_millis(500);
+
 /// Demand of the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Demand {
@@ -151,6 +161,10 @@ pub struct Capacity {
     /// Delivered rate in bit/s: smoothed, but no more than the last sample.
     delivered: Option<f64>,
     unsteady: bool,
+    /// True after a restart.
+    restarted: bool,
+    /// When the proven rate last grew by [`START_GROWTH`], and to what, or was last unused.
+    grew: (Time, f64),
 }
 
 impl Default for Capacity {
@@ -184,6 +198,8 @@ impl Capacity {
             at: Time::ZERO,
             delivered: None,
             unsteady: false,
+            restarted: false,
+            grew: (Time::ZERO, 0.0),
         }
     }
 
@@ -194,6 +210,7 @@ impl Capacity {
         *self = Capacity {
             proven: self.proven.max(INITIAL_RATE.bits_per_sec() as f64),
             seeded: self.seeded || self.started,
+            restarted: true,
             ..Capacity::default()
         };
     }
@@ -243,6 +260,9 @@ impl Capacity {
         let queue = Queue { delay, ..queue };
         self.queue = queue;
         self.at = now;
+        if !self.loaded || self.proven > START_GROWTH * self.grew.1 {
+            self.grew = (now, self.proven);
+        }
         self.demand = demand;
         let drifts = self.probe(now);
         if answer == Some(DrainResult::Persistent) && demand == Demand::Backlog {
@@ -457,6 +477,16 @@ impl Capacity {
             PROBE_REPORTS.. => steer.max(2.0),
             2.. => steer.max(1.5),
             _ => steer,
+        }
+    }
+
+    /// Returns the factor by which a link at its start may exceed its rate.
+    #[must_use]
+    pub fn start_gain(&self) -> f64 {
+        let grows = self.at.since(self.grew.0) < START_SPAN;
+        match !self.started && !self.restarted && grows {
+            true => START_GAIN,
+            false => 1.0,
         }
     }
 

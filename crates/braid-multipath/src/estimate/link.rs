@@ -235,12 +235,13 @@ impl LinkEstimator {
         self.capacity.handle_mean(delivered, offered);
     }
 
-    /// Returns the pacing rate: the send rate, or more where the window is the limit.
+    /// Returns the pacing rate: the send rate, or more where the window is the limit and at the
+    /// start.
     #[must_use]
     pub fn pace(&self) -> Rate {
         let factor = match self.capacity.is_unsteady() {
             true => UNSTEADY_PACE,
-            false => 1.0,
+            false => self.capacity.start_gain(),
         };
         Rate::from_bits_per_sec((self.rate().bits_per_sec() as f64 * factor) as u64)
     }
@@ -305,6 +306,12 @@ impl LinkEstimator {
     #[must_use]
     pub fn delay(&self) -> Option<RelativeDelay> {
         self.delay.map(|delay| RelativeDelay(delay as i64))
+    }
+
+    /// Returns the longest recent stall; zero on a link that does not stall.
+    #[must_use]
+    pub fn stall(&self, now: Time) -> Duration {
+        self.stalls.stall(now)
     }
 
     /// Returns the base delay: the lowest one-way delay of the last 20 s.

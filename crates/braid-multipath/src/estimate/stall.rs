@@ -48,6 +48,14 @@ impl StallDetector {
         }
     }
 
+    /// Returns the longest recent stall; zero on a link that does not stall.
+    pub fn stall(&self, now: Time) -> Duration {
+        match self.is_unsteady(now) {
+            true => Duration::from_secs_f64(self.longest(now)),
+            false => Duration::ZERO,
+        }
+    }
+
     fn longest(&self, now: Time) -> f64 {
         self.longest * (-now.since(self.at).as_secs_f64() / STALL_FADE.as_secs_f64()).exp()
     }
