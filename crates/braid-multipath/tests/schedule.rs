@@ -350,6 +350,40 @@ fn adaptive_takes_the_link_that_delivers_first() {
     }
 }
 
+/// The link of 20 ms would deliver each single packet first. A packet that it holds up would hold up
+/// all those on the other one.
+#[test]
+fn adaptive_sends_a_light_load_over_the_link_that_delivers_64_kb_first() {
+    let mut adaptive = Adaptive::default();
+    let links = |at: u64| [link(0, at, 20, 20), link(1, at, 150, 25)];
+    // 12 Mbit/s, in bursts of two packets.
+    for at in (0..2000).step_by(2) {
+        for _ in 0..2 {
+            assert_eq!(
+                sent(adaptive.choose(ms(at), &head(0), &links(at))),
+                Some(1),
+                "at {at} ms"
+            );
+        }
+    }
+    // It waits for that link, though not for long.
+    let busy = |ready| [link(0, 2000, 20, 20), link(1, ready, 150, 25)];
+    assert_eq!(
+        adaptive.choose(ms(2000), &head(0), &busy(2001)),
+        Choice::Wait(Some(ms(2001)))
+    );
+    assert_eq!(
+        sent(adaptive.choose(ms(2000), &head(0), &busy(2020))),
+        Some(0)
+    );
+    // 120 Mbit/s are no light load.
+    let took: Vec<_> = (3000..3200)
+        .flat_map(|at| [at; 10])
+        .filter_map(|at| sent(adaptive.choose(ms(at), &head(0), &links(at))))
+        .collect();
+    assert!(took.iter().filter(|link| **link == 0).count() > 1000);
+}
+
 #[test]
 fn adaptive_stays_among_equals() {
     let links = [link(0, 0, 50, 15), link(1, 0, 50, 15)];

@@ -431,10 +431,13 @@ fn with_views<T>(
     let mut views = [empty; MAX_LINKS];
     let paced = scheduler.is_paced();
     let works = links.iter().any(SenderLink::is_usable);
+    let beside_steady = links
+        .iter()
+        .any(|link| link.is_usable() && link.estimator.stall(now).is_zero());
     for (view, link) in views.iter_mut().zip(links) {
         let len = len + link.settings.overhead;
         *view = match works {
-            true => link.view(now, len, paced),
+            true => link.view(now, len, paced, beside_steady),
             false => link.last_resort(now, len, paced),
         };
     }

@@ -22,6 +22,10 @@ const USED_SPAN: Duration = Duration::from_secs(1);
 const MIN_CLOSE_DELAY: Duration = Duration::from_millis(5);
 const MAX_CLOSE_DELAY: Duration = Duration::from_millis(50);
 
+/// Part of a link's longest recent stall that is added to its expected delay beside a link that does
+/// not stall. All of it leaves a tenth of the link unused.
+const STALL_DELAY_SHARE: f64 = 0.3;
+
 /// Settings of a link. The defaults work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkSettings {
@@ -121,7 +125,7 @@ impl<T> SenderLink<T> {
         LinkView {
             usable: silent && self.has_quota(),
             rate: self.capped(),
-            ..self.view(now, len, paced)
+            ..self.view(now, len, paced, false)
         }
     }
 
@@ -130,7 +134,9 @@ impl<T> SenderLink<T> {
         self.settings.cap.map_or(measured, |cap| measured.min(cap))
     }
 
-    pub fn view(&self, now: Time, len: Bytes, paced: bool) -> LinkView {
+    /// Returns the scheduler's view of the link; `beside_steady` is true if some usable link does
+    /// not stall.
+    pub fn view(&self, now: Time, len: Bytes, paced: bool, beside_steady: bool) -> LinkView {
         let ready = match paced {
             true => self.estimator.fits_window(len).then(|| self.pacer.ready()),
             false => Some(now),
@@ -141,22 +147,27 @@ impl<T> SenderLink<T> {
             usable: self.is_usable(),
             ready,
             rate: self.rate(),
-            delay: self.expected_delay(),
+            delay: self.expected_delay(now, beside_steady),
             base: self.estimator.base(now).unwrap_or_default(),
         }
     }
 
     /// Returns the delay after which most packets sent now can be delivered at the far end.
     /// A lost packet arrives by retransmission, one round trip later. Delivery in order waits for
-    /// packets delayed by jitter, while reports give the earliest arrivals. Traffic that fits on a
-    /// link without loss and jitter therefore uses that link.
-    fn expected_delay(&self) -> RelativeDelay {
+    /// packets delayed by jitter or by a stall, while reports give the earliest arrivals. Traffic
+    /// that fits on a link without loss, jitter and stalls therefore uses that link. Among links
+    /// that all stall, the longest recent stall of each says little about the next.
+    fn expected_delay(&self, now: Time, beside_steady: bool) -> RelativeDelay {
+        let stall = match beside_steady {
+            true => self.estimator.stall(now).mul_f64(STALL_DELAY_SHARE),
+            false => Duration::ZERO,
+        };
         let rtt = self.estimator.rtt().smoothed();
         let lost = rtt.mul_f64(self.estimator.loss().slow());
         // Before the first report nothing is known: assume neither better nor worse than the
         // others.
         let delay = self.estimator.delay().unwrap_or_default();
-        delay.plus(lost + self.estimator.jitter() * 3 / 2)
+        delay.plus(lost + stall + self.estimator.jitter() * 3 / 2)
     }
 
     /// Returns the link's delay in microseconds plus a penalty for its loss, to compare links by.

@@ -10,6 +10,10 @@
 //!   hardly a backlog: a TCP flow sees its delay already, and leaving it idle until the next
 //!   backlog only costs rate. It must not come into use that easily: a flow whose window is too
 //!   small for its delay would be slower with it than without.
+//! - A *light load*, less than half of what one link carries, stays on that link: the one that would
+//!   deliver 64 kB first. Packets of one link arrive in order. A flow in slow start over two links
+//!   waits for each packet that the slower or stalling one holds up, takes the wait for a queue, and
+//!   ends slow start at a tenth of the window that it needs.
 //! - Packets are not queued per link. They wait in the one queue in front, where every flow has its
 //!   turn and CoDel sees them.
 //! - A link slower than the fastest by more than the receiver's *reorder budget* is left out: its
@@ -61,6 +65,12 @@ pub struct Tuning {
     pub backlog_fraction_to_stay: f64,
     /// Backlog on cheaper links above which dearer ones are used.
     pub overflow_after: Duration,
+    /// A load is light below this part of the rate of the link that takes it.
+    pub light_load: f64,
+    /// A light load takes the link that would deliver this much first.
+    pub light_transfer: Bytes,
+    /// Longest wait of a light load for that link.
+    pub light_wait: Duration,
 }
 
 impl Default for Tuning {
@@ -71,6 +81,9 @@ impl Default for Tuning {
             backlog_fraction: 0.5,
             backlog_fraction_to_stay: 0.1,
             overflow_after: Duration::from_millis(10),
+            light_load: 0.5,
+            light_transfer: Bytes::new(64_000),
+            light_wait: Duration::from_millis(2),
         }
     }
 }
@@ -157,6 +170,9 @@ impl Adaptive {
         else {
             return Choice::Wait(None);
         };
+        if let Some(choice) = self.one_link(now, head, candidates) {
+            return choice;
+        }
         let near = best.arrival + self.tuning.hysteresis.as_secs_f64();
         let stays = |c: &&Candidate<'_>| {
             c.ready <= 0.0 && c.arrival <= near && Some(c.view.id) == self.last
@@ -188,6 +204,35 @@ impl Adaptive {
         match helping.min_by(|a, b| a.arrival.total_cmp(&b.arrival)) {
             Some(other) => self.send(now, head, other.view),
             None => wait(now, candidates),
+        }
+    }
+
+    /// Sends a light load over one link, or waits a moment for it; none if the load is not light.
+    fn one_link(
+        &mut self,
+        now: Time,
+        head: &Head,
+        candidates: &[Option<Candidate<'_>>],
+    ) -> Option<Choice> {
+        let cheapest = candidates.iter().flatten().map(|c| c.view.tier).min()?;
+        let of_tier = || {
+            let all = candidates.iter().flatten();
+            all.filter(|c| c.view.tier == cheapest)
+        };
+        let size = self.tuning.light_transfer.get() as f64 * 8.0;
+        let transfer = |c: &Candidate<'_>| c.arrival - c.ready + size / c.rate;
+        let first = of_tier().min_by(|a, b| transfer(a).total_cmp(&transfer(b)))?;
+        let near = transfer(first) + self.tuning.hysteresis.as_secs_f64();
+        let link = of_tier()
+            .find(|c| Some(c.view.id) == self.last && transfer(c) <= near)
+            .unwrap_or(first);
+        let wait_s = self.tuning.light_wait.as_secs_f64();
+        let waits = head.backlog.get() as f64 * 8.0 / link.rate;
+        let light = self.sent.rate(now) < self.tuning.light_load * link.rate && waits < wait_s;
+        match light && link.ready < wait_s {
+            true if link.ready <= 0.0 => Some(self.send(now, head, link.view)),
+            true => Some(wait(now, &[Some(*link)])),
+            false => None,
         }
     }
 
