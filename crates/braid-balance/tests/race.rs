@@ -4,6 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use Verdict::{Dropped, Passed, Sent};
@@ -167,6 +168,37 @@ fn every_order_of_events_is_as_the_twin_says() {
     TestRunner::new(config)
         .run(&(any::<bool>(), events), test)
         .unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// The sweep reads one table after another while races begin. One that begins in between has outer ends that belong to
+/// no flow yet, and keeps them: otherwise its answers would find nobody, however often the SYN is repeated.
+#[test]
+fn a_race_that_begins_during_a_sweep_is_answered() {
+    let track = Track::new(LbMethod::Race, ALWAYS);
+    let mut sweeper = track.probe.another_datapath();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                sweeper.sweep(KernelTime::now()).expect("a sweep");
+            }
+        });
+        for port in 10_000..10_200 {
+            let ends = Ends {
+                local: (INNER, port),
+                ..V4
+            };
+            let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
+            let copies = syn_copies(&track, &sent, RACING_UPLINKS);
+            let syn_ack = answer(ends, copies[&1], [5000, SEQUENCE + 1], SYN | ACK);
+            let got = track.back(1, &syn_ack);
+            if got.reason != "in_stack" {
+                over.store(true, Ordering::Relaxed);
+                panic!("port {port}: {}", got.reason);
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Plays a connection's events to programs and twin.

@@ -130,6 +130,11 @@ __noinline int start_race(struct __sk_buff *skb, __u64 now)
 	ctx->race.last_syn = now;
 	ctx->race.sequence = ctx->packet.sequence;
 	ctx->race.preferred = ctx->preferred;
+	// Before its outer ends: a sweep at this moment removes ends that belong to nobody.
+	if (bpf_map_update_elem(&races, &ctx->key, &ctx->race, BPF_NOEXIST)) {
+		ctx->candidates = 0;
+		return -1;
+	}
 	for (__u32 id = 0; id < MAX_UPLINKS; id++) {
 		if (ctx->candidates & (1u << id))
 			add_attempt(id);
@@ -144,8 +149,9 @@ __noinline int start_race(struct __sk_buff *skb, __u64 now)
 	}
 	ctx->candidates = ctx->attempts;
 	if (has_several(ctx->attempts) &&
-	    !bpf_map_update_elem(&races, &ctx->key, &ctx->race, BPF_NOEXIST))
+	    !bpf_map_update_elem(&races, &ctx->key, &ctx->race, BPF_ANY))
 		return 0;
+	bpf_map_delete_elem(&races, &ctx->key);
 	for (__u32 id = 0; id < MAX_UPLINKS; id++)
 		release_attempt(id);
 	ctx->uplink = chosen;

@@ -1,6 +1,5 @@
 //! Races of new connections: their settings, and the removal of those that are over.
 
-use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -39,22 +38,14 @@ pub(crate) fn set(tables: &mut Tables, race: RaceSettings) -> Result<(), Error> 
     tables.settings.set(0, settings, 0).map_err(failed)
 }
 
-/// Removes races whose client has given up. Returns the source ports that the other races hold, each with its
-/// connection.
+/// Removes races whose client has given up.
 pub(crate) fn sweep(
     races: &mut HashMap<MapData, Tuple, RaceValue>,
     data: &MapData,
     now: KernelTime,
-) -> Result<HashSet<(Tuple, [u8; 2])>, Error> {
-    let mut attempts = HashSet::new();
+) -> Result<(), Error> {
     for (key, race) in read::<RaceValue>("races", data.fd().as_fd())? {
         if now.since(KernelTime::from_nanos(race.last_syn)) < TCP_EMBRYO_IDLE {
-            let ports = race.ports.iter().zip(race.attempts);
-            attempts.extend(
-                ports
-                    .filter(|(_, state)| *state != 0)
-                    .map(|(port, _)| (key, *port)),
-            );
             continue;
         }
         // A new race may have replaced it under the same key.
@@ -63,5 +54,5 @@ pub(crate) fn sweep(
             ignore_missing("map races", races.remove(&key))?;
         }
     }
-    Ok(attempts)
+    Ok(())
 }

@@ -1,8 +1,9 @@
 //! Upkeep of the flow table: removal of idle flows, repair of half pairs, and the list of flows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Instant;
 
+use aya::maps::MapData;
 use braid_core::UplinkId;
 
 use super::idle_times::{idle_time, state_of};
@@ -12,9 +13,11 @@ use crate::generated::{
     CHOICE_NEXT_USABLE, CHOICE_ON_LINK, CHOICE_ONLY, CHOICE_PREDICTED, CHOICE_PREFERRED,
     CHOICE_RACED, CHOICE_REMEMBERED, CHOICE_STICKY, FLOW_FAST_PATH,
 };
-use crate::maps::layout::{FlowValue, Tuple, socket_address};
+use crate::maps::layout::{FlowValue, RaceValue, Tuple, socket_address};
 use crate::maps::tables::{Pair, Tables, found, ignore_missing, read, refused};
 use crate::{Choice, ClassId, Error, Flow, KernelTime, Protocol, SweepReport, Traffic};
+
+type Races = aya::maps::HashMap<MapData, Tuple, RaceValue>;
 
 /// Share of the table, as a divisor, that must be free for closed connections to stay their time.
 const FREE_SHARE_DIVISOR: usize = 8;
@@ -80,13 +83,12 @@ pub(crate) fn sweep(tables: &mut Tables, now: KernelTime) -> Result<SweepReport,
     let started = Instant::now();
     let mut report = SweepReport::default();
     let room = tables.assured.max_entries()? as usize;
-    let embryos = &mut tables.embryos;
-    let attempts = races::sweep(&mut tables.races, &tables.races_data, now)?;
-    let none = HashSet::new();
-    let assured = &mut tables.assured;
-    report.established = sweep_pair(assured, Some(embryos), &none, now, room, &mut report)?;
+    let (assured, embryos) = (&mut tables.assured, &mut tables.embryos);
+    races::sweep(&mut tables.races, &tables.races_data, now)?;
+    report.established = sweep_pair(assured, Some(embryos), None, now, room, &mut report)?;
+    let races = Some(&tables.races);
     // The kernel evicts embryos by itself, so their table is never pressed.
-    report.embryos = sweep_pair(embryos, None, &attempts, now, usize::MAX, &mut report)?;
+    report.embryos = sweep_pair(embryos, None, races, now, usize::MAX, &mut report)?;
     report.took = started.elapsed();
     Ok(report)
 }
@@ -98,11 +100,12 @@ pub(crate) fn sweep(tables: &mut Tables, now: KernelTime) -> Result<SweepReport,
 /// A kept flow gets a lost reverse entry back, from an embryo if need be. Embryos do not: their
 /// table would evict a live one for it, and the next packet from inside does it as well.
 ///
-/// Outer ends that races hold (`attempts`, by connection and port) need no flow of their own.
+/// Outer ends that `races` hold need no flow of their own. Their table is asked for each such end, and
+/// not read before: a race that begins meanwhile would lose its ends, and answers would find nobody.
 fn sweep_pair(
     pair: &mut Pair,
     mut embryos: Option<&mut Pair>,
-    attempts: &HashSet<(Tuple, [u8; 2])>,
+    races: Option<&Races>,
     now: KernelTime,
     room: usize,
     report: &mut SweepReport,
@@ -133,8 +136,7 @@ fn sweep_pair(
         let whole = forward
             .get(owner)
             .is_some_and(|value| owner.reverse(value) == *key);
-        let races = attempts.contains(&(*owner, key.local_port));
-        if !whole && !races && !owned(pair, key, owner)? {
+        if !whole && !owned(pair, key, owner)? && !raced(races, owner)? {
             ignore_missing("removing a flow", pair.reverse.remove(key))?;
             report.repaired += 1;
         }
@@ -182,4 +184,12 @@ fn complete(pair: &mut Pair, embryos: &mut Pair, key: &Tuple) -> Result<bool, Er
 fn owned(pair: &Pair, reverse: &Tuple, owner: &Tuple) -> Result<bool, Error> {
     let value = found(pair.forward.get(owner, 0))?;
     Ok(value.is_some_and(|value| owner.reverse(&value) == *reverse))
+}
+
+/// Returns true if the connection is being raced. Its race may not have all of its ports yet.
+fn raced(races: Option<&Races>, owner: &Tuple) -> Result<bool, Error> {
+    match races {
+        None => Ok(false),
+        Some(races) => Ok(found(races.get(owner, 0))?.is_some()),
+    }
 }

@@ -59,6 +59,7 @@ impl Outcome {
 pub struct Probe {
     pub world: World,
     pub datapath: RefCell<Datapath>,
+    options: Options,
     programs: [SchedClassifier; 3],
     steer: u32,
     wans: [u32; 2],
@@ -99,6 +100,7 @@ impl Probe {
         Self {
             world,
             datapath: RefCell::new(datapath),
+            options,
             programs,
             steer: devices[0],
             wans: [devices[1], devices[2]],
@@ -242,6 +244,12 @@ impl Probe {
             .into_iter()
             .map(|(_, count)| count)
             .collect()
+    }
+
+    /// The same tables for another thread.
+    pub fn another_datapath(&self) -> Datapath {
+        let (opened, _) = Datapath::open(&self.options).expect("the pinned datapath");
+        opened
     }
 
     /// The flow of an inner end.
