@@ -223,6 +223,15 @@
 #define MIN_STAMP_PACKETS 6
 #define MAX_STAMP_RTT_US  2000000
 
+// How far a TCP segment's numbers may be from those that the inside has sent and acknowledged: what
+// 1 Gbit/s sends in a quarter of a second, for data; less for a reset, whose sequence number must
+// be exact (RFC 5961). A guess is within the first by both numbers once in 8,192 times, within the
+// second once in 2,048.
+#define SEGMENT_WINDOW (1u << 25)
+#define RESET_WINDOW   (1u << 20)
+// The same for an answer to a SYN: what can be sent with that (RFC 7413).
+#define SYN_WINDOW 0xffff
+
 // Packets of a flow after which its losses are added to its path's; packets of a path after which
 // its counts are halved.
 #define LOSS_BATCH_PACKETS   64

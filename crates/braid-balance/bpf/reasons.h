@@ -84,7 +84,8 @@
 	REASON(out_from_uplink, DROPPED, "forwarded from an uplink, so of no client of ours")      \
 	REASON(in_spoofed, DROPPED, "inbound with a source that is this machine's own")            \
 	REASON(in_local, PASSED, "inbound for this machine's own sockets, as far as can be told")  \
-	REASON(in_not_addressed, PASSED, "inbound to a group or an address that no uplink has")
+	REASON(in_not_addressed, PASSED, "inbound to a group or an address that no uplink has")    \
+	REASON(in_out_of_window, EVENT, "tcp segment whose numbers do not fit its flow")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

@@ -285,7 +285,7 @@ fn a_reset_ends_a_connection_for_those_who_have_ended_it_themselves() {
     assert_eq!(state(6300), Some((FlowState::Closing, true)));
     let (uplink, _) = handshake(&probe, 6301);
     probe.out(&tcp(6301, FIN | ACK)).is(Sent, "out_flow");
-    let rst = build::tcp(SERVER, (OUTSIDE[uplink][0], 6301), RST, b"");
+    let rst = build::tcp(SERVER, (OUTSIDE[uplink][0], 6301), RST | ACK, b"");
     probe.back(uplink, &rst).is(Passed, "in_stack");
     assert_eq!(state(6301), Some((FlowState::Closing, true)));
     // An embryo's client that gives up, as a port scan does, proves nothing.

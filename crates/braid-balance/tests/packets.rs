@@ -59,7 +59,7 @@ fn tcp_from_syn_to_fin() {
 fn a_reset_that_nobody_heeds_kills_nothing() {
     let probe = Probe::new();
     let (uplink, data) = handshake(&probe, 4100);
-    let rst = build::tcp(SERVER, (OUTSIDE[uplink][0], 4100), RST, b"");
+    let rst = build::tcp(SERVER, (OUTSIDE[uplink][0], 4100), RST | ACK, b"");
     probe.back(uplink, &rst).is(Passed, "in_stack");
     assert_eq!(
         probe.flow((INNER, 4100)).expect("a flow").state,

@@ -228,7 +228,7 @@ fn play(track: &Track, ends: Ends, events: &[Event]) -> Result<(), TestCaseError
             let packet = answer(ends, copy(uplink)?, [5000, ack], flags);
             Some(track.back(uplink, &packet))
         };
-        let ack = |right: bool| if right { last + 1 } else { last + 100 };
+        let ack = |right: bool| if right { last + 1 } else { last + (1 << 30) };
         let outcome = match event {
             Event::Syn { sequence } => Some(track.probe.out(&ends.out([sequence, 0], SYN))),
             Event::Ack => Some(track.probe.out(&ends.out([last + 1, 5001], ACK))),

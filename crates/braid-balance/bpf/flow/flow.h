@@ -302,7 +302,8 @@ static __always_inline void note_segment(const struct packet *packet, struct flo
 		return;
 	if (packet->payload)
 		flow->seen += packets;
-	if ((__s32)(packet->sequence + length - flow->inside_next) > 0) {
+	if ((__s32)(packet->sequence + length - flow->inside_next) > 0 ||
+	    (syn && flow->state == STATE_NEW && packet->sequence + length != flow->inside_next)) {
 		flow->inside_next = packet->sequence + length;
 		if (syn && counters)
 			counters->syns++;
@@ -334,6 +335,28 @@ static __always_inline void note_arrival(const struct packet *packet, struct flo
 	}
 	if (!flow->outside_next || (__s32)(next - flow->outside_next) > 0)
 		flow->outside_next = next ? next : 1;
+}
+
+// Returns 1 if a segment from outside may be the remote's: it acknowledges what the inside has
+// sent, and lies near what the inside has acknowledged. A sender who sees nothing of the connection
+// has to guess both. The inside refuses such a segment itself, by narrower windows (RFC 5961); here
+// it must neither look like loss nor end the flow.
+static __always_inline int is_in_window(const struct packet *packet, const struct flow *flow)
+{
+	__u32 flags = packet->tcp_flags & (TCP_SYN | TCP_RST | TCP_ACK);
+	__u32 window = flags & TCP_RST ? RESET_WINDOW : SEGMENT_WINDOW;
+	__u32 unacknowledged = flow->inside_next - packet->ack;
+	__u32 offset = packet->sequence - flow->inside_ack + window;
+
+	// Both ends open at once (RFC 5382 REQ-2a).
+	if (flags == TCP_SYN)
+		return flow->state == STATE_NEW;
+	if (!(flags & TCP_ACK))
+		return (flags & TCP_RST) && flow->inside_ack && offset <= 2 * window;
+	// The inside has acknowledged nothing yet, so only its SYN can be answered.
+	if (!flow->inside_ack)
+		return unacknowledged <= SYN_WINDOW;
+	return unacknowledged <= SEGMENT_WINDOW && offset <= 2 * window;
 }
 
 // Notes the first answer to a SYN. It gives the RTT if the SYN was sent once. Without a `remote`

@@ -42,6 +42,10 @@ static __always_inline void track_reply(const struct __sk_buff *skb, const struc
 		return;
 	}
 	if (packet->protocol == IPPROTO_TCP) {
+		if (!is_in_window(packet, flow)) {
+			count(REASON_in_out_of_window);
+			return;
+		}
 		if (flow->state == STATE_NEW) {
 			note_answer(flow, is_syn_ack(packet) ? &reply->key.remote : NULL, now);
 			if ((packet->tcp_flags & TCP_RST) && is_by_path_cache(flow))

@@ -152,7 +152,11 @@ impl Twin {
 
     fn answer(&mut self, uplink: usize, right: bool) -> Expected {
         if self.is_winner(uplink) {
-            return self.heard(uplink);
+            return if right {
+                self.heard(uplink)
+            } else {
+                expected(Passed, "in_stack")
+            };
         }
         let decided = self.flow.is_some();
         let Some(race) = &mut self.race else {
@@ -176,7 +180,8 @@ impl Twin {
     fn refusal(&mut self, uplink: usize, right: bool, error: bool) -> Expected {
         let passed = if error { "in_icmp_error" } else { "in_stack" };
         if self.is_winner(uplink) {
-            if let (Some((_, state)), false) = (&mut self.flow, error) {
+            // Wrong numbers are somebody else's.
+            if let (Some((_, state)), true) = (&mut self.flow, right && !error) {
                 *state = match state {
                     State::Answered | State::Refused => State::Refused,
                     State::Open | State::Doubted => State::Doubted,
