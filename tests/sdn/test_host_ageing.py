@@ -405,3 +405,22 @@ def test_a_port_is_down_only_where_it_is() -> None:
     assert unobserved == set()
     net.disconnect("A")
     assert net.controller.topology.unreachable([net.stations["x"]])[1] == {net.stations["x"]}
+
+
+def test_a_port_that_goes_down_and_up_again_and_again_is_named_for_a_while() -> None:
+    net = with_bystanders()
+    x = net.stations["x"]
+
+    def change(*, up: bool) -> None:
+        net.controller.handle(net.now, x.switch, net.switches[x.switch].set_port(x.port, up=up))
+
+    # A cable that is plugged elsewhere and back is no flapping, nor is a state that is told again.
+    for up in (True, False, False, True, True, False, True, False):
+        change(up=up)
+    assert "port-flapping" not in net.codes()
+    change(up=True)
+    assert "port-flapping" in net.codes()
+    net.run(30)
+    assert "port-flapping" in net.codes()
+    net.run(40)
+    assert "port-flapping" not in net.codes()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from braid_sdn.fabric.edges.distribution import Distributor, Tables
 from braid_sdn.fabric.edges.polling import CounterPoller
 from braid_sdn.fabric.model import Graph, PortId, Problem
+from braid_sdn.fabric.monitor.flapping_ports import FlappingPorts
 from braid_sdn.fabric.monitor.packet_in_limit import (
     MUTED_BURST,
     MUTED_RATE,
@@ -126,6 +127,7 @@ class Controller:
         self._nonce = 0
         self._arp_relay = ArpRelay()
         self._packet_ins = PacketInLimit()
+        self.flapping_ports = FlappingPorts()
         #: The highest meter of each switch that has some.
         self._meters: dict[int, int] = {}
         #: Rules that are not ours and stay at their switches.
@@ -174,6 +176,7 @@ class Controller:
         self.audit.forget(dpid)
         self._schedule.remove_switch(dpid)
         self._packet_ins.forget(dpid)
+        self.flapping_ports.forget(dpid)
         for known in (self._meters, self.foreign, self._others):
             known.pop(dpid, None)
 
@@ -393,6 +396,7 @@ class Controller:
         port = PortId(dpid, message.port.number)
         if port.port > LAST_PORT:
             return
+        self.flapping_ports.handle_port(now, port, up=message.port.up and not message.gone)
         if self.topology.handle_port(now, dpid, message.port, gone=message.gone):
             self._throttle.failure(now)
         if message.port.up and not message.gone:

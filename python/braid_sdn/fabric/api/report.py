@@ -27,6 +27,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
     found = [
         *topology.problems(now, edge_ports),
         *fabric.hosts.problems(now, topology.port_name),
+        *fabric.flapping_ports.problems(now, topology.port_name),
         *fabric.problems.current(now),
     ]
     known = {edge.name for edge in fabric.edges}
