@@ -1,7 +1,7 @@
 """A UDP socket that asks a server at intervals for the address it sees, as a game or a call keeps sending.
 
-Run as `python -m braid_lab.clients.udp_poller SPACING_MS ADDRESS`; runs until SIGTERM. Prints the address that the
-server saw, one line per reply.
+Run as `python -m braid_lab.clients.udp_poller SPACING_MS ADDRESS [PORT]`; runs until SIGTERM. Asks from that port, or
+any without one. Prints the address that the server saw, one line per reply.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ def main() -> None:
     spacing, address = float(sys.argv[1]) / 1000, sys.argv[2]
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asker:
+        asker.bind(("", int(sys.argv[3]) if len(sys.argv) > 3 else 0))
         next_at = time.monotonic()
         while True:
             # A network under repair may refuse for a moment; the next query shows whether it has recovered.

@@ -32,6 +32,9 @@ RESOLVERS = {
 
 GATEWAY_LINK_LOCAL = "fe80::1"
 
+#: Devices of the machine that sees a line: towards the host, and towards the internet.
+OBSERVER_NEAR, OBSERVER_FAR = "near", "far"
+
 
 @dataclass(frozen=True)
 class UplinkSpec:
@@ -44,6 +47,8 @@ class UplinkSpec:
     metric: int | None = None
     offload: bool = True
     mtu: int = 1500
+    #: A machine beside the host's end of the line that sees and passes on all that goes over it.
+    observed: bool = False
 
 
 @dataclass
@@ -55,6 +60,8 @@ class Uplink:
     near: End
     far: End
     emulator: Emulated | None = None
+    #: The machine that sees the line, if it is `observed`: a bridge of OBSERVER_NEAR and OBSERVER_FAR.
+    observer: Namespace | None = None
 
     @property
     def name(self) -> str:
@@ -178,15 +185,21 @@ def attach(
 ) -> Uplink:
     """Make uplink number `index` (from 1), with addresses at both ends and the host's default routes."""
     uplink = Uplink(spec, index, End(host, spec.name), End(isp, f"isp-{spec.name}"[:15]))
+    near = uplink.near
+    if spec.observed:
+        uplink.observer = stack.enter_context(_observer(near, offload=spec.offload))
+        near = End(uplink.observer, OBSERVER_FAR)
     if spec.layer == "l3":
-        stack.enter_context(tunnel(uplink.near, uplink.far, scratch=folder))
+        stack.enter_context(tunnel(near, uplink.far, scratch=folder))
     elif spec.line is not None:
-        uplink.emulator = stack.enter_context(emulated(uplink.near, uplink.far, spec.line, scratch=folder))
+        uplink.emulator = stack.enter_context(emulated(near, uplink.far, spec.line, scratch=folder))
     else:
-        stack.enter_context(veth(uplink.near, uplink.far, offload=spec.offload))
-    near, far = uplink.near.device, uplink.far.device
-    at_host, at_isp = [f"link set {near} up mtu {spec.mtu}"], [f"link set {far} up mtu {spec.mtu}"]
-    at_host += [f"address add {address} dev {near} nodad" for address in uplink.addresses()]
+        stack.enter_context(veth(near, uplink.far, offload=spec.offload))
+    if uplink.observer is not None:
+        uplink.observer.ip(f"link set {OBSERVER_FAR} up master wire")
+    device, far = uplink.near.device, uplink.far.device
+    at_host, at_isp = [f"link set {device} up mtu {spec.mtu}"], [f"link set {far} up mtu {spec.mtu}"]
+    at_host += [f"address add {address} dev {device} nodad" for address in uplink.addresses()]
     if 4 in spec.families:
         at_isp.append(f"address add {uplink.gateway4}/24 dev {far}")
     if 6 in spec.families:
@@ -201,8 +214,18 @@ def attach(
         # As after DHCP, both ends know each other's link-layer address. Otherwise the first packet to ask for the
         # gateway's might be left over from an earlier measurement and have another uplink's address; the gateway does
         # not answer such a request, and address resolution would then block for three seconds.
-        host.run(["ping", "-c", "1", "-W", "2", "-I", near, uplink.gateway4], check=False)
+        host.run(["ping", "-c", "1", "-W", "2", "-I", device, uplink.gateway4], check=False)
     return uplink
+
+
+@contextlib.contextmanager
+def _observer(host: End, *, offload: bool) -> Iterator[Namespace]:
+    """Make a machine that bridges between a host's device and the line that will be OBSERVER_FAR."""
+    with namespace(f"observer-{host.device}") as made, veth(host, End(made, OBSERVER_NEAR), offload=offload):
+        made.ip(
+            "link add wire type bridge mcast_snooping 0", f"link set {OBSERVER_NEAR} master wire", "link set wire up"
+        )
+        yield made
 
 
 def _lan(stack: contextlib.ExitStack, gateway: Namespace, count: int) -> list[Namespace]:
