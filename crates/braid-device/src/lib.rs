@@ -1,9 +1,10 @@
-//! TUN and TAP devices, and kernel settings of threads that carry packets.
+//! TUN and TAP devices, kernel settings of threads that carry packets, and files that are made with their mode.
 //!
-//! System calls without a safe wrapper, written once for the bond, the edge and the emulator. This
+//! System calls without a safe wrapper, written once for the daemons, the bond, the edge and the emulator. This
 //! crate must never decide anything about packets.
 #![allow(unsafe_code)]
 
+mod file_mode;
 mod interface;
 mod thread;
 mod tuntap;
@@ -12,6 +13,7 @@ mod wait;
 use std::ffi::c_int;
 use std::io;
 
+pub use file_mode::{bind_with_mode, with_umask};
 pub use interface::{Interface, InterfaceError};
 pub use thread::{no_timer_slack, raise_priority, set_real_time};
 pub use tuntap::{AttachError, DeviceKind, attach, attach_persistent, set_persistent};

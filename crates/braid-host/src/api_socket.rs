@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::chown;
 
 use axum::Json;
 use axum::extract::{ConnectInfo, Request, State};
@@ -27,9 +28,11 @@ pub fn bind(run_dir: &RunDir, auth: &PeerAuth) -> Result<UnixListener, UserError
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(&path)?;
-        auth.apply_to(&path)?;
-        Ok(listener)
+        let (group, mode) = auth.socket();
+        let listener = braid_device::bind_with_mode(&path, mode)?;
+        chown(&path, None, Some(group.as_raw()))?;
+        listener.set_nonblocking(true)?;
+        UnixListener::from_std(listener)
     };
     bind().map_err(|error| UserError::io(format!("socket {}", path.display()), &error))
 }

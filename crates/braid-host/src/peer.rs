@@ -98,12 +98,14 @@ impl PeerAuth {
         })
     }
 
-    /// Sets the socket's group and mode.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn apply_to(&self, socket: &Path) -> io::Result<()> {
-        let (group, mode) = self.groups().socket();
+    /// Returns the group and mode that the socket must have.
+    pub(crate) fn socket(&self) -> (Gid, u32) {
+        self.groups().socket()
+    }
+
+    /// Gives the socket of a running daemon the group and mode of a new configuration.
+    fn apply_to(&self, socket: &Path) -> io::Result<()> {
+        let (group, mode) = self.socket();
         chown(socket, None, Some(group.as_raw()))?;
         fs::set_permissions(socket, Permissions::from_mode(mode))
     }

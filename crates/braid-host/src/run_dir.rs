@@ -2,9 +2,8 @@
 
 mod lock;
 
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -144,8 +143,7 @@ impl RunDir {
                 "--run-dir names a directory of {most} bytes at most"
             )));
         }
-        let made = fs::create_dir_all(&self.0)
-            .and_then(|()| fs::set_permissions(&self.0, Permissions::from_mode(0o755)));
+        let made = braid_device::with_umask(0o022, || fs::create_dir_all(&self.0));
         made.map_err(|error| {
             let failure = UserError::io(title, &error);
             match failure.fix {

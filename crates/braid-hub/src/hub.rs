@@ -447,6 +447,10 @@ impl From<StoreError> for UserError {
             {
                 failure.fix("run it as root, for example with sudo")
             }
+            StoreError::Exposed { path, .. } => failure.fix(format!(
+                "chmod 600 {}, and braid hub rotate-key if somebody may have read it",
+                path.display()
+            )),
             StoreError::Later { .. } => failure.fix("run the version that wrote it"),
             StoreError::Engine { .. } | StoreError::Record { .. } => failure.fix(
                 "put the file aside and start anew, or restore a copy: clients must be invited \

@@ -28,6 +28,14 @@ pub enum StoreError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// Others than its owner may read or write it.
+    #[error("store {}: others may use it (mode {mode:o}), and it contains keys", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
     /// The engine reported an error.
     #[error("store {}: {why}", path.display())]
     Engine {

@@ -16,7 +16,6 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -108,15 +107,15 @@ impl Server {
             });
         }
         // A socket without a listener is left over from a killed process.
-        match UnixListener::bind(path) {
+        let bind = || braid_device::bind_with_mode(path, 0o600);
+        match bind() {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 fs::remove_file(path).map_err(refuse)?;
-                UnixListener::bind(path)
+                bind()
             }
             result => result,
         }
         .and_then(|listener| {
-            fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
             listener.set_nonblocking(true)?;
             Ok(Server {
                 path: path.to_owned(),

@@ -47,8 +47,13 @@ impl Embedded {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).mode(0o600);
         let file = options.open(path).map_err(io)?;
-        file.set_permissions(fs::Permissions::from_mode(0o600))
-            .map_err(io)?;
+        let mode = file.metadata().map_err(io)?.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            return Err(StoreError::Exposed {
+                path: path.to_owned(),
+                mode,
+            });
+        }
         let database = redb::Builder::new().create_file(file);
         let database = database.map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
@@ -259,6 +264,21 @@ mod tests {
         assert_eq!(shown(&store.load().unwrap()), shown(&[one, two]));
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "there are keys in it");
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused_and_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hub.redb");
+        drop(Embedded::open(&path).unwrap());
+        let mode = fs::Permissions::from_mode(0o640);
+        fs::set_permissions(&path, mode.clone()).unwrap();
+        let refused = Embedded::open(&path).unwrap_err();
+        assert!(matches!(refused, StoreError::Exposed { mode: 0o640, .. }));
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o640
+        );
     }
 
     #[test]
