@@ -1,4 +1,4 @@
-"""The product's files and sockets are made with their mode: between making one and changing it somebody could open it."""
+"""The product's files and sockets are made with their mode: in between somebody could open them."""
 
 import re
 from pathlib import Path

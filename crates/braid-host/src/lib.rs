@@ -1,5 +1,6 @@
 //! The base of both daemons: run directory and saved state, the local API's socket and access control,
-//! configuration with diagnostics, quotas, sysctls that are put back, and the service manager.
+//! configuration with diagnostics, quotas, sysctls that are put back, privileges that are given up, and the service
+//! manager.
 #![forbid(unsafe_code)]
 
 pub mod api_socket;
@@ -7,6 +8,7 @@ pub mod config;
 pub mod file;
 pub mod metrics;
 pub mod peer;
+pub mod privileges;
 pub mod quota;
 pub mod report;
 pub mod run_dir;

@@ -3,6 +3,7 @@
 
 use std::cell::Cell;
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use axum::response::Response;
@@ -13,10 +14,12 @@ use braid_host::api_socket;
 use braid_host::config::ConfigError;
 use braid_host::metrics::offer;
 use braid_host::peer::PeerAuth;
+use braid_host::privileges::{self, Confinement, Files};
 use braid_host::quota::STORE_INTERVAL;
 use braid_host::run_dir::RunDir;
 use braid_host::service_notify::ServiceNotifier;
 use braid_host::user_error::UserError;
+use caps::Capability;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -46,6 +49,18 @@ const MAX_QUEUED_JOBS: usize = 16;
 /// and other events are only logged.
 const MAX_QUEUED_EVENTS: usize = 256;
 
+/// Capabilities that a start needs: the device, addresses, forwarding, the filter and larger buffers; ports below 1024;
+/// the group of the API's socket; the packet thread's priority; GRE.
+const STARTING: [Capability; 5] = [
+    Capability::CAP_NET_ADMIN,
+    Capability::CAP_NET_BIND_SERVICE,
+    Capability::CAP_CHOWN,
+    Capability::CAP_SYS_NICE,
+    Capability::CAP_NET_RAW,
+];
+/// Those that the loop keeps, and `nft` gets: for the filter, which follows the clients. The packet thread keeps none.
+const SERVING: [Capability; 1] = [Capability::CAP_NET_ADMIN];
+
 /// Event of the packet thread.
 enum PacketThreadEvent {
     Enrol(PublicKey, InvitationId),
@@ -54,12 +69,15 @@ enum PacketThreadEvent {
 
 /// Runs the hub until SIGTERM or SIGINT. The kernel set-up stays, so that connections continue with
 /// the next hub; see [`down`]. `ready` is called once it serves. On SIGHUP it calls `read` to
-/// reload its configuration.
+/// reload its configuration, which is in `config_file`.
+///
+/// It gives up all privileges that it does not need; so must the caller have one thread.
 ///
 /// # Errors
 /// The hub cannot start, or has stopped by itself.
 pub async fn run(
     run_dir: RunDir,
+    config_file: &Path,
     read: impl Fn() -> Result<HubConfig, ConfigError>,
     ready: impl FnOnce(&Hub),
 ) -> Result<(), UserError> {
@@ -70,6 +88,7 @@ pub async fn run(
             .retain(|address| address.ip() != unspecified_v6() || has_family(address.ip()));
         Ok(config)
     };
+    privileges::keep_capabilities(&STARTING, &SERVING)?;
     let config = read()?;
     let gate = PeerAuth::new(&config.api)?;
     run_dir.create()?;
@@ -107,6 +126,7 @@ pub async fn run(
         let filter = host_setup::filter(&config, &registry, now());
         host_setup::set_up(&config, filter.as_ref(), &run_dir).await?;
         let tun = host_setup::open_device(&config, &pool).await?;
+        keep_files(&run_dir, config_file, &config.store)?;
         serve(
             &run_dir, config, &read, identity, epoch, registry, filter, tun, gate, signals, ready,
         )
@@ -117,6 +137,39 @@ pub async fn run(
         host_setup::undo(&run_dir).await?;
     }
     outcome
+}
+
+/// Keeps the hub, its packet thread and `nft` to the files that they need.
+fn keep_files(run_dir: &RunDir, config_file: &Path, store: &Path) -> Result<(), UserError> {
+    // A start that fails undoes what it did to the machine.
+    let machine = ["/dev/null", "/dev/net/tun", "/proc/sys/net"].map(Path::new);
+    let write = [&machine[..], &[run_dir.path(), folder_of(store)]].concat();
+    // Another file may be put in the configuration's place.
+    let config = folder_of(config_file);
+    let read: Vec<&Path> = config.exists().then_some(config).into_iter().collect();
+    let confinement = privileges::keep_files(Files {
+        read: &read,
+        write: &write,
+        prune: &[folder_of(run_dir.path())],
+    })?;
+    match confinement {
+        Confinement::Full => {}
+        Confinement::Partial => {
+            tracing::info!("this kernel knows an older landlock: it keeps the hub from most files");
+        }
+        Confinement::None => {
+            tracing::warn!("this kernel has no landlock: the hub can open every file of root's");
+        }
+    }
+    Ok(())
+}
+
+fn folder_of(file: &Path) -> &Path {
+    match file.parent() {
+        None => file,
+        Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
+        Some(folder) => folder,
+    }
 }
 
 /// Stops a running hub, and restores the state of the machine before the first one. Returns a line
@@ -174,6 +227,7 @@ async fn serve(
         epoch,
         listen: config.listen.clone(),
         mark: None,
+        gre: config.gre,
         peers: registry
             .joined_terms()
             .into_iter()
@@ -198,6 +252,7 @@ async fn serve(
             None => None,
         };
     let listener = api_socket::bind(run_dir, &gate)?;
+    privileges::keep_capabilities(&SERVING, &SERVING)?;
     let (jobs, pending_jobs) = mpsc::channel::<Job>(MAX_QUEUED_JOBS);
     let (end, ended) = oneshot::channel::<()>();
     let end_of_service = async {

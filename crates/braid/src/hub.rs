@@ -47,7 +47,8 @@ fn run(run_dir: RunDir, config: Option<&Path>) -> CommandResult {
         tracing::info!(key = %hub.key(), "the hub serves");
     };
     let read = || HubConfig::find(config);
-    Ok(runtime()?.block_on(braid_hub::serve::run(run_dir, read, ready))?)
+    let file = config.unwrap_or(Path::new(braid_hub::config::DEFAULT_PATH));
+    Ok(runtime()?.block_on(braid_hub::serve::run(run_dir, file, read, ready))?)
 }
 
 fn boot(config: Option<&Path>) -> CommandResult {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use braid_core::{Bytes, Rate, Time};
 use braid_multipath::LinkId;
+use caps::Capability;
 
 use super::inner_device::InnerDevice;
 use super::link_sockets::LinkSockets;
@@ -20,6 +21,10 @@ use crate::proto::frame::Reason;
 use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use crate::proto::pool::Packet;
 use crate::proto::tunnel::{self, ClientSettings, Tunnel, TunnelSettings};
+
+/// What the packet thread needs to open links' sockets, which come and go: a device of theirs, a mark, larger buffers,
+/// GRE.
+const LINK_CAPABILITIES: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
 
 /// Configuration of a client.
 pub struct ClientConfig {
@@ -147,7 +152,7 @@ pub fn start(config: ClientConfig) -> Result<ClientHandle, BondError> {
         suspend: SuspendMonitor::new(),
         datagram: Vec::with_capacity(2048),
     };
-    let control = spawn("braid-bond", move |commands| {
+    let control = spawn("braid-bond", &LINK_CAPABILITIES, move |commands| {
         let events = &mut client.events;
         let tunnel = &mut client.tunnel;
         client.link_sockets.set(now, config.links, tunnel, events);

@@ -39,6 +39,9 @@ pub struct HubConfig {
     pub listen: Vec<SocketAddr>,
     /// SO_MARK of its sockets.
     pub mark: Option<u32>,
+    /// True if data of peers may be in the clear, as GRE. Its sockets are opened at the start: later the packet
+    /// thread may open none.
+    pub gre: bool,
     /// Initial peers.
     pub peers: Vec<Peer>,
     /// True if peers reach each other. The kernel forwards such packets; the hub recognises them by
@@ -142,8 +145,14 @@ pub fn start(config: HubConfig) -> Result<HubHandle, BondError> {
         suspend: SuspendMonitor::new(),
         datagram: Vec::with_capacity(2048),
     };
+    if config.gre
+        && let Err(error) = hub.listeners.open_gre()
+    {
+        tracing::warn!(%error, "cannot open GRE sockets");
+    }
     config.peers.into_iter().for_each(|peer| hub.insert(peer));
-    let control = spawn("braid-hub", move |commands| {
+    // All sockets are open.
+    let control = spawn("braid-hub", &[], move |commands| {
         if let Err(error) = hub.run(&commands) {
             (hub.events)(HubEvent::Failed(error));
         }
@@ -295,16 +304,9 @@ impl Hub {
     fn insert(&mut self, peer: Peer) {
         self.server.insert(peer.key, peer.psk.clone());
         self.server.set_options(peer.key, peer.options.clone());
-        let gre = peer.gre && self.open_gre_sockets();
+        let gre = peer.gre && self.listeners.has_gre();
         self.server.set_gre(peer.key, gre);
         self.peers.insert(peer);
-    }
-
-    /// Opens the GRE sockets if necessary. Returns true if they are open.
-    fn open_gre_sockets(&mut self) -> bool {
-        let opened = self.listeners.open_gre();
-        let opened = opened.inspect_err(|error| tracing::warn!(%error, "cannot open GRE sockets"));
-        opened.is_ok()
     }
 
     /// Handles datagrams of one socket. Returns true if there may be more.

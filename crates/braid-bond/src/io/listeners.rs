@@ -59,6 +59,11 @@ impl Listeners {
         })
     }
 
+    /// Returns true if GRE sockets are open.
+    pub fn has_gre(&self) -> bool {
+        !self.gre.is_empty()
+    }
+
     /// Opens GRE sockets at the addresses of the UDP sockets.
     pub fn open_gre(&mut self) -> Result<(), LinkError> {
         let mut addresses: Vec<IpAddr> = self.listeners.iter().map(|(own, _)| own.ip()).collect();

@@ -5,6 +5,8 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use caps::errors::CapsError;
+use caps::{CapSet, Capability, CapsHashSet};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::sys::Wake;
@@ -86,9 +88,10 @@ pub(super) struct CommandReceiver<T> {
     wake: Arc<Wake>,
 }
 
-/// Runs `body` on a thread of its own.
+/// Runs `body` on a thread of its own, with no capabilities but those `kept`: it reads what strangers send.
 pub(super) fn spawn<T: Send + 'static>(
     name: &str,
+    kept: &'static [Capability],
     body: impl FnOnce(CommandReceiver<T>) + Send + 'static,
 ) -> Result<ThreadHandle<T>, BondError> {
     let step = |step| move |source| BondError::System { step, source };
@@ -105,6 +108,9 @@ pub(super) fn spawn<T: Send + 'static>(
         if let Err(error) = braid_device::raise_priority() {
             tracing::debug!(%error, "cannot raise the priority of the packet thread");
         }
+        if let Err(error) = keep_capabilities(kept) {
+            tracing::warn!(%error, "the packet thread cannot give up its capabilities");
+        }
         body(commands);
     };
     let thread = std::thread::Builder::new().name(name.to_owned());
@@ -114,6 +120,17 @@ pub(super) fn spawn<T: Send + 'static>(
         wake,
         thread: Some(thread),
     })
+}
+
+/// Gives up the calling thread's capabilities but those `kept` that it has.
+fn keep_capabilities(kept: &[Capability]) -> Result<(), CapsError> {
+    let has = caps::read(None, CapSet::Permitted)?;
+    let left = kept.iter().copied().filter(|each| has.contains(each));
+    let left: CapsHashSet = left.collect();
+    caps::clear(None, CapSet::Ambient)?;
+    caps::set(None, CapSet::Effective, &left)?;
+    caps::set(None, CapSet::Permitted, &left)?;
+    caps::clear(None, CapSet::Inheritable)
 }
 
 impl<T> ThreadHandle<T> {

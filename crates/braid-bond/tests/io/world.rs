@@ -170,6 +170,7 @@ impl World {
                     .map(|any| SocketAddr::new(address(any), PORT))
                     .to_vec(),
                 mark: None,
+                gre: self.gre,
                 peers: vec![peer.clone()],
                 between_peers: false,
                 enrol: None,

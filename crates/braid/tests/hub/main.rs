@@ -7,6 +7,7 @@ mod key_rotation;
 #[path = "../../../braid-balance/tests/support/net.rs"]
 #[allow(dead_code, reason = "shared with other tests")]
 mod net;
+mod privileges;
 mod quotas;
 mod running;
 mod staying_out;

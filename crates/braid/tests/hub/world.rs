@@ -231,6 +231,10 @@ impl Hub {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn is_alive(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
         stat.is_ok_and(|stat| !stat.contains(") Z "))
