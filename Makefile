@@ -2,13 +2,13 @@
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: help build release package package-test demo test check advisories verifier kernels bench experiments fuzz fuzz-log model clean
-.PHONY: setup setup-rust setup-target setup-bench setup-kernels setup-package-test setup-release setup-fuzz
+.PHONY: setup setup-rust setup-target setup-bench setup-kernels setup-package-test setup-release setup-fuzz setup-model
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
 PYTHON_BIN := .venv/bin
 MAINTAINER_SCRIPTS := postinst prerm postrm
-SHELL_SCRIPTS := tools/setup tools/release .ci/run fuzz/run fuzz/summary \
+SHELL_SCRIPTS := tools/setup tools/release tools/secrecy .ci/run fuzz/run fuzz/summary \
 	$(addprefix packaging/debian/,build build-sdn $(MAINTAINER_SCRIPTS) $(addprefix sdn/,$(MAINTAINER_SCRIPTS)))
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 
@@ -48,6 +48,11 @@ endif
 setup-fuzz: setup
 ifneq ($(SETUP),skip)
 	@tools/setup fuzz
+endif
+
+setup-model: setup-rust
+ifneq ($(SETUP),skip)
+	@tools/setup model
 endif
 
 setup-kernels: setup
@@ -143,8 +148,9 @@ fuzz: setup setup-fuzz ## feed every parser made-up input, FUZZ_SECONDS (60) eac
 fuzz-log: ## processor time and inputs of all runs of `make fuzz`
 	@fuzz/summary
 
-model: setup-rust ## every state of models of handshakes, tokens, addresses and keys, with an attacker
+model: setup-model ## every state of models of handshakes, tokens, addresses and keys, with an attacker; secrecy by verifpal
 	$(CARGO) test --locked -p braid-bond --test model -- --nocapture
+	tools/secrecy
 
 clean: ## remove what was built, and what an interrupted lab left behind
 	if [ -x $(PYTHON_BIN)/braid-lab ]; then $(PYTHON_BIN)/braid-lab clean; fi
