@@ -32,7 +32,7 @@ from braid_lab.net.topology import OBSERVER_NEAR, RESOLVERS, Topology, UplinkSpe
 from braid_lab.observe import verdicts
 from braid_lab.packets.codec import Packet, decode, encode
 from braid_lab.packets.tap import ETHERNET, ETHERTYPE, inside
-from braid_lab.process import Process, wait_until
+from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import Braid, braid
 
 #: The line that the observer sees, and the other one.
@@ -75,6 +75,9 @@ START_SECONDS = 60.0
 #: A connection that took longer has lost a packet (a SYN is repeated after a second). A busy machine alone makes it
 #: wait for half of that.
 SLOW_SECONDS = 0.9
+
+#: Share of a blind attacker's packets that must get to the gateway.
+MIN_ARRIVED = 0.9
 
 #: Highest share of packets that may look lost on lines that lose nothing.
 MAX_LOSS = 0.02
@@ -158,6 +161,10 @@ class Site:
             connections or [Connection(each.address4, 40000, self.net.server(), 80) for each in uplinks],
         )
 
+    def received(self) -> int:
+        """Return how many packets have arrived over both lines."""
+        return sum(self.net.host.counters(name)["rx"]["packets"] for name in self.net.uplinks)
+
     def deaths(self, uplink: str | None = None) -> int:
         """Return how often an uplink (any without a name) has been declared dead."""
         return sum(verdict == "dead" and uplink in (None, name) for name, verdict in verdicts(self.daemon))
@@ -177,9 +184,11 @@ def hostile(run: Run) -> None:
         for attack in attacks:
             # Nothing but probes is under way: evidence that an uplink works comes from them alone.
             with run.step(f"at rest: {attack.name.replace('_', ' ')}"):
-                before = site.deaths()
-                _send(site, attack, site.known(), plan.seconds_at_rest, run.random)
+                before, received = site.deaths(), site.received()
+                sent = _send(site, attack, site.known(), plan.seconds_at_rest, run.random)
                 results[attack.name].deaths = site.deaths() - before
+                if not attack.from_lan and site.received() - received < MIN_ARRIVED * sent:
+                    raise LabError(f"{attack.name}: the attacker's packets do not arrive")
         with run.step("start programs on a client"):
             bystanders = stack.enter_context(Bystanders.running(site))
         for turn in range(1, plan.turns + 1):
@@ -240,6 +249,8 @@ def _stranger(net: Topology) -> Iterator[Namespace]:
         net.internet.sysctl(
             **checked,
             **{f"ipv4__conf__{far}__rp_filter": 0},
+            # The servers' own addresses are this router's, too, and come from outside when they are forged.
+            **{f"ipv4__conf__{far}__accept_local": 1},
             ipv4__conf__all__rp_filter=0,
             ipv4__ip_forward=1,
             ipv6__conf__all__forwarding=1,
