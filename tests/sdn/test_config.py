@@ -9,6 +9,7 @@ import pytest
 from braid_lab.fabric.controller import configuration
 from braid_lab.fabric.shapes import east_asia
 from braid_sdn.fabric.config import ConfigError, read
+from braid_sdn.fabric.plan.forecast import Scheduler
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -27,7 +28,7 @@ def test_no_file_is_a_configuration() -> None:
 def test_everything_that_can_be_said(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"0123456789abcdef\n")
     text = 'listen = "[::1]:7000"\nkey_file = "key"\n' + configuration(east_asia())
-    text += '[paths]\nleave_out_skew = "100 ms"\nresequence_mdi = 0.1\n'
+    text += '[paths]\nleave_out_skew = "100 ms"\nresequence_mdi = 0.1\nscheduler = "wrr"\n'
     (tmp_path / "edge.key").write_bytes(b"fedcba9876543210\n")
     text += '[[edge]]\nname = "far away"\nswitch = "BEJ"\nport = "x"\nkey_file = "edge.key"\n'
     text += '[tls]\ncertificate = "c.pem"\nkey = "c.key"\nauthority = "/ca.pem"\n'
@@ -38,8 +39,17 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
     assert [edge.key for edge in config.settings.edges] == [None] * 4 + [b"fedcba9876543210"]
     assert config.settings.links[0].capacity == 10e6
     assert config.settings.limits.leave_out_skew == pytest.approx(0.1)
+    assert config.settings.limits.resequence_mdi == pytest.approx(0.1)
+    assert (config.settings.scheduler, read(None).settings.scheduler) == (Scheduler.WRR, Scheduler.EARLIEST_ARRIVAL)
     assert config.tls is not None
     assert (config.tls.certificate, config.tls.authority) == (tmp_path / "c.pem", Path("/ca.pem"))
+
+
+def test_a_misspelt_scheduler_is_named_with_the_one_that_is_meant(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(written(tmp_path, '[paths]\nscheduler = "earliest_arival"\n'))
+    said = "'earliest_arival' is not known; there are earliest-arrival, wrr; 'earliest-arrival' is meant?"
+    assert str(refused.value).endswith(f"fabric.toml: paths.scheduler: {said}")
 
 
 BAD = """

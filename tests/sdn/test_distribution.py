@@ -10,6 +10,7 @@ from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.api import report
 from braid_sdn.fabric.edges.distribution import ACKNOWLEDGE_TIMEOUT, ACTIVE_EDGE_TIMEOUT
 from braid_sdn.fabric.monitor.probe_train import TRAIN_FRAMES, TRAINS, ProbeTrains
+from braid_sdn.fabric.plan.forecast import Scheduler
 
 from .virtual import Network, frame, mac, ready
 
@@ -168,6 +169,13 @@ def test_edges_are_told_what_to_expect_of_their_paths() -> None:
     net = ready(two_paths(mbit=10, delay_ms=20, other_ms=50))
     assert [rate for rate, _ in forecasts(net, "ha")] == [10_000_000] * 2
     assert [delay for _, delay in forecasts(net, "ha")] == pytest.approx([20, 50], abs=1)
+
+
+def test_with_weighted_round_robin_edges_get_slots_and_no_forecasts() -> None:
+    net = ready(two_paths(mbit=10, delay_ms=20, other_ms=50), scheduler=Scheduler.WRR)
+    net.run(2)
+    assert forecasts(net, "ha") == []
+    assert len(egress(net, "ha")) == 2
 
 
 def test_an_edge_that_sends_is_told_of_a_queue_of_others_within_a_second() -> None:

@@ -21,6 +21,7 @@ addresses = ["10.0.0.7"]
 
 [paths]
 leave_out_skew = "200 ms"
+scheduler = "earliest-arrival"
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.settings import EdgeSettings, HostSettings, LinkSettings, Settings
 from braid_sdn.fabric.view.hosts import HOST_LIFETIME
@@ -148,6 +150,7 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
         metrics=dict,
     )
     names = _switches(reader, top.get("switch", []))
+    limits, scheduler = _paths(reader, top.get("paths", {}))
     settings = Settings(
         # A restarted controller need not accept its predecessor's frames.
         key=_key(reader, "", top["key_file"], folder) if "key_file" in top else secrets.token_bytes(KEY_BYTES),
@@ -156,7 +159,8 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
         links=_links(reader, top.get("link", []), names),
         hosts=_hosts(reader, top.get("host", []), names),
         host_lifetime=_lifetime(reader, top["host_lifetime"]) if "host_lifetime" in top else HOST_LIFETIME,
-        limits=_limits(reader, top.get("paths", {})),
+        limits=limits,
+        scheduler=scheduler,
     )
     host, port = _address(reader, "listen", top.get("listen", "127.0.0.1:6653"))
     scraped = reader.table(top.get("metrics", {}), "metrics", listen=str)
@@ -288,12 +292,23 @@ def _links(reader: _Reader, tables: list[Any], names: dict[int, str]) -> tuple[L
     return tuple(links)
 
 
-def _limits(reader: _Reader, table: Any) -> Thresholds:
+def _paths(reader: _Reader, table: Any) -> tuple[Thresholds, Scheduler]:
     known: dict[str, type] = {each.name: str if each.name.endswith("skew") else float for each in fields(Thresholds)}
-    found = reader.table(table, "paths", **known)
+    found = reader.table(table, "paths", scheduler=str, **known)
+    scheduler = _scheduler(reader, found.pop("scheduler", Scheduler.EARLIEST_ARRIVAL.value))
     for name, value in found.items():
         if name.endswith("skew"):
             found[name] = reader.amount(value, f"paths.{name}", _TIME)
         elif not 0 <= value <= 0.5:
             reader.wrong.append(f"paths.{name}: must be from 0 to 0.5, the range of MDI, not {value}")
-    return Thresholds(**found)
+    return Thresholds(**found), scheduler
+
+
+def _scheduler(reader: _Reader, text: str) -> Scheduler:
+    known = [each.value for each in Scheduler]
+    if text in known:
+        return Scheduler(text)
+    near = difflib.get_close_matches(text, known, 1)
+    hint = f"; {near[0]!r} is meant?" if near else ""
+    reader.wrong.append(f"paths.scheduler: {text!r} is not known; there are {', '.join(sorted(known))}{hint}")
+    return Scheduler.EARLIEST_ARRIVAL

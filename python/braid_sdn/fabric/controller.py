@@ -25,7 +25,7 @@ from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, ForgedError, Kind, Prob
 from braid_sdn.fabric.monitor.probe_train import TRAIN_FRAMES, ProbeTrains
 from braid_sdn.fabric.monitor.problems import RETENTION, Problems
 from braid_sdn.fabric.plan import network_state, planner
-from braid_sdn.fabric.plan.forecast import Forecasts, PathSample
+from braid_sdn.fabric.plan.forecast import Forecasts, PathSample, Scheduler
 from braid_sdn.fabric.plan.plan import Edge, Host, Pair, Plan
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
@@ -570,7 +570,9 @@ class Controller:
             self._throttle.change(now)
 
     def _forecast(self, now: float, pair: Pair, queues: Mapping[int, float | None]) -> None:
-        """Tell a pair's source what to expect of its paths."""
+        """Tell a pair's source what to expect of its paths, unless it should walk its slot table."""
+        if self.settings.scheduler is Scheduler.WRR:
+            return
         samples = []
         for path, chosen in zip(pair.paths, pair.selection.paths, strict=True):
             learned = self.path_capacity.limits.get(chosen.hops, math.inf)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.switches.updater import DRAIN
 from braid_sdn.fabric.view.hosts import HOST_LIFETIME
@@ -59,5 +60,6 @@ class Settings:
     #: Seconds without a sign of life after which a host is forgotten.
     host_lifetime: float = HOST_LIFETIME
     limits: Thresholds = field(default_factory=Thresholds)
+    scheduler: Scheduler = Scheduler.EARLIEST_ARRIVAL
     #: Seconds for packets in flight to arrive when paths change.
     drain: float = DRAIN

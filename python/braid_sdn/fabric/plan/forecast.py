@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 #: Changes that an edge is told: of a rate, and of a delay, in seconds and relatively.
 MIN_RATE_CHANGE_RATIO = 0.1
@@ -25,6 +26,15 @@ FULL_RATIO = 0.8
 FREE_RATIO = 0.85
 #: An edge sends nothing by a path without a rate.
 MIN_RATE = 1e5
+
+
+class Scheduler(Enum):
+    """The way in which an edge chooses a path for each packet."""
+
+    #: The path on which the packet arrives first, by forecasts.
+    EARLIEST_ARRIVAL = "earliest-arrival"
+    #: Weighted round robin, [mpsdn] §III-C: without forecasts, edges walk their slot tables.
+    WRR = "wrr"
 
 
 @dataclass(frozen=True, slots=True)
