@@ -2,21 +2,24 @@
 
 At T1 other hosts send ten times a link's rate into it; some seconds later they stop. In the paper the flow falls to
 nothing, and slowly returns to what one path carries. Then the same with the line cut, without a sign at any port.
+Packets are split by weighted round robin, as in the paper, and at the same time in a network of its own by earliest
+arrival, the controller's default.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.shapes import Shape, Station, Wire
-from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, nstat, transfer
+from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, nstat, run_concurrently, transfer
 from braid_lab.process import LabError, Process, wait_until
 
 MBIT, DELAY_MS = 10.0, 20.0
@@ -26,6 +29,8 @@ SINGLE = MBIT * GOODPUT_SHARE
 FILLED = round(MBIT * 1e6 / 8 * 0.1)
 #: The kernel's counter of sent bytes.
 OCTETS = "IpExtOutOctets"
+#: Suffixes of figures, by scheduler.
+SCHEDULERS = {"wrr": "", "earliest-arrival": "_earliest_arrival"}
 #: Resolution of the goodput, s: the smallest that iperf3 has.
 STEP = 0.1
 
@@ -64,44 +69,65 @@ def congestion(run: Run) -> None:
     extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
     run.display.expect(1 + 2 * extent.runs)
     run.table.append(
-        ["fault", "left after s", "below half of one path s", "longest silence ms", "back on two paths s"]
+        [
+            "fault",
+            "scheduler",
+            "left after s",
+            "below half of one path s",
+            "longest silence ms",
+            "back on two paths s",
+        ]
     )
     rows: list[dict[str, float | str | int]] = []
     with contextlib.ExitStack() as stack:
-        with run.step("network, controller, edges"):
-            network = stack.enter_context(edged_network(shape()))
-            network.settle("ha", "hb", 2)
+        with run.step("networks, controllers, edges"):
+            networks = {
+                scheduler: stack.enter_context(edged_network(shape(), limits=f'scheduler = "{scheduler}"'))
+                for scheduler in SCHEDULERS
+            }
         for name, trouble in (("congestion", _filled), ("cut", _cut)):
-            below, silent, passages = [], [], []
+            passages: dict[str, list[Passage]] = {scheduler: [] for scheduler in SCHEDULERS}
             for number in range(extent.runs):
-                with run.part(f"{name}, {number + 1} of {extent.runs}"):
-                    with run.step(f"{name}: {extent.seconds} s"):
+                with run.part(f"{name}, {number + 1} of {extent.runs}"), run.step(f"{name}: {extent.seconds} s"):
+                    for network in networks.values():
                         network.settle("ha", "hb", 2)
-                        passage = _through(network, extent, trouble)
-                    course = passage.made.goodput
-                    first, last = round(passage.began / STEP), round((passage.began + extent.trouble) / STEP)
-                    during = course[first:last]
-                    below.append(STEP * sum(mbit < SINGLE / 2 for mbit in during))
-                    silent.append(1000 * STEP * _longest(mbit == 0 for mbit in during))
-                    passages.append(passage)
-                    rows += [
-                        {"trouble": name, "run": number, "s": round(STEP * index, 1), "mbit": mbit}
-                        for index, mbit in enumerate(course)
-                    ]
-            if not passages:
-                continue
-            half = run.measure(f"seconds_below_half_of_remaining_path_{name}", below, unit="s", better="lower")
-            gap = run.measure(f"outage_ms_{name}", silent, unit="ms", better="lower")
-            left = run.measure(f"left_after_s_{name}", [each.left for each in passages], unit="s", better="lower")
-            back = [each.back for each in passages]
-            two = run.measure(f"back_on_two_paths_s_{name}", back, unit="s", better="lower")
-            run.table.append([name, f"{left:.2f}", f"{half:.1f}", f"{gap:.0f}", f"{two:.1f}"])
+                    work = [functools.partial(_through, each, extent, trouble) for each in networks.values()]
+                    for scheduler, passage in zip(networks, run_concurrently(work), strict=True):
+                        passages[scheduler].append(passage)
+                        rows += [
+                            {
+                                "trouble": name,
+                                "scheduler": scheduler,
+                                "run": number,
+                                "s": round(STEP * index, 1),
+                                "mbit": mbit,
+                            }
+                            for index, mbit in enumerate(passage.made.goodput)
+                        ]
+            for scheduler, found in passages.items():
+                if found:
+                    _report(run, name, scheduler, found, extent.trouble)
     run.series("course", rows)
     run.notes.append(
         f"Sampled every {1000 * STEP:.0f} ms, the resolution of outages. The link is filled with "
         f"{10 * MBIT:g} Mbit/s of UDP, ten times what it carries; the paper's 1 Gbit/s would measure this machine. "
         "Back on two paths: from the fault's end to the edge's new table."
     )
+
+
+def _report(run: Run, fault: str, scheduler: str, passages: Sequence[Passage], trouble: float) -> None:
+    """Report the passages through a fault."""
+    suffix = fault + SCHEDULERS[scheduler]
+    courses = [
+        each.made.goodput[round(each.began / STEP) : round((each.began + trouble) / STEP)] for each in passages
+    ]
+    below = [STEP * sum(mbit < SINGLE / 2 for mbit in course) for course in courses]
+    silent = [1000 * STEP * _longest(mbit == 0 for mbit in course) for course in courses]
+    half = run.measure(f"seconds_below_half_of_remaining_path_{suffix}", below, unit="s", better="lower")
+    gap = run.measure(f"outage_ms_{suffix}", silent, unit="ms", better="lower")
+    left = run.measure(f"left_after_s_{suffix}", [each.left for each in passages], unit="s", better="lower")
+    two = run.measure(f"back_on_two_paths_s_{suffix}", [each.back for each in passages], unit="s", better="lower")
+    run.table.append([fault, scheduler, f"{left:.2f}", f"{half:.1f}", f"{gap:.0f}", f"{two:.1f}"])
 
 
 def _longest(flags: Iterator[bool]) -> int:
