@@ -44,7 +44,7 @@ _ENTER = r"""
 ip link set lo up
 mount -t tmpfs tmpfs /mnt
 mkdir /mnt/upper /mnt/work /mnt/root
-mount -t overlay -o lowerdir="$1",upperdir=/mnt/upper,workdir=/mnt/work overlay /mnt/root
+mount -t overlay -o lowerdir="$1",upperdir=/mnt/upper,workdir=/mnt/work,userxattr overlay /mnt/root
 mount -t proc proc /mnt/root/proc
 mount --rbind /dev /mnt/root/dev
 mount --rbind /sys /mnt/root/sys

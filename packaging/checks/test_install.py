@@ -59,7 +59,7 @@ def test_it_installs_runs_and_is_purged_without_a_trace(suite: str, architecture
         f"""
         {LIST_FILES} > /tmp/before
         dpkg --install {braid} {symbols} >&2
-        braid version | grep -x 'braid {version}' >&2
+        braid --version | grep -x 'braid {version}' >&2
         {COMMAND_LINE}
         # Again, as an upgrade does it.
         dpkg --install {braid} >&2
@@ -67,7 +67,8 @@ def test_it_installs_runs_and_is_purged_without_a_trace(suite: str, architecture
         {LIST_FILES} > /tmp/after
         diff /tmp/before /tmp/after >&2
         echo =====
-        braid=gone; command -v braid || echo $braid
+        hash -r
+        command -v braid || echo gone
         """,
         packages=PACKAGES,
     )
