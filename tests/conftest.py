@@ -116,7 +116,8 @@ def configured(net: Topology, text: str) -> Path:
 def came_in_order(flow: SplitFlow) -> None:
     """Check that a flow of 14 Mbit/s, more than either of two paths of 10 Mbit/s carries, arrived in order."""
     assert flow.transfer.steady(2) > 12
-    assert min(flow.packets) > 0.45 * sum(flow.packets)
+    # One path takes what the other cannot: 4 Mbit/s of 14 at least.
+    assert min(flow.packets) > 0.25 * sum(flow.packets)
     # Packets did arrive out of order at the edge; the host did not notice.
     assert flow.held > 0.2 * sum(flow.packets)
     assert flow.transfer.out_of_order <= 0.001 * sum(flow.packets)
