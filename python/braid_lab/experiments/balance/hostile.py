@@ -31,6 +31,7 @@ from braid_lab.net.namespace import Namespace, namespace
 from braid_lab.net.topology import OBSERVER_NEAR, RESOLVERS, Topology, UplinkSpec, lan_address, network
 from braid_lab.observe import verdicts
 from braid_lab.packets.codec import Packet, decode, encode
+from braid_lab.packets.pacing import paced
 from braid_lab.packets.tap import ETHERNET, ETHERTYPE, inside
 from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import Braid, braid
@@ -125,7 +126,7 @@ SMOKE = Plan(seconds_at_rest=0.2, seconds=0.3, turns=1)
 
 @dataclass
 class Result:
-    """What an attack has done so far."""
+    """The effects of an attack so far."""
 
     packets: int = 0
     deaths: int = 0
@@ -133,7 +134,7 @@ class Result:
     ends: int = 0
     #: Outage of each turn, s.
     outages: list[float] = field(default_factory=list)
-    #: How it has changed what the daemon believes.
+    #: False beliefs of the daemon that it has caused.
     harm: list[str] = field(default_factory=list)
 
 
@@ -221,7 +222,8 @@ def _attacks(site: Site) -> list[Attack]:
     ]
 
 
-#: What the observer does: it refuses probes, resets connections and the SYNs of races, and answers for servers.
+#: The observer reacts to packets that it sees: it refuses probes, resets connections and the SYNs of races, and
+#: answers for servers.
 REACTIONS = (
     Reaction("seen_icmp", forgeries.error_about),
     Reaction("seen_resets", forgeries.reset_of),
@@ -370,16 +372,11 @@ def _send(site: Site, attack: Attack, known: Known, seconds: float, chance: rand
             4: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW),
             6: socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW),
         }
-    sent, began = 0, time.monotonic()
+    sent = 0
     with contextlib.ExitStack() as stack:
         for each in raw.values():
             stack.enter_context(each)
-        for packet in attack.forge(known, chance):
-            at = time.monotonic() - began
-            if at > seconds:
-                return sent
-            if sent > at * attack.rate:
-                time.sleep(0.002)
+        for packet in paced(attack.forge(known, chance), attack.rate, seconds):
             # A full queue of the attacker's own is no matter.
             with contextlib.suppress(BlockingIOError, OSError):
                 raw[packet.family].sendto(encode(packet), (packet.dest, 0))

@@ -23,6 +23,7 @@ from braid_lab.experiments.bond.cases import Link
 from braid_lab.experiments.bond.figures import GoodputTrace
 from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
 from braid_lab.packets.codec import Packet, Udp, decode, encode
+from braid_lab.packets.pacing import paced
 from braid_lab.packets.tap import inside
 from braid_lab.process import LabError, Process, processor_seconds, wait_until
 
@@ -227,7 +228,7 @@ def _flood(place: Site, seconds: float, port: int) -> tuple[float, float]:
     argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", "take", place.server, f"{seconds:g}"]
     before = processor_seconds(place.hub.process.pid)
     with Process(argv, log=place.net.scratch / "flooded", namespace=place.net.host.name) as load:
-        _send(place, _paced(_initiations(key), seconds), port)
+        _send(place, paced(_initiations(key), FLOOD_RATE, seconds), port)
         report = json.loads(load.wait(timeout=seconds + 30).stdout)
     trace = GoodputTrace.unbroken(report, "the download beside a flood")
     return trace.mbit(1.0, trace.seconds), processor_seconds(place.hub.process.pid) - before
@@ -241,18 +242,6 @@ def _initiations(key: str) -> Iterator[tuple[str, int, bytes]]:
         nth += 1
         yield address, 1024 + nth % 60000, attacks.costly_initiation(key, nth)
         yield address, 1024 + nth % 60000, attacks.blind_initiation(nth)
-
-
-def _paced(packets: Iterator[tuple[str, int, bytes]], seconds: float) -> Iterator[tuple[str, int, bytes]]:
-    """Yield packets at `FLOOD_RATE` for `seconds`."""
-    began = time.monotonic()
-    for sent, packet in enumerate(packets):
-        at = time.monotonic() - began
-        if at > seconds:
-            return
-        if sent > at * FLOOD_RATE:
-            time.sleep(0.002)
-        yield packet
 
 
 def _spoof(run: Run, place: Site) -> None:

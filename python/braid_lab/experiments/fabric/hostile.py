@@ -27,6 +27,7 @@ from braid_lab.fabric.ovs import OvsNetwork, Station, ovs_network
 from braid_lab.fabric.raw_frames import packet_socket, receive
 from braid_lab.fabric.shapes import Station as Place
 from braid_lab.fabric.shapes import two_paths
+from braid_lab.packets.pacing import paced
 from braid_lab.packets.tap import inside
 from braid_lab.process import LabError, Process, wait_until
 
@@ -83,13 +84,7 @@ class Scene:
             peers = itertools.cycle(
                 [stack.enter_context(_socket(self.net.stations[each])) for each in names or ["m1"]]
             )
-            began = time.monotonic()
-            for sent, frame in enumerate(frames):
-                at = time.monotonic() - began
-                if at > seconds:
-                    return
-                if sent > at * rate:
-                    time.sleep(0.002)
+            for frame in paced(frames, rate, seconds):
                 with contextlib.suppress(BlockingIOError, OSError):
                     next(peers).send(frame)
 
