@@ -50,8 +50,13 @@ impl StallDetector {
 
     /// Returns the longest recent stall; zero on a link that does not stall.
     pub fn stall(&self, now: Time) -> Duration {
-        match self.is_unsteady(now) {
-            true => Duration::from_secs_f64(self.longest(now)),
+        // It only decays, so nothing is to be computed on a steady link: this is called per packet.
+        if self.longest <= MIN_UNSTEADY_STALL_S {
+            return Duration::ZERO;
+        }
+        let longest = self.longest(now);
+        match longest > MIN_UNSTEADY_STALL_S {
+            true => Duration::from_secs_f64(longest),
             false => Duration::ZERO,
         }
     }
@@ -62,7 +67,7 @@ impl StallDetector {
 
     /// Returns true if the link stalls.
     pub fn is_unsteady(&self, now: Time) -> bool {
-        self.longest(now) > MIN_UNSTEADY_STALL_S
+        !self.stall(now).is_zero()
     }
 }
 

@@ -149,27 +149,34 @@ fn a_link_that_loses_a_third_is_taken_out_and_comes_back() {
     assert!(world.goodput(14.0, 16.0) >= 0.8 * 96.0);
 }
 
+/// Returns a bond of which the second link lost so much from the second second on that it was taken
+/// out, that link before, and when it was taken out, in ms.
+fn with_quarantined_link(seed: u64, percent: u32) -> (World, LinkSpec, u64) {
+    let mut world = World::new(&[line(30.0, 15), line(30.0, 15)], seed, || {
+        Box::new(Adaptive::default())
+    });
+    world.sparing = true;
+    world.add_tcp();
+    world.run_until(after(2_000));
+    let healthy = world.line(1);
+    let lossy = LinkSpec {
+        loss_percent: percent,
+        ..healthy.clone()
+    };
+    world.set_line(1, lossy);
+    let mut left = 2_000;
+    while judged(&world, 1, 2_000, |v| v == Verdict::Quarantined).is_none() {
+        left += 100;
+        assert!(left < 12_000, "it is taken out");
+        world.run_until(after(left));
+    }
+    (world, healthy, left)
+}
+
 #[test]
 fn a_link_that_loses_too_much_carries_again_soon_after_it_healed() {
     for (seed, percent, lasts) in [(1, 30, 0), (2, 30, 2_000), (3, 30, 10_000), (1, 60, 5_000)] {
-        let mut world = World::new(&[line(30.0, 15), line(30.0, 15)], seed, || {
-            Box::new(Adaptive::default())
-        });
-        world.sparing = true;
-        world.add_tcp();
-        world.run_until(after(2_000));
-        let healthy = world.line(1);
-        let lossy = LinkSpec {
-            loss_percent: percent,
-            ..healthy.clone()
-        };
-        world.set_line(1, lossy);
-        let mut left = 2_000;
-        while judged(&world, 1, 2_000, |v| v == Verdict::Quarantined).is_none() {
-            left += 100;
-            assert!(left < 12_000, "it is taken out");
-            world.run_until(after(left));
-        }
+        let (mut world, healthy, left) = with_quarantined_link(seed, percent);
         let healed = left + lasts;
         world.run_until(after(healed));
         world.set_line(1, healthy);
@@ -245,29 +252,13 @@ fn a_dear_link_carries_only_what_the_cheap_one_cannot() {
     assert!(world.packets_sent(0, 1) - before > 4_000);
 }
 
-/// Whether 16 of 16 probes arrive is chance: at 30 % loss one link in ten returns within 10 s, to be
+/// Sixteen probes in a row may arrive by chance: at 30 % loss one link in ten returns within 10 s, to be
 /// taken out again.
 #[test]
 fn a_link_that_loses_too_much_seldom_returns_meanwhile() {
     let mut returned = 0;
     for seed in 1..=20 {
-        let mut world = World::new(&[line(30.0, 15), line(30.0, 15)], seed, || {
-            Box::new(Adaptive::default())
-        });
-        world.sparing = true;
-        world.add_tcp();
-        world.run_until(after(2_000));
-        let lossy = LinkSpec {
-            loss_percent: 30,
-            ..world.line(1)
-        };
-        world.set_line(1, lossy);
-        let mut left = 2_000;
-        while judged(&world, 1, 2_000, |v| v == Verdict::Quarantined).is_none() {
-            left += 100;
-            assert!(left < 12_000, "it is taken out");
-            world.run_until(after(left));
-        }
+        let (mut world, _, left) = with_quarantined_link(seed, 30);
         let before = world.changes.len();
         world.run_until(after(left + 10_000));
         let back = |(_, end, change): &(_, usize, LinkChange)| {

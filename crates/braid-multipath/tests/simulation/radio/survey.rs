@@ -121,28 +121,22 @@ fn radio_survey() {
     let seeds = std::env::var("BRAID_SEEDS").map_or(8, |seeds| seeds.parse().expect("a number"));
     let mut cases = Vec::new();
     for inner in inners() {
+        let mut add = |group: &'static str, part: &str, radios: [Radio; 2]| {
+            cases.push(Case {
+                group,
+                name: format!("{group}, {part}"),
+                radios: radios.to_vec(),
+                inner,
+            });
+        };
         for seed in 1..=seeds {
             for (group, radios) in walks(seed) {
-                let name = format!("{group}, seed {seed}");
-                let radios = radios.to_vec();
-                cases.push(Case {
-                    group,
-                    name,
-                    radios,
-                    inner,
-                });
+                add(group, &format!("seed {seed}"), radios);
             }
         }
         if std::env::var_os("BRAID_TRACES").is_some() {
             for (group, part, radios) in recorded() {
-                let name = format!("{group}, {part}");
-                let radios = radios.to_vec();
-                cases.push(Case {
-                    group,
-                    name,
-                    radios,
-                    inner,
-                });
+                add(group, &part, radios);
             }
         }
     }
