@@ -223,10 +223,10 @@
 #define MIN_STAMP_PACKETS 6
 #define MAX_STAMP_RTT_US  2000000
 
-// How far a TCP segment's numbers may be from those that the inside has sent and acknowledged: what
-// 1 Gbit/s sends in a quarter of a second, for data; less for a reset, whose sequence number must
-// be exact (RFC 5961). A guess is within the first by both numbers once in 8,192 times, within the
-// second once in 2,048.
+// A TCP segment's numbers may be this far from those that the inside has sent and acknowledged:
+// what 1 Gbit/s sends in a quarter of a second, for data; less for a reset, whose sequence number
+// must be exact (RFC 5961). A guess is within the first by both numbers once in 8,192 times, within
+// the second once in 2,048.
 #define SEGMENT_WINDOW (1u << 25)
 #define RESET_WINDOW   (1u << 20)
 // The same for an answer to a SYN: what can be sent with that (RFC 7413).

@@ -23,7 +23,7 @@ const LANDLOCK: ABI = ABI::V3;
 /// Directories of programs, libraries, and the machine's configuration, which child processes need, too.
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc"];
 
-/// Where the files are that a daemon opens while it runs.
+/// Files that a daemon opens while it runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Files<'a> {
     /// Files, and directories with all below them, that are only read.
@@ -34,7 +34,7 @@ pub struct Files<'a> {
     pub prune: &'a [&'a Path],
 }
 
-/// How far the kernel keeps a daemon to its files.
+/// The degree to which the kernel keeps a daemon to its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confinement {
     /// As asked.

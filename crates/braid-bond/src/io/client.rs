@@ -22,7 +22,7 @@ use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use crate::proto::pool::Packet;
 use crate::proto::tunnel::{self, ClientSettings, Tunnel, TunnelSettings};
 
-/// What the packet thread needs to open links' sockets, which come and go: a device of theirs, a mark, larger buffers,
+/// The packet thread needs these to open links' sockets, which come and go: a device of theirs, a mark, larger buffers,
 /// GRE.
 const LINK_CAPABILITIES: [Capability; 2] = [Capability::CAP_NET_ADMIN, Capability::CAP_NET_RAW];
 

@@ -39,7 +39,7 @@ class Scheduler(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PathForecast:
-    """What an edge may expect of a path."""
+    """A path's free rate and its delay, as an edge is told them."""
 
     #: Rate that is free.
     rate: float
