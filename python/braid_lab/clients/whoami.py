@@ -11,6 +11,7 @@ import json
 import socket
 import struct
 import sys
+from contextlib import ExitStack
 
 from braid_lab.servers.catalog import DNS_PORT, HTTP_PORT
 from braid_lab.servers.dns import HEADER, IN, TXT
@@ -59,8 +60,10 @@ def main() -> None:
         return
     family = socket.AF_INET6 if ":" in addresses[0] else socket.AF_INET
     answers = []
-    for _ in range(int(count)):
-        with socket.socket(family, socket.SOCK_DGRAM) as asker:
+    with ExitStack() as open_sockets:
+        for _ in range(int(count)):
+            # Stays open to the end: a later socket that got the port of a closed one would have its mapping too.
+            asker = open_sockets.enter_context(socket.socket(family, socket.SOCK_DGRAM))
             asker.settimeout(TIMEOUT_SECONDS)
             answers.append([by_udp(asker, address) for address in addresses])
     json.dump(answers, sys.stdout)
