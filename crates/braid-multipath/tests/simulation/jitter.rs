@@ -108,3 +108,26 @@ fn loss_on_a_link_that_jitters_in_order_is_repaired() {
         assert!(goodput >= 1.3 * alone);
     }
 }
+
+/// `BRAID_SURVEY=` runs the first test's links with eight seeds each and prints the means.
+#[test]
+fn jitter_survey() {
+    if std::env::var_os("BRAID_SURVEY").is_none() {
+        return;
+    }
+    let mut means = Vec::new();
+    for jitter in [5, 10, 20] {
+        for beside in [false, true] {
+            let steady = beside.then(|| line(50.0, 15));
+            let lines: Vec<_> = steady.into_iter().chain([shaky(50.0, jitter)]).collect();
+            let name = format!("{} links, ±{jitter} ms in order", lines.len());
+            let mean = |of: fn(&str, &[LinkSpec], u64) -> f64| {
+                (1..=8).map(|seed| of(&name, &lines, seed)).sum::<f64>() / 8.0
+            };
+            means.push((name.clone(), mean(datagrams), mean(tcp)));
+        }
+    }
+    for (name, datagrams, tcp) in means {
+        println!("mean of {name}: datagrams {datagrams:.3}, TCP {tcp:.3} of alone");
+    }
+}
