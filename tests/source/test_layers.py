@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = (
     {"braid-core", "braid-packet", "braid-device", "braid-bpf-build", "braid-verifier", "braid-load"},
     {"braid-host", "braid-multipath"},
-    {"braid-balance", "braid-uplink", "braid-bond", "braid-emulate", "braid-edge"},
+    {"braid-alarm", "braid-balance", "braid-uplink", "braid-bond", "braid-emulate", "braid-edge"},
     {"braid-daemon", "braid-hub"},
     {"braid"},
 )
