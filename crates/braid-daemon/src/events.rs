@@ -70,6 +70,8 @@ pub enum EventKind {
     Bond,
     /// The state of a link of the bond changed.
     BondLink,
+    /// An alarm was raised or cleared.
+    Alarm,
     /// Braid had a problem with the machine or its files.
     Problem,
 }

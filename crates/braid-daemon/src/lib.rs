@@ -18,6 +18,7 @@
 //! `explain/race.rs` and `config/race.rs`.
 #![forbid(unsafe_code)]
 
+mod alarms;
 mod api;
 pub mod bond;
 pub mod classes;

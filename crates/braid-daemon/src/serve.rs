@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::alarms;
 use crate::api::{self, Job, metrics_listener};
 use crate::bond::BondEvent;
 use crate::config::{Settings, SettingsSource};
@@ -99,6 +100,7 @@ pub async fn run(
         let _ = ended.await;
     };
     tokio::spawn(metrics_listener::export(jobs.clone()));
+    tokio::spawn(alarms::watch(jobs.clone()));
     let service = tokio::spawn(api::serve(
         listener,
         gate.clone(),

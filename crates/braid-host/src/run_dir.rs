@@ -82,6 +82,12 @@ impl RunDir {
         self.0.join("path-cache.json")
     }
 
+    /// Returns the file of raised alarms and of messages that wait, kept between two daemons.
+    #[must_use]
+    pub fn alarms(&self) -> PathBuf {
+        self.0.join("alarms.json")
+    }
+
     /// Returns the path to which an unreadable state file is moved, for inspection.
     #[must_use]
     pub fn broken_state(&self) -> PathBuf {
@@ -212,6 +218,8 @@ impl RunDir {
             self.runs(),
             file::fresh(&self.runs()),
             self.path_cache(),
+            self.alarms(),
+            file::fresh(&self.alarms()),
             self.lock_file(),
         ] {
             match fs::remove_file(&file) {

@@ -96,6 +96,9 @@ pub enum Command {
     },
     /// Show what changed, when and why
     Events(EventsArgs),
+    /// Show alarms, and try how people are told
+    #[command(subcommand)]
+    Alarm(AlarmCommand),
     /// Run a program on one uplink
     ///
     /// New flows of the program and of its children take that uplink until the program ends. Signals
@@ -278,6 +281,23 @@ pub struct EventsArgs {
     pub uplink: Option<String>,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AlarmCommand {
+    /// Show every alarm and what it is raised for
+    ///
+    /// Exit code 4 means that an alarm is raised, or that a destination takes no messages.
+    List(Output),
+    /// Send a message to each destination now, and show which of them take it
+    ///
+    /// Exit code 4 means that one of them did not.
+    Test {
+        /// Alarm; all of them by default
+        name: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 #[derive(Debug, Args)]

@@ -48,6 +48,16 @@ pub async fn post<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T
     ask(run_dir, Method::POST, path, Bytes::new(), ANSWER_WITHIN).await
 }
 
+/// Sends a POST request without a body that the daemon may answer after `wait`.
+pub async fn post_and_wait<T: DeserializeOwned>(
+    run_dir: &RunDir,
+    path: &str,
+    wait: Duration,
+) -> Result<T, NoAnswer> {
+    let patience = ANSWER_WITHIN + wait;
+    ask(run_dir, Method::POST, path, Bytes::new(), patience).await
+}
+
 /// Sends a POST request with a body.
 pub async fn create<T: DeserializeOwned>(
     run_dir: &RunDir,

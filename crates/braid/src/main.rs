@@ -4,6 +4,7 @@
 //! daemon's local API; `--json` prints the same data.
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod bond;
 mod cli;
 mod client;
@@ -44,7 +45,7 @@ use braid_host::user_error::UserError;
 use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::{Cli, Command, ConfigCommand, FlowsArgs, Output, UplinksArgs};
+use crate::cli::{AlarmCommand, Cli, Command, ConfigCommand, FlowsArgs, Output, UplinksArgs};
 use crate::client::NoAnswer;
 use crate::terminal::{answer, answer_either, answer_json, paint, show_error};
 
@@ -139,6 +140,7 @@ fn run(cli: Cli) -> CommandResult {
         #[cfg(feature = "top")]
         Command::Top { every } => top::top(&run_dir, std::time::Duration::from_secs_f64(every)),
         Command::Events(arguments) => events::events(&run_dir, &arguments),
+        Command::Alarm(command) => alarm::alarm(&run_dir, command),
         Command::Run(arguments) => run::run(&run_dir, &arguments),
         #[cfg(feature = "hub")]
         Command::Hub(arguments) => hub::hub(&run_dir, &arguments),
@@ -196,6 +198,7 @@ fn wants_json(command: &Command) -> bool {
         | Command::Join { output, .. }
         | Command::Version(output)
         | Command::Doctor { output, .. }
+        | Command::Alarm(AlarmCommand::List(output) | AlarmCommand::Test { output, .. })
         | Command::Config(ConfigCommand::Show { output, .. }) => output.json,
         _ => false,
     }

@@ -3,6 +3,7 @@
 //! Handlers own no state: they send jobs to the loop that owns the engine and wait for the
 //! answer, so that no lock is needed and every answer is consistent.
 
+mod alarms;
 mod bond;
 mod events;
 mod explain;
@@ -65,12 +66,10 @@ impl ApiState {
         T: Serialize + Send + 'static,
         F: FnOnce(&mut Engine) -> Result<T, UserError> + Send + 'static,
     {
-        let (answer, answered) = oneshot::channel();
-        let job = Job::Change(Box::new(move |engine| {
-            // The client may have hung up.
-            let _ = answer.send(change(engine));
-        }));
-        self.pass(job, answered).await
+        self::change(&self.jobs, change)
+            .await
+            .map(Json)
+            .map_err(ApiError)
     }
 
     async fn pass<T>(
@@ -96,6 +95,23 @@ where
     let job = Job::Ask(Box::new(move |engine| {
         // The client may have hung up.
         let _ = answer.send(question(engine));
+    }));
+    pass(jobs, job, answered).await
+}
+
+/// As [`put`], for a small change.
+///
+/// # Errors
+/// As [`put`].
+pub(crate) async fn change<T, F>(jobs: &mpsc::Sender<Job>, change: F) -> Result<T, UserError>
+where
+    T: Send + 'static,
+    F: FnOnce(&mut Engine) -> Result<T, UserError> + Send + 'static,
+{
+    let (answer, answered) = oneshot::channel();
+    let job = Job::Change(Box::new(move |engine| {
+        // The client may have hung up.
+        let _ = answer.send(change(engine));
     }));
     pass(jobs, job, answered).await
 }
@@ -175,6 +191,8 @@ pub async fn serve(
             get(|State(api): State<ApiState>| async move { scrape(&api.jobs).await }),
         )
         .route("/v1/explain", get(explain::explain))
+        .route("/v1/alarms", get(alarms::list))
+        .route("/v1/alarms/test", post(alarms::test))
         .route("/v1/failback", post(failback))
         .route("/v1/runs", get(runs::list).post(runs::begin))
         .route("/v1/runs/{id}", delete(runs::end))

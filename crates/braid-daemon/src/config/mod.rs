@@ -8,6 +8,7 @@
 //! - Unknown keys are errors: a misspelt key must not silently become a default.
 //! - A value with a unit is a string of its own type (`"20 Mbit/s"`), never a bare number.
 
+mod alarm;
 mod bond;
 mod conflict;
 mod domain;
@@ -28,10 +29,12 @@ mod uplink;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use braid_alarm::MailServer;
 use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Warnings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use alarm::{AlarmCondition, AlarmConfig, AlarmLimit};
 pub use bond::{
     BondClass, BondConfig, BondFlows, BondReordering, BondScheduler, Encapsulation, Fallback,
     OverflowConfig, Thousandths,
@@ -96,6 +99,12 @@ pub struct Config {
     /// Metrics for a monitoring system.
     #[serde(default)]
     pub metrics: MetricsConfig,
+    /// Conditions of which people are told.
+    #[serde(default, rename = "alarm", skip_serializing_if = "Vec::is_empty")]
+    pub alarms: Vec<AlarmConfig>,
+    /// The server that takes e-mail.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mail: Option<MailServer>,
 }
 
 /// The networks behind this machine.

@@ -45,6 +45,7 @@ use self::failover::Failover;
 use self::health_check::HealthChecks;
 use self::incidents::Incidents;
 use self::upcall::UpcallHandler;
+use crate::alarms::AlarmMonitor;
 use crate::bond::{Bond, BondEvent};
 use crate::classes::Classes;
 use crate::config::{Settings, SettingsSource};
@@ -101,6 +102,8 @@ pub struct Engine {
     pub(crate) bond: Bond,
     /// Usage of the uplinks' quotas.
     pub(crate) quotas: Quotas,
+    /// Alarms.
+    pub(crate) alarms: AlarmMonitor,
 }
 
 /// A successful start.

@@ -20,6 +20,7 @@ use super::health_check::HealthChecks;
 use super::incidents::Incidents;
 use super::upcall::UpcallHandler;
 use super::{Engine, Started};
+use crate::alarms::AlarmMonitor;
 use crate::bond::Bond;
 use crate::classes::Classes;
 use crate::config::{Hook, Settings, SettingsSource};
@@ -175,6 +176,7 @@ impl Engine {
             forecasts: UplinkForecasts::default(),
             bond,
             quotas,
+            alarms: AlarmMonitor::open(run_dir.alarms()),
             runs,
             settings,
             settings_source,

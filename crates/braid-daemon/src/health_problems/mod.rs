@@ -104,6 +104,7 @@ pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
         });
     }
     health.extend(engine.incidents.alarms());
+    health.extend(engine.alarms.problems());
     health
 }
 

@@ -1,5 +1,6 @@
 //! The types of the API's answers and of `--json`, described by a JSON schema.
 
+mod alarm;
 mod bond;
 mod explain;
 mod path;
@@ -8,6 +9,7 @@ mod run;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use braid_alarm::Message;
 use braid_host::report::{ErrorReport, HealthProblem};
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,10 @@ use crate::config::{Config, Policy};
 use crate::doctor::Finding;
 use crate::events::Event;
 
+pub use alarm::{
+    AlarmReport, AlarmTarget, AlarmTestQuestion, AlarmTestReport, AlarmTestResult, AlarmsReport,
+    FailingDestination,
+};
 pub use bond::{
     BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, JoinRequest,
 };
@@ -343,6 +349,14 @@ struct Api {
     run: RunRequest,
     #[schemars(rename = "DELETE /v1/runs/{id}")]
     run_ended: RunRequest,
+    #[schemars(rename = "GET /v1/alarms")]
+    alarms: AlarmsReport,
+    #[schemars(rename = "query of POST /v1/alarms/test")]
+    alarm_test_question: AlarmTestQuestion,
+    #[schemars(rename = "POST /v1/alarms/test")]
+    alarm_test: AlarmTestReport,
+    #[schemars(rename = "message of an alarm")]
+    alarm_message: Message,
     #[schemars(rename = "GET /v1/version")]
     version: VersionReport,
     #[schemars(rename = "GET /v1/config")]

@@ -1,5 +1,6 @@
 //! Reads a [`Config`] from TOML text and collects all errors.
 
+mod alarms;
 mod bond;
 mod liveness;
 mod race;
@@ -8,8 +9,11 @@ mod uplinks;
 
 use braid_host::config::sections::{self, api, metrics};
 use braid_host::config::{
-    ApiConfig, ConfigError, MetricsConfig, Problem, Table, Warnings, document, no_repeats, section,
+    ApiConfig, ConfigError, Located, MetricsConfig, Problem, Table, Warnings, document, no_repeats,
+    section,
 };
+use std::ops::Range;
+
 use toml::de::DeTable;
 use uplinks::UplinkDraft;
 
@@ -34,6 +38,8 @@ const TOP: (&str, &[&str]) = (
         "datapath",
         "api",
         "metrics",
+        "alarm",
+        "mail",
     ],
 );
 const UPLINK: (&str, &[&str]) = (
@@ -112,6 +118,23 @@ const DATAPATH: (&str, &[&str]) = (
     "[datapath]",
     &["hook", "coexist", "max_flows", "max_embryonic"],
 );
+const ALARM: (&str, &[&str]) = (
+    "[[alarm]]",
+    &[
+        "name", "when", "at", "uplink", "for", "command", "webhook", "mail",
+    ],
+);
+const MAIL: (&str, &[&str]) = (
+    "[mail]",
+    &[
+        "server",
+        "port",
+        "encryption",
+        "from",
+        "user",
+        "password_file",
+    ],
+);
 pub(super) const SECTIONS: &[(&str, &[&str])] = &[
     TOP,
     UPLINK,
@@ -122,6 +145,8 @@ pub(super) const SECTIONS: &[(&str, &[&str])] = &[
     RULE,
     LAN,
     DATAPATH,
+    ALARM,
+    MAIL,
     sections::API,
     sections::METRICS,
 ];
@@ -174,6 +199,10 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         .map_or_else(MetricsConfig::default, |(inner, _)| {
             metrics(inner, SECTIONS, problems)
         });
+    let mail = section(&mut table, "mail", problems);
+    let has_mail = mail.is_some();
+    let mail = mail.and_then(|(inner, at)| alarms::mail(inner, at, problems));
+    let alarms = alarms::alarms(&mut table, &drafts, has_mail, problems);
     table.finish(SECTIONS, problems);
 
     let unsaid = match drafts.iter().any(UplinkDraft::has_share) {
@@ -197,7 +226,33 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         datapath,
         api,
         metrics,
+        alarms,
+        mail,
     }
+}
+
+/// Takes an optional name that no other table of its kind has; `unnamed` is used if there is none.
+fn own_name(
+    table: &mut Table<'_, '_>,
+    kind: &str,
+    unnamed: (String, Range<usize>),
+    before: &[Located<String>],
+    problems: &mut Vec<Problem>,
+) -> Located<String> {
+    let Some(name) = table.text("name", problems) else {
+        let (value, at) = unnamed;
+        return Located { value, at };
+    };
+    uplinks::check_label(kind, &name, problems);
+    if let Some(first) = before.iter().find(|other| other.value == name.value) {
+        let what = format!("two {kind}s are called {:?}", name.value);
+        problems.push(
+            Problem::new(what, name.at.clone(), "again here")
+                .also(first.at.clone(), "first here")
+                .fix(format!("give each {kind} a name of its own")),
+        );
+    }
+    name
 }
 
 fn lan(inner: &DeTable<'_>, drafts: &[UplinkDraft], problems: &mut Vec<Problem>) -> LanConfig {

@@ -15,8 +15,8 @@ use super::super::matcher::{IpVersion, UidRange};
 use super::super::policy::Policy;
 use super::super::rule::{Action, CgroupPath, OnDown, RuleConfig};
 use super::super::sticky::Sticky;
-use super::uplinks::{UplinkDraft, check_label};
-use super::{RULE, SECTIONS, STICKY_FIX};
+use super::uplinks::UplinkDraft;
+use super::{RULE, SECTIONS, STICKY_FIX, own_name};
 
 /// Maximum number of rules by domain: the datapath has a bit for each.
 const MAX_DOMAIN_RULES: usize = 64;
@@ -39,7 +39,8 @@ pub(super) fn rules(
             at,
             problems,
         };
-        let name = read.name(number, &names);
+        let unnamed = (format!("rule-{number}"), read.at.clone());
+        let name = own_name(&mut read.table, "rule", unnamed, &names, read.problems);
         let rule = read.rule(&name.value, uplinks);
         names.push(name);
         rules.extend(rule);
@@ -151,26 +152,6 @@ struct Reader<'p, 't, 'i> {
 impl Reader<'_, '_, '_> {
     fn note(&mut self, what: impl Into<String>, at: Range<usize>, label: &str, fix: &str) {
         self.problems.push(Problem::new(what, at, label).fix(fix));
-    }
-
-    fn name(&mut self, number: usize, before: &[Located<String>]) -> Located<String> {
-        let unnamed = Located {
-            value: format!("rule-{number}"),
-            at: self.at.clone(),
-        };
-        let Some(name) = self.table.text("name", self.problems) else {
-            return unnamed;
-        };
-        check_label("rule", &name, self.problems);
-        if let Some(first) = before.iter().find(|other| other.value == name.value) {
-            let what = format!("two rules are called {:?}", name.value);
-            self.problems.push(
-                Problem::new(what, name.at.clone(), "again here")
-                    .also(first.at.clone(), "first here")
-                    .fix("give each rule a name of its own"),
-            );
-        }
-        name
     }
 
     fn rule(mut self, name: &str, uplinks: &[UplinkDraft]) -> Option<RuleConfig> {
