@@ -24,6 +24,7 @@ class RemoteHost:
     namespace: Namespace
     address4: str = "203.0.113.9"
     address6: str = "2001:db8:fa::9"
+    gateway4: str = "203.0.113.1"
 
     def address(self, family: int) -> str:
         """Return its address of an IP version."""
@@ -44,8 +45,8 @@ def remote_host(net: Topology, *, offload: bool = False) -> Iterator[RemoteHost]
             )
             net.internet.ip(
                 "link set far up",
-                "address add 203.0.113.1/24 dev far",
+                f"address add {far.gateway4}/24 dev far",
                 "address add 2001:db8:fa::1/64 dev far nodad",
             )
-            place.ip("route add default via 203.0.113.1", "route add default via 2001:db8:fa::1")
+            place.ip(f"route add default via {far.gateway4}", "route add default via 2001:db8:fa::1")
             yield far

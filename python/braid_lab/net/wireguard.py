@@ -61,7 +61,11 @@ def wireguard(net: Topology, far: RemoteHost, uplink: str, server: str) -> Itera
     keys = [X25519PrivateKey.generate() for _ in range(2)]
     path = net.uplinks[uplink]
     net.host.ip(f"route add {ENDPOINT}/32 via {path.gateway4} dev {path.near.device} src {path.address4}")
-    far.namespace.ip(f"address add {ENDPOINT}/24 dev eth0")
+    # Answers leave from the endpoint's address: wireguard-go would follow them to another one.
+    far.namespace.ip(
+        f"address add {ENDPOINT}/24 dev eth0",
+        f"route add {path.address4}/32 via {far.gateway4} dev eth0 src {ENDPOINT}",
+    )
     far.namespace.run(["nft", "-f", "-"], text=NAT)
     near_settings = {"endpoint": f"{ENDPOINT}:{PORT}", "allowed_ip": "0.0.0.0/0"}
     far_settings = {"allowed_ip": f"{HOST_ADDRESS}/32"}
