@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from braid_lab.fabric.ovs import Station
-from braid_lab.process import Process, wait_until
+from braid_lab.process import LabError, Process, wait_until
 
 T = TypeVar("T")
 
@@ -69,6 +69,8 @@ def run_iperf3(
         wait_until(lambda: "5201" in target.place.run(["ss", "-ltn"]).stdout, what="iperf3 to listen")
         argv = ["iperf3", "-c", target.address, "-t", f"{seconds:g}", "-J", "--get-server-output", *options]
         told: dict[str, Any] = json.loads(source.place.run(argv, timeout=seconds + 60).stdout)
+    if "server_output_json" not in told:
+        raise LabError(f"iperf3 from {source.name} to {target.name}: {told.get('error', 'no report of the server')}")
     return told
 
 

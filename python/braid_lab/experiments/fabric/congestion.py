@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from braid_lab.experiment import Run, experiment
@@ -153,28 +153,24 @@ class Passage:
 
 def _through(network: EdgedNetwork, extent: Extent, trouble: Trouble) -> Passage:
     """Run a transfer, and inject a fault for a while."""
-    stations, found = network.net.stations, list[Transfer]()
+    stations = network.net.stations
     before = _sent(network)
-
-    def send() -> None:
-        made = transfer(stations["ha"], stations["hb"], network.net.folder, extent.seconds, interval=STEP)
-        found.append(made)
-
-    sending = threading.Thread(target=send)
-    sending.start()
-    wait_until(lambda: _sent(network) > before + 20, what="the transfer to begin")
-    start = time.monotonic()
-    # Not a synchronisation: the passing of time is part of the measurement.
-    time.sleep(extent.before)
-    began = time.monotonic()
-    with trouble(network):
-        left = _left(network, extent.trouble)
-        time.sleep(max(0.0, began + extent.trouble - time.monotonic()))
-    ended = time.monotonic()
-    wait_until(lambda: len(network.edges["ha"].paths_to("hb")) == 2, what="two paths", timeout=60)
-    back = time.monotonic() - ended
-    sending.join()
-    return Passage(found[0], began - start, left, back)
+    # Leaving the block waits for the transfer, also after a failure: the next one would find its server busy.
+    with ThreadPoolExecutor(1) as pool:
+        folder = network.net.folder
+        made = pool.submit(transfer, stations["ha"], stations["hb"], folder, extent.seconds, interval=STEP)
+        wait_until(lambda: _sent(network) > before + 20, what="the transfer to begin")
+        start = time.monotonic()
+        # Not a synchronisation: the passing of time is part of the measurement.
+        time.sleep(extent.before)
+        began = time.monotonic()
+        with trouble(network):
+            left = _left(network, extent.trouble)
+            time.sleep(max(0.0, began + extent.trouble - time.monotonic()))
+        ended = time.monotonic()
+        wait_until(lambda: len(network.edges["ha"].paths_to("hb")) == 2, what="two paths", timeout=60)
+        back = time.monotonic() - ended
+        return Passage(made.result(), began - start, left, back)
 
 
 def _left(network: EdgedNetwork, patience: float) -> float:
@@ -214,7 +210,10 @@ def _filled(network: EdgedNetwork) -> Iterator[None]:
         with Process(argv, log=net.folder / "filling", namespace=source.place.name):
             # iperf3's own report comes a second later.
             wait_until(
-                lambda: nstat(source, OCTETS)[OCTETS] > before + FILLED, what="the link to be filled", poll=0.005
+                lambda: nstat(source, OCTETS)[OCTETS] > before + FILLED,
+                what="the link to be filled",
+                poll=0.005,
+                timeout=30,
             )
             yield
 
