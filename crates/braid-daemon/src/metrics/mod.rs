@@ -101,7 +101,7 @@ impl Collector for Scrape {
 impl Scrape {
     fn uplink_gauges(&self, encoder: &mut DescriptorEncoder) -> Result<(), fmt::Error> {
         let ratio = Unit::Other("ratio".to_owned());
-        let gauges: [(&str, &str, Option<&Unit>, OfUplink); 7] = [
+        let gauges: [(&str, &str, Option<&Unit>, OfUplink); 9] = [
             ("uplink_up", "1 if it takes new flows", None, |uplink| {
                 Some(f64::from(uplink.state.takes_new_flows()))
             }),
@@ -140,6 +140,18 @@ impl Scrape {
                 "Fraction of recent probes without an answer",
                 Some(&ratio),
                 |uplink| uplink.loss,
+            ),
+            (
+                "uplink_quota",
+                "Quota for the day or the month",
+                Some(&Unit::Bytes),
+                |uplink| uplink.quota_bytes.map(|bytes| bytes as f64),
+            ),
+            (
+                "uplink_quota_used",
+                "Bytes of its quota used, in both directions",
+                Some(&Unit::Bytes),
+                |uplink| uplink.quota_used_bytes.map(|bytes| bytes as f64),
             ),
         ];
         for (name, help, unit, value) in gauges {
