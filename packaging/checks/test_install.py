@@ -96,10 +96,13 @@ def test_the_controller_installs_serves_and_is_purged_without_a_trace(suite: str
         {LIST_FILES} > /tmp/before
         dpkg --install /packages/braid-sdn_{version}_all.deb /packages/braid_{version}_amd64.deb
         braid-sdn fabric run --config /etc/braid/fabric.toml --run-dir /tmp/run 2> /tmp/log &
-        tail --follow=name --retry --pid=$! /tmp/log 2> /dev/null | grep -m 1 ^ready: || {{ cat /tmp/log; exit 1; }}
+        controller=$!
+        tail --follow=name --retry --pid=$controller /tmp/log 2> /dev/null | grep -m 1 ^ready: ||
+            {{ cat /tmp/log; exit 1; }}
         braid sdn fabric status --run-dir /tmp/run | grep '^SWITCH'
-        kill %1
-        wait %1
+        # Not `%1`: this shell has no job control, so that names a process group that does not exist.
+        kill $controller
+        wait $controller
         dpkg --purge braid-sdn braid
         {LIST_FILES} > /tmp/after
         diff /tmp/before /tmp/after
@@ -113,8 +116,9 @@ def test_the_controller_works_with_the_libraries_of_its_debian(suite: str, versi
     Root(suite, "amd64", SDN_TESTS_NEED).run(
         f"""
         dpkg --install /packages/braid-sdn_{version}_all.deb
-        mkdir /tmp/tests /tmp/lab
+        mkdir /tmp/tests /tmp/lab /tmp/fuzz
         cp -r /project/tests/sdn /tmp/tests
+        cp -r /project/fuzz/corpus-sdn /tmp/fuzz
         # From the lab the tests import its networks alone, which are plain data.
         cp -r /project/python/braid_lab /tmp/lab
         cd /tmp/tests

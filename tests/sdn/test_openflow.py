@@ -262,8 +262,7 @@ def test_who_does_not_introduce_itself_gives_way(monkeypatch: pytest.MonkeyPatch
 def test_a_switch_is_who_showed_its_certificate_first(tmp_path: Path) -> None:
     async def test(service: Service, address: tuple[str, int]) -> None:
         def showing(name: str) -> ssl.SSLContext:
-            context = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-            context.check_hostname = False
+            context = trusting(tmp_path)
             context.load_cert_chain(tmp_path / f"{name}.pem", tmp_path / f"{name}.key")
             return context
 
@@ -286,7 +285,10 @@ def test_a_switch_is_who_showed_its_certificate_first(tmp_path: Path) -> None:
 
 
 def certificates(folder: Path) -> TlsFiles:
-    """An authority, and a controller's and a switch's certificates."""
+    """An authority, and a controller's and two switches' certificates.
+
+    As those of ovs-pki, the authority says nothing of its key's usage.
+    """
 
     def openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
@@ -300,18 +302,28 @@ def certificates(folder: Path) -> TlsFiles:
     return TlsFiles(folder / "controller.pem", folder / "controller.key", folder / "ca.pem")
 
 
+def trusting(folder: Path) -> ssl.SSLContext:
+    """A switch's context, which trusts that authority and shows no certificate.
+
+    Open vSwitch does not demand key usages, as `ssl.create_default_context` does since Python 3.13.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(folder / "ca.pem")
+    return context
+
+
 def test_only_switches_with_a_certificate_of_the_authority_are_served(tmp_path: Path) -> None:
     async def test(service: Service, address: tuple[str, int]) -> None:
-        trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-        trusting.check_hostname = False
+        context = trusting(tmp_path)
         network = FakeNetwork(two_paths())
         stranger = FakeNetwork(two_paths())
         # TLS 1.3 tells a client without a certificate only after it thinks it is connected.
-        await stranger.connect(*address, tls=trusting)
+        await stranger.connect(*address, tls=context)
         await until(lambda: all(each.transport is None for each in stranger.switches.values()))
         assert not service.controller.topology.switches
-        trusting.load_cert_chain(tmp_path / "switch.pem", tmp_path / "switch.key")
-        await network.connect(*address, tls=trusting)
+        context.load_cert_chain(tmp_path / "switch.pem", tmp_path / "switch.key")
+        await network.connect(*address, tls=context)
         await until(lambda: len(service.controller.topology.switches) == 4)
         network.close()
 
@@ -324,10 +336,8 @@ def test_a_switch_without_tls_and_one_that_nobody_vouches_for_are_named(tmp_path
         await plain.connect(*address)
         await until(lambda: "plain-tcp" in codes(service))
         plain.close()
-        trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-        trusting.check_hostname = False
         stranger = FakeNetwork(two_paths())
-        await stranger.connect(*address, tls=trusting)
+        await stranger.connect(*address, tls=trusting(tmp_path))
         await until(lambda: "other-certificate" in codes(service))
         assert not service.controller.topology.switches
 
@@ -337,10 +347,8 @@ def test_a_switch_without_tls_and_one_that_nobody_vouches_for_are_named(tmp_path
 def test_a_switch_with_tls_at_a_controller_without_is_named(tmp_path: Path) -> None:
     async def test(service: Service, address: tuple[str, int]) -> None:
         certificates(tmp_path)
-        trusting = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
-        trusting.check_hostname = False
         with contextlib.suppress(OSError):
-            await asyncio.open_connection(*address, ssl=trusting)
+            await asyncio.open_connection(*address, ssl=trusting(tmp_path))
         await until(lambda: "tls-refused" in codes(service))
 
     serving(test)

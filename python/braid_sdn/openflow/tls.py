@@ -22,6 +22,8 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 
     Raises OSError or ssl.SSLError for files that are missing or do not belong together.
     """
+    # Not `create_default_context`: since Python 3.13 that refuses an authority that does not state its key's usage,
+    # and those of ovs-pki do not.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(files.certificate, files.key)
