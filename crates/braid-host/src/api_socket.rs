@@ -43,6 +43,7 @@ pub struct ApiError(pub UserError);
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = match self.0.code.as_str() {
+            "no-session" => StatusCode::UNAUTHORIZED,
             "forbidden" => StatusCode::FORBIDDEN,
             "not-found" => StatusCode::NOT_FOUND,
             "method" => StatusCode::METHOD_NOT_ALLOWED,

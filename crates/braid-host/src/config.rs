@@ -4,6 +4,7 @@
 //! once with line, column and fix, and an unknown key is an error.
 
 mod document;
+mod host_name;
 mod prefix;
 mod problem;
 mod quota;
@@ -11,10 +12,11 @@ pub mod sections;
 mod table;
 
 pub use document::{document, no_repeats, section, tables};
+pub use host_name::HostName;
 pub use prefix::Prefix;
 pub use problem::{ConfigError, Paint, Problem, Warnings};
 pub use quota::{Period, Quota};
-pub use sections::{ApiConfig, MetricsConfig};
+pub use sections::{ApiConfig, MetricsConfig, WebConfig};
 pub use table::{Located, Table, nearest, wrong_type};
 pub use toml::de::{DeTable, DeValue};
 

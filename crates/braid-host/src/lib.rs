@@ -1,5 +1,5 @@
 //! The base of both daemons: run directory and saved state, the local API's socket and access control,
-//! configuration with diagnostics, quotas, sysctls that are put back, privileges that are given up, and the service
+//! configuration with diagnostics, the guard of a page for browsers, quotas, sysctls that are put back, privileges that are given up, and the service
 //! manager.
 #![forbid(unsafe_code)]
 
@@ -16,3 +16,4 @@ pub mod service_notify;
 pub mod state;
 pub mod sysctl;
 pub mod user_error;
+pub mod web;

@@ -9,8 +9,12 @@ use crate::message::Message;
 /// error, since it would lose the body.
 pub(super) fn post(url: &str, message: &Message) -> Result<(), String> {
     let authorities = rustls_native_certs::load_native_certs().certs;
-    let authorities = authorities.iter().map(|der| Certificate::from_der(der).to_owned());
-    let tls = TlsConfig::builder().root_certs(RootCerts::from(authorities)).build();
+    let authorities = authorities
+        .iter()
+        .map(|der| Certificate::from_der(der).to_owned());
+    let tls = TlsConfig::builder()
+        .root_certs(RootCerts::from(authorities))
+        .build();
     let agent = ureq::Agent::config_builder()
         .tls_config(tls)
         .timeout_global(Some(ATTEMPT_TIMEOUT))

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use braid_alarm::MailServer;
-use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Warnings};
+use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Warnings, WebConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,8 @@ pub use bond::{
     BondClass, BondConfig, BondFlows, BondReordering, BondScheduler, Encapsulation, Fallback,
     OverflowConfig, Thousandths,
 };
-pub use domain::{DomainPattern, HostName};
+pub use braid_host::config::HostName;
+pub use domain::DomainPattern;
 pub use header::{Dscp, IpProtocol};
 pub use liveness::LivenessConfig;
 pub use matcher::{IpVersion, Mac, PortRange, UidRange};
@@ -105,6 +106,9 @@ pub struct Config {
     /// The server that takes e-mail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mail: Option<MailServer>,
+    /// The page for browsers.
+    #[serde(default)]
+    pub web: WebConfig,
 }
 
 /// The networks behind this machine.

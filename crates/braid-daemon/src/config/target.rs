@@ -4,10 +4,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use braid_host::config::HostName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-
-use super::domain::HostName;
 
 /// A probe target: `"icmp:1.1.1.1"`, `"tcp:192.0.2.1:443"`, `"dns:9.9.9.9"`,
 /// `"dns:9.9.9.9/example.com"`, `"http://192.0.2.1/generate_204"`.

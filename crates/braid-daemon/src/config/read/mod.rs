@@ -7,10 +7,10 @@ mod race;
 mod rules;
 mod uplinks;
 
-use braid_host::config::sections::{self, api, metrics};
+use braid_host::config::sections::{self, api, metrics, web};
 use braid_host::config::{
-    ApiConfig, ConfigError, Located, MetricsConfig, Problem, Table, Warnings, document, no_repeats,
-    section,
+    ApiConfig, ConfigError, Located, MetricsConfig, Problem, Table, Warnings, WebConfig, document,
+    no_repeats, section,
 };
 use std::ops::Range;
 
@@ -40,6 +40,7 @@ const TOP: (&str, &[&str]) = (
         "metrics",
         "alarm",
         "mail",
+        "web",
     ],
 );
 const UPLINK: (&str, &[&str]) = (
@@ -149,6 +150,7 @@ pub(super) const SECTIONS: &[(&str, &[&str])] = &[
     MAIL,
     sections::API,
     sections::METRICS,
+    sections::WEB,
 ];
 
 /// Fix for an invalid `sticky`.
@@ -203,6 +205,9 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
     let has_mail = mail.is_some();
     let mail = mail.and_then(|(inner, at)| alarms::mail(inner, at, problems));
     let alarms = alarms::alarms(&mut table, &drafts, has_mail, problems);
+    let web = section(&mut table, "web", problems).map_or_else(WebConfig::default, |(inner, _)| {
+        web(inner, SECTIONS, problems)
+    });
     table.finish(SECTIONS, problems);
 
     let unsaid = match drafts.iter().any(UplinkDraft::has_share) {
@@ -228,6 +233,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         metrics,
         alarms,
         mail,
+        web,
     }
 }
 

@@ -1,0 +1,197 @@
+//! Connections to the page: how many there may be, and how long one may take.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tower_service::Service;
+
+use super::guard::Arrival;
+use super::tls::TlsIdentity;
+
+/// Most connections at once; further ones wait.
+const MAX_CONNECTIONS: usize = 128;
+/// Most of these from one address. A browser opens six, so five browsers behind one address fit, and no single
+/// host keeps all others out.
+const MAX_CONNECTIONS_OF_ONE: usize = 32;
+/// Time for a TLS handshake, and for a request's headers; also the time for which a connection may be idle.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Pause after a failure to accept, which is for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+/// Serves a guarded router; over TLS if there is an identity. Never returns; if it is dropped, so are all connections.
+pub async fn serve(listener: TcpListener, identity: Option<TlsIdentity>, router: Router) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let counts = Arc::new(Counts::default());
+    let acceptor = identity.map(|identity| TlsAcceptor::from(identity.config));
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let place = places.clone().acquire_owned().await;
+        let place = place.expect("nobody closes it");
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%error, "cannot accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let Some(seat) = Seat::take(&counts, from.ip(), place) else {
+            continue;
+        };
+        connections.spawn(connection(
+            stream,
+            from,
+            acceptor.clone(),
+            router.clone(),
+            seat,
+        ));
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    from: SocketAddr,
+    acceptor: Option<TlsAcceptor>,
+    router: Router,
+    _seat: Seat,
+) {
+    let Ok(local) = stream.local_addr() else {
+        return;
+    };
+    // A snapshot is one small write, for which nobody should wait.
+    let _ = stream.set_nodelay(true);
+    let arrival = Arrival {
+        from: from.ip().to_canonical(),
+        local: SocketAddr::new(local.ip().to_canonical(), local.port()),
+        tls: acceptor.is_some(),
+    };
+    match acceptor {
+        None => exchange(stream, arrival, router).await,
+        Some(acceptor) => match timeout(PATIENCE, acceptor.accept(stream)).await {
+            Ok(Ok(stream)) => exchange(stream, arrival, router).await,
+            Ok(Err(error)) => tracing::trace!(%error, "no TLS"),
+            Err(_) => tracing::trace!("no TLS in time"),
+        },
+    }
+}
+
+async fn exchange<S>(stream: S, arrival: Arrival, router: Router)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(arrival);
+        let answer = router.clone().call(request);
+        async move { answer.await as Result<Response<_>, Infallible> }
+    });
+    let mut server = http1::Builder::new();
+    server
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE);
+    let served = server.serve_connection(TokioIo::new(stream), service).await;
+    if let Err(error) = served {
+        tracing::trace!(%error, "a connection to the page ended");
+    }
+}
+
+/// Connections by address.
+#[derive(Debug, Default)]
+struct Counts(Mutex<HashMap<IpAddr, usize>>);
+
+/// A connection's place.
+struct Seat {
+    counts: Arc<Counts>,
+    from: IpAddr,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Seat {
+    fn take(counts: &Arc<Counts>, from: IpAddr, place: OwnedSemaphorePermit) -> Option<Seat> {
+        let mut open = counts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = open.entry(from).or_default();
+        if *mine == MAX_CONNECTIONS_OF_ONE {
+            return None;
+        }
+        *mine += 1;
+        Some(Seat {
+            counts: counts.clone(),
+            from,
+            _place: place,
+        })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut open = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mine) = open.get_mut(&self.from) {
+            *mine -= 1;
+            if *mine == 0 {
+                open.remove(&self.from);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    async fn served() -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/", get(|| async { "here" }));
+        tokio::spawn(serve(listener, None, router));
+        address
+    }
+
+    async fn asked(stream: &mut TcpStream) -> String {
+        let mut answer = String::new();
+        let request = b"GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n";
+        if stream.write_all(request).await.is_ok() {
+            let _ = stream.read_to_string(&mut answer).await;
+        }
+        answer
+    }
+
+    #[tokio::test]
+    async fn one_host_cannot_take_all_places() {
+        let address = served().await;
+        let mut open = Vec::new();
+        for _ in 0..MAX_CONNECTIONS_OF_ONE {
+            open.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut further = TcpStream::connect(address).await.unwrap();
+        assert_eq!(asked(&mut further).await, "", "it is closed at once");
+        let mut last = open.pop().unwrap();
+        assert!(asked(&mut last).await.ends_with("here"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_says_nothing_is_closed() {
+        let address = served().await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"GET / HT").await.unwrap();
+        let mut answer = Vec::new();
+        let read = timeout(2 * PATIENCE, stream.read_to_end(&mut answer)).await;
+        assert!(read.is_ok(), "it is still open");
+    }
+}
