@@ -12,19 +12,23 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
+from braid_lab import remote_hub
 from braid_lab.experiments.balance.uplink_failure import Location
 from braid_lab.fabric.edges import SplitFlow
 from braid_lab.fixtures import serve
 from braid_lab.net.faults import black_hole, unplugged
 from braid_lab.net.links import LinkSpec
+from braid_lab.net.remote_host import remote_host
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.product import Braid, binary
+from braid_lab.remote_hub import Hub
 
 #: Two plain uplinks with offloads off: packets have real sizes and checksums, so errors in them show.
 PLAIN = (UplinkSpec("dsl", offload=False), UplinkSpec("lte", offload=False))
 
 MakeNetwork = Callable[..., Topology]
 StartBraid = Callable[..., Braid]
+StartHub = Callable[[Topology], Hub]
 
 
 def pytest_configure() -> None:
@@ -102,6 +106,18 @@ def start_braid() -> Iterator[StartBraid]:
             stack.callback(daemon.call, "down", check=False)
             daemon.up(*options)
             return daemon
+
+        yield start
+
+
+@pytest.fixture
+def start_hub() -> Iterator[StartHub]:
+    """Start a hub on a remote machine in a network's internet."""
+    with contextlib.ExitStack() as stack:
+
+        def start(net: Topology) -> Hub:
+            far = stack.enter_context(remote_host(net))
+            return stack.enter_context(remote_hub.running_hub(far, net.scratch / far.namespace.name))
 
         yield start
 

@@ -22,27 +22,13 @@ from braid_lab.observe import ask_tcp, differences, kernel_state, states
 from braid_lab.process import Output, Process, run, wait_until
 from braid_lab.product import Braid, binary
 from braid_lab.remote_hub import Hub
-from conftest import PLAIN, ROUND_ROBIN, MakeNetwork, StartBraid, configured
+from conftest import PLAIN, ROUND_ROBIN, MakeNetwork, StartBraid, StartHub, configured
 
 #: Two lines; a download over 20 Mbit/s needs both.
 LINE = LinkSpec(rate="20Mbit/s", delay="5ms", queue="100ms")
 LINES = (UplinkSpec("dsl", LINE), UplinkSpec("lte", LINE))
 
 FAILED, USAGE, DEGRADED = 1, 2, 4
-
-StartHub = Callable[[Topology], Hub]
-
-
-@pytest.fixture
-def start_hub() -> Iterator[StartHub]:
-    """Start a hub on a remote machine in a network's internet."""
-    with contextlib.ExitStack() as stack:
-
-        def start(net: Topology) -> Hub:
-            far = stack.enter_context(remote_host(net))
-            return stack.enter_context(remote_hub.running_hub(far, net.scratch / far.namespace.name))
-
-        yield start
 
 
 def bond(daemon: Braid) -> dict[str, Any]:

@@ -76,6 +76,18 @@ pub enum EventKind {
     Problem,
 }
 
+impl EventKind {
+    fn changes_uplink_state(self) -> bool {
+        matches!(
+            self,
+            EventKind::UplinkTaken
+                | EventKind::UplinkBack
+                | EventKind::UplinkGone
+                | EventKind::Verdict
+        )
+    }
+}
+
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
@@ -160,6 +172,19 @@ impl Events {
     pub fn after(&self, after: u64) -> Vec<Event> {
         let known = self.ring.partition_point(|event| event.number <= after);
         self.ring.range(known..).cloned().collect()
+    }
+
+    /// Returns the time of the last change of an uplink's state that is still in memory, in milliseconds since 1970.
+    #[must_use]
+    pub fn last_change(&self, uplink: &str) -> Option<u64> {
+        let changes = |event: &&Event| {
+            event.uplink.as_deref() == Some(uplink) && event.kind.changes_uplink_state()
+        };
+        self.ring
+            .iter()
+            .rev()
+            .find(changes)
+            .map(|event| event.unix_ms)
     }
 
     /// Returns a watch on the number of the latest event, so that a client can wait for the next one
@@ -262,7 +287,7 @@ fn cut(text: String) -> String {
 }
 
 /// Returns the time in milliseconds; 0 for a clock before 1970.
-fn unix_ms(now: SystemTime) -> u64 {
+pub(crate) fn unix_ms(now: SystemTime) -> u64 {
     let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
@@ -289,6 +314,9 @@ mod tests {
         assert_eq!(events.after(0).len(), 2);
         assert_eq!(events.after(1)[0].text, "up");
         assert_eq!(*events.latest().borrow(), 2);
+        events.note(EventKind::Failback, Some("dsl"), "flows are back", None);
+        assert_eq!(events.last_change("dsl"), Some(events.after(1)[0].unix_ms));
+        assert_eq!(events.last_change("lte"), None);
 
         // A line cut short by a crash, and foreign text.
         let mut file = OpenOptions::new()

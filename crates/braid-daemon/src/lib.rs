@@ -32,6 +32,7 @@ pub mod explain;
 mod health_problems;
 pub mod launch;
 pub mod metrics;
+mod name_lookup;
 mod no_migration;
 pub mod path_cache_store;
 pub mod plumbing;

@@ -20,7 +20,9 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::alarms;
-use crate::api::{self, Job, metrics_listener};
+use crate::api::stream::LiveFeed;
+use crate::api::web::WebAccess;
+use crate::api::{self, ApiState, Job, metrics_listener};
 use crate::bond::BondEvent;
 use crate::config::{Settings, SettingsSource};
 use crate::doctor::preflight;
@@ -86,6 +88,7 @@ pub async fn run(
     // From here on signals end the daemon in order, and not in the middle of a change.
     let signals = Signals::new()?;
     let listener = api_socket::bind(&run_dir, &gate)?;
+    let web = WebAccess::open(state_dir.clone())?;
     let begun = begin(settings, settings_source, &run_dir, state_dir, observer).await;
     if begun.is_err() && !run_dir.state().exists() {
         // If nothing was at work before and nothing is now, no file stays.
@@ -101,13 +104,16 @@ pub async fn run(
     };
     tokio::spawn(metrics_listener::export(jobs.clone()));
     tokio::spawn(alarms::watch(jobs.clone()));
-    let service = tokio::spawn(api::serve(
-        listener,
-        gate.clone(),
+    let feed = LiveFeed::new();
+    tokio::spawn(feed.clone().make(jobs.clone()));
+    let api = ApiState {
         jobs,
+        feed,
+        web,
         commit,
-        end_of_service,
-    ));
+    };
+    tokio::spawn(api::serve_page(api.clone()));
+    let service = tokio::spawn(api::serve(listener, gate.clone(), api, end_of_service));
     observer.ready(started.report);
     tracing::info!(pid = std::process::id(), "ready");
 

@@ -1,4 +1,4 @@
-//! State that must outlive a reboot: the joined hub, and the usage of the uplinks' quotas.
+//! State that must outlive a reboot: the joined hub, the usage of the uplinks' quotas, and the page's login tokens.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -40,6 +40,18 @@ impl StateDir {
     #[must_use]
     pub fn usage(&self) -> PathBuf {
         self.0.join("usage.json")
+    }
+
+    /// Returns the file of the page's login tokens.
+    #[must_use]
+    pub fn web_tokens(&self) -> PathBuf {
+        self.0.join("web-tokens.json")
+    }
+
+    /// Returns the file of the page's certificate, if the daemon made it.
+    #[must_use]
+    pub fn web_certificate(&self) -> PathBuf {
+        self.0.join("web-certificate.json")
     }
 
     /// Reads a file; `None` if it does not exist.

@@ -166,7 +166,7 @@ async fn every_answer_has_the_headers_that_keep_other_sites_out() {
             "{policy}"
         );
         assert_eq!(answer.header("x-content-type-options"), "nosniff");
-        assert_eq!(answer.header("referrer-policy"), "no-referrer");
+        assert_eq!(answer.header("referrer-policy"), "same-origin");
         assert_eq!(answer.header("cache-control"), "no-store");
     }
 }

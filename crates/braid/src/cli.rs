@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use braid_daemon::config::Policy;
 use braid_daemon::state_dir;
 use braid_host::run_dir;
+use braid_host::web::Role;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::destination::{Destination, Endpoint, parse_protocol};
@@ -130,6 +131,9 @@ pub enum Command {
     /// Check or show the configuration
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Manage the page for browsers, which `[web] listen` switches on
+    #[command(subcommand)]
+    Web(WebCommand),
     /// Show the versions of the program, the kernel and the datapath
     Version(Output),
     /// Print a shell completion script for `braid`
@@ -348,6 +352,42 @@ pub enum ConfigCommand {
         #[command(flatten)]
         output: Output,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum WebCommand {
+    /// Print a token with which a browser logs in to the page
+    ///
+    /// A role has one token, made when it is first asked for; it stays valid until it is replaced. A
+    /// session lasts twelve hours for an operator, 30 days for a viewer.
+    Token {
+        /// Rights of whoever logs in with it
+        #[arg(long, value_name = "ROLE", default_value = "operator")]
+        role: RoleName,
+        /// Replace the token: whoever is logged in with the old one is logged out
+        #[arg(long)]
+        new: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// Values of `--role`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum RoleName {
+    /// Looks
+    Viewer,
+    /// Looks, and may reload the configuration and return flows to an uplink
+    Operator,
+}
+
+impl From<RoleName> for Role {
+    fn from(name: RoleName) -> Role {
+        match name {
+            RoleName::Viewer => Role::Viewer,
+            RoleName::Operator => Role::Operator,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -27,6 +27,7 @@ mod terminal;
 #[cfg(feature = "top")]
 mod top;
 mod up;
+mod web;
 
 use std::io;
 use std::path::Path;
@@ -45,7 +46,9 @@ use braid_host::user_error::UserError;
 use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::{AlarmCommand, Cli, Command, ConfigCommand, FlowsArgs, Output, UplinksArgs};
+use crate::cli::{
+    AlarmCommand, Cli, Command, ConfigCommand, FlowsArgs, Output, UplinksArgs, WebCommand,
+};
 use crate::client::NoAnswer;
 use crate::terminal::{answer, answer_either, answer_json, paint, show_error};
 
@@ -131,6 +134,7 @@ fn run(cli: Cli) -> CommandResult {
         Command::Join { token, output } => bond::join(&run_dir, &state_dir, &token, output),
         Command::Leave => bond::leave(&run_dir, &state_dir),
         Command::Bond(output) => bond::bond(&run_dir, output),
+        Command::Web(command) => web::web(&run_dir, &command),
         Command::Failback(output) => change(&run_dir, "/v1/failback", output),
         Command::Status(output) => status(&run_dir, output),
         Command::Uplinks(arguments) => uplinks(&run_dir, &arguments),
@@ -199,7 +203,8 @@ fn wants_json(command: &Command) -> bool {
         | Command::Version(output)
         | Command::Doctor { output, .. }
         | Command::Alarm(AlarmCommand::List(output) | AlarmCommand::Test { output, .. })
-        | Command::Config(ConfigCommand::Show { output, .. }) => output.json,
+        | Command::Config(ConfigCommand::Show { output, .. })
+        | Command::Web(WebCommand::Token { output, .. }) => output.json,
         _ => false,
     }
 }

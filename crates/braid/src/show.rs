@@ -417,6 +417,7 @@ lte     lte0    down      1       –       –       1500  192.0.2.2 via 192.0.
                 flow("10.0.0.2:5000", None, 900),
                 flow("10.0.0.3:5000", Some("198.51.100.1:443"), 100),
             ],
+            matching: 2,
         };
         let expected = "\
 PROTOCOL  INNER          REMOTE            OUTER           UPLINK  STATE        AGE s  IDLE s  TX kB  RX kB  WHY

@@ -31,10 +31,11 @@ OPTIONS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
     "--no-proxy-server",
-    # Keeps the browser running until it is stopped, and logs the page's console.
-    "--remote-debugging-port=0",
     "--enable-logging=stderr",
 )
+
+#: Keeps the browser running until it is stopped.
+KEEP_RUNNING = "--remote-debugging-port=0"
 
 
 @dataclass
@@ -68,18 +69,19 @@ class Browser(Program):
 
     def missing(self) -> str | None:
         """Requires Chromium."""
-        return None if _browser() else f"{BROWSERS[0]} not found (tools/setup bench)"
+        return None if browser_program() else f"{BROWSERS[0]} not found (tools/setup bench)"
 
     def begin(self, env: ProgramEnv) -> Session:
         """Open the page in a browser with a new profile."""
         words = [
             *OPTIONS,
+            KEEP_RUNNING,
             f"--user-data-dir={env.empty('profile')}",
             f"--ignore-certificate-errors-spki-list={(env.folder / 'fingerprint').read_text()}",
             *self.words(env),
             f"https://{env.server}:{PORT}/talk",
         ]
-        return Browsing(env.start("chromium", [_browser() or BROWSERS[0], *words]), self.protocol)
+        return Browsing(env.start("chromium", [browser_program() or BROWSERS[0], *words]), self.protocol)
 
     def words(self, _: ProgramEnv) -> list[str]:
         """Return additional options."""
@@ -93,7 +95,8 @@ class Browser(Program):
         return env.folder / "server.pem"
 
 
-def _browser() -> str | None:
+def browser_program() -> str | None:
+    """Return Chromium's name, if it is installed."""
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 

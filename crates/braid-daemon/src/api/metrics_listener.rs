@@ -7,69 +7,43 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::api::{Job, put, scrape};
+use super::followed_listener::{FollowedService, follow};
+use crate::api::{Job, scrape};
+use crate::engine::Engine;
+use crate::engine::incidents::Incidents;
 
 /// Serves `GET /metrics`, and nothing else, on the configured address while the loop runs. There is no
-/// access control, since the port only reads. A reload may change the address. If it cannot be opened,
-/// that is a health problem, and the next attempt follows with the next event.
+/// access control, since the port only reads.
 pub async fn export(jobs: mpsc::Sender<Job>) {
-    let mut listener = Listener::default();
-    while let Ok((wanted, mut latest)) = put(&jobs, |engine| {
-        let mut latest = engine.latest_event();
-        latest.mark_unchanged();
-        Ok((engine.settings.config.metrics.listen, latest))
-    })
-    .await
-    {
-        let trouble = listener.follow(wanted, &jobs).await;
-        let tell = Job::Change(Box::new(|engine| engine.incidents.metrics_error = trouble));
-        if jobs.send(tell).await.is_err() || latest.changed().await.is_err() {
-            break;
-        }
-    }
+    follow(MetricsService(jobs.clone()), jobs).await;
 }
 
-/// The current listener.
-#[derive(Debug, Default)]
-struct Listener {
-    at: Option<SocketAddr>,
-    service: Option<JoinHandle<()>>,
-}
+struct MetricsService(mpsc::Sender<Job>);
 
-impl Listener {
-    /// Listens on the wanted address only. Returns the error if it cannot.
-    async fn follow(
-        &mut self,
-        wanted: Option<SocketAddr>,
-        jobs: &mpsc::Sender<Job>,
-    ) -> Option<String> {
-        if wanted == self.at {
-            return None;
-        }
-        self.stop();
-        let address = wanted?;
-        match TcpListener::bind(address).await {
-            Ok(listener) => {
-                tracing::info!(%address, "metrics");
-                self.at = wanted;
-                self.service = Some(tokio::spawn(serve(listener, jobs.clone())));
-                None
-            }
-            Err(error) => Some(format!("[metrics] listen = \"{address}\": {error}")),
-        }
+impl FollowedService for MetricsService {
+    type Wanted = SocketAddr;
+    type Running = JoinHandle<()>;
+
+    fn wanted(engine: &Engine) -> Option<SocketAddr> {
+        engine.settings.config.metrics.listen
     }
 
-    fn stop(&mut self) {
-        self.at = None;
-        if let Some(service) = self.service.take() {
-            service.abort();
-        }
+    async fn start(&self, address: &SocketAddr) -> Result<JoinHandle<()>, String> {
+        let listener = TcpListener::bind(address).await;
+        let listener =
+            listener.map_err(|error| format!("[metrics] listen = \"{address}\": {error}"))?;
+        tracing::info!(%address, "metrics");
+        Ok(tokio::spawn(serve(listener, self.0.clone())))
     }
-}
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        self.stop();
+    async fn stop(running: JoinHandle<()>) {
+        running.abort();
+        // It ends by being aborted.
+        let _ = running.await;
+    }
+
+    fn note(incidents: &mut Incidents, trouble: Option<String>) {
+        incidents.metrics_error = trouble;
     }
 }
 

@@ -1,4 +1,4 @@
-//! The local API: HTTP and JSON on a Unix socket.
+//! The API: HTTP and JSON on a Unix socket, and in part behind the page for browsers.
 //!
 //! Handlers own no state: they send jobs to the loop that owns the engine and wait for the
 //! answer, so that no lock is needed and every answer is consistent.
@@ -7,8 +7,12 @@ mod alarms;
 mod bond;
 mod events;
 mod explain;
+mod flows;
+mod followed_listener;
 pub(crate) mod metrics_listener;
 mod runs;
+pub(crate) mod stream;
+pub(crate) mod web;
 
 use std::io;
 
@@ -26,6 +30,8 @@ use serde::Serialize;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 
+use self::stream::LiveFeed;
+use self::web::WebAccess;
 use crate::doctor::preflight::kernel_release;
 use crate::engine::Engine;
 use crate::metrics::Scrape;
@@ -43,11 +49,13 @@ pub enum Job {
     Down(oneshot::Sender<Result<DownReport, UserError>>),
 }
 
-/// State of the handlers: the channel to the loop.
+/// State of the handlers: the channel to the loop, and what they share.
 #[derive(Clone)]
-struct ApiState {
-    jobs: mpsc::Sender<Job>,
-    commit: Option<&'static str>,
+pub(crate) struct ApiState {
+    pub jobs: mpsc::Sender<Job>,
+    pub feed: LiveFeed,
+    pub web: WebAccess,
+    pub commit: Option<&'static str>,
 }
 
 type Answer<T> = Result<Json<T>, ApiError>;
@@ -151,18 +159,9 @@ pub(crate) async fn scrape(jobs: &mpsc::Sender<Job>) -> Response {
     }
 }
 
-/// Serves the API until `end` completes and the last answer is sent.
-///
-/// # Errors
-/// The system's error.
-pub async fn serve(
-    listener: UnixListener,
-    auth: PeerAuth,
-    jobs: mpsc::Sender<Job>,
-    commit: Option<&'static str>,
-    end: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    let router = Router::new()
+/// Returns the requests that show what everybody may see who may see anything.
+fn showing() -> Router<ApiState> {
+    Router::new()
         .route(
             "/v1/status",
             get(|State(api): State<ApiState>| async move { api.ask(Engine::status).await }),
@@ -171,38 +170,63 @@ pub async fn serve(
             "/v1/uplinks",
             get(|State(api): State<ApiState>| async move { api.ask(Engine::uplinks).await }),
         )
-        .route(
-            "/v1/flows",
-            get(|State(api): State<ApiState>| async move { api.ask(Engine::flows).await }),
-        )
+        .route("/v1/flows", get(flows::flows))
         .route(
             "/v1/paths",
             get(|State(api): State<ApiState>| async move { api.ask(Engine::paths).await }),
         )
+        .route("/v1/bond", get(bond::show))
+        .route("/v1/events", get(events::events))
+        .route("/v1/stream", get(stream::stream))
+        .route("/v1/explain", get(explain::explain))
+        .route("/v1/lookup", get(explain::lookup))
+        .route("/v1/version", get(version))
+}
+
+/// Returns the requests that change what an operator of the page may change.
+fn changing() -> Router<ApiState> {
+    Router::new()
+        .route("/v1/failback", post(failback))
+        .route("/v1/reload", post(reload))
+}
+
+/// Serves the page for browsers as the configuration says, while the loop runs.
+pub(crate) async fn serve_page(api: ApiState) {
+    let jobs = api.jobs.clone();
+    followed_listener::follow(web::WebService(api), jobs).await;
+}
+
+/// Serves the API until `end` completes and the last answer is sent.
+///
+/// # Errors
+/// The system's error.
+pub(crate) async fn serve(
+    listener: UnixListener,
+    auth: PeerAuth,
+    api: ApiState,
+    end: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let router = Router::new()
         .route(
             "/v1/config",
             get(|State(api): State<ApiState>| async move {
                 api.ask(|engine| Ok(engine.settings.config.clone())).await
             }),
         )
-        .route("/v1/events", get(events::events))
         .route(
             "/v1/metrics",
             get(|State(api): State<ApiState>| async move { scrape(&api.jobs).await }),
         )
-        .route("/v1/explain", get(explain::explain))
+        // Its URLs may hold secrets, so it is not for the page.
         .route("/v1/alarms", get(alarms::list))
         .route("/v1/alarms/test", post(alarms::test))
-        .route("/v1/failback", post(failback))
         .route("/v1/runs", get(runs::list).post(runs::begin))
         .route("/v1/runs/{id}", delete(runs::end))
-        .route(
-            "/v1/bond",
-            get(bond::show).post(bond::join).delete(bond::leave),
-        )
-        .route("/v1/version", get(version))
-        .route("/v1/reload", post(reload))
+        .route("/v1/bond", post(bond::join).delete(bond::leave))
+        .route("/v1/web/token", post(web::token))
         .route("/v1/down", post(down))
+        .merge(showing())
+        .merge(changing())
         .fallback(|| async {
             let failure = UserError::new("not-found", "unknown path");
             ApiError(failure.fix("docs/api.schema.json lists the paths"))
@@ -211,7 +235,7 @@ pub async fn serve(
             ApiError(UserError::new("method", "method not allowed").fix("GET shows, POST changes"))
         })
         .layer(from_fn_with_state(auth, admit))
-        .with_state(ApiState { jobs, commit })
+        .with_state(api)
         .into_make_service_with_connect_info::<Peer>();
     axum::serve(listener, router)
         .with_graceful_shutdown(end)
@@ -252,6 +276,7 @@ async fn down(State(api): State<ApiState>) -> Answer<DownReport> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_dir::StateDir;
     use braid_host::api_socket::bind;
     use braid_host::run_dir::RunDir;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -275,7 +300,13 @@ mod tests {
         let listener = bind(&run_dir, &auth).unwrap();
         let (jobs, mut questions) = mpsc::channel(1);
         let (end, ended) = oneshot::channel::<()>();
-        let service = tokio::spawn(serve(listener, auth, jobs, Some("c0ffee"), async {
+        let api = ApiState {
+            jobs,
+            feed: LiveFeed::new(),
+            web: WebAccess::open(StateDir::new(folder.path().join("state"))).unwrap(),
+            commit: Some("c0ffee"),
+        };
+        let service = tokio::spawn(serve(listener, auth, api, async {
             let _ = ended.await;
         }));
 

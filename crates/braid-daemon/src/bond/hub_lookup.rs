@@ -7,19 +7,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use braid_bond::token::{Host, HubAddress};
-use tokio::net::lookup_host;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::BondEvent;
+use crate::name_lookup::resolve;
 
 /// Interval between lookups.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(60);
 /// The same until the first result.
 const LOOKUP_RETRY_DELAY: Duration = Duration::from_secs(3);
-/// Timeout of a lookup.
-const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most addresses that are used.
 const MAX_HUB_ADDRESSES: usize = 8;
 
@@ -93,20 +91,6 @@ async fn look_up(addresses: &[HubAddress]) -> Result<Vec<SocketAddr>, String> {
     match found.is_empty() {
         true => Err(why),
         false => Ok(found),
-    }
-}
-
-async fn resolve(name: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
-    match timeout(LOOKUP_TIMEOUT, lookup_host((name, port))).await {
-        Ok(Ok(found)) => {
-            let found: Vec<SocketAddr> = found.collect();
-            match found.is_empty() {
-                true => Err("no address".to_owned()),
-                false => Ok(found),
-            }
-        }
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!("no answer within {} s", LOOKUP_TIMEOUT.as_secs())),
     }
 }
 

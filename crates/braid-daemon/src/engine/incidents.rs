@@ -40,6 +40,8 @@ pub struct Incidents {
     pub(crate) reload_error: Option<UserError>,
     /// Error of opening the configured metrics address.
     pub(crate) metrics_error: Option<String>,
+    /// Error of serving the page for browsers.
+    pub(crate) web_error: Option<String>,
     /// Error of writing the state file: changes to undo, and the ids of uplinks.
     pub(crate) persist_error: Option<UserError>,
     /// Error of reading an earlier daemon's state.

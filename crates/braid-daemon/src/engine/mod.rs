@@ -53,7 +53,7 @@ use crate::connlimit::Limits;
 use crate::dns_snoop::NameCache;
 use crate::events::{Event, EventKind, Events};
 use crate::plumbing::{Divert, Plumbing};
-use crate::report::UpReport;
+use crate::report::{FlowCounts, UpReport};
 use crate::rules::{CompiledRules, SystemIds};
 use crate::runs::Runs;
 use crate::uplinks::registry::{Change, FAMILIES, UplinkRecord, UplinkRegistry};
@@ -88,6 +88,8 @@ pub struct Engine {
     system: SystemIds,
     /// Cached list of flows.
     pub(crate) cached_flows: CachedSnapshot<Vec<Flow>>,
+    /// Number of flows at the last sweep; none before the first.
+    pub(crate) swept_flows: Option<FlowCounts>,
     /// True during a start on a clean machine, when a change that cannot be recorded is not made.
     starting: bool,
     /// The rules as written to the datapath.

@@ -170,6 +170,7 @@ impl Engine {
             limits: Limits::default(),
             system: SystemIds::look_up(&settings),
             cached_flows: CachedSnapshot::default(),
+            swept_flows: None,
             starting: !kept,
             rules: CompiledRules::default(),
             names: NameCache::new(&settings),

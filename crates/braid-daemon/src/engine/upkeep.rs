@@ -9,6 +9,7 @@ use braid_host::user_error::UserError;
 use super::Engine;
 use crate::connlimit::OverLimit;
 use crate::events::EventKind;
+use crate::report::FlowCounts;
 use crate::user_errors;
 
 impl Engine {
@@ -22,6 +23,10 @@ impl Engine {
             .datapath
             .sweep(KernelTime::now())
             .map_err(user_errors::of_datapath)?;
+        self.swept_flows = Some(FlowCounts {
+            established: report.established as u64,
+            embryonic: report.embryos as u64,
+        });
         self.incidents
             .note(&self.datapath.counters().map_err(user_errors::of_datapath)?);
         self.limit_clients(report.established)?;

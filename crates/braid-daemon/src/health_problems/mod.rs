@@ -103,6 +103,14 @@ pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
             fix: "free that address or name another, then braid reload".into(),
         });
     }
+    if let Some(why) = &engine.incidents.web_error {
+        health.push(HealthProblem {
+            code: "web".into(),
+            text: format!("{why}: nobody sees the page for browsers"),
+            fix: "free that address, name another, or mend the certificate, then braid reload"
+                .into(),
+        });
+    }
     health.extend(engine.incidents.alarms());
     health.extend(engine.alarms.problems());
     health

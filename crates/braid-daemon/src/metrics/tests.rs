@@ -38,6 +38,7 @@ fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
         quota_bytes: rtt_ms.map(|_| 50_000),
         data_packets: 0,
         lost_packets: 0,
+        since_unix_ms: None,
         why: String::new(),
     }
 }

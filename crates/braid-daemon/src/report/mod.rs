@@ -5,12 +5,14 @@ mod bond;
 mod explain;
 mod path;
 mod run;
+mod web;
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use braid_alarm::Message;
 use braid_host::report::{ErrorReport, HealthProblem};
+use braid_host::web::SessionReport;
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +32,7 @@ pub use explain::{
 };
 pub use path::{DestinationReport, PathReport, PathsReport};
 pub use run::{RunRequest, RunsReport};
+pub use web::{LookupQuestion, LookupReport, TokenReport, TokenRequest};
 
 /// Answer to `GET /v1/uplinks`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -96,6 +99,9 @@ pub struct UplinkReport {
     /// Signs of loss among those: retransmissions from inside, gaps from outside. Reordering is counted
     /// as loss.
     pub lost_packets: u64,
+    /// Time of the last change of its state, in milliseconds since 1970; none if that is no longer known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since_unix_ms: Option<u64>,
     /// Evidence for the state.
     pub why: String,
 }
@@ -214,11 +220,51 @@ pub struct FlowCounts {
     pub embryonic: u64,
 }
 
+/// Event `snapshot` of `GET /v1/stream`: the state of now, once a second and after each event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct SnapshotReport {
+    /// Milliseconds since the daemon started; the difference of two is the time between them.
+    pub up_ms: u64,
+    /// Time by the machine's clock, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Version of the daemon.
+    pub version: String,
+    /// Policy for new flows.
+    pub policy: Policy,
+    /// Every uplink.
+    pub uplinks: Vec<UplinkReport>,
+    /// The bond; none on a machine that has joined no hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bond: Option<BondReport>,
+    /// Number of flows, some seconds old.
+    pub flows: FlowCounts,
+    /// Health problems; empty when all is well.
+    pub health: Vec<HealthProblem>,
+}
+
+/// Query of `GET /v1/flows`; without any of it, all flows are listed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FlowsQuestion {
+    /// Name of the uplink that carries them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uplink: Option<String>,
+    /// Text in an address, the protocol, the uplink or the reason, in any case of letters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub find: Option<String>,
+    /// Most flows to list: those with the most bytes, in that order.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
 /// Answer to `GET /v1/flows`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FlowsReport {
-    /// Every flow, embryonic ones too.
+    /// Every flow that was asked for, embryonic ones too.
     pub flows: Vec<FlowReport>,
+    /// Number of flows that match, which may be more than are listed.
+    #[serde(default)]
+    pub matching: usize,
 }
 
 /// One flow.
@@ -254,6 +300,24 @@ pub struct FlowReport {
     pub previous_uplink: Option<String>,
     /// Reason why it is on this uplink.
     pub why: String,
+}
+
+impl FlowReport {
+    /// Returns true if a text in lower case is part of its addresses, protocol, uplink or reason.
+    #[must_use]
+    pub fn mentions(&self, text: &str) -> bool {
+        let remote = self.remote.as_deref().unwrap_or_default();
+        [
+            &self.inner,
+            remote,
+            &self.outer,
+            &self.protocol,
+            &self.uplink,
+            &self.why,
+        ]
+        .iter()
+        .any(|part| part.to_lowercase().contains(text))
+    }
 }
 
 /// Answer to `GET /v1/events?after=N&wait=SECONDS`.
@@ -325,6 +389,8 @@ struct Api {
     status: StatusReport,
     #[schemars(rename = "GET /v1/uplinks")]
     uplinks: UplinksReport,
+    #[schemars(rename = "query of GET /v1/flows")]
+    flows_question: FlowsQuestion,
     #[schemars(rename = "GET /v1/flows")]
     flows: FlowsReport,
     #[schemars(rename = "GET /v1/paths")]
@@ -339,6 +405,20 @@ struct Api {
     left: BondReport,
     #[schemars(rename = "GET /v1/events")]
     events: EventsReport,
+    #[schemars(rename = "event snapshot of GET /v1/stream")]
+    snapshot: SnapshotReport,
+    #[schemars(rename = "event event of GET /v1/stream")]
+    event: Event,
+    #[schemars(rename = "query of GET /v1/lookup")]
+    lookup_question: LookupQuestion,
+    #[schemars(rename = "GET /v1/lookup")]
+    lookup: LookupReport,
+    #[schemars(rename = "body of POST /v1/web/token")]
+    token_request: TokenRequest,
+    #[schemars(rename = "POST /v1/web/token, and braid web token --json")]
+    token: TokenReport,
+    #[schemars(rename = "GET /session, of the page alone")]
+    session: SessionReport,
     #[schemars(rename = "query of GET /v1/explain")]
     question: ExplainQuestion,
     #[schemars(rename = "GET /v1/explain")]

@@ -59,7 +59,7 @@ impl Engine {
         route: Option<&str>,
         back: Option<&OwnRoute>,
     ) -> Result<ExplainReport, UserError> {
-        let flows = self.flows_that(|flow| describes(question, flow))?.flows;
+        let flows = self.flows_that(|flow| describes(question, flow))?;
         let other_flows: Vec<OtherFlow> = flows_to(question, &self.cached_flows()?).collect();
         let path = self
             .datapath

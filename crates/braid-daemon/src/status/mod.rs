@@ -3,10 +3,11 @@
 mod explain;
 mod path_cache;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use braid_balance::{Choice, Flow, FlowState, KernelTime, UplinkCounters};
 use braid_core::capacity::{CapacityBasis, CapacityEstimate};
@@ -15,10 +16,12 @@ use braid_host::user_error::UserError;
 use braid_uplink::liveness::{Cause, Verdict};
 
 use crate::engine::Engine;
+use crate::events::unix_ms;
 use crate::health_problems::health_problems;
 use crate::report::{
-    BondReport, CapacityBasisName, CapacityReport, FlowCounts, FlowReport, FlowsReport, LayerName,
-    NextHopReport, StatusReport, UplinkReport, UplinkState, UplinksReport,
+    BondReport, CapacityBasisName, CapacityReport, FlowCounts, FlowReport, FlowsQuestion,
+    FlowsReport, LayerName, NextHopReport, SnapshotReport, StatusReport, UplinkReport, UplinkState,
+    UplinksReport,
 };
 use crate::uplinks::registry::{FAMILIES, UplinkRecord};
 use crate::user_errors;
@@ -90,6 +93,7 @@ impl Engine {
             quota_bytes: quota.map(|(_, quota)| quota),
             data_packets: counters.data_packets,
             lost_packets: counters.lost,
+            since_unix_ms: self.events.last_change(&uplink.name),
             why,
         }
     }
@@ -194,23 +198,13 @@ impl Engine {
             .reasons
             .iter()
             .map(|(name, n)| ((*name).to_owned(), *n));
-        let mut flows = FlowCounts::default();
-        for flow in self.cached_flows()?.iter() {
-            match flow.assured {
-                true => flows.established += 1,
-                false => flows.embryonic += 1,
-            }
-        }
         Ok(StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             policy: self.settings.config.policy,
             uplinks: self.uplinks()?.uplinks,
-            bond: self
-                .bond
-                .is_joined()
-                .then(|| self.bond.report(self.settings.config.bond)),
-            flows,
+            bond: self.joined_bond(),
+            flows: self.flow_counts()?,
             reasons: reasons.collect(),
             memory_bytes: self
                 .datapath
@@ -237,21 +231,75 @@ impl Engine {
         self.cached_flows.get_or_read(Instant::now, read)
     }
 
-    /// Returns every flow.
+    /// Returns the state of now for the stream; `up` is the time since the start.
     ///
     /// # Errors
     /// The datapath's tables cannot be read.
-    pub fn flows(&self) -> Result<FlowsReport, UserError> {
-        self.flows_that(|_| true)
+    pub fn snapshot(&self, up: Duration) -> Result<SnapshotReport, UserError> {
+        Ok(SnapshotReport {
+            up_ms: millis(up),
+            unix_ms: unix_ms(SystemTime::now()),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            policy: self.settings.config.policy,
+            uplinks: self.uplinks()?.uplinks,
+            bond: self.joined_bond(),
+            // Counting them means to read the whole table.
+            flows: match self.swept_flows {
+                Some(counts) => counts,
+                None => self.flow_counts()?,
+            },
+            health: health_problems(self),
+        })
     }
 
-    fn flows_that(&self, wanted: impl Fn(&Flow) -> bool) -> Result<FlowsReport, UserError> {
+    fn joined_bond(&self) -> Option<BondReport> {
+        let joined = self.bond.is_joined();
+        joined.then(|| self.bond.report(self.settings.config.bond))
+    }
+
+    fn flow_counts(&self) -> Result<FlowCounts, UserError> {
+        let mut counts = FlowCounts::default();
+        for flow in self.cached_flows()?.iter() {
+            match flow.assured {
+                true => counts.established += 1,
+                false => counts.embryonic += 1,
+            }
+        }
+        Ok(counts)
+    }
+
+    /// Returns the flows that are asked for.
+    ///
+    /// # Errors
+    /// The datapath's tables cannot be read.
+    pub fn flows(&self, question: &FlowsQuestion) -> Result<FlowsReport, UserError> {
+        let now = KernelTime::now();
+        let flows = self.cached_flows()?;
+        let wanted = |flow: &&Flow| {
+            let uplink = question.uplink.as_ref();
+            uplink.is_none_or(|uplink| self.name_of(flow.uplink) == *uplink)
+        };
+        let mut found: Vec<&Flow> = flows.iter().filter(wanted).collect();
+        if let Some(text) = question.find.as_ref().filter(|text| !text.is_empty()) {
+            let text = text.to_lowercase();
+            found.retain(|flow| self.flow(flow, now).mentions(&text));
+        }
+        let matching = found.len();
+        if let Some(limit) = question.limit {
+            found.sort_by_key(|flow| Reverse(flow.tx.bytes + flow.rx.bytes));
+            found.truncate(limit);
+        }
+        Ok(FlowsReport {
+            flows: found.iter().map(|flow| self.flow(flow, now)).collect(),
+            matching,
+        })
+    }
+
+    fn flows_that(&self, wanted: impl Fn(&Flow) -> bool) -> Result<Vec<FlowReport>, UserError> {
         let now = KernelTime::now();
         let flows = self.cached_flows()?;
         let wanted = flows.iter().filter(|flow| wanted(flow));
-        Ok(FlowsReport {
-            flows: wanted.map(|flow| self.flow(flow, now)).collect(),
-        })
+        Ok(wanted.map(|flow| self.flow(flow, now)).collect())
     }
 
     fn flow(&self, flow: &Flow, now: KernelTime) -> FlowReport {

@@ -73,6 +73,21 @@ pub struct SessionReport {
     pub expires_unix_ms: u64,
 }
 
+/// The session of a request whose answer goes on for long.
+#[derive(Clone)]
+pub struct LiveSession {
+    auth: Arc<WebAuth>,
+    cookie: String,
+}
+
+impl LiveSession {
+    /// Returns true until the session ends.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.auth.session(&self.cookie, SystemTime::now()).is_some()
+    }
+}
+
 /// Returns the routes behind the guard, with those of sessions.
 pub fn guarded(routes: Router, guard: Guard) -> Router {
     let sessions = Router::new()
@@ -113,9 +128,9 @@ async fn decide(guard: &Guard, arrival: Arrival, mut request: Request, next: Nex
         return log_in(guard, arrival, request).await;
     }
     let clock = SystemTime::now();
-    let session = cookies(headers, &cookie_name(arrival))
-        .find_map(|cookie| guard.auth.session(cookie, clock));
-    let Some(session) = session else {
+    let found = cookies(headers, &cookie_name(arrival))
+        .find_map(|cookie| Some((guard.auth.session(cookie, clock)?, cookie.to_owned())));
+    let Some((session, cookie)) = found else {
         return without_session(&request);
     };
     if !shows {
@@ -128,6 +143,10 @@ async fn decide(guard: &Guard, arrival: Arrival, mut request: Request, next: Nex
         }
     }
     request.extensions_mut().insert(session);
+    request.extensions_mut().insert(LiveSession {
+        auth: guard.auth.clone(),
+        cookie,
+    });
     next.run(request).await
 }
 
@@ -292,7 +311,8 @@ fn with_headers(mut answer: Response) -> Response {
     for (name, value) in [
         (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (X_FRAME_OPTIONS, "DENY"),
-        (REFERRER_POLICY, "no-referrer"),
+        // With "no-referrer" browsers would hide the origin of our own forms too.
+        (REFERRER_POLICY, "same-origin"),
         (CACHE_CONTROL, "no-store"),
         (
             HeaderName::from_static("cross-origin-opener-policy"),

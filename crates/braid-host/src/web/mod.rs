@@ -20,5 +20,5 @@ mod tls;
 
 pub use auth::{LoginToken, LoginTokens, Role, Session, WebAuth};
 pub use connections::serve;
-pub use guard::{Arrival, Guard, SessionReport, guarded};
+pub use guard::{Arrival, Guard, LiveSession, SessionReport, guarded};
 pub use tls::{SelfMade, TlsIdentity};

@@ -209,6 +209,7 @@ pub mod tests {
             quota_bytes: None,
             data_packets: 0,
             lost_packets: 0,
+            since_unix_ms: None,
             why: "3 of 3 targets answer".into(),
         }
     }
@@ -272,7 +273,10 @@ pub mod tests {
             model.update(
                 begin + Duration::from_secs(step),
                 status(bytes, 100 * step),
-                Some(FlowsReport { flows }),
+                Some(FlowsReport {
+                    matching: flows.len(),
+                    flows,
+                }),
             );
         }
         model

@@ -1,0 +1,77 @@
+//! A service on a TCP address that the configuration names and a reload may change.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use crate::api::{Job, put};
+use crate::engine::Engine;
+use crate::engine::incidents::Incidents;
+
+/// Time until a service that could not start is tried again; its address may come with a device.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A service that runs as the configuration says.
+pub(super) trait FollowedService {
+    /// Everything that decides how it runs; another value restarts it.
+    type Wanted: PartialEq + Send + 'static;
+    /// The running service.
+    type Running: Send;
+
+    /// Returns how it is to run; none if it is not.
+    fn wanted(engine: &Engine) -> Option<Self::Wanted>;
+
+    /// Starts it, or returns the reason that it cannot.
+    fn start(
+        &self,
+        wanted: &Self::Wanted,
+    ) -> impl Future<Output = Result<Self::Running, String>> + Send;
+
+    /// Stops it; its address is free when this returns.
+    fn stop(running: Self::Running) -> impl Future<Output = ()> + Send;
+
+    /// Keeps the reason that it does not run, or that there is none any more.
+    fn note(incidents: &mut Incidents, trouble: Option<String>);
+}
+
+/// Runs a service until the loop ends. If it cannot start, that is a health problem, and it is tried again.
+pub(super) async fn follow<S: FollowedService>(service: S, jobs: mpsc::Sender<Job>) {
+    let mut running: Option<(S::Wanted, S::Running)> = None;
+    while let Ok((wanted, mut latest)) = put(&jobs, |engine| {
+        let mut latest = engine.latest_event();
+        latest.mark_unchanged();
+        Ok((S::wanted(engine), latest))
+    })
+    .await
+    {
+        let mut trouble = None;
+        if running.as_ref().map(|(at, _)| at) != wanted.as_ref() {
+            if let Some((_, old)) = running.take() {
+                S::stop(old).await;
+            }
+            if let Some(wanted) = wanted {
+                match service.start(&wanted).await {
+                    Ok(started) => running = Some((wanted, started)),
+                    Err(why) => trouble = Some(why),
+                }
+            }
+        }
+        let failed = trouble.is_some();
+        let tell = Job::Change(Box::new(|engine| S::note(&mut engine.incidents, trouble)));
+        if jobs.send(tell).await.is_err() {
+            break;
+        }
+        let ended = match failed {
+            // The interval's end is as good as an event.
+            true => matches!(timeout(RETRY_INTERVAL, latest.changed()).await, Ok(Err(_))),
+            false => latest.changed().await.is_err(),
+        };
+        if ended {
+            break;
+        }
+    }
+    if let Some((_, old)) = running {
+        S::stop(old).await;
+    }
+}

@@ -1,0 +1,183 @@
+// The uplinks: the sentence on top, a card for each, and the chart of all together.
+
+import { Chart, Samples } from "./chart.js";
+import { element, keyed, setText } from "./dom.js";
+import { bytes, millis, moment, percent, rate, span, texts } from "./texts.js";
+
+/** Device of the bond, whose packets travel over the other uplinks. */
+const BOND_DEVICE = "braid-bond";
+const WRONG = ["down", "dead", "portal", "degraded"];
+const USABLE = ["up", "degraded"];
+/** Colours of the style sheet. */
+const COLOURS = 6;
+
+/** Rates of each uplink by name, from the counters of successive snapshots. */
+export class Rates {
+  rows = new Map();
+  before = null;
+
+  /** Takes a snapshot. */
+  add(snapshot) {
+    const carried = totals(snapshot);
+    const elapsed = this.before && snapshot.up_ms - this.before.at;
+    for (const [name, now] of carried) {
+      const row = this.rows.get(name) ?? { down: new Samples(), up: new Samples() };
+      this.rows.set(name, row);
+      const old = this.before?.carried.get(name);
+      // Counters begin anew with the daemon.
+      if (!old || elapsed <= 0 || now.rx < old.rx || now.tx < old.tx) continue;
+      // Snapshots after an event follow closely; a rate of so short a time says little.
+      if (elapsed < 500) continue;
+      row.down.add(snapshot.up_ms, ((now.rx - old.rx) * 8000) / elapsed);
+      row.up.add(snapshot.up_ms, ((now.tx - old.tx) * 8000) / elapsed);
+    }
+    if (!this.before || elapsed < 0 || elapsed >= 500) {
+      if (elapsed < 0) this.rows.clear();
+      this.before = { at: snapshot.up_ms, carried };
+    }
+  }
+
+  of(name) {
+    return this.rows.get(name);
+  }
+}
+
+/** Returns the bytes that each uplink has carried, with those of the bond's links over it. */
+function totals({ uplinks, bond }) {
+  const all = new Map(uplinks.map(({ name, rx_bytes, tx_bytes }) => [name, { rx: rx_bytes, tx: tx_bytes }]));
+  for (const link of bond?.links ?? []) {
+    const carried = all.get(link.uplink);
+    if (carried) {
+      carried.rx += link.rx_bytes;
+      carried.tx += link.tx_bytes;
+    }
+  }
+  return all;
+}
+
+/** Returns the sentence on top: how it is, in words, and what is behind it. */
+export function verdict({ uplinks, health }) {
+  const names = (found) => found.map(({ name }) => name);
+  const usable = uplinks.filter(({ state }) => USABLE.includes(state));
+  const wrong = uplinks.filter(({ state }) => WRONG.includes(state));
+  const waiting = uplinks.filter(({ state }) => state === "standby");
+  const standing = waiting.length ? [texts.waits(names(waiting))] : [];
+  const carried = usable.length ? texts.carriedBy(names(usable)) : texts.carriedByNone;
+  if (!wrong.length) {
+    const works = usable.length === 1 ? texts.oneWorks(usable[0].name) : texts.allWork(names(usable));
+    if (!usable.length) return { state: "bad", sentence: texts.noInternet, reasons: [carried, ...standing] };
+    const calm = !health.length;
+    return { state: calm ? "good" : "warn", sentence: calm ? texts.allWell : texts.attention, reasons: [[works, ...standing].join(" ")] };
+  }
+  const since = ({ since_unix_ms: at }) => at && moment(at);
+  const told = (uplink) => texts.wrong[uplink.state](uplink.name, since(uplink));
+  const [first] = wrong;
+  if (!usable.length) return { state: "bad", sentence: texts.noInternet, reasons: wrong.map((uplink) => `${told(uplink)} ${capital(uplink.why)}.`) };
+  const mild = wrong.every(({ state }) => state === "degraded");
+  const state = mild ? "warn" : "bad";
+  if (wrong.length === 1) return { state, sentence: told(first), reasons: [`${capital(first.why)}.`, [carried, ...standing].join(" ")] };
+  return { state, sentence: texts.several(wrong.length), reasons: [...wrong.map((uplink) => `${told(uplink)} ${capital(uplink.why)}.`), carried] };
+}
+
+function capital(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+/** The cards and the charts. */
+export class UplinkView {
+  constructor(rates) {
+    this.rates = rates;
+    this.cards = document.querySelector("#uplinks .cards");
+    this.legend = document.querySelector("#traffic .legend");
+    const big = { width: 640, height: 180, axis: true };
+    this.charts = ["down", "up"].map((way) => ({
+      way,
+      chart: new Chart(document.getElementById(`${way}-chart`), big),
+      title: document.getElementById(`${way}-title`),
+      words: document.getElementById(`${way}-words`),
+    }));
+  }
+
+  show(snapshot) {
+    const { uplinks, up_ms: now } = snapshot;
+    const numbered = uplinks.map((uplink, i) => ({ ...uplink, colour: `s${i % COLOURS}` }));
+    keyed(this.cards, numbered, ({ name }) => name, makeCard, (card, uplink) => this.updateCard(card, uplink, now));
+    const lines = numbered.filter(({ device }) => device !== BOND_DEVICE);
+    keyed(this.legend, lines, ({ name }) => name, ({ name, colour }) => element("li", {}, element("span", { className: `swatch ${colour}` }), name), () => {});
+    for (const { way, chart, title, words } of this.charts) {
+      const series = lines.map(({ name, colour }) => ({ samples: this.rates.of(name)[way], className: colour }));
+      const most = chart.draw(series, now);
+      const total = series.reduce((sum, { samples }) => sum + samples.last, 0);
+      setText(title, `${way === "down" ? texts.download : texts.upload} ${rate(total)}`);
+      setText(words, texts.chartWords(rate(most)));
+    }
+  }
+
+  updateCard(card, uplink, now) {
+    const { parts } = card;
+    const { down, up } = this.rates.of(uplink.name);
+    card.dataset.state = uplink.state;
+    setText(parts.state, texts.states[uplink.state]);
+    setText(parts.since, uplink.since_unix_ms ? texts.since(moment(uplink.since_unix_ms)) : "");
+    setText(parts.why, uplink.why);
+    setText(parts.down, rate(down.last));
+    setText(parts.up, rate(up.last));
+    setText(parts.downCapacity, capacity(uplink.rx_capacity));
+    setText(parts.upCapacity, capacity(uplink.tx_capacity));
+    parts.chart.draw([{ samples: down, className: uplink.colour }], now);
+    parts.svg.setAttribute("aria-label", texts.chart(uplink.name, rate(down.last), rate(up.last)));
+    setText(parts.rtt, millis(uplink.rtt_ms));
+    setText(parts.loss, percent(uplink.loss, 1));
+    setText(parts.share, percent(uplink.share));
+    showQuota(parts, uplink);
+    keyed(parts.details, details(uplink), ([term]) => term, ([term]) => element("div", {}, element("dt", { textContent: term }), element("dd")), (row, [, said]) => setText(row.lastElementChild, said));
+  }
+}
+
+function makeCard({ name, colour }) {
+  const parts = {};
+  const text = (key, tag, className) => (parts[key] = element(tag, { className }));
+  parts.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  parts.svg.setAttribute("role", "img");
+  parts.svg.classList.add("spark");
+  parts.chart = new Chart(parts.svg, { width: 320, height: 48, axis: false });
+  parts.meter = element("meter", { min: 0, max: 1, high: 0.8, "aria-label": texts.quota });
+  parts.quota = element("div", { className: "quota", hidden: true }, text("quotaText", "span", ""), parts.meter);
+  parts.details = element("dl");
+  const way = (arrow, label, key) =>
+    element("div", { className: "way" }, element("span", { className: "label", textContent: label }), element("span", { className: "figure" }, element("span", { "aria-hidden": "true", textContent: `${arrow} ` }), text(key, "span", "rate")), text(`${key}Capacity`, "span", "soft"));
+  const fact = (label, key) => element("div", {}, element("dt", { textContent: label }), text(key, "dd", ""));
+  const card = element(
+    "article",
+    { className: "card", "aria-label": name },
+    element("header", {}, element("h3", {}, element("span", { className: `swatch ${colour}` }), name), element("p", { className: "badge" }, element("span", { className: "sign", "aria-hidden": "true" }), text("state", "span", ""))),
+    element("p", { className: "why" }, text("why", "span", ""), " ", text("since", "span", "soft")),
+    element("div", { className: "ways" }, way("↓", texts.download, "down"), way("↑", texts.upload, "up")),
+    parts.svg,
+    element("dl", { className: "facts" }, fact(texts.roundTrip, "rtt"), fact(texts.loss, "loss"), fact(texts.share, "share")),
+    parts.quota,
+    element("details", {}, element("summary", { textContent: texts.details }), parts.details),
+  );
+  card.parts = parts;
+  return card;
+}
+
+function capacity(known) {
+  return known ? texts.capacity[known.basis](rate(known.rate_bit_s), span(known.age_ms)) : texts.capacityUnknown;
+}
+
+function showQuota(parts, { quota_bytes: all, quota_used_bytes: used }) {
+  parts.quota.hidden = all == null;
+  if (all == null) return;
+  setText(parts.quotaText, `${texts.quota}: ${texts.quotaUsed(bytes(used), bytes(all), percent(used / all))}`);
+  parts.meter.value = used / all;
+}
+
+function details(uplink) {
+  const rows = [[texts.device, uplink.device]];
+  if (uplink.ipv4) rows.push(["IPv4", texts.via(uplink.ipv4.address, uplink.ipv4.gateway)]);
+  if (uplink.ipv6) rows.push(["IPv6", texts.via(uplink.ipv6.address, uplink.ipv6.gateway)]);
+  rows.push([texts.mtu, bytes(uplink.mtu)], [texts.tier, String(uplink.tier)], [texts.weight, String(uplink.weight)]);
+  rows.push([texts.received, bytes(uplink.rx_bytes)], [texts.sent, bytes(uplink.tx_bytes)]);
+  return rows;
+}

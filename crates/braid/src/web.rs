@@ -1,0 +1,59 @@
+//! `braid web`: the page for browsers.
+
+use braid_daemon::report::{TokenReport, TokenRequest};
+use braid_host::run_dir::RunDir;
+
+use crate::cli::WebCommand;
+use crate::terminal::answer_either;
+use crate::{CommandResult, client, runtime};
+
+/// Prints a login token.
+pub fn web(run_dir: &RunDir, command: &WebCommand) -> CommandResult {
+    let WebCommand::Token { role, new, output } = command;
+    let request = TokenRequest {
+        role: (*role).into(),
+        new: *new,
+    };
+    let answer = runtime()?.block_on(client::create(run_dir, "/v1/web/token", &request));
+    let report: TokenReport = answer?;
+    answer_either(output.json, &report, |_| text(&report))?;
+    Ok(())
+}
+
+fn text(report: &TokenReport) -> String {
+    let mut text = format!("{}\n", report.token);
+    match report.urls.as_slice() {
+        [] => text.push_str(
+            "# no page yet: write [web] listen in the configuration, then braid reload\n",
+        ),
+        urls => text.push_str(&format!("# for {}\n", urls.join(" or "))),
+    }
+    if let Some(fingerprint) = &report.certificate_sha256 {
+        text.push_str(&format!("# SHA-256 of its certificate: {fingerprint}\n"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_host::web::Role;
+
+    use super::*;
+
+    #[test]
+    fn the_token_comes_first_and_then_its_place() {
+        let mut report = TokenReport {
+            role: Role::Viewer,
+            token: "abcd-efgh".into(),
+            urls: vec!["https://192.168.1.1:8443/".into()],
+            certificate_sha256: Some("AB:CD".into()),
+        };
+        let expected =
+            "abcd-efgh\n# for https://192.168.1.1:8443/\n# SHA-256 of its certificate: AB:CD\n";
+        assert_eq!(text(&report), expected);
+        report.urls.clear();
+        report.certificate_sha256 = None;
+        let expected = "abcd-efgh\n# no page yet: write [web] listen in the configuration, then braid reload\n";
+        assert_eq!(text(&report), expected);
+    }
+}
