@@ -1,7 +1,7 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build release package package-test demo test check advisories verifier kernels bench experiments fuzz fuzz-log model clean
+.PHONY: help build release package package-test demo test page-test screenshots check advisories verifier kernels bench experiments fuzz fuzz-log model clean
 .PHONY: setup setup-rust setup-target setup-bench setup-kernels setup-package-test setup-release setup-fuzz setup-model
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -107,8 +107,17 @@ TEST_WORKERS ?= 4
 test: check ## formatting, lints, types, and every test, with the checks of a debug build (root)
 	$(CARGO) build --workspace --bins --locked
 	$(CARGO) test --workspace --locked
-	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS) --ignore tests/lab/test_experiments.py
+	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS) --ignore tests/lab/test_experiments.py \
+		--ignore tests/web/test_page_in_browser.py
 	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests/lab/test_experiments.py -n $(TEST_WORKERS)
+
+# Chromium is needed, which the other tests do without: `make bench` has it.
+PAGE_TESTS := $(PYTHON_BIN)/pytest tests/web/test_page_in_browser.py
+page-test: setup-bench build ## the page in a real browser: faults, logins, keyboard, axe-core (root)
+	$(PAGE_TESTS)
+
+screenshots: setup-bench build ## pictures of the page into out/screenshots: wide and narrow, light and dark (root)
+	BRAID_SCREENSHOTS=out/screenshots BRAID_SCREENSHOT_SECONDS=45 $(PAGE_TESTS) -k screenshots
 
 check: setup ## formatting, lints, types, licences of dependencies
 	$(CARGO) fmt --all --check
@@ -135,8 +144,9 @@ KERNELS ?=
 kernels: setup-kernels build ## everything once on stock kernels of Debian, booted in virtual machines (root)
 	$(PYTHON_BIN)/braid-lab run kernels/matrix $(addprefix --case=,$(KERNELS))
 
-bench: setup-bench build ## the short form of every experiment, some 90 s each (root)
+bench: setup-bench build ## the short form of every experiment, some 90 s each; the page in a browser (root)
 	$(PYTHON_BIN)/braid-lab run all --quick
+	$(PAGE_TESTS)
 
 experiments: setup-bench build ## the long form of every experiment (root)
 	$(PYTHON_BIN)/braid-lab run all

@@ -81,7 +81,7 @@ def test_an_unplugged_line_is_shown_within_a_second_with_its_reason(shown: Shown
         assert sentence.endswith(".")
         assert "carrier" in tab.evaluate("document.querySelector('#reasons').textContent")
         assert "New flows take dsl." in tab.evaluate("document.querySelector('#reasons').textContent")
-        assert tab.evaluate("document.querySelector('.card[aria-label=lte] .badge').textContent") == "Down"
+        assert tab.evaluate("document.querySelector('.card[aria-label=lte] .badge .state').textContent") == "Down"
         # It is said aloud, and listed.
         tab.wait("document.querySelector('#news').textContent.includes('carrier')")
         told = [

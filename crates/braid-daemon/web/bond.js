@@ -1,7 +1,7 @@
 // The bond: its state, its links, what each carries and why.
 
 import { element, setText, table } from "./dom.js";
-import { millis, percent, rate, texts } from "./texts.js";
+import { millis, percent, rate, share, texts } from "./texts.js";
 
 export class BondView {
   constructor() {
@@ -16,7 +16,7 @@ export class BondView {
       [
         column("link", "name", ({ uplink, cleartext }) => (cleartext ? `${uplink} (${texts.clear})` : uplink)),
         column("state", "", ({ state }) => texts.linkStates[state]),
-        column("share", "figure", share),
+        column("share", "figure", shareBar),
         column("rate", "figure", (link) => rate(link.rate_bit_s)),
         column("rtt", "figure", (link) => millis(link.rtt_ms)),
         column("skew", "figure", (link) => millis(link.owd_skew_ms)),
@@ -40,8 +40,8 @@ export class BondView {
   }
 }
 
-function share(link, cell) {
+function shareBar(link, cell) {
   if (!cell.firstChild) cell.append(element("span", { className: "bar", "aria-hidden": "true" }, element("span")), element("span"));
   cell.firstChild.firstChild.style.inlineSize = `${Math.round(link.share * 100)}%`;
-  setText(cell.lastChild, percent(link.share));
+  setText(cell.lastChild, share(link.share));
 }

@@ -1,10 +1,14 @@
 // Live charts as SVG: the rates of the last five minutes, stacked.
 
 import { setAttributes, setText, shape } from "./dom.js";
-import { rate, texts } from "./texts.js";
+import { roundRate, span, texts } from "./texts.js";
 
-/** Time that a chart shows, in milliseconds. */
-export const WINDOW = 300_000;
+/** Times that a chart shows, in milliseconds: the first that has room for all samples. */
+const WINDOWS = [60_000, 120_000, 300_000];
+const LONGEST = WINDOWS.at(-1);
+/** Room for the labels below a chart with an axis, and above every chart, in pixels. */
+const FOOT = 18;
+const HEAD = 4;
 /** Pause between two samples after which the line is broken. */
 const GAP = 3500;
 
@@ -14,7 +18,7 @@ export class Samples {
 
   add(at, value) {
     this.points.push({ at, value });
-    while (this.points.length && this.points[0].at < at - WINDOW) this.points.shift();
+    while (this.points.length && this.points[0].at < at - LONGEST) this.points.shift();
   }
 
   get last() {
@@ -30,65 +34,56 @@ export function ceiling(value) {
 
 /** Draws areas on top of each other, in the order given. */
 export class Chart {
-  constructor(svg, { width, height, axis }) {
+  /** With an `axis` the chart has lines and labels. */
+  constructor(svg, axis) {
     this.svg = svg;
-    this.size = { width, height };
-    this.axis = axis;
-    setAttributes(svg, { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none" });
-    this.grid = shape("g", { class: "grid" });
     this.areas = shape("g");
+    this.grid = shape("g", { class: "grid" });
     this.labels = shape("g", { class: "labels", "aria-hidden": "true" });
     svg.append(this.areas, this.grid, this.labels);
-    if (axis) this.drawAxis();
-  }
-
-  drawAxis() {
-    const { width, height } = this.size;
-    for (const part of [0.5, 1]) {
-      const y = height - part * (height - 24) - 16;
-      this.grid.append(shape("line", { x1: 0, x2: width, y1: y, y2: y }));
-    }
-    const label = (x, y, anchor) => {
-      const text = shape("text", { x, y, "text-anchor": anchor });
-      this.labels.append(text);
-      return text;
-    };
-    const top = height - (height - 24) - 16;
-    this.highest = label(4, top + 14, "start");
-    this.half = label(4, top + (height - 24) / 2 + 14, "start");
-    setText(label(4, height - 3, "start"), texts.minutesAgo);
-    setText(label(width - 4, height - 3, "end"), texts.nowLabel);
+    if (!axis) return;
+    this.axis = [1, 0.5].map((part) => ({ part, line: this.grid.appendChild(shape("line")), text: this.labels.appendChild(shape("text", { x: 4 })) }));
+    this.from = this.labels.appendChild(shape("text", { x: 4 }));
+    this.to = this.labels.appendChild(shape("text", { "text-anchor": "end" }));
+    setText(this.to, texts.nowLabel);
   }
 
   /** Draws `series`, each with `samples` and `className`, up to the daemon's time `now`. Returns the highest total. */
   draw(series, now) {
-    const { width, height } = this.size;
-    const bottom = this.axis ? 16 : 0;
-    const room = height - (this.axis ? 24 : 2);
+    // The drawing's units are pixels, so that labels and lines keep their size.
+    const { clientWidth: width, clientHeight: height } = this.svg;
+    setAttributes(this.svg, { viewBox: `0 0 ${width} ${height}` });
+    const bottom = height - (this.axis ? FOOT : 0);
     const times = [...new Set(series.flatMap(({ samples }) => samples.points.map(({ at }) => at)))].sort((a, b) => a - b);
     const values = series.map(({ samples }) => new Map(samples.points.map(({ at, value }) => [at, value])));
     const totals = times.map((at) => values.reduce((sum, of) => sum + (of.get(at) ?? 0), 0));
     const most = Math.max(0, ...totals);
     const scale = ceiling(most);
-    const x = (at) => (width * (1 - (now - at) / WINDOW)).toFixed(1);
-    const y = (value) => (height - bottom - (room * value) / scale).toFixed(1);
+    const window = WINDOWS.find((span) => span >= now - (times[0] ?? now)) ?? LONGEST;
+    const x = (at) => (width * (1 - (now - at) / window)).toFixed(1);
+    const y = (value) => (bottom - ((bottom - HEAD) * value) / scale).toFixed(1);
     let below = times.map(() => 0);
     series.forEach(({ className }, i) => {
       const above = times.map((at, k) => below[k] + (values[i].get(at) ?? 0));
-      let area = this.areas.children[i];
-      if (!area) {
-        area = shape("path");
-        this.areas.append(area);
-      }
+      const area = this.areas.children[i] ?? this.areas.appendChild(shape("path"));
       setAttributes(area, { class: `area ${className}`, d: outline(times, above, below, x, y) });
       below = above;
     });
     while (this.areas.children.length > series.length) this.areas.lastElementChild.remove();
-    if (this.axis) {
-      setText(this.highest, rate(scale));
-      setText(this.half, rate(scale / 2));
-    }
+    if (this.axis) this.drawAxis(width, height, scale, y, window);
     return most;
+  }
+
+  drawAxis(width, height, scale, y, window) {
+    for (const { part, line, text } of this.axis) {
+      const at = y(part * scale);
+      setAttributes(line, { x1: 0, x2: width, y1: at, y2: at });
+      setAttributes(text, { y: Number(at) + 14 });
+      setText(text, roundRate(part * scale));
+    }
+    setAttributes(this.from, { y: height - 3 });
+    setAttributes(this.to, { x: width - 4, y: height - 3 });
+    setText(this.from, texts.ago(span(window)));
   }
 }
 

@@ -1,21 +1,29 @@
 // Where flows go: the story of one destination, and the largest flows.
 
 import { element, setText, table } from "./dom.js";
-import { bytes, percent, rate, span, texts } from "./texts.js";
+import { bytes, rate, share, span, texts } from "./texts.js";
 
-/** Flows that are listed. */
-const MOST = 50;
+/** Flows that are listed, at first and after "Show more". */
+const FIRST = 12;
+const MOST = 200;
 /** Time between two lists, in milliseconds. */
 const PACE = 5000;
 /** Addresses of a name that are asked about. */
 const MOST_ADDRESSES = 4;
+/** Addresses of Braid's own device, which this machine's flows have (docs/operating.md). */
+const OWN = ["192.0.0.8", "64:ff9b:1:6272::8"];
 const NUMBERS = { icmp: 1, tcp: 6, udp: 17, icmpv6: 58 };
 
 export class FlowView {
   constructor(get) {
     this.get = get;
     this.before = new Map();
-    this.all = 0;
+    this.most = FIRST;
+    this.more = document.getElementById("more-flows");
+    this.more.addEventListener("click", () => {
+      this.most = MOST;
+      this.list();
+    });
     this.story = document.getElementById("story");
     this.count = document.getElementById("flows-count");
     this.find = document.getElementById("find");
@@ -44,7 +52,7 @@ export class FlowView {
     const find = this.find.value.trim();
     let answer;
     try {
-      answer = await this.get("/v1/flows", { limit: MOST, ...(find ? { find } : {}) });
+      answer = await this.get("/v1/flows", { limit: this.most, ...(find ? { find } : {}) });
     } catch (failure) {
       setText(this.count, failure.message);
       return;
@@ -59,8 +67,9 @@ export class FlowView {
       known.set(keyOf(flow), { now, total });
     }
     this.before = known;
-    setText(this.count, answer.matching ? texts.flowsCount(answer.flows.length, answer.matching, this.all) : texts.noFlows);
+    setText(this.count, answer.matching ? texts.flowsCount(answer.flows.length, answer.matching) : texts.noFlows);
     this.table.node.hidden = !answer.matching;
+    this.more.hidden = answer.matching <= answer.flows.length || this.most === MOST;
     this.table.fill(answer.flows);
   }
 
@@ -68,9 +77,9 @@ export class FlowView {
     const [address, port] = parted(remote);
     const question = { destination: address, protocol: NUMBERS[protocol] ?? Number(protocol) };
     if (port) question.port = port;
-    // Only a client's address is a source; the machine's own flows have the inner address of Braid's device.
     const [source, source_port] = parted(inner);
-    Object.assign(question, { source }, source_port ? { source_port } : {});
+    if (!OWN.includes(source)) question.source = source;
+    if (source_port) question.source_port = source_port;
     this.tell(() => this.get("/v1/explain", question).then((answer) => [answer]), true);
   }
 
@@ -120,10 +129,15 @@ function parted(text) {
   return /^[0-9a-f:.]+$/i.test(text) ? [text, null] : null;
 }
 
+function origin(inner) {
+  const [address, port] = parted(inner);
+  return OWN.includes(address) ? texts.thisMachine(port) : inner;
+}
+
 function story(answer) {
   const names = answer.candidates.map(({ uplink }) => uplink);
   const steps = answer.steps.map(({ stage, text }) => element("li", {}, element("span", { className: "stage", textContent: texts.stages[stage] }), element("span", { textContent: text })));
-  const shares = answer.candidates.length > 1 ? answer.candidates.map(({ uplink, share, why }) => element("li", {}, element("strong", { textContent: uplink }), ` ${share == null ? "" : percent(share)} `, element("span", { className: "soft", textContent: why }))) : [];
+  const shares = answer.candidates.length > 1 ? answer.candidates.map(({ uplink, share: part, why }) => element("li", {}, element("strong", { textContent: uplink }), ` ${part == null ? "" : share(part)} `, element("span", { className: "soft", textContent: why }))) : [];
   const flows = answer.flows.slice(0, 5).map((flow) => element("li", { textContent: texts.flowNow(flow) }));
   return element(
     "article",
@@ -153,13 +167,13 @@ function makeTable(explain) {
   return table(
     texts.flows,
     [
-      column("remote", "address", remote),
-      column("inner", "address", ({ inner }) => inner),
-      column("protocol", "", ({ protocol }) => protocol),
+      column("remote", "address to", remote),
+      column("inner", "address from", ({ inner }) => origin(inner)),
+      column("protocol", "protocol", ({ protocol }) => protocol),
       column("uplink", "name", ({ uplink, previous_uplink: old }) => (old ? `${old} → ${uplink}` : uplink)),
-      column("rate", "figure", (flow) => (flow.rate == null ? texts.unknown : rate(flow.rate))),
-      column("total", "figure", (flow) => bytes(flow.tx_bytes + flow.rx_bytes)),
-      column("age", "figure", (flow) => span(flow.age_ms)),
+      column("rate", "figure rate", (flow) => (flow.rate == null ? texts.unknown : rate(flow.rate))),
+      column("total", "figure total", (flow) => bytes(flow.tx_bytes + flow.rx_bytes)),
+      column("age", "figure age", (flow) => span(flow.age_ms)),
       column("why", "why", ({ why }) => why),
     ],
     keyOf,

@@ -50,7 +50,6 @@ function showSnapshot(snapshot) {
   showProblems(snapshot.health);
   uplinkView.show(snapshot);
   bondView.show(snapshot.bond);
-  flowView.all = snapshot.flows.established + snapshot.flows.embryonic;
   setText($("about"), texts.about(snapshot.version, snapshot.policy, texts.roles[session.role]));
 }
 
@@ -62,7 +61,9 @@ function showVerdict(snapshot) {
   keyed($("reasons"), reasons, (reason) => reason, (reason) => element("p", { textContent: reason }), () => {});
 }
 
-function showProblems(health) {
+function showProblems(all) {
+  // The sentence on top says what is wrong with an uplink.
+  const health = all.filter(({ code, fix }) => fix || !code.startsWith("uplink-"));
   $("problems").hidden = !health.length;
   const make = ({ text, fix }) => element("li", {}, element("p", { textContent: text }), fix ? element("p", { className: "soft" }, element("strong", { textContent: texts.mend }), ` ${fix}`) : null);
   keyed($("problems").querySelector("ul"), health, ({ code, text }) => `${code} ${text}`, make, () => {});
@@ -75,6 +76,7 @@ function showEvents() {
       "li",
       {},
       element("time", { dateTime: new Date(event.unix_ms).toISOString(), textContent: moment(event.unix_ms, true) }),
+      element("span", { className: "soft", textContent: texts.kinds[event.kind] ?? event.kind }),
       element("p", {}, event.uplink ? element("strong", { textContent: `${event.uplink} ` }) : null, event.text, event.evidence ? element("span", { className: "soft", textContent: ` – ${event.evidence}` }) : null),
     );
   keyed(document.querySelector("ol.events"), newest, ({ number }) => number, make, () => {});

@@ -37,8 +37,8 @@ const en = {
 
   download: "Download",
   upload: "Upload",
-  now: (what, rate) => `${what} now: ${rate}`,
   since: (time) => `since ${time}`,
+  evidence: "Evidence",
   capacity: { saturated: (rate, age) => `of ${rate}, measured ${age} ago`, at_least: (rate, age) => `has carried ${rate}, ${age} ago` },
   capacityUnknown: "capacity not known yet",
   roundTrip: "Round trip",
@@ -55,20 +55,20 @@ const en = {
   received: "Received",
   via: (address, gateway) => (gateway ? `${address} via ${gateway}` : address),
   unknown: "–",
-  chart: (name, down, up) => `${name}, the last five minutes: download ${down}, upload ${up} now`,
-  chartWords: (max) => `The highest total of the last five minutes was ${max}.`,
-  minutesAgo: "5 min ago",
+  chart: (name, down) => `Download by ${name}; ${down} now`,
+  chartWords: (max) => `Highest total in the picture: ${max}.`,
+  ago: (time) => `${time} ago`,
   nowLabel: "now",
 
   askLabel: "Where would a new connection go, and why?",
   protocol: "Protocol",
   ask: "Explain",
   findLabel: "Find flows by address, uplink or reason",
-  flowsCount: (shown, matching, all) =>
-    matching > shown ? `The ${number(shown)} largest of ${number(matching)} flows that match; ${number(all)} in all.` : `${number(matching)} flows match; ${number(all)} in all.`,
+  flowsCount: (shown, matching) => (matching > shown ? `The ${number(shown)} largest of ${number(matching)} flows` : `${number(matching)} ${matching === 1 ? "flow" : "flows"}`),
   noFlows: "No flow matches.",
   flowColumns: { remote: "To", inner: "From", protocol: "Protocol", uplink: "Uplink", rate: "Rate", total: "Total", age: "Age", why: "Why" },
   anyRemote: "anywhere",
+  thisMachine: (port) => (port ? `this machine, port ${port}` : "this machine"),
   explainThis: (remote) => `Explain ${remote}`,
   outcome: {
     uplink: (uplink) => `It takes ${uplink}.`,
@@ -101,6 +101,30 @@ const en = {
   bondOrder: (p50, p99) => `Packets wait ${p50} to be put in order (median), 99 of 100 at most ${p99}.`,
   clear: "not encrypted",
 
+  kinds: {
+    started: "Start",
+    ended: "End",
+    "uplink-taken": "New uplink",
+    "uplink-back": "Uplink back",
+    "uplink-gone": "Uplink down",
+    "uplink-renamed": "Uplink renamed",
+    "uplink-changed": "Uplink changed",
+    "no-room": "No room",
+    verdict: "Uplink state",
+    evacuated: "Flows",
+    failback: "Flows returned",
+    "server-no-migration": "Server",
+    "client-limited": "Client limited",
+    "client-free": "Client free",
+    reloaded: "Configuration",
+    "reload-refused": "Configuration",
+    "run-began": "Program",
+    "run-ended": "Program",
+    "bond-joined": "Hub",
+    bond: "Bond",
+    "bond-link": "Link",
+    problem: "Problem",
+  },
   mend: "Mend:",
   noEvents: "Nothing has happened yet.",
   about: (version, policy, role) => `Braid ${version} · policy ${policy} · logged in as ${role}`,
@@ -126,15 +150,22 @@ function list(names) {
   return new Intl.ListFormat(language, { type: "conjunction" }).format(names);
 }
 
-function scaled(value, units) {
+function scaled(value, units, digits = 1) {
   const power = value < 1000 ? 0 : Math.min(Math.floor(Math.log10(value) / 3), units.length - 1);
   const figure = value / 1000 ** power;
-  return `${number(figure, power && figure < 100 ? 1 : 0)} ${units[power]}`;
+  return `${number(figure, power && figure < 100 ? digits : 0)} ${units[power]}`;
 }
+
+const RATES = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"];
 
 /** Rate in bits per second. Below a kilobit it is none: probes alone. */
 export function rate(bits) {
-  return bits < 1000 ? "0 Mbit/s" : scaled(bits, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"]);
+  return bits < 1000 ? "0 Mbit/s" : scaled(bits, RATES);
+}
+
+/** A rate without a fraction, for an axis. */
+export function roundRate(bits) {
+  return scaled(bits, RATES, 0);
 }
 
 export function bytes(count) {
@@ -147,6 +178,11 @@ export function millis(value) {
 
 export function percent(fraction, digits = 0) {
   return fraction == null ? texts.unknown : `${number(fraction * 100, digits)} %`;
+}
+
+/** A share, with a decimal only where it says something: 62.5 % beside 37.5 %. */
+export function share(fraction) {
+  return percent(fraction, Math.abs(fraction * 100 - Math.round(fraction * 100)) < 0.05 ? 0 : 1);
 }
 
 export function span(ms) {

@@ -2,7 +2,7 @@
 
 import { Chart, Samples } from "./chart.js";
 import { element, keyed, setText } from "./dom.js";
-import { bytes, millis, moment, percent, rate, span, texts } from "./texts.js";
+import { bytes, millis, moment, percent, rate, share, span, texts } from "./texts.js";
 
 /** Device of the bond, whose packets travel over the other uplinks. */
 const BOND_DEVICE = "braid-bond";
@@ -89,10 +89,9 @@ export class UplinkView {
     this.rates = rates;
     this.cards = document.querySelector("#uplinks .cards");
     this.legend = document.querySelector("#traffic .legend");
-    const big = { width: 640, height: 180, axis: true };
     this.charts = ["down", "up"].map((way) => ({
       way,
-      chart: new Chart(document.getElementById(`${way}-chart`), big),
+      chart: new Chart(document.getElementById(`${way}-chart`), true),
       title: document.getElementById(`${way}-title`),
       words: document.getElementById(`${way}-words`),
     }));
@@ -119,16 +118,18 @@ export class UplinkView {
     card.dataset.state = uplink.state;
     setText(parts.state, texts.states[uplink.state]);
     setText(parts.since, uplink.since_unix_ms ? texts.since(moment(uplink.since_unix_ms)) : "");
+    // That an uplink works needs no reason; it is among the details.
+    parts.whyLine.hidden = uplink.state === "up";
     setText(parts.why, uplink.why);
     setText(parts.down, rate(down.last));
     setText(parts.up, rate(up.last));
     setText(parts.downCapacity, capacity(uplink.rx_capacity));
     setText(parts.upCapacity, capacity(uplink.tx_capacity));
     parts.chart.draw([{ samples: down, className: uplink.colour }], now);
-    parts.svg.setAttribute("aria-label", texts.chart(uplink.name, rate(down.last), rate(up.last)));
+    parts.svg.setAttribute("aria-label", texts.chart(uplink.name, rate(down.last)));
     setText(parts.rtt, millis(uplink.rtt_ms));
     setText(parts.loss, percent(uplink.loss, 1));
-    setText(parts.share, percent(uplink.share));
+    setText(parts.share, share(uplink.share));
     showQuota(parts, uplink);
     keyed(parts.details, details(uplink), ([term]) => term, ([term]) => element("div", {}, element("dt", { textContent: term }), element("dd")), (row, [, said]) => setText(row.lastElementChild, said));
   }
@@ -140,18 +141,19 @@ function makeCard({ name, colour }) {
   parts.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   parts.svg.setAttribute("role", "img");
   parts.svg.classList.add("spark");
-  parts.chart = new Chart(parts.svg, { width: 320, height: 48, axis: false });
+  parts.chart = new Chart(parts.svg, false);
   parts.meter = element("meter", { min: 0, max: 1, high: 0.8, "aria-label": texts.quota });
   parts.quota = element("div", { className: "quota", hidden: true }, text("quotaText", "span", ""), parts.meter);
   parts.details = element("dl");
+  parts.whyLine = element("p", { className: "why" }, text("why", "span", ""));
   const way = (arrow, label, key) =>
     element("div", { className: "way" }, element("span", { className: "label", textContent: label }), element("span", { className: "figure" }, element("span", { "aria-hidden": "true", textContent: `${arrow} ` }), text(key, "span", "rate")), text(`${key}Capacity`, "span", "soft"));
   const fact = (label, key) => element("div", {}, element("dt", { textContent: label }), text(key, "dd", ""));
   const card = element(
     "article",
     { className: "card", "aria-label": name },
-    element("header", {}, element("h3", {}, element("span", { className: `swatch ${colour}` }), name), element("p", { className: "badge" }, element("span", { className: "sign", "aria-hidden": "true" }), text("state", "span", ""))),
-    element("p", { className: "why" }, text("why", "span", ""), " ", text("since", "span", "soft")),
+    element("header", {}, element("h3", {}, element("span", { className: `swatch ${colour}` }), name), element("p", { className: "badge" }, element("span", { className: "sign", "aria-hidden": "true" }), text("state", "span", "state"), " ", text("since", "span", "soft"))),
+    parts.whyLine,
     element("div", { className: "ways" }, way("↓", texts.download, "down"), way("↑", texts.upload, "up")),
     parts.svg,
     element("dl", { className: "facts" }, fact(texts.roundTrip, "rtt"), fact(texts.loss, "loss"), fact(texts.share, "share")),
@@ -174,7 +176,7 @@ function showQuota(parts, { quota_bytes: all, quota_used_bytes: used }) {
 }
 
 function details(uplink) {
-  const rows = [[texts.device, uplink.device]];
+  const rows = [[texts.device, uplink.device], [texts.evidence, uplink.why]];
   if (uplink.ipv4) rows.push(["IPv4", texts.via(uplink.ipv4.address, uplink.ipv4.gateway)]);
   if (uplink.ipv6) rows.push(["IPv6", texts.via(uplink.ipv6.address, uplink.ipv6.gateway)]);
   rows.push([texts.mtu, bytes(uplink.mtu)], [texts.tier, String(uplink.tier)], [texts.weight, String(uplink.weight)]);
