@@ -27,6 +27,8 @@ SCHEMES = ("light", "dark")
 #: Widths and heights of a desk and of a telephone.
 WINDOWS = {"wide": (1280, 900), "narrow": (390, 844)}
 SENTENCE = "document.querySelector('#sentence').textContent"
+#: The charts are drawn for the window's present size.
+DRAWN = "[...document.querySelectorAll('svg')].every((svg) => svg.viewBox.baseVal.width === svg.clientWidth)"
 ALL_WELL = f"{SENTENCE} === 'The internet is all right.'"
 
 
@@ -93,6 +95,48 @@ def test_an_unplugged_line_is_shown_within_a_second_with_its_reason(shown: Shown
     assert "usable again" in tab.evaluate("document.querySelector('.events').textContent")
     assert [each for each in tab.complaints if "401" not in each] == []
     assert {url[: len(URL)] for url in tab.requested() if not url.startswith("about:")} == {URL}
+
+
+#: Uplinks by their states, health problems, and what the page then says: its tone, the sentence, what is behind it.
+SENTENCES = [
+    ({"dsl": "up"}, [], "good", "The internet is all right.", ["dsl works."]),
+    ({"dsl": "up", "lte": "standby"}, [], "good", "The internet is all right.", ["dsl works. lte stands by."]),
+    ({"dsl": "up"}, ["metrics"], "warn", "The internet works, but something needs attention.", ["dsl works."]),
+    (
+        {"dsl": "degraded", "lte": "up"},
+        ["uplink-degraded"],
+        "warn",
+        "dsl works badly.",
+        ["Reason of dsl.", "New flows take dsl and lte."],
+    ),
+    ({"dsl": "up", "lte": "portal"}, [], "bad", "lte waits for a login.", ["Reason of lte.", "New flows take dsl."]),
+    (
+        {"dsl": "down", "lte": "dead", "sat": "up"},
+        [],
+        "bad",
+        "2 uplinks do not work as they should.",
+        ["dsl is down. Reason of dsl.", "lte does not answer. Reason of lte.", "New flows take sat."],
+    ),
+    (
+        {"dsl": "down", "lte": "dead"},
+        [],
+        "bad",
+        "The internet is down.",
+        ["dsl is down. Reason of dsl.", "lte does not answer. Reason of lte."],
+    ),
+    ({}, [], "bad", "The internet is down.", ["No uplink takes new flows."]),
+]
+
+
+def test_the_sentence_on_top_says_how_it_is(shown: Shown) -> None:
+    shown.log_in("viewer")
+    for states_by_name, codes, tone, sentence, reasons in SENTENCES:
+        uplinks = [
+            {"name": name, "state": state, "why": f"reason of {name}"} for name, state in states_by_name.items()
+        ]
+        snapshot = {"uplinks": uplinks, "health": [{"code": code} for code in codes]}
+        said = shown.tab.evaluate(f"import('/uplinks.js').then(({{verdict}}) => verdict({json.dumps(snapshot)}))")
+        assert said == {"state": tone, "sentence": sentence, "reasons": reasons}
 
 
 def test_a_destination_is_explained_and_an_operator_reloads(shown: Shown) -> None:
@@ -212,8 +256,9 @@ def test_screenshots_have_no_accessibility_violation(
             for scheme in SCHEMES:
                 for window, (width, height) in WINDOWS.items():
                     tab.look(width, height, scheme)
-                    # The next snapshot is laid out for this window.
-                    tab.evaluate("new Promise((done) => setTimeout(() => requestAnimationFrame(done), 50))")
+                    tab.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+                    # The next snapshot draws the charts for this window.
+                    tab.wait(DRAWN)
                     file = f"{name}-{window}-{scheme}"
                     broken[file] = shown.violations()
                     tab.screenshot(pictures / f"{file}.png")

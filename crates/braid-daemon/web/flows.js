@@ -61,10 +61,13 @@ export class FlowView {
     const now = performance.now();
     const known = new Map();
     for (const flow of answer.flows) {
-      const total = flow.tx_bytes + flow.rx_bytes;
+      const sample = { now, total: flow.tx_bytes + flow.rx_bytes, rate: null };
       const old = this.before.get(keyOf(flow));
-      flow.rate = old && now - old.now > 500 && total >= old.total ? ((total - old.total) * 8000) / (now - old.now) : null;
-      known.set(keyOf(flow), { now, total });
+      // Two lists that follow closely say little about a rate.
+      const close = old && now - old.now < 500;
+      if (old && !close) sample.rate = (Math.max(0, sample.total - old.total) * 8000) / (now - old.now);
+      known.set(keyOf(flow), close ? old : sample);
+      flow.rate = known.get(keyOf(flow)).rate;
     }
     this.before = known;
     setText(this.count, answer.matching ? texts.flowsCount(answer.flows.length, answer.matching) : texts.noFlows);
@@ -137,14 +140,15 @@ function origin(inner) {
 function story(answer) {
   const names = answer.candidates.map(({ uplink }) => uplink);
   const steps = answer.steps.map(({ stage, text }) => element("li", {}, element("span", { className: "stage", textContent: texts.stages[stage] }), element("span", { textContent: text })));
-  const shares = answer.candidates.length > 1 ? answer.candidates.map(({ uplink, share: part, why }) => element("li", {}, element("strong", { textContent: uplink }), ` ${part == null ? "" : share(part)} `, element("span", { className: "soft", textContent: why }))) : [];
+  // The steps have the state of each.
+  const parts = answer.candidates.filter(({ share: part }) => part != null).map(({ uplink, share: part }) => [uplink, share(part)]);
   const flows = answer.flows.slice(0, 5).map((flow) => element("li", { textContent: texts.flowNow(flow) }));
   return element(
     "article",
     { className: "story" },
     element("p", { className: "soft", textContent: answer.question }),
     element("h3", { textContent: texts.outcome[answer.outcome](answer.uplink, names) }),
-    shares.length ? element("ul", {}, ...shares) : null,
+    parts.length > 1 ? element("p", { textContent: texts.shares(parts) }) : null,
     element("ol", { className: "steps" }, ...steps),
     flows.length ? element("p", { textContent: texts.suchFlows(answer.flows.length) }) : null,
     flows.length ? element("ul", {}, ...flows) : null,

@@ -6,6 +6,7 @@ const en = {
   uplinks: "Uplinks",
   traffic: "Traffic",
   flows: "Where flows go",
+  flowsShort: "Flows",
   bond: "Bond",
   events: "Events",
   problems: "Needs attention",
@@ -90,6 +91,7 @@ const en = {
     slot: "Turn",
     uplink: "Uplink",
   },
+  shares: (parts) => list(parts.map(([name, part]) => `${name} ${part}`)),
   suchFlows: (n) => (n === 1 ? "One such flow exists now:" : `${number(n)} such flows exist now:`),
   flowNow: (flow) => `${flow.inner} takes ${flow.uplink}: ${flow.why}`,
   notUnderstood: "Write a name or an address, with a port or without: example.org:443",
@@ -140,9 +142,11 @@ export const texts = languages[language];
 
 const formats = new Map();
 
-function number(value, digits = 0) {
-  const known = formats.get(digits) ?? new Intl.NumberFormat(language, { minimumFractionDigits: digits, maximumFractionDigits: digits });
-  formats.set(digits, known);
+/** Writes a number with so many digits after the point, or with fewer if there are `least`. */
+function number(value, digits = 0, least = digits) {
+  const key = `${digits} ${least}`;
+  const known = formats.get(key) ?? new Intl.NumberFormat(language, { minimumFractionDigits: least, maximumFractionDigits: digits });
+  formats.set(key, known);
   return known.format(value);
 }
 
@@ -150,10 +154,10 @@ function list(names) {
   return new Intl.ListFormat(language, { type: "conjunction" }).format(names);
 }
 
-function scaled(value, units, digits = 1) {
+function scaled(value, units, least = 1) {
   const power = value < 1000 ? 0 : Math.min(Math.floor(Math.log10(value) / 3), units.length - 1);
   const figure = value / 1000 ** power;
-  return `${number(figure, power && figure < 100 ? digits : 0)} ${units[power]}`;
+  return `${number(figure, power && figure < 100 ? 1 : 0, power && figure < 100 ? least : 0)} ${units[power]}`;
 }
 
 const RATES = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"];
@@ -163,7 +167,7 @@ export function rate(bits) {
   return bits < 1000 ? "0 Mbit/s" : scaled(bits, RATES);
 }
 
-/** A rate without a fraction, for an axis. */
+/** A round rate, for an axis. */
 export function roundRate(bits) {
   return scaled(bits, RATES, 0);
 }
@@ -182,7 +186,7 @@ export function percent(fraction, digits = 0) {
 
 /** A share, with a decimal only where it says something: 62.5 % beside 37.5 %. */
 export function share(fraction) {
-  return percent(fraction, Math.abs(fraction * 100 - Math.round(fraction * 100)) < 0.05 ? 0 : 1);
+  return `${number(fraction * 100, 1, 0)} %`;
 }
 
 export function span(ms) {
