@@ -279,6 +279,8 @@ def test_screenshots_have_no_accessibility_violation(
         photograph("well")
         with unplugged(net.uplinks["lte"]):
             tab.wait(f"{SENTENCE}.startsWith('lte has been down')")
+            # The story is that of now.
+            tab.wait("document.querySelector('#story h3').textContent === 'It takes dsl.'")
             photograph("unplugged")
         wait_until(lambda: states(daemon)["lte"] == "up", what="lte to be back", timeout=20)
         hub = start_hub(net)

@@ -92,6 +92,16 @@ def test_a_token_is_roots_and_a_new_one_ends_its_sessions(net: Topology, shown: 
         assert viewer.ask(path).status == 404, path
 
 
+def test_the_thread_that_strangers_speak_to_has_no_privileges(net: Topology, shown: Braid) -> None:
+    tasks = [task for task in Path(f"/proc/{shown.pid}/task").iterdir() if (task / "comm").read_text() == "web\n"]
+    (status,) = [(task / "status").read_text() for task in tasks]
+    for kind in ("CapEff", "CapPrm", "CapInh", "CapAmb"):
+        assert re.search(rf"^{kind}:\s+0+$", status, re.MULTILINE), status
+    assert "NoNewPrivs:\t1" in status
+    # The loop keeps its own.
+    assert not re.search(r"^CapEff:\s+0+$", Path(f"/proc/{shown.pid}/status").read_text(), re.MULTILINE)
+
+
 def test_viewers_look_and_operators_act(net: Topology, shown: Braid) -> None:
     viewer, operator = page(net, shown, "viewer"), page(net, shown, "operator")
     assert viewer.ask("/session").json["role"] == "viewer"

@@ -5,7 +5,7 @@ import { bytes, rate, share, span, texts } from "./texts.js";
 
 /** Flows that are listed, at first and after "Show more". */
 const FIRST = 12;
-const MOST = 200;
+const MOST = 100;
 /** Time between two lists, in milliseconds. */
 const PACE = 5000;
 /** Addresses of a name that are asked about. */
@@ -99,7 +99,13 @@ export class FlowView {
     }, false);
   }
 
+  /** Asks the last question again: an uplink has changed. */
+  again() {
+    if (this.asked) this.tell(this.asked, false);
+  }
+
   async tell(ask, focus) {
+    this.asked = ask;
     try {
       const answers = await ask();
       this.show(answers.map(story));

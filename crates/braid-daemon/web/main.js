@@ -91,7 +91,9 @@ function addEvents(news) {
   showEvents();
   // Those of before the page was opened are no news.
   const loud = first ? [] : fresh.filter(({ kind }) => ANNOUNCED.includes(kind));
-  if (loud.length) setText($("news"), loud.map(({ uplink, text, evidence }) => [uplink, text, evidence].filter(Boolean).join(", ")).join(". "));
+  if (!loud.length) return;
+  flowView.again();
+  setText($("news"), loud.map(({ uplink, text, evidence }) => [uplink, text, evidence].filter(Boolean).join(", ")).join(". "));
 }
 
 /** Opens the stream, and again when it is closed for good. Browsers mend broken connections themselves. */

@@ -333,6 +333,7 @@ mod tests {
             quota_bytes: None,
             data_packets: 0,
             lost_packets: 0,
+            since_unix_ms: None,
             why: why.into(),
         }
     }

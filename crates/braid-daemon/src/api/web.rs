@@ -1,6 +1,7 @@
 //! The page for browsers: its files, its listener, and its login tokens.
 
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
@@ -10,6 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use axum::{Json, Router};
 use braid_host::config::{HostName, WebConfig};
+use braid_host::privileges::{self, Files};
 use braid_host::user_error::UserError;
 use braid_host::web::{
     Guard, LoginToken, LoginTokens, SelfMade, TlsIdentity, WebAuth, guarded, serve,
@@ -167,7 +169,8 @@ fn urls(config: &WebConfig, tls: bool) -> Vec<String> {
     hosts.into_iter().map(url).collect()
 }
 
-/// The page's listener. It runs on a thread of its own: neither TLS nor a browser delays the loop.
+/// The page's listener. It runs on a thread of its own, without capabilities: neither TLS nor a browser delays the loop,
+/// and what strangers send meets no privileges.
 pub(super) struct WebService(pub(super) ApiState);
 
 /// Everything that decides how the page is served.
@@ -247,6 +250,10 @@ fn spawn(
     let (end, mut asked_to_end) = oneshot::channel::<()>();
     let (over, ended) = oneshot::channel::<()>();
     let work = move || {
+        if let Err(failure) = confine() {
+            tracing::warn!(%failure, "the page is not served");
+            return;
+        }
         runtime.block_on(async {
             let listener = match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => listener,
@@ -265,6 +272,20 @@ fn spawn(
         .name("web".to_owned())
         .spawn(work)?;
     Ok(WebThread { end, ended })
+}
+
+/// Takes from this thread what it has no use for, because it reads what strangers send: all capabilities, and all files but
+/// those of the system, which a name lookup reads.
+fn confine() -> Result<(), UserError> {
+    privileges::keep_capabilities(&[], &[])?;
+    // A resolver of the system's may keep its file elsewhere.
+    let resolver = std::fs::canonicalize("/etc/resolv.conf").ok();
+    let folder = resolver.as_deref().and_then(Path::parent);
+    privileges::keep_files(Files {
+        read: folder.as_slice(),
+        ..Files::default()
+    })?;
+    Ok(())
 }
 
 /// Returns everything that a session may see and do. The configuration is no part of it: it may hold secrets, and so
