@@ -92,7 +92,7 @@ def test_a_token_is_roots_and_a_new_one_ends_its_sessions(net: Topology, shown: 
         assert viewer.ask(path).status == 404, path
 
 
-def test_the_thread_that_strangers_speak_to_has_no_privileges(net: Topology, shown: Braid) -> None:
+def test_the_thread_that_strangers_speak_to_has_no_privileges(shown: Braid) -> None:
     tasks = [task for task in Path(f"/proc/{shown.pid}/task").iterdir() if (task / "comm").read_text() == "web\n"]
     (status,) = [(task / "status").read_text() for task in tasks]
     for kind in ("CapEff", "CapPrm", "CapInh", "CapAmb"):
