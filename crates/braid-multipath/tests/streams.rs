@@ -119,6 +119,92 @@ fn what_is_sent_again_waits_for_no_gap_but_for_what_was_sent_before_it() {
     assert_eq!(streams.held(), 0);
 }
 
+/// Sends 50 segments in 500 ms over path 0 alone; returns the number and time of the next.
+fn over_one_path(streams: &mut Streams<u8, u32>) -> (u32, u64) {
+    for number in 0..50 {
+        streams.handle_segment(
+            at(10_000 * u64::from(number)),
+            1,
+            data(number * SIZE, 0),
+            number,
+        );
+    }
+    assert_eq!(drained(streams), (0..50).collect::<Vec<_>>());
+    (50, 500_000)
+}
+
+#[test]
+fn a_loss_on_the_only_path_in_use_is_shown_soon() {
+    let mut streams = ours(&[10, 30]);
+    let (next, now) = over_one_path(&mut streams);
+    streams.handle_segment(at(now), 1, data((next + 1) * SIZE, 0), next + 1);
+    assert_eq!(drained(&mut streams), []);
+    // Path 1 is 20 ms slower; the sender may have taken it up with the missing segment.
+    let due = streams.poll_timeout().expect("a deadline");
+    assert!(due > at(now + 20_000), "{due:?}");
+    assert!(due <= at(now + 40_000), "{due:?}");
+    streams.handle_timeout(due);
+    assert_eq!(drained(&mut streams), [next + 1]);
+    // The retransmission overtakes nothing.
+    streams.handle_segment(at(now + 60_000), 1, data(next * SIZE, 0), next);
+    assert_eq!(drained(&mut streams), [next]);
+}
+
+#[test]
+fn a_retransmission_by_an_idle_path_is_no_long_queue() {
+    let mut streams = ours(&[10, 10]);
+    let (lost, now) = over_one_path(&mut streams);
+    streams.handle_segment(at(now), 1, data((lost + 1) * SIZE, 0), lost + 1);
+    streams.handle_timeout(at(now + 50_000));
+    streams.handle_segment(at(now + 100_000), 1, data(lost * SIZE, 1), lost);
+    assert_eq!(drained(&mut streams), [lost + 1, lost]);
+    // The next loss is shown as soon as the first one.
+    let (next, now) = (lost + 3, now + 400_000);
+    streams.handle_segment(at(now), 1, data(next * SIZE, 0), next);
+    let due = streams.poll_timeout().expect("a deadline");
+    assert!(due <= at(now + 20_000), "{due:?}");
+}
+
+#[test]
+fn a_path_that_is_taken_up_again_is_waited_for() {
+    let mut streams = ours(&[10, 30]);
+    let (next, now) = over_one_path(&mut streams);
+    streams.handle_segment(at(now), 1, data((next + 1) * SIZE, 0), next + 1);
+    streams.handle_segment(at(now + 20_000), 1, data(next * SIZE, 1), next);
+    assert_eq!(drained(&mut streams), [next, next + 1]);
+    // Now both are in use, and queues may be longer.
+    streams.handle_segment(at(now + 21_000), 1, data((next + 3) * SIZE, 0), next + 3);
+    let due = streams.poll_timeout().expect("a deadline");
+    assert!(due > at(now + 100_000), "{due:?}");
+}
+
+/// Later segments that arrive before a retransmission make its sender take that for lost, too.
+#[test]
+fn what_is_sent_again_goes_on_once_every_path_has_brought_what_was_sent_later() {
+    let mut streams = ours(&[10, 30]);
+    let mut take = |micros, number, path| {
+        streams.handle_segment(at(micros), 1, data(number * SIZE, path), number);
+        drained(&mut streams)
+    };
+    assert_eq!(take(0, 0, 0), [0]);
+    assert_eq!(take(1, 1, 1), [1]);
+    assert_eq!(take(2, 3, 0), []);
+    assert_eq!(take(3, 5, 0), []);
+    // Sent again after 5.
+    assert_eq!(take(4, 2, 0), []);
+    // Sent before 5: known lost is 2, and what was sent before its retransmission may still come.
+    assert_eq!(take(1_000, 4, 1), [3, 4, 5]);
+    assert_eq!(take(1_001, 6, 1), [2, 6]);
+    // A later retransmission shows it as well.
+    assert_eq!(take(1_002, 9, 0), []);
+    assert_eq!(take(1_003, 7, 0), []);
+    assert_eq!(take(1_004, 10, 1), [7, 9, 10]);
+    assert_eq!(take(1_005, 11, 0), [11]);
+    assert_eq!(take(1_006, 8, 0), []);
+    // The slowest path's own retransmissions wait for nothing.
+    assert_eq!(take(1_007, 10, 1), [8, 10]);
+}
+
 #[test]
 fn paths_that_change_say_nothing_of_what_earlier_ones_brought() {
     let mut streams = ours(&[10, 30]);

@@ -9,6 +9,9 @@ use braid_core::Time;
 const MIN_EXCESS: Duration = Duration::from_millis(100);
 /// Upper bound: by then TCP's own timer runs.
 const MAX_EXCESS: Duration = Duration::from_millis(250);
+/// The same while no other path is in use: a sender that takes up another one expects its first
+/// segments to arrive in time, and queues are short.
+const MIN_EXCESS_OF_IDLE: Duration = Duration::from_millis(10);
 /// A wait is remembered for this long, at most twice as long.
 const EXCESS_WINDOW: Duration = Duration::from_secs(5);
 
@@ -45,6 +48,11 @@ impl ExcessWait {
         let excess = self.recent(now).unwrap_or_default();
         let excess = (excess + excess / 4).clamp(MIN_EXCESS, MAX_EXCESS);
         lag + lag / 4 + excess
+    }
+
+    /// The same if nothing has come by any other path lately: a missing segment is most likely lost.
+    pub fn hold_for_idle(&self, now: Time, lag: Duration) -> Duration {
+        lag + lag / 4 + self.excess(now).max(MIN_EXCESS_OF_IDLE)
     }
 
     /// Returns the excess observed recently, up to [`MIN_EXCESS`].

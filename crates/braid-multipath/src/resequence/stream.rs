@@ -6,13 +6,17 @@
 //! - A sender sends each byte once, in order, except for **retransmissions**. Paths are FIFOs and
 //!   every segment says which path it took, so a segment not beyond the highest one of its own path
 //!   is a retransmission. It waits for no gap, but as long as an earlier segment may still be on
-//!   its way on a slower path: a sender that sees the retransmission acknowledged takes all earlier
+//!   its way on another path: a sender that sees the retransmission acknowledged takes all earlier
 //!   segments for lost (RFC 8985 §6.2; with paths of 10 and 75 ms each repair cost half the
-//!   window).
+//!   window). It is delivered once every other path has brought something that was sent after it,
+//!   or has brought nothing for [`IDLE_AFTER`]: a sender that sees later segments acknowledged and
+//!   not the retransmission sends it once more.
 //! - A gap is **known lost** as soon as every path has delivered something behind it.
 //! - Otherwise it has a **deadline**, fixed when it is first seen: how much later than the path
 //!   that showed the gap the slowest path delivers, and the recent excess over that
-//!   ([`ExcessWait`]).
+//!   ([`ExcessWait`]). Paths that have brought nothing for [`IDLE_AFTER`] are waited for only as
+//!   long as they are slower: a sender that uses one path alone and loses a segment there would
+//!   otherwise learn of it a tenth of a second late.
 //! - Sequence numbers wrap; before and behind are halves of their circle (RFC 9293 §3.4).
 
 use std::collections::VecDeque;
@@ -26,6 +30,10 @@ use super::{GivenUp, PathId, Segment, StreamCounters};
 /// Most paths between two edges.
 pub const MAX_PATHS: usize = 8;
 
+/// Silence of a path, over all connections, from which on it counts as idle. Longer than the bursts in
+/// which a flow that fills its paths by turns uses each.
+pub(super) const IDLE_AFTER: Duration = Duration::from_millis(200);
+
 /// Paths in use, and how long to wait for the slowest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Paths {
@@ -37,6 +45,8 @@ pub(super) struct Paths {
     /// When everything sent on earlier paths has arrived. Until then, arrivals on the present paths
     /// prove no loss.
     pub drained: Time,
+    /// When each path last delivered a segment of any connection.
+    pub heard: [Time; MAX_PATHS],
 }
 
 #[derive(Debug)]
@@ -55,12 +65,25 @@ struct Gap {
     seen: Time,
     deadline: Time,
     lag: Duration,
+    /// True if every other path was idle.
+    alone: bool,
 }
+
+/// Paths by index, a bit each; the highest bit is no path.
+type PathSet = u16;
+
+/// The path of a [`PathSet`] that brings nothing: earlier paths were awaited.
+const NO_PATH: PathSet = 1 << 15;
 
 /// A retransmitted segment, and when every segment sent before it has arrived.
 #[derive(Debug)]
 struct HeldRetransmission<T> {
+    /// Paths that may still bring segments sent before it.
+    awaited: PathSet,
+    /// When they have brought them at the latest.
     due: Time,
+    /// Highest number that its own path had delivered.
+    sent_after: u32,
     since: Time,
     segment: Segment,
     item: T,
@@ -78,7 +101,9 @@ pub(super) struct Stream<T> {
     epoch: u32,
     /// Highest number that each path has delivered.
     passed: [Option<u32>; MAX_PATHS],
-    /// The last gap given up: its range, and since when it was known.
+    /// The last gap given up at its deadline while several paths were in use: its range, and since
+    /// when it was known. Of another gap only the retransmission arrives, whose wait says nothing of
+    /// queues.
     given_up: Option<(u32, u32, Gap)>,
     pub last: Time,
 }
@@ -98,6 +123,17 @@ pub(super) fn seq_distance(a: u32, b: u32) -> i32 {
 impl Paths {
     fn lag(&self, PathId(path): PathId) -> Duration {
         self.lag[usize::from(path) % MAX_PATHS]
+    }
+
+    /// Returns all paths that may bring something that was sent before a segment of this one.
+    fn busy_beside(&self, now: Time, path: Option<PathId>) -> PathSet {
+        let Some(PathId(path)) = path.filter(|_| self.count > 0 && now >= self.drained) else {
+            return NO_PATH;
+        };
+        let heard = self.heard[..self.count].iter().enumerate();
+        heard
+            .filter(|(other, heard)| *other != usize::from(path) && now.since(**heard) < IDLE_AFTER)
+            .fold(0, |set, (other, _)| set | 1 << other)
     }
 }
 
@@ -153,20 +189,25 @@ impl<T> Stream<T> {
         self.last = now;
         if self.epoch != paths.epoch {
             (self.epoch, self.passed) = (paths.epoch, [None; MAX_PATHS]);
+            for held in &mut self.retransmitted {
+                held.awaited |= NO_PATH;
+            }
         }
         let lag = segment.path.map_or(Duration::ZERO, |path| paths.lag(path));
-        if self.was_passed(segment) {
+        let passed_by = self.was_passed(segment);
+        self.clear_awaited(segment, passed_by.is_some());
+        self.release_retransmitted(now, false, out);
+        if let Some(highest) = passed_by {
             out.counters.retransmitted += 1;
-            // A single path delivers it after everything sent before it.
-            let due = match paths.count == 1 && now >= paths.drained {
-                true => now,
-                false => now + lag + out.excess_wait.excess(now),
-            };
+            let awaited = self.not_past(highest, paths.busy_beside(now, segment.path));
+            let due = now + lag + out.excess_wait.excess(now);
             let index = self
                 .retransmitted
                 .partition_point(|retransmitted| retransmitted.due <= due);
             let retransmitted = HeldRetransmission {
+                awaited,
                 due,
+                sent_after: highest,
                 since: now,
                 segment,
                 item,
@@ -175,11 +216,17 @@ impl<T> Stream<T> {
         }
         let distance = seq_distance(segment.seq, self.expected);
         if distance > 0 {
-            let deadline = now + out.excess_wait.hold(now, lag);
+            let alone = paths.busy_beside(now, segment.path) == 0;
+            let hold = match alone {
+                true => out.excess_wait.hold_for_idle(now, lag),
+                false => out.excess_wait.hold(now, lag),
+            };
+            let deadline = now + hold;
             let gap = Gap {
                 seen: now,
                 deadline,
                 lag,
+                alone,
             };
             return self.hold(now, segment, gap, Some(item));
         }
@@ -202,18 +249,42 @@ impl<T> Stream<T> {
         self.advance(segment.end());
     }
 
-    /// Records the arrival on its path. Returns true if the path had delivered this segment, or one
-    /// behind it, before.
-    fn was_passed(&mut self, segment: Segment) -> bool {
-        let Some(PathId(path)) = segment.path else {
-            return false;
-        };
+    /// Records the arrival on its path. If the path had delivered this segment, or one behind it,
+    /// before: returns the highest number that it had delivered.
+    fn was_passed(&mut self, segment: Segment) -> Option<u32> {
+        let PathId(path) = segment.path?;
         let passed = &mut self.passed[usize::from(path) % MAX_PATHS];
         match *passed {
-            Some(highest) if seq_distance(segment.seq, highest) <= 0 => true,
+            Some(highest) if seq_distance(segment.seq, highest) <= 0 => Some(highest),
             _ => {
                 *passed = Some(segment.seq);
-                false
+                None
+            }
+        }
+    }
+
+    /// Returns those of these paths that have not delivered a number as high as this.
+    fn not_past(&self, seq: u32, paths: PathSet) -> PathSet {
+        let passed = self.passed.iter().enumerate();
+        let past = |passed: &Option<u32>| passed.is_some_and(|it| seq_distance(it, seq) >= 0);
+        passed
+            .filter(|(_, passed)| past(passed))
+            .fold(paths, |set, (path, _)| set & !(1 << path))
+    }
+
+    /// Records for all held retransmissions that were sent before this segment that its path brings
+    /// nothing more from before them. Retransmissions are sent in the order of their numbers.
+    fn clear_awaited(&mut self, segment: Segment, again: bool) {
+        let Some(PathId(path)) = segment.path else {
+            return;
+        };
+        for held in &mut self.retransmitted {
+            let later = match again {
+                true => seq_distance(segment.seq, held.segment.seq) > 0,
+                false => seq_distance(segment.seq, held.sent_after) > 0,
+            };
+            if later {
+                held.awaited &= !(1 << (usize::from(path) % MAX_PATHS));
             }
         }
     }
@@ -247,30 +318,7 @@ impl<T> Stream<T> {
     /// for; without a gap, retransmissions are delivered.
     pub fn release(&mut self, now: Time, paths: &Paths, mut force: bool, out: &mut Output<'_, T>) {
         let all = force && self.held.is_empty();
-        while self
-            .retransmitted
-            .front()
-            .is_some_and(|retransmitted| all || retransmitted.due <= now)
-            && let Some(HeldRetransmission {
-                since,
-                segment,
-                item,
-                ..
-            }) = self.retransmitted.pop_front()
-        {
-            out.counters.hold(now.since(since));
-            out.ready.push_back(item);
-            if seq_distance(segment.seq, self.expected) <= 0 {
-                self.advance(segment.end());
-            } else {
-                let gap = Gap {
-                    seen: now,
-                    deadline: now,
-                    lag: Duration::ZERO,
-                };
-                self.hold(now, segment, gap, None);
-            }
-        }
+        self.release_retransmitted(now, all, out);
         while let Some(front) = self.held.front() {
             if seq_distance(front.seq, self.expected) > 0 {
                 let why = match () {
@@ -281,7 +329,8 @@ impl<T> Stream<T> {
                 };
                 force = false;
                 out.counters.give_up(why);
-                self.given_up = Some((self.expected, front.seq, front.gap));
+                let may_arrive = why == GivenUp::Deadline && !front.gap.alone;
+                self.given_up = may_arrive.then_some((self.expected, front.seq, front.gap));
                 self.expected = front.seq;
             }
             if let Some(held) = self.held.pop_front() {
@@ -290,6 +339,40 @@ impl<T> Stream<T> {
                     out.counters.hold(now.since(held.since));
                     out.ready.push_back(item);
                 }
+            }
+        }
+    }
+
+    /// Delivers retransmissions before which nothing is missing any more that was sent earlier, or
+    /// `all`.
+    fn release_retransmitted(&mut self, now: Time, all: bool, out: &mut Output<'_, T>) {
+        let mut next = 0;
+        while let Some(first) = self.retransmitted.get(next) {
+            if first.awaited != 0 && first.due > now && !all {
+                next += 1;
+                continue;
+            }
+            let Some(HeldRetransmission {
+                since,
+                segment,
+                item,
+                ..
+            }) = self.retransmitted.remove(next)
+            else {
+                break;
+            };
+            out.counters.hold(now.since(since));
+            out.ready.push_back(item);
+            if seq_distance(segment.seq, self.expected) <= 0 {
+                self.advance(segment.end());
+            } else {
+                let gap = Gap {
+                    seen: now,
+                    deadline: now,
+                    lag: Duration::ZERO,
+                    alone: false,
+                };
+                self.hold(now, segment, gap, None);
             }
         }
     }

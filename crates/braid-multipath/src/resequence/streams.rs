@@ -135,6 +135,7 @@ impl<K: Ord + Copy, T> Streams<K, T> {
                 count: 0,
                 lag: [Duration::ZERO; MAX_PATHS],
                 drained: now,
+                heard: [now; MAX_PATHS],
             },
             streams: BTreeMap::new(),
             due: BTreeSet::new(),
@@ -172,6 +173,7 @@ impl<K: Ord + Copy, T> Streams<K, T> {
             } else {
                 now + self.excess_wait.hold(now, before)
             },
+            heard: [now; MAX_PATHS],
         };
     }
 
@@ -182,6 +184,9 @@ impl<K: Ord + Copy, T> Streams<K, T> {
 
     /// Takes a segment of a connection.
     pub fn handle_segment(&mut self, now: Time, key: K, segment: Segment, item: T) {
+        if let Some(PathId(path)) = segment.path {
+            self.paths.heard[usize::from(path) % MAX_PATHS] = now;
+        }
         if segment.kind == SegmentKind::Reset {
             self.end(now, key);
             self.counters.in_order += 1;
