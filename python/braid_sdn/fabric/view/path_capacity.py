@@ -2,12 +2,13 @@
 
 Ports' speeds say little: a link of 10 Gbit/s may lead over a line of 10 Mbit/s. While the least queueing delay of a
 period's probes is above QUEUE_FLOOR, a path is the bottleneck of its flow, so what it brings is what it can carry.
-Two periods in a row must show it: in the first the window may have opened only, and a busy machine delays probes.
-Times are seconds, rates bit/s.
+Several periods in a row must show it: in the first the window may have opened only, a busy machine delays probes, and
+after a moment in which it ran nothing a line brings more than it can carry. Times are seconds, rates bit/s.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -20,9 +21,14 @@ QUEUE_NONE = 0.003
 MIN_QUEUE_RATIO = 0.5
 #: Less than this says nothing of a line.
 MIN_LEARNED_RATE = 0.5e6
+#: Periods in a row with a queue that show a limit at the least, and those whose median it is.
+MIN_QUEUED_PERIODS = 2
+QUEUED_PERIODS = 3
 #: Growth a period of a path that brings its limit without a queue, beside one with a queue. If it is too much, a
-#: queue stands in the next.
-GROWTH = 2.0
+#: queue stands in the next one, and is not yet full.
+GROWTH = 1.25
+#: Seconds for which a path is not tried with more again after a queue has shown that it was too much.
+GROWTH_PAUSE = 30.0
 #: Part of its limit that a path brings if it may carry more.
 FULL_RATIO = 0.8
 #: Seconds for which the capacity of an unused path is remembered.
@@ -46,34 +52,49 @@ class PathCapacity:
 
     limits: dict[Hops, float] = field(default_factory=dict)
     _used: dict[Hops, float] = field(default_factory=dict)
-    #: Rates of paths in front of which a queue stood in the last period.
-    _queued: dict[Hops, float] = field(default_factory=dict)
+    #: Rates of paths in front of which a queue has stood, of the last periods in a row.
+    _queued: dict[Hops, list[float]] = field(default_factory=dict)
+    #: Rates of paths that brought more than their limit in the last period.
+    _above: dict[Hops, float] = field(default_factory=dict)
+    #: Limits of paths that are tried with more, as they were before.
+    _tried: dict[Hops, float] = field(default_factory=dict)
+    #: When paths that could not carry more may be tried again.
+    _not_before: dict[Hops, float] = field(default_factory=dict)
 
     def handle_period(self, now: float, paths: Sequence[PathLoad]) -> bool:
         """Take in a period of all paths of a pair; return true if a limit changed."""
         before = dict(self.limits)
         longest = max((path.queue for path in paths if path.queue is not None), default=0.0)
         for path in paths:
-            before_rate = self._queued.pop(path.hops, None)
+            queued, above = self._queued.pop(path.hops, []), self._above.pop(path.hops, None)
+            tried = self._tried.pop(path.hops, None)
             if path.rate < MIN_LEARNED_RATE:
                 continue
             self._used[path.hops] = now
             limit = self.limits.get(path.hops)
             queue = path.queue if path.queue is not None else QUEUE_NONE
             if queue >= max(QUEUE_FLOOR, MIN_QUEUE_RATIO * longest):
-                self._queued[path.hops] = path.rate
-                if before_rate is not None:
-                    self.limits[path.hops] = max(path.rate, before_rate)
-            elif (
-                limit is not None
-                and queue < QUEUE_NONE
-                and longest >= QUEUE_FLOOR
-                and path.rate >= FULL_RATIO * limit
-            ):
-                self.limits[path.hops] = max(path.rate, GROWTH * limit)
+                queued = self._queued[path.hops] = [*queued, path.rate][-QUEUED_PERIODS:]
+                if tried is not None:
+                    self.limits[path.hops], self._not_before[path.hops] = tried, now + GROWTH_PAUSE
+                elif len(queued) >= MIN_QUEUED_PERIODS:
+                    self.limits[path.hops] = statistics.median_high(queued)
             elif limit is not None and path.rate > limit:
-                self.limits[path.hops] = path.rate
+                self._above[path.hops] = path.rate
+                if above is not None:
+                    self.limits[path.hops] = min(path.rate, above)
+            elif limit is not None and longest >= QUEUE_FLOOR and self._may_carry_more(now, path, limit):
+                self._tried[path.hops], self.limits[path.hops] = limit, GROWTH * limit
         return self.limits != before
+
+    def _may_carry_more(self, now: float, path: PathLoad, limit: float) -> bool:
+        """Return true if a path brings its limit without a queue, and was not found full of it lately."""
+        return (
+            path.queue is not None
+            and path.queue < QUEUE_NONE
+            and path.rate >= FULL_RATIO * limit
+            and now >= self._not_before.get(path.hops, now)
+        )
 
     def handle_measured(self, now: float, hops: Hops, rate: float) -> bool:
         """Take in what a train of probes shows of a path; return true if nothing was known of it."""
@@ -86,3 +107,4 @@ class PathCapacity:
         """Forget paths that were not used for long."""
         for path in [path for path in self.limits if now - self._used[path] > MEMORY]:
             del self.limits[path], self._used[path]
+            self._not_before.pop(path, None)
