@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-#: Changes that an edge is told: of a rate, and of a delay, in seconds and relatively. A path whose rate is told too high
-#: by a twentieth gets that much more than it carries, and its queue fills.
+#: Changes that an edge is told: of a rate, and of a delay, in seconds and relatively. A path whose rate is told too
+#: high by a twentieth gets that much more than it carries, and its queue fills.
 MIN_RATE_CHANGE_RATIO = 0.03
 MIN_DELAY_CHANGE = 0.002
 MIN_DELAY_CHANGE_RATIO = 0.1
