@@ -81,7 +81,8 @@ def test_the_doctor_says_what_it_found_in_json_too(architecture: str, version: s
         f"""
         dpkg --install /packages/braid_{version}_{architecture}.deb >&2
         echo =====
-        braid doctor --json || true
+        # Diagnostics on standard error are none of the answer: an emulated processor's netlink causes some.
+        braid doctor --json 2> /dev/null || true
         """,
         packages=PACKAGES,
     )
