@@ -7,6 +7,7 @@ use std::time::Duration;
 use braid_alarm::Destination;
 use braid_core::Share;
 use braid_core::units::duration;
+use braid_host::as_text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -171,16 +172,4 @@ impl FromStr for AlarmLimit {
     }
 }
 
-impl TryFrom<String> for AlarmLimit {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<AlarmLimit> for String {
-    fn from(limit: AlarmLimit) -> String {
-        limit.to_string()
-    }
-}
+as_text!(AlarmLimit);

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use braid_host::as_text;
 use braid_host::config::HostName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -71,19 +72,7 @@ impl fmt::Display for DomainPattern {
     }
 }
 
-impl From<DomainPattern> for String {
-    fn from(pattern: DomainPattern) -> Self {
-        pattern.to_string()
-    }
-}
-
-impl TryFrom<String> for DomainPattern {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
+as_text!(DomainPattern);
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use braid_host::as_text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -47,19 +48,7 @@ impl FromStr for NameServer {
     }
 }
 
-impl TryFrom<String> for NameServer {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<NameServer> for String {
-    fn from(server: NameServer) -> String {
-        server.to_string()
-    }
-}
+as_text!(NameServer);
 
 /// The trusted name servers. Default: `["system"]`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]

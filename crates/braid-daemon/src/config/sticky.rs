@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use braid_core::units::duration;
+use braid_host::as_text;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -74,16 +75,4 @@ impl FromStr for Sticky {
     }
 }
 
-impl From<Sticky> for String {
-    fn from(sticky: Sticky) -> Self {
-        sticky.to_string()
-    }
-}
-
-impl TryFrom<String> for Sticky {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
+as_text!(Sticky);

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use braid_host::as_text;
 use braid_host::config::HostName;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -160,30 +161,6 @@ impl fmt::Display for HttpTarget {
     }
 }
 
-impl From<Target> for String {
-    fn from(target: Target) -> Self {
-        target.to_string()
-    }
-}
+as_text!(Target);
 
-impl TryFrom<String> for Target {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<HttpTarget> for String {
-    fn from(target: HttpTarget) -> Self {
-        target.to_string()
-    }
-}
-
-impl TryFrom<String> for HttpTarget {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
+as_text!(HttpTarget);

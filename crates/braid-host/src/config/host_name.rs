@@ -6,6 +6,8 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::as_text;
+
 /// Maximum length of a name in text, without the final dot (RFC 1035 §2.3.4).
 const MAX_NAME_BYTES: usize = 253;
 /// Maximum length of a label (RFC 1035 §2.3.4).
@@ -66,19 +68,7 @@ impl fmt::Display for HostName {
     }
 }
 
-impl From<HostName> for String {
-    fn from(name: HostName) -> Self {
-        name.0
-    }
-}
-
-impl TryFrom<String> for HostName {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
+as_text!(HostName);
 
 #[cfg(test)]
 mod tests {
