@@ -3,9 +3,8 @@
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
-use braid_host::user_error::UserError;
 
-use super::{Answer, ApiError, ApiState};
+use super::{Answer, ApiState, parsed_body};
 use crate::engine::Engine;
 use crate::report::{BondReport, JoinRequest};
 
@@ -17,10 +16,7 @@ pub(super) async fn join(
     State(api): State<ApiState>,
     body: Result<Json<JoinRequest>, JsonRejection>,
 ) -> Answer<BondReport> {
-    let Json(join) = body.map_err(|why| {
-        let fix = "docs/api.schema.json describes what is wanted";
-        ApiError(UserError::new("usage", why.body_text()).fix(fix))
-    })?;
+    let join = parsed_body(body)?;
     api.change(move |engine| engine.join_bond(&join.token))
         .await
 }

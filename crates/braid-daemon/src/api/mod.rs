@@ -16,7 +16,7 @@ pub(crate) mod web;
 
 use std::io;
 
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
@@ -140,6 +140,18 @@ fn parsed_query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiErro
         let fix = "docs/api.schema.json lists what may be asked";
         ApiError(UserError::new("usage", rejection.body_text()).fix(fix))
     })
+}
+
+/// Returns the parsed body, or a usage error.
+fn parsed_body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, ApiError> {
+    body.map(|Json(request)| request)
+        .map_err(|rejection| malformed(rejection.body_text()))
+}
+
+/// Returns the error about a request that does not say what the schema wants.
+fn malformed(why: String) -> ApiError {
+    let fix = "docs/api.schema.json describes what is wanted";
+    ApiError(UserError::new("usage", why).fix(fix))
 }
 
 /// Returns the current metrics as text; see [`metrics`].

@@ -3,9 +3,8 @@
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
-use braid_host::user_error::UserError;
 
-use super::{Answer, ApiError, ApiState};
+use super::{Answer, ApiState, malformed, parsed_body};
 use crate::report::{RunRequest, RunsReport};
 
 pub(super) async fn list(State(api): State<ApiState>) -> Answer<RunsReport> {
@@ -21,7 +20,7 @@ pub(super) async fn begin(
     State(api): State<ApiState>,
     body: Result<Json<RunRequest>, JsonRejection>,
 ) -> Answer<RunRequest> {
-    let Json(run) = body.map_err(|why| usage_error(why.body_text()))?;
+    let run = parsed_body(body)?;
     api.change(move |engine| engine.begin_run(run)).await
 }
 
@@ -29,11 +28,6 @@ pub(super) async fn end(
     State(api): State<ApiState>,
     id: Result<Path<u64>, PathRejection>,
 ) -> Answer<RunRequest> {
-    let Path(id) = id.map_err(|why| usage_error(why.body_text()))?;
+    let Path(id) = id.map_err(|why| malformed(why.body_text()))?;
     api.change(move |engine| engine.end_run(id)).await
-}
-
-fn usage_error(why: String) -> ApiError {
-    let fix = "docs/api.schema.json describes what is wanted";
-    ApiError(UserError::new("usage", why).fix(fix))
 }

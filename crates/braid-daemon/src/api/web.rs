@@ -20,7 +20,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use super::followed_listener::FollowedService;
-use super::{Answer, ApiError, ApiState, changing, showing};
+use super::{Answer, ApiError, ApiState, changing, parsed_body, showing};
 use crate::engine::Engine;
 use crate::engine::incidents::Incidents;
 use crate::report::{TokenReport, TokenRequest};
@@ -131,10 +131,7 @@ pub(super) async fn token(
     State(api): State<ApiState>,
     body: Result<Json<TokenRequest>, JsonRejection>,
 ) -> Answer<TokenReport> {
-    let Json(request) = body.map_err(|why| {
-        let fix = "docs/api.schema.json describes what is wanted";
-        ApiError(UserError::new("usage", why.body_text()).fix(fix))
-    })?;
+    let request = parsed_body(body)?;
     let token = api.web.token(request).map_err(ApiError)?;
     let fingerprint = api.web.fingerprint();
     api.ask(move |engine| {
