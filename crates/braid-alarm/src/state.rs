@@ -24,7 +24,7 @@ pub const UNSTABLE_SPAN: Duration = Duration::from_secs(3600);
 /// Time without a change after which an unstable alarm has come to rest.
 pub const REST_TIME: Duration = Duration::from_secs(600);
 
-/// What the daemon sees of one subject of an alarm.
+/// The daemon's view of one subject of an alarm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// Name of the alarm.
@@ -47,6 +47,18 @@ pub enum AlarmState {
     Cleared,
     /// It was raised and cleared too often to be told each time.
     Unstable,
+}
+
+impl AlarmState {
+    /// Returns its name in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AlarmState::Raised => "raised",
+            AlarmState::Cleared => "cleared",
+            AlarmState::Unstable => "unstable",
+        }
+    }
 }
 
 /// A change of which people are told.

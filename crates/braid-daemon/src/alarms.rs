@@ -3,10 +3,10 @@
 //! The task [`watch`] asks the engine and hands the messages to their destinations. Alarms that are raised and messages
 //! that wait outlive the daemon in the run directory: another daemon tells the end of what this one has told.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 use braid_alarm::delivery::{Deliveries, deliver};
 use braid_alarm::{
@@ -24,7 +24,7 @@ use tokio::time::sleep;
 use crate::api::{Job, change};
 use crate::config::{AlarmCondition, AlarmConfig, AlarmLimit};
 use crate::engine::Engine;
-use crate::events::EventKind;
+use crate::events::{EventKind, unix_ms};
 use crate::health_problems::health_problems;
 use crate::report::{
     AlarmReport, AlarmTarget, AlarmTestReport, AlarmTestResult, AlarmsReport, BondState,
@@ -55,11 +55,11 @@ struct SavedAlarms {
     waiting: Vec<(Destination, Message)>,
 }
 
-/// What the task has to do.
+/// Work of the task: messages to be sent, and the destinations that are configured.
 #[derive(Debug, Default)]
 struct AlarmUpdate {
     messages: Vec<(Destination, Message)>,
-    destinations: Vec<Destination>,
+    destinations: BTreeSet<Destination>,
     server: Option<MailServer>,
 }
 
@@ -117,13 +117,6 @@ fn time(started: Instant) -> Time {
     Time::ZERO + Duration::from_secs(366 * 24 * 3600) + started.elapsed()
 }
 
-fn unix_ms() -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
-}
-
 fn host_name() -> String {
     let name = nix::unistd::gethostname()
         .ok()
@@ -144,32 +137,22 @@ impl Engine {
         let mut messages = std::mem::take(&mut self.alarms.left);
         messages.extend(self.messages(&changes));
         for change in &changes {
-            let uplink = self
-                .registry
-                .records()
-                .iter()
-                .find(|r| r.uplink.name == change.subject);
-            let uplink = uplink.map(|record| record.uplink.name.clone());
-            let state = format!("{:?}", change.state).to_lowercase();
-            let text = format!("alarm {} {state} for {}", change.alarm, change.subject);
-            self.events.note(
-                EventKind::Alarm,
-                uplink.as_deref(),
-                text,
-                Some(change.text.clone()),
-            );
+            let AlarmChange { alarm, subject, .. } = change;
+            let mut records = self.registry.records().iter();
+            let is_uplink = records.any(|record| record.uplink.name == *subject);
+            let text = format!("alarm {alarm} {} for {subject}", change.state.as_str());
+            let uplink = is_uplink.then_some(subject.as_str());
+            let evidence = Some(change.text.clone());
+            self.events.note(EventKind::Alarm, uplink, text, evidence);
         }
         let config = &self.settings.config;
-        let mut destinations: Vec<Destination> = config
-            .alarms
-            .iter()
-            .flat_map(AlarmConfig::destinations)
-            .collect();
-        destinations.sort();
-        destinations.dedup();
         AlarmUpdate {
             messages,
-            destinations,
+            destinations: config
+                .alarms
+                .iter()
+                .flat_map(AlarmConfig::destinations)
+                .collect(),
             server: config.mail.clone(),
         }
     }
@@ -188,8 +171,9 @@ impl Engine {
                 told.entry(destination).or_default().push(change.clone());
             }
         }
-        let message =
-            |changes: &Vec<AlarmChange>| Message::new(&self.alarms.host, unix_ms(), changes);
+        let message = |changes: &Vec<AlarmChange>| {
+            Message::new(&self.alarms.host, unix_ms(SystemTime::now()), changes)
+        };
         told.iter()
             .map(|(destination, changes)| (destination.clone(), message(changes)))
             .collect()
@@ -257,10 +241,8 @@ impl Engine {
     }
 
     /// Returns every alarm with its state.
-    ///
-    /// # Errors
-    /// None.
-    pub fn alarms_report(&self) -> Result<AlarmsReport, UserError> {
+    #[must_use]
+    pub fn alarms_report(&self) -> AlarmsReport {
         let raised = self.alarms.states.raised(self.alarms.now());
         let alarms = self.settings.config.alarms.iter().map(|alarm| AlarmReport {
             config: alarm.clone(),
@@ -286,10 +268,10 @@ impl Engine {
                 destination: destination.display(),
                 error: error.clone(),
             });
-        Ok(AlarmsReport {
+        AlarmsReport {
             alarms: alarms.collect(),
             failing: failing.collect(),
-        })
+        }
     }
 
     /// Returns the destinations of one alarm, or of all, with what a trial of them needs.
@@ -310,14 +292,10 @@ impl Engine {
             };
             return Err(UserError::new("not-found", text).fix(fix));
         }
-        let mut destinations: Vec<Destination> =
-            chosen.flat_map(AlarmConfig::destinations).collect();
-        destinations.sort();
-        destinations.dedup();
         Ok(AlarmTrial {
-            destinations,
+            destinations: chosen.flat_map(AlarmConfig::destinations).collect(),
             server: self.settings.config.mail.clone(),
-            message: Message::test(&self.alarms.host, unix_ms()),
+            message: Message::test(&self.alarms.host, unix_ms(SystemTime::now())),
         })
     }
 }
@@ -360,7 +338,7 @@ fn holds(alarm: &AlarmConfig, uplink: &UplinkReport) -> Option<String> {
 /// Destinations to be tried.
 #[derive(Debug)]
 pub(crate) struct AlarmTrial {
-    destinations: Vec<Destination>,
+    destinations: BTreeSet<Destination>,
     server: Option<MailServer>,
     message: Message,
 }
@@ -383,11 +361,11 @@ impl AlarmTrial {
 /// Observes the conditions and delivers messages while the loop runs.
 pub async fn watch(jobs: mpsc::Sender<Job>) {
     let mut deliveries = Deliveries::default();
-    let mut saved = None;
+    let mut known = None;
     while let Ok((update, mut latest)) = change(&jobs, |engine| {
-        let mut latest = engine.latest_event();
-        latest.mark_unchanged();
-        Ok((engine.update_alarms(), latest))
+        let update = engine.update_alarms();
+        // After it, since it notes events of its own.
+        Ok((update, engine.latest_event()))
     })
     .await
     {
@@ -395,18 +373,19 @@ pub async fn watch(jobs: mpsc::Sender<Job>) {
         for (destination, message) in &update.messages {
             deliveries.send(destination, update.server.as_ref(), message.clone());
         }
-        let (failing, waiting) = (deliveries.failing(), deliveries.waiting());
-        let changed = !update.messages.is_empty() || saved.as_ref() != Some(&waiting);
-        saved = Some(waiting.clone());
-        let tell = change(&jobs, move |engine| {
-            engine.alarms.failing = failing;
-            if changed {
+        let state = (deliveries.failing(), deliveries.waiting());
+        // New messages come with alarms that are raised or over, which are saved as well.
+        if !update.messages.is_empty() || known.as_ref() != Some(&state) {
+            known = Some(state.clone());
+            let tell = change(&jobs, |engine| {
+                let (failing, waiting) = state;
+                engine.alarms.failing = failing;
                 engine.alarms.save(waiting);
+                Ok(())
+            });
+            if tell.await.is_err() {
+                break;
             }
-            Ok(())
-        });
-        if tell.await.is_err() {
-            break;
         }
         match update.destinations.is_empty() {
             // A reload is an event.

@@ -5,11 +5,10 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 
 use super::{Answer, ApiError, ApiState, parsed_query, put};
-use crate::engine::Engine;
 use crate::report::{AlarmTestQuestion, AlarmTestReport, AlarmsReport};
 
 pub(super) async fn list(State(api): State<ApiState>) -> Answer<AlarmsReport> {
-    api.ask(Engine::alarms_report).await
+    api.ask(|engine| Ok(engine.alarms_report())).await
 }
 
 /// Sends the messages outside of the loop: a destination may take half a minute to fail.

@@ -39,9 +39,7 @@ pub(super) trait FollowedService {
 pub(super) async fn follow<S: FollowedService>(service: S, jobs: mpsc::Sender<Job>) {
     let mut running: Option<(S::Wanted, S::Running)> = None;
     while let Ok((wanted, mut latest)) = put(&jobs, |engine| {
-        let mut latest = engine.latest_event();
-        latest.mark_unchanged();
-        Ok((S::wanted(engine), latest))
+        Ok((S::wanted(engine), engine.latest_event()))
     })
     .await
     {
