@@ -1,4 +1,4 @@
-//! Errors and alarms that `braid status` reports until they are over.
+//! Errors and growing counters that `braid status` reports until they are over.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use braid_balance::Counters;
 use braid_host::report::HealthProblem;
 use braid_host::user_error::UserError;
 
-/// Time for which an alarm is reported after its counter last grew: long enough for a person to notice,
+/// Time for which a problem is reported after its counter last grew: long enough for a person to notice,
 /// short enough that a repaired machine soon looks healthy.
-pub const ALARM_TIME: Duration = Duration::from_secs(60);
+pub const COUNTED_PROBLEM_TIME: Duration = Duration::from_secs(60);
 
-/// Exit reasons that raise an alarm: reason, text, fix.
-const ALARMS: [(&str, &str, &str); 3] = [
+/// Exit reasons whose growth is a problem: reason, text, fix.
+const COUNTED_PROBLEMS: [(&str, &str, &str); 3] = [
     (
         "flow_table_full",
         "the flow table is full: new flows may be evicted before they end",
@@ -29,11 +29,11 @@ const ALARMS: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// Recent alarms and errors.
+/// Recent problems and errors.
 #[derive(Debug, Default)]
 pub struct Incidents {
-    /// Per alarm: the last count, and when it last grew.
-    seen: [(Option<u64>, Option<Instant>); ALARMS.len()],
+    /// Per counted problem: the last count, and when it last grew.
+    seen: [(Option<u64>, Option<Instant>); COUNTED_PROBLEMS.len()],
     /// Error of the last attempt to follow a change of the network.
     pub(crate) reconcile_error: Option<UserError>,
     /// Error of the last reload.
@@ -51,7 +51,7 @@ pub struct Incidents {
 impl Incidents {
     /// Notes the counters that have grown.
     pub fn note(&mut self, counters: &Counters) {
-        for ((reason, _, _), (count, grew)) in ALARMS.iter().zip(&mut self.seen) {
+        for ((reason, _, _), (count, grew)) in COUNTED_PROBLEMS.iter().zip(&mut self.seen) {
             let now = counters
                 .reasons
                 .iter()
@@ -66,10 +66,11 @@ impl Incidents {
         }
     }
 
-    /// Returns a problem for each alarm whose counter has grown of late.
-    pub fn alarms(&self) -> impl Iterator<Item = HealthProblem> {
-        let recent = |grew: &Option<Instant>| grew.is_some_and(|at| at.elapsed() < ALARM_TIME);
-        ALARMS
+    /// Returns the problems whose counters have grown of late.
+    pub fn counted_problems(&self) -> impl Iterator<Item = HealthProblem> {
+        let recent =
+            |grew: &Option<Instant>| grew.is_some_and(|at| at.elapsed() < COUNTED_PROBLEM_TIME);
+        COUNTED_PROBLEMS
             .iter()
             .zip(&self.seen)
             .filter(move |(_, (_, grew))| recent(grew))
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_growth_is_an_alarm() {
+    fn only_growth_is_a_problem() {
         let counters = |n| Counters {
             reasons: vec![("no_uplink", n)],
             uplinks: vec![],
@@ -95,12 +96,15 @@ mod tests {
         trouble.note(&counters(7));
         trouble.note(&counters(7));
         assert_eq!(
-            trouble.alarms().count(),
+            trouble.counted_problems().count(),
             0,
             "what an earlier daemon saw is old news"
         );
         trouble.note(&counters(8));
-        let codes: Vec<String> = trouble.alarms().map(|health| health.code).collect();
+        let codes: Vec<String> = trouble
+            .counted_problems()
+            .map(|health| health.code)
+            .collect();
         assert_eq!(codes, ["no-uplink"]);
     }
 }

@@ -111,7 +111,7 @@ pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
                 .into(),
         });
     }
-    health.extend(engine.incidents.alarms());
+    health.extend(engine.incidents.counted_problems());
     health.extend(engine.alarms.problems());
     health
 }

@@ -6,7 +6,7 @@ use braid_host::report::HealthProblem;
 use crate::config::OnDown;
 use crate::dns_snoop::DnsReject;
 use crate::engine::Engine;
-use crate::engine::incidents::ALARM_TIME;
+use crate::engine::incidents::COUNTED_PROBLEM_TIME;
 use crate::rules::without_uplink;
 
 /// Returns rules that match nothing or lack their uplink, uplinks that wait, and rejected DNS answers.
@@ -54,7 +54,7 @@ pub(super) fn unmet(engine: &Engine) -> Vec<HealthProblem> {
 fn rejects(engine: &Engine) -> Option<HealthProblem> {
     let rejects = engine.names.rejects();
     let (reject, server, at) = rejects.last()?;
-    let recent = KernelTime::now().since(at) < ALARM_TIME;
+    let recent = KernelTime::now().since(at) < COUNTED_PROBLEM_TIME;
     let all: u64 = DnsReject::ALL
         .iter()
         .map(|reject| rejects.of(*reject))
