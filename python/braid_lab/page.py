@@ -13,7 +13,7 @@ from braid_lab.net.namespace import Namespace
 from braid_lab.process import Process
 from braid_lab.product import Braid
 
-#: Where tests have the daemon serve it: plain HTTP on the machine itself.
+#: Its address in tests: plain HTTP on the machine itself.
 LISTEN = "127.0.0.1:8080"
 #: The lines of a configuration that do so.
 WEB = f'[web]\nlisten = "{LISTEN}"\n'

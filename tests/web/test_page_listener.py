@@ -87,7 +87,7 @@ def test_a_token_is_roots_and_a_new_one_ends_its_sessions(net: Topology, shown: 
     assert operator.ask("/v1/status").status == UNAUTHORIZED
     assert viewer.ask("/v1/status").status == OK
     assert operator.log_in(first).status == UNAUTHORIZED
-    # What the page cannot do stays with the socket.
+    # The socket alone has the rest.
     for path in ("/v1/config", "/v1/metrics", "/v1/runs"):
         assert viewer.ask(path).status == 404, path
 

@@ -1,11 +1,11 @@
-//! Where messages go.
+//! Destinations of messages.
 
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Where an alarm's messages go.
+/// A destination of an alarm's messages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Destination {

@@ -1,4 +1,4 @@
-//! What people are told.
+//! Messages to people.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-// Where flows go: the story of one destination, and the largest flows.
+// The flows: the story of one destination, and the largest flows.
 
 import { element, setText, table } from "./dom.js";
 import { bytes, rate, share, span, texts } from "./texts.js";

@@ -19,7 +19,7 @@ pub struct AlarmsReport {
 pub struct AlarmReport {
     /// Its configuration.
     pub config: AlarmConfig,
-    /// What it is raised for; empty if all is well.
+    /// Subjects for which it is raised; empty if all is well.
     pub raised: Vec<AlarmTarget>,
 }
 

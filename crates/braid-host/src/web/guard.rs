@@ -56,7 +56,7 @@ pub struct Arrival {
 /// Settings of the guard.
 #[derive(Clone, Debug)]
 pub struct Guard {
-    /// Who may see the page.
+    /// Decides who may see the page.
     pub auth: Arc<WebAuth>,
     /// Names of this machine, besides its address and `localhost`.
     pub names: Vec<HostName>,

@@ -42,7 +42,7 @@ class Plan:
     #: Rounds without and with viewers, and the length of each.
     rounds: int
     seconds: float
-    #: How often the page is opened, and the updates that are timed.
+    #: Openings of the page, and updates, that are timed.
     openings: int
     updates: int
 
