@@ -64,7 +64,7 @@ fn test(run_dir: &RunDir, name: Option<String>, output: Output) -> CommandResult
 
 fn text(report: &AlarmsReport, paint: Paint) -> String {
     if report.alarms.is_empty() {
-        return "no alarms are configured: see [[alarm]] in braid.toml(5)\n".into();
+        return "no alarms are configured: [[alarm]] in the configuration makes one\n".into();
     }
     let mut table = Table::new(&[
         ("ALARM", Side::Left),
