@@ -70,7 +70,7 @@ ifneq ($(filter %-gnu,$(TARGET)),)
 BUILD := PATH="$(CURDIR)/.tools/cross/bin:$$PATH" CARGO_ZIGBUILD_CACHE_DIR=$(CURDIR)/.tools/cross/cache \
 	$(CARGO) zigbuild --target $(TARGET).$(GLIBC)
 endif
-PARTS := $(if $(filter router,$(PROFILE)),--package braid --no-default-features,--bins)
+PARTS := $(if $(filter router,$(PROFILE)),--package braid --no-default-features --config packaging/router.toml,--bins)
 build: setup-rust setup-target ## build the braid binary into target/release; TARGET=…, PROFILE=router
 	$(BUILD) --profile $(PROFILE) --locked $(PARTS)
 
