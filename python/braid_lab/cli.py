@@ -1,9 +1,10 @@
-"""Command line `braid-lab`, also available as `braid lab`: list, run, report, shell, clean."""
+"""Command line `braid-lab`, also available as `braid lab`: list, run, report, corpus, shell, clean."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", **out)  # type: ignore[arg-type]
     report = verb("report", "write all results to one HTML page, with the papers' figures beside ours")
     report.add_argument("--out", **out)  # type: ignore[arg-type]
+    corpus = verb("corpus", "write a corpus of web sites for the experiments pages/*, generated or from HAR files")
+    corpus.add_argument("file", type=Path, metavar="FILE", help="the JSON file to write")
+    corpus.add_argument("--seed", type=int, default=1, help="seed of the generated sites (default: 1)")
+    corpus.add_argument(
+        "--har", type=Path, nargs="+", default=[], metavar="HAR", help="take these pages in place of generated ones"
+    )
     shell = verb("shell", "build the demo's network, start braid in it, and open a shell on its host")
     shell.add_argument("--lan", type=int, default=0, metavar="N", help="put N clients behind the host")
     shell.add_argument("--no-braid", action="store_true", help="do not start braid")
@@ -119,6 +126,27 @@ def _report(options: argparse.Namespace) -> None:
     if not write(options.out):
         raise LabError(f"no result.json below {options.out}: run an experiment first (braid lab run demo)")
     sys.stdout.write(f"{options.out / 'report.html'}\n")
+
+
+def _corpus(options: argparse.Namespace) -> None:
+    from braid_lab.pages import corpus, har
+
+    sites = [har.site(each) for each in options.har] or corpus.generate(options.seed)
+    names = [each.name for each in sites]
+    for name in names:
+        if names.count(name) > 1:
+            raise LabError(f"two HAR files would be site {name}: rename one of them")
+    corpus.write(sites, options.file)
+    rows = [
+        ["sites", f"{len(sites)}"],
+        ["flows a site over HTTP/1.1, mean", f"{statistics.mean(each.flows for each in sites):.1f}"],
+        ["flows a site over HTTP/1.1, largest", f"{max(each.flows for each in sites)}"],
+        ["objects a site, mean", f"{statistics.mean(len(each.objects) for each in sites):.1f}"],
+        ["hosts a site, median", f"{statistics.median(len(each.hosts) for each in sites):g}"],
+        ["MB a site, mean", f"{statistics.mean(each.size for each in sites) / 1e6:.1f}"],
+        ["MB of the largest object", f"{max(one.size for each in sites for one in each.objects) / 1e6:.1f}"],
+    ]
+    table(str(options.file), ["corpus", ""], rows)
 
 
 def _shell(options: argparse.Namespace) -> None:
