@@ -104,20 +104,20 @@ demo: setup build ## two emulated uplinks, one page and one bulk load, alone and
 # Most end-to-end tests wait, so more of them than there are processors run at once. Experiments fill lines and
 # processors, which those that watch the clock would notice: they come by themselves.
 TEST_WORKERS ?= 4
+# These need Chromium, which the other tests do without: `make bench` has it.
+PAGE_TESTS := tests/web/test_page_in_browser.py tests/lab/test_sites_in_browser.py
 test: check ## formatting, lints, types, and every test, with the checks of a debug build (root)
 	$(CARGO) build --workspace --bins --locked
 	$(CARGO) test --workspace --locked
 	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS) --ignore tests/lab/test_experiments.py \
-		--ignore tests/web/test_page_in_browser.py
+		$(PAGE_TESTS:%=--ignore %)
 	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests/lab/test_experiments.py -n $(TEST_WORKERS)
 
-# Chromium is needed, which the other tests do without: `make bench` has it.
-PAGE_TESTS := $(PYTHON_BIN)/pytest tests/web/test_page_in_browser.py
-page-test: setup-bench build ## the page in a real browser: faults, logins, keyboard, axe-core (root)
-	$(PAGE_TESTS)
+page-test: setup-bench build ## in a real browser: the page with faults, logins, keyboard, axe-core; web sites (root)
+	$(PYTHON_BIN)/pytest $(PAGE_TESTS)
 
 screenshots: setup-bench build ## pictures of the page into out/screenshots: wide and narrow, light and dark (root)
-	BRAID_SCREENSHOTS=out/screenshots BRAID_SCREENSHOT_SECONDS=45 $(PAGE_TESTS) -k screenshots
+	BRAID_SCREENSHOTS=out/screenshots BRAID_SCREENSHOT_SECONDS=45 $(PYTHON_BIN)/pytest $(PAGE_TESTS) -k screenshots
 
 check: setup ## formatting, lints, types, licences of dependencies
 	$(CARGO) fmt --all --check
@@ -144,9 +144,9 @@ KERNELS ?=
 kernels: setup-kernels build ## everything once on stock kernels of Debian, booted in virtual machines (root)
 	$(PYTHON_BIN)/braid-lab run kernels/matrix $(addprefix --case=,$(KERNELS))
 
-bench: setup-bench build ## the short form of every experiment, some 90 s each; the page in a browser (root)
+bench: setup-bench build ## the short form of every experiment, some 90 s each; pages in a browser (root)
 	$(PYTHON_BIN)/braid-lab run all --quick
-	$(PAGE_TESTS)
+	$(PYTHON_BIN)/pytest $(PAGE_TESTS)
 
 experiments: setup-bench build ## the long form of every experiment (root)
 	$(PYTHON_BIN)/braid-lab run all

@@ -13,6 +13,7 @@ import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any, cast
 
 from aioquic.asyncio.client import connect
@@ -36,6 +37,7 @@ class Client(QuicConnectionProtocol):
         super().__init__(*arguments, **named)
         self._http = H3Connection(self._quic)
         self._bodies: dict[int, bytearray] = {}
+        self._statuses: dict[int, str] = {}
         self._counting: dict[int, Callable[[int], None]] = {}
         self._ends: dict[int, asyncio.Future[bytes]] = {}
 
@@ -48,8 +50,17 @@ class Client(QuicConnectionProtocol):
         for each in self._http.handle_event(event):
             if isinstance(each, DataReceived):
                 self._received(each.stream_id, each.data)
+            if isinstance(each, HeadersReceived):
+                self._statuses[each.stream_id] = dict(each.headers).get(b":status", b"none").decode()
             if isinstance(each, DataReceived | HeadersReceived) and each.stream_ended:
-                self._ends[each.stream_id].set_result(bytes(self._bodies[each.stream_id]))
+                self._ended(each.stream_id)
+
+    def _ended(self, stream: int) -> None:
+        end, status = self._ends[stream], self._statuses[stream]
+        if status == "200":
+            end.set_result(bytes(self._bodies[stream]))
+        else:
+            end.set_exception(ConnectionError(f"HTTP status {status}"))
 
     def _received(self, stream: int, data: bytes) -> None:
         if stream in self._counting:
@@ -64,17 +75,29 @@ class Client(QuicConnectionProtocol):
         if count is not None:
             self._counting[stream] = count
         self._ends[stream] = asyncio.get_running_loop().create_future()
-        names = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", b"lab.invalid")]
+        authority = (self._quic.configuration.server_name or "lab.invalid").encode()
+        names = [(b":method", b"GET"), (b":scheme", b"https"), (b":authority", authority)]
         self._http.send_headers(stream, [*names, (b":path", path.encode())], end_stream=True)
         self.transmit()
         return await self._ends[stream]
 
 
 @contextlib.asynccontextmanager
-async def connected(address: str) -> AsyncIterator[Client]:
-    """Open a connection to a server."""
-    # The lab's servers have new self-signed certificates.
-    configuration = QuicConfiguration(is_client=True, alpn_protocols=H3_ALPN, verify_mode=ssl.CERT_NONE)
+async def connected(address: str, *, name: str | None = None, trust: Path | None = None) -> AsyncIterator[Client]:
+    """Open a connection to a server; with `trust`, its certificate must be one for `name` from that authority.
+
+    Without, the server is one of those that make their own certificates.
+    """
+    verify = ssl.CERT_REQUIRED if trust else ssl.CERT_NONE
+    configuration = QuicConfiguration(
+        is_client=True,
+        alpn_protocols=H3_ALPN,
+        verify_mode=verify,
+        server_name=name,
+        cafile=str(trust) if trust else None,
+        # As for TCP in the lab.
+        congestion_control_algorithm="cubic",
+    )
     async with connect(address, QUIC_PORT, configuration=configuration, create_protocol=Client) as made:
         yield cast(Client, made)
 

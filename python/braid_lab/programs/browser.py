@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from braid_lab.product import unpacked
 from braid_lab.programs.session import Program, ProgramEnv, Session, TimestampingClient
+from braid_lab.servers import nginx
 from braid_lab.servers.catalog import random_file
 from braid_lab.servers.certificate import Certificate
 from braid_lab.servers.http3 import TALK
@@ -100,11 +100,6 @@ def browser_program() -> str | None:
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
-def nginx() -> Path:
-    """Return where tools/setup unpacks the web server."""
-    return unpacked("nginx", "usr/sbin/nginx")
-
-
 class Http2(Browser):
     """HTTP/2 from nginx, over TLS and TCP."""
 
@@ -113,7 +108,7 @@ class Http2(Browser):
 
     def missing(self) -> str | None:
         """Also requires nginx."""
-        return super().missing() or (None if nginx().exists() else "nginx is not unpacked (tools/setup bench)")
+        return super().missing() or (None if nginx.program().exists() else "nginx is not unpacked (tools/setup all)")
 
     def serve(self, env: ProgramEnv) -> None:
         """Start nginx."""
@@ -122,17 +117,11 @@ class Http2(Browser):
         (root / "bytes").mkdir()
         random_file(root / "bytes" / "2000", 2000)
         shutil.copy(TALK, root / "talk")
-        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-        folders = "".join(f"{kind}_temp_path {env.folder}/{kind};\n" for kind in kinds)
-        configuration = env.folder / "nginx.conf"
-        configuration.write_text(
-            f"daemon off;\nuser root;\nworker_processes 1;\npid {env.folder}/nginx.pid;\nevents {{}}\n"
-            f"http {{\naccess_log off;\n{folders}"
-            "default_type text/html;\nkeepalive_timeout 1h;\nkeepalive_requests 1000000;\n"
-            f"server {{\nlisten {env.server}:{PORT} ssl http2;\nroot {root};\n"
-            f"ssl_certificate {pem};\nssl_certificate_key {pem};\n}}\n}}\n"
+        http = (
+            f"default_type text/html;\nserver {{\nlisten {env.server}:{PORT} ssl http2;\nroot {root};\n"
+            f"ssl_certificate {pem};\nssl_certificate_key {pem};\n}}\n"
         )
-        env.serve("nginx", [nginx(), "-e", "stderr", "-p", env.folder, "-c", configuration], port=PORT)
+        env.serve("nginx", nginx.command(env.folder, http), port=PORT)
 
 
 class Http3(Browser):

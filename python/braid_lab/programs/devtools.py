@@ -14,7 +14,7 @@ import select
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,21 @@ class Tab:
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
+    @contextlib.contextmanager
+    def without_memory(self) -> Iterator[None]:
+        """Be another tab for the length of a block: without cache, cookies, connections and names of earlier ones."""
+        outer, self.session = self.session, ""
+        context = self.call("Target.createBrowserContext", disposeOnDetach=True)["browserContextId"]
+        try:
+            made = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+            self.session = self.call("Target.attachToTarget", targetId=made, flatten=True)["sessionId"]
+            self.call("Page.enable")
+            yield
+        finally:
+            self.session = ""
+            self.call("Target.disposeBrowserContext", browserContextId=context)
+            self.session = outer
+
     def evaluate(self, expression: str) -> Any:
         """Return the value of a script's expression, or of what it promises."""
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
@@ -146,8 +161,12 @@ class Tab:
 
 
 @contextlib.contextmanager
-def browser(namespace: str | None, options: Sequence[str] = ()) -> Iterator[Tab]:
-    """Run Chromium with a new profile, and yield its tab."""
+def browser(
+    namespace: str | None,
+    options: Sequence[str] = (),
+    around: Callable[[Sequence[str]], Sequence[str]] = list,
+) -> Iterator[Tab]:
+    """Run Chromium with a new profile, and yield its tab; `around` may turn its command line into another."""
     program = browser_program()
     if program is None:
         raise LabError(f"{BROWSERS[0]} not found (tools/setup bench)")
@@ -157,7 +176,7 @@ def browser(namespace: str | None, options: Sequence[str] = ()) -> Iterator[Tab]
         words = [program, *OPTIONS, "--remote-debugging-pipe", f"--user-data-dir={profile}", *options, "about:blank"]
         start = ["bash", "-c", START, "bash", str(commands_out), str(answers_in)]
         process = subprocess.Popen(
-            [*prefix(namespace), *start, *words],
+            [*prefix(namespace), *start, *around(words)],
             pass_fds=(commands_out, answers_in),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""A self-signed certificate for a server of the lab, valid for a day."""
+"""Certificates for servers of the lab, valid for a day: self-signed ones, and an authority with its own."""
 
 from __future__ import annotations
 
@@ -26,19 +26,27 @@ class Certificate:
     def make() -> Certificate:
         """Make a key and a self-signed certificate."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "lab.invalid")])
-        now = datetime.now(UTC)
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(hours=1))
-            .not_valid_after(now + timedelta(days=1))
-            .sign(key, hashes.SHA256())
+        name = _common_name("lab.invalid")
+        return Certificate(_builder(name, name, key).sign(key, hashes.SHA256()), key)
+
+    @staticmethod
+    def authority() -> Certificate:
+        """Make an authority, whose certificate a client trusts."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = _common_name("The lab's authority")
+        builder = _builder(name, name, key)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        return Certificate(builder.sign(key, hashes.SHA256()), key)
+
+    def issue(self, host: str, key: ec.EllipticCurvePrivateKey) -> Certificate:
+        """Issue a certificate for a host name, as an authority."""
+        builder = _builder(_common_name(host), self.certificate.subject, key)
+        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        builder = builder.add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
         )
-        return Certificate(certificate, key)
+        return Certificate(builder.sign(self.key, hashes.SHA256()), key)
 
     def write(self, file: Path) -> None:
         """Write both to a PEM file."""
@@ -49,3 +57,20 @@ class Certificate:
         """Return the key's fingerprint for browsers (RFC 7469 §2.4): SHA-256 of the public key's SPKI, in base64."""
         spki = self.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return base64.b64encode(hashlib.sha256(spki).digest()).decode()
+
+
+def _common_name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+    )

@@ -1,0 +1,145 @@
+"""Two loaders of pages: Chromium, and a client that replays the same dependencies (`braid_lab.clients.site`).
+
+Both resolve names and check certificates in the lab, and open every page with nothing kept of earlier ones. The page
+load time is the paper's: "the time from when the first HTTP GET Request is sent, until the page is completely
+loaded".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from braid_lab.net.namespace import Namespace
+from braid_lab.pages.corpus import Site
+from braid_lab.pages.sites import MPTCPIZE, PORT, Served
+from braid_lab.process import LabError
+from braid_lab.programs.browser import browser_program
+from braid_lab.programs.devtools import Tab, browser
+
+LoaderName = Literal["browser", "fast"]
+LOADERS: tuple[LoaderName, ...] = ("browser", "fast")
+
+#: Longest load of a page.
+PAGE_SECONDS = 120.0
+
+#: Options of Chromium for each protocol. It prefers HTTP/2 to HTTP/1.1, and speaks HTTP/3 to servers whose authority
+#: is no public one only if it is told to.
+PROTOCOL_OPTIONS = {
+    "http/1.1": ("--disable-http2", "--disable-quic"),
+    "h2": ("--disable-quic",),
+    "h3": ("--enable-quic",),
+}
+
+#: What the page says about its load, once its load event is over and its first and largest paint are known. The
+#: largest paint is the last one noticed; frames follow one another in less than a tenth of a second.
+TIMES = """
+(async () => {
+  const paints = {};
+  const noticed = (type) => new Promise((resolve) => {
+    new PerformanceObserver((list) => {
+      (paints[type] ??= []).push(...list.getEntries());
+      if (type !== "paint" || performance.getEntriesByName("first-contentful-paint").length) resolve();
+    }).observe({type, buffered: true});
+  });
+  const [navigation] = performance.getEntriesByType("navigation");
+  const resources = performance.getEntriesByType("resource");
+  await Promise.all([noticed("paint"), noticed("largest-contentful-paint")]);
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  return JSON.stringify({
+    start: navigation.requestStart,
+    end: navigation.loadEventStart,
+    fcp: performance.getEntriesByName("first-contentful-paint")[0].startTime,
+    lcp: Math.max(...paints["largest-contentful-paint"].map((each) => each.startTime)),
+    protocols: [...new Set([navigation, ...resources].map((each) => each.nextHopProtocol))],
+    bytes: [navigation, ...resources].reduce((sum, each) => sum + each.encodedBodySize, 0),
+  });
+})()
+"""
+
+#: As many entries as any page has objects.
+KEEP_ENTRIES = "performance.setResourceTimingBufferSize(5000)"
+
+
+@dataclass(frozen=True)
+class PageLoad:
+    """One load of a page: times in seconds, the paints from the beginning of the navigation on."""
+
+    seconds: float
+    #: What people see: the first content, and the largest. None from the client that draws nothing.
+    fcp_s: float | None
+    lcp_s: float | None
+    #: Bytes of the objects that had come by the load event.
+    bytes: int
+    #: Connections that were opened; the browser does not tell.
+    flows: int | None = None
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of a table."""
+        return asdict(self)
+
+
+#: Loads a site's page.
+Load = Callable[[Site], PageLoad]
+
+
+def missing(name: LoaderName) -> str | None:
+    """Return which program a loader lacks, if it lacks one."""
+    if name == "browser" and browser_program() is None:
+        return "chromium-headless-shell not found (tools/setup bench)"
+    return None
+
+
+@contextlib.contextmanager
+def loader(
+    name: LoaderName, place: Namespace, served: Served, protocol: str, *, mptcp: bool = False
+) -> Iterator[Load]:
+    """Provide a loader in a namespace; with `mptcp` it opens MPTCP connections in place of TCP ones."""
+    before = MPTCPIZE if mptcp else []
+
+    def around(argv: Sequence[str]) -> list[str]:
+        return served.resolving([*before, *argv])
+
+    if name == "fast":
+        yield lambda site: _replayed(place, served, protocol, site, around)
+        return
+    options = [
+        *PROTOCOL_OPTIONS[protocol],
+        f"--ignore-certificate-errors-spki-list={served.fingerprint}",
+        # IPv4 alone has names here.
+        "--disable-ipv6",
+    ]
+    if protocol == "h3":
+        hosts = sorted({host for site in served.sites for host in site.hosts})
+        options.append(f"--origin-to-force-quic-on={','.join(f'{host}:{PORT}' for host in hosts)}")
+    with browser(place.name, options, around) as tab:
+        yield lambda site: _browsed(tab, protocol, site)
+
+
+def _replayed(
+    place: Namespace, served: Served, protocol: str, site: Site, around: Callable[[Sequence[str]], list[str]]
+) -> PageLoad:
+    words = [str(served.corpus), site.name, protocol, str(served.trust)]
+    argv = around([sys.executable, "-m", "braid_lab.clients.site", *words])
+    told = json.loads(place.run(argv, timeout=PAGE_SECONDS + 10).stdout)
+    return PageLoad(told["seconds"], None, None, told["bytes"], told["flows"])
+
+
+def _browsed(tab: Tab, protocol: str, site: Site) -> PageLoad:
+    with tab.without_memory():
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source=KEEP_ENTRIES)
+        tab.call("Page.navigate", url=site.objects[0].url)
+        tab.wait(
+            "document.readyState === 'complete' && location.href !== 'about:blank'"
+            " && performance.getEntriesByType('navigation')[0].loadEventEnd > 0",
+            PAGE_SECONDS,
+        )
+        told = json.loads(tab.evaluate(TIMES))
+    if told["protocols"] != [protocol]:
+        raise LabError(f"{site.name}: the browser spoke {', '.join(told['protocols'])} in place of {protocol}")
+    start, end, first, largest = (told[each] / 1000 for each in ("start", "end", "fcp", "lcp"))
+    return PageLoad(end - start, first, largest, told["bytes"])
