@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from braid_lab.net.topology import UplinkSpec, network
@@ -22,7 +20,7 @@ def test_every_object_is_loaded_again_each_time_and_both_paints_are_seen(protoco
     ):
         for site in sites:
             document = site.objects[0]
-            file = Path(f"{serving.corpus.parent}/root/{document.host}/index.html")
+            file = serving.root / document.host / "index.html"
             for _ in range(2):
                 page = load(site)
                 # Fetches may end after the load event.

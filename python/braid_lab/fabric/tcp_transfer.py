@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -96,9 +95,3 @@ def flows(source: Station, target: Station, folder: Path, seconds: float, number
     told = run_iperf3(source, target, folder, seconds, ["-P", str(number)])
     each_second = told["server_output_json"]["intervals"][: round(seconds)]
     return [[1e-6 * stream["bits_per_second"] for stream in second["streams"]] for second in each_second]
-
-
-def run_concurrently(work: Sequence[Callable[[], T]]) -> list[T]:
-    """Run several functions at the same time; return their results in order."""
-    with ThreadPoolExecutor(max_workers=len(work)) as pool:
-        return [each.result() for each in [pool.submit(one) for one in work]]

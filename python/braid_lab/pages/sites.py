@@ -7,7 +7,9 @@ has a certificate of its own, so no browser takes one connection for two of them
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +49,8 @@ class Served:
     corpus: Path
     trust: Path
     fingerprint: str
+    #: Their files: ROOT/HOST/PATH.
+    root: Path
     resolv_conf: Path
 
     def resolving(self, argv: Sequence[str | Path]) -> list[str]:
@@ -61,11 +65,10 @@ def served(net: Topology, sites: Sequence[Site], protocol: str, *, mptcp: bool =
 
     With `mptcp`, connections over TCP are MPTCP if the client wants it.
     """
-    folder = net.scratch / "sites"
-    root, certificates = folder / "root", folder / "certificates"
-    certificates.mkdir(parents=True, exist_ok=True)
-    for site in sites:
-        files.write(site, root)
+    folder = net.scratch / f"sites-{net.internet.name.rpartition('-')[0]}"
+    certificates = folder / "certificates"
+    certificates.mkdir(parents=True)
+    root = _root(net.scratch, sites)
     authority = Certificate.authority()
     trust = folder / "authority.pem"
     trust.write_bytes(authority.certificate.public_bytes(Encoding.PEM))
@@ -75,12 +78,27 @@ def served(net: Topology, sites: Sequence[Site], protocol: str, *, mptcp: bool =
     corpus.write(sites, folder / "corpus.json")
     (folder / "resolv.conf").write_text(f"nameserver {net.server(1)}\n")
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_caddy(net, folder) if protocol == "h3" else _nginx(net, folder, mptcp=mptcp))
+        stack.callback(shutil.rmtree, folder)
+        if protocol == "h3":
+            stack.enter_context(_caddy(net, folder, root))
+        else:
+            stack.enter_context(_nginx(net, folder, root, mptcp=mptcp))
         dns = Process(catalog.argv("dns", net.servers(4)), log=folder / "dns", namespace=net.internet.name)
         stack.callback(dns.stop)
         dns.wait_output(catalog.READY, timeout=60)
         fingerprint = Certificate(authority.certificate, key).fingerprint()
-        yield Served(tuple(sites), folder / "corpus.json", trust, fingerprint, folder / "resolv.conf")
+        yield Served(tuple(sites), folder / "corpus.json", trust, fingerprint, root, folder / "resolv.conf")
+
+
+def _root(scratch: Path, sites: Sequence[Site]) -> Path:
+    """Write the files of sites once for all networks of this process; return their folder."""
+    root = scratch / f"files-{hashlib.sha256(repr(sites).encode()).hexdigest()[:16]}"
+    if not root.exists():
+        new = root.with_suffix(".new")
+        for site in sites:
+            files.write(site, new)
+        new.rename(root)
+    return root
 
 
 def missing() -> str | None:
@@ -97,14 +115,14 @@ def caddy() -> Path:
 
 
 @contextlib.contextmanager
-def _nginx(net: Topology, folder: Path, *, mptcp: bool) -> Iterator[None]:
+def _nginx(net: Topology, folder: Path, root: Path, *, mptcp: bool) -> Iterator[None]:
     headers = "".join(f'add_header {name} "{value}";\n' for name, value in HEADERS.items())
     listen = "".join(f"listen {address}:{PORT} ssl http2;\n" for address in net.servers(4))
     certificate = f"{folder}/certificates/$ssl_server_name.pem"
     http = (
         "types {\ntext/html html;\ntext/css css;\ntext/javascript js;\nimage/png png;\n}\n"
         "default_type application/octet-stream;\nsendfile on;\ntcp_nopush on;\nhttp2_max_concurrent_streams 256;\n"
-        f"server {{\n{listen}root {folder}/root/$host;\n{headers}ssl_protocols TLSv1.2 TLSv1.3;\n"
+        f"server {{\n{listen}root {root}/$host;\n{headers}ssl_protocols TLSv1.2 TLSv1.3;\n"
         f"ssl_certificate {certificate};\nssl_certificate_key {certificate};\n}}\n"
     )
     argv: list[str | Path] = [*(MPTCPIZE if mptcp else []), *nginx.command(folder, http)]
@@ -114,7 +132,7 @@ def _nginx(net: Topology, folder: Path, *, mptcp: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _caddy(net: Topology, folder: Path) -> Iterator[None]:
+def _caddy(net: Topology, folder: Path, root: Path) -> Iterator[None]:
     server = {
         "listen": [f"{address}:{PORT}" for address in net.servers(4)],
         "protocols": ["h3"],
@@ -124,7 +142,7 @@ def _caddy(net: Topology, folder: Path) -> Iterator[None]:
             {
                 "handle": [
                     {"handler": "headers", "response": {"set": {name: [value] for name, value in HEADERS.items()}}},
-                    {"handler": "file_server", "root": f"{folder}/root/{{http.request.host}}"},
+                    {"handler": "file_server", "root": f"{root}/{{http.request.host}}"},
                 ]
             }
         ],

@@ -15,6 +15,7 @@ from braid_lab import remote_hub
 from braid_lab.experiment import Run
 from braid_lab.experiments.bond.cases import Link
 from braid_lab.net.links import Emulated, LinkSpec
+from braid_lab.net.mptcp import use_all_uplinks
 from braid_lab.net.remote_host import remote_host
 from braid_lab.net.topology import Topology, Uplink, UplinkSpec, network
 from braid_lab.process import LabError, Process, wait_until
@@ -134,17 +135,8 @@ def site(
         daemon.call("join", hub.invite("lab"))
         made = Site(net, hub, daemon)
         made.wait_carrying()
-        _prepare_mptcp(net)
+        use_all_uplinks(net)
         yield made
-
-
-def _prepare_mptcp(net: Topology) -> None:
-    """Let kernel MPTCP use every uplink beside the one that a connection is bound to."""
-    for place in (net.host, net.internet):
-        place.run(["ip", "mptcp", "limits", "set", "subflows", "8", "add_addr_accepted", "8"])
-    for uplink in net.uplinks.values():
-        words = ["add", uplink.address4, "dev", uplink.near.device, "subflow"]
-        net.host.run(["ip", "mptcp", "endpoint", *words])
 
 
 @contextlib.contextmanager

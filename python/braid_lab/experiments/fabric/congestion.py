@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from braid_lab.concurrency import run_concurrently
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.shapes import Shape, Station, Wire
-from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, nstat, run_concurrently, transfer
+from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, nstat, transfer
 from braid_lab.process import LabError, Process, wait_until
 
 MBIT, DELAY_MS = 10.0, 20.0

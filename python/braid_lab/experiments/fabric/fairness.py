@@ -12,10 +12,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from braid_lab.concurrency import run_concurrently
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.shapes import Shape, Station, Wire, parallel
-from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, flows, run_concurrently, transfer
+from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, flows, transfer
 from braid_lab.process import wait_until
 
 #: [mpsdn] §IV-A3: ten flows; its topology's lines have 10 Mbit/s.

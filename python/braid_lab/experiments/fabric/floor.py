@@ -13,11 +13,12 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from braid_lab.concurrency import run_concurrently
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.file_servers import files
 from braid_lab.fabric.shapes import Shape, Station, beside, parallel
-from braid_lab.fabric.tcp_transfer import Transfer, run_concurrently, transfer
+from braid_lab.fabric.tcp_transfer import Transfer, transfer
 from braid_lab.process import Process, wait_until
 
 #: Seconds left out while windows open.

@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from braid_lab.concurrency import run_concurrently
 from braid_lab.experiment import Better, Run, experiment
 from braid_lab.fabric.file_servers import files
 from braid_lab.fabric.multihomed import received_mbit, stream_server
 from braid_lab.fabric.routed_sites import RoutedSites, routed
 from braid_lab.fabric.shapes import Wire
-from braid_lab.fabric.tcp_transfer import Transfer, run_concurrently, transfer
+from braid_lab.fabric.tcp_transfer import Transfer, transfer
 from braid_lab.plots import COLOURS
 from braid_lab.process import Process, wait_until
 from braid_lab.servers import vsftpd

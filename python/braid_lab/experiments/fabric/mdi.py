@@ -12,10 +12,11 @@ import contextlib
 import functools
 from dataclasses import dataclass
 
+from braid_lab.concurrency import run_concurrently
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.shapes import MININET_QUEUE, Shape, beside, parallel
-from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, run_concurrently, transfer
+from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, transfer
 
 #: [mpsdn] Fig. 3: "base latency 25ms, 10Mbit/s paths, 15-seconds iperf".
 BASE_MS, MBIT = 25.0, 10.0

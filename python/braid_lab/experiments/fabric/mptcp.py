@@ -14,11 +14,12 @@ import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from braid_lab.concurrency import run_concurrently
 from braid_lab.experiment import Better, Run, experiment
 from braid_lab.fabric.edges import edged_network
 from braid_lab.fabric.multihomed import MultihomedPair, multihomed_pair, received_mbit, stream_server
 from braid_lab.fabric.shapes import MININET_QUEUE, Wire, parallel
-from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, run_concurrently
+from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE
 from braid_lab.net import scratch
 from braid_lab.net.links import Emulated
 from braid_lab.process import LabError

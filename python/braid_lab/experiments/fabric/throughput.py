@@ -12,10 +12,11 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from braid_lab.concurrency import run_concurrently
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.shapes import MININET_QUEUE, Shape, beside, east_asia, parallel
-from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, run_concurrently, transfer
+from braid_lab.fabric.tcp_transfer import GOODPUT_SHARE, Transfer, transfer
 
 
 @dataclass(frozen=True)
