@@ -56,6 +56,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--traces", type=Path, metavar="DIR", help="recordings NAME-down.csv and NAME-up.csv for bond/radio"
     )
+    run.add_argument("--loader", choices=("browser", "fast"), help="what loads the web pages of pages/*")
+    run.add_argument("--corpus", type=Path, metavar="FILE", help="other web sites for pages/* (braid lab corpus)")
     run.add_argument("--seed", type=int, default=1, help="seed of all random numbers (default: 1)")
     run.add_argument("--out", **out)  # type: ignore[arg-type]
     report = verb("report", "write all results to one HTML page, with the papers' figures beside ours")
@@ -102,6 +104,8 @@ def _run(options: argparse.Namespace) -> None:
             out=options.out,
             cases=options.case,
             traces=options.traces,
+            loader=options.loader,
+            corpus=options.corpus,
         )
         failed += [f"{name}: {failure}" for failure in done.failures]
         if options.form != "smoke":

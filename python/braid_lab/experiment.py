@@ -88,6 +88,9 @@ class Run:
     asked: tuple[str, ...] = ()
     #: Directory with recordings of links, if given.
     traces: Path | None = None
+    #: The loader of web pages, if one was chosen, and a corpus of sites in place of the generated one.
+    loader: str | None = None
+    corpus: Path | None = None
     #: Notes for the reader: settings that matter, deviations from the paper.
     notes: list[str] = field(default_factory=list)
     #: Table that is printed at the end and shown in the report: a header, then rows of texts.
@@ -209,24 +212,32 @@ class Experiment:
     cases: tuple[str, ...] = ()
     #: True if the experiment takes recordings of links, which have cases of their own.
     recordings: bool = False
+    #: True if the experiment loads web sites: it takes a loader and a corpus.
+    sites: bool = False
 
 
 _registered: dict[str, Experiment] = {}
 
 
 def experiment(
-    name: str, title: str, *, paper: str = "", cases: Sequence[str] = (), recordings: bool = False
+    name: str,
+    title: str,
+    *,
+    paper: str = "",
+    cases: Sequence[str] = (),
+    recordings: bool = False,
+    sites: bool = False,
 ) -> Callable[[Callable[[Run], None]], Callable[[Run], None]]:
     """Register a function as the experiment `name` (`group/name`).
 
     `paper` names what it reproduces; `cases` are the parts that can be chosen with `--case`; `recordings` is true if
-    it takes recorded links instead.
+    it takes recorded links instead; `sites` if it loads web sites.
     """
 
     def register(body: Callable[[Run], None]) -> Callable[[Run], None]:
         if name in _registered:
             raise LabError(f"two experiments are called {name}")
-        _registered[name] = Experiment(name, title, paper, body, tuple(cases), recordings)
+        _registered[name] = Experiment(name, title, paper, body, tuple(cases), recordings, sites)
         return body
 
     return register
@@ -241,7 +252,15 @@ def all_experiments() -> dict[str, Experiment]:
 
 
 def execute(
-    chosen: Experiment, *, form: Form, seed: int, out: Path, cases: Sequence[str] = (), traces: Path | None = None
+    chosen: Experiment,
+    *,
+    form: Form,
+    seed: int,
+    out: Path,
+    cases: Sequence[str] = (),
+    traces: Path | None = None,
+    loader: str | None = None,
+    corpus: Path | None = None,
 ) -> Run:
     """Run an experiment and write out/NAME/result.json; judging the figures is left to the reader.
 
@@ -249,6 +268,8 @@ def execute(
     """
     if traces and not chosen.recordings:
         raise LabError(f"{chosen.name} takes no recordings: leave --traces out")
+    if (loader or corpus) and not chosen.sites:
+        raise LabError(f"{chosen.name} loads no web sites: leave --loader and --corpus out")
     # With recordings, the experiment determines the cases itself.
     for case in () if traces else cases:
         if case not in chosen.cases:
@@ -264,7 +285,9 @@ def execute(
         stale.unlink()
     began = RunStart.now()
     with Display(chosen.name) as display:
-        run = Run(chosen.name, form, seed, folder, display, asked=tuple(cases), traces=traces)
+        run = Run(
+            chosen.name, form, seed, folder, display, asked=tuple(cases), traces=traces, loader=loader, corpus=corpus
+        )
         try:
             chosen.body(run)
         except Exception as error:
@@ -304,6 +327,8 @@ def _write(chosen: Experiment, run: Run, began: RunStart) -> None:
         "form": run.form,
         "cases": list(run.asked),
         "traces": str(run.traces) if run.traces else None,
+        "loader": run.loader,
+        "corpus": str(run.corpus) if run.corpus else None,
         "started": began.at.isoformat(timespec="seconds"),
         "seconds": round((datetime.now(UTC) - began.at).total_seconds(), 1),
         "machine": describe(began.ticks),

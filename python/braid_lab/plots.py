@@ -16,6 +16,9 @@ COLOURS = {
     "race": "#d55e00",
     "fastest": "#56b4e9",
     "paper": "#cc79a7",
+    "single": "#444444",
+    "mptcp": "#e69f00",
+    "bond": "#0072b2",
     "asked": "#999999",
 }
 

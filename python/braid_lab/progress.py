@@ -8,7 +8,15 @@ import time
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 
@@ -33,6 +41,7 @@ class Display:
                 BarColumn(bar_width=24),
                 TextColumn("{task.completed:.0f}/{task.total:.0f}" if self._steps else ""),
                 TimeElapsedColumn(),
+                TimeRemainingColumn(),
                 TextColumn("{task.description}"),
             )
             self._live = Progress(*columns, console=self.console, transient=True)
@@ -58,11 +67,19 @@ class Display:
         else:
             elapsed = time.monotonic() - self._started
             of = f"/{self._steps}" if self._steps else ""
-            self.console.print(f"{self._title} {self._done + 1}{of} [{elapsed:5.1f} s] {text}", markup=False)
+            left = self._left(elapsed)
+            self.console.print(f"{self._title} {self._done + 1}{of} [{elapsed:5.1f} s{left}] {text}", markup=False)
         yield
         self._done += 1
         if self._live is not None:
             self._live.update(self._task, completed=self._done)
+
+    def _left(self, elapsed: float) -> str:
+        """Return the time left, as far as the steps that are done foretell it."""
+        if not self._steps or not 0 < self._done <= self._steps:
+            return ""
+        seconds = elapsed / self._done * (self._steps - self._done)
+        return f", {seconds:.0f} s left" if seconds < 120 else f", {seconds / 60:.0f} min left"
 
     def note(self, text: str) -> None:
         """Print a permanent line."""

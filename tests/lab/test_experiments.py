@@ -115,6 +115,11 @@ def test_all_run_to_the_end_and_those_that_failed_are_named(
     assert status("c") is None
 
 
+def test_a_loader_is_only_for_experiments_that_load_sites(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="some/thing loads no web sites: leave --loader and --corpus out"):
+        execute(Experiment("some/thing", "", "", whole), form="quick", seed=1, out=tmp_path, loader="fast")
+
+
 #: Kernel experiments download kernels, and run by `make verifier` and `make kernels`.
 SMOKED = [name for name in all_experiments() if not name.startswith("kernels/")]
 
