@@ -1,9 +1,11 @@
-"""Command line `braid-lab`, also available as `braid lab`: list, run, report, corpus, shell, clean."""
+"""Command line `braid-lab`, also available as `braid lab`: list, run, report, corpus, analyze, shell, clean."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import statistics
 import sys
 from pathlib import Path
@@ -68,6 +70,16 @@ def _parser() -> argparse.ArgumentParser:
     corpus.add_argument(
         "--har", type=Path, nargs="+", default=[], metavar="HAR", help="take these pages in place of generated ones"
     )
+    analyze = verb("analyze", "count sites, flows and sizes of web traffic in captures (pcap, pcapng)")
+    analyze.add_argument("files", type=Path, nargs="+", metavar="FILE", help="a capture of tcpdump or Wireshark")
+    analyze.add_argument(
+        "--gap", type=float, default=2.0, metavar="S", help="silence after which another site begins (default: 2)"
+    )
+    analyze.add_argument(
+        "--what-if", metavar="RATES", help="estimate the gain over lines of these rates, such as 20Mbit/s,30Mbit/s"
+    )
+    analyze.add_argument("--json", action="store_true", help="print JSON in place of tables")
+    analyze.add_argument("--out", type=Path, metavar="DIR", help="also write JSON and histograms there")
     shell = verb("shell", "build the demo's network, start braid in it, and open a shell on its host")
     shell.add_argument("--lan", type=int, default=0, metavar="N", help="put N clients behind the host")
     shell.add_argument("--no-braid", action="store_true", help="do not start braid")
@@ -151,6 +163,37 @@ def _corpus(options: argparse.Namespace) -> None:
         ["MB of the largest object", f"{max(one.size for each in sites for one in each.objects) / 1e6:.1f}"],
     ]
     table(str(options.file), ["corpus", ""], rows)
+
+
+def _analyze(options: argparse.Namespace) -> None:
+    from braid_lab.capture import flows, summary
+
+    mbit = [_mbit(each) for each in options.what_if.split(",")] if options.what_if else []
+    traffic = flows.read(options.files, gap=options.gap)
+    if not traffic.visits:
+        raise LabError("no connection to a web server begins in these captures")
+    found = summary.estimates(traffic.visits, mbit) if mbit else []
+    if options.json:
+        sys.stdout.write(json.dumps(summary.as_json(traffic, found), indent=1) + "\n")
+    else:
+        summary.show(traffic)
+        if found:
+            summary.show_estimates(found, mbit)
+    if options.out:
+        summary.write(traffic, found, options.out)
+
+
+def _mbit(text: str) -> float:
+    """Return a rate as Braid writes it, such as 20 Mbit/s or 800kbit/s, in Mbit/s."""
+    units = {"": 1e-6, "k": 1e-3, "M": 1.0, "G": 1e3}
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kMG]?)bit/s\s*", text)
+    try:
+        rate = float(match.group(1)) * units[match.group(2)] if match else 0.0
+    except ValueError:
+        rate = 0.0
+    if rate <= 0:
+        raise LabError(f'--what-if: rate "{text}" is not a positive number of kbit/s, Mbit/s or Gbit/s')
+    return rate
 
 
 def _shell(options: argparse.Namespace) -> None:
