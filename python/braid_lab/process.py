@@ -169,9 +169,15 @@ class Process:
 
     def wait_output(self, pattern: str, *, timeout: float = 10.0) -> re.Match[str]:
         """Wait for output that matches `pattern`; LabError with its output if it ends or stays silent."""
+        return self._wait_for(pattern, self.stdout, timeout)
 
+    def wait_stderr(self, pattern: str, *, timeout: float = 10.0) -> re.Match[str]:
+        """Wait for such a line on its standard error."""
+        return self._wait_for(pattern, self.stderr, timeout)
+
+    def _wait_for(self, pattern: str, told: Callable[[], str], timeout: float) -> re.Match[str]:
         def seen() -> re.Match[str] | None:
-            match = re.search(pattern, self.stdout(), re.MULTILINE)
+            match = re.search(pattern, told(), re.MULTILINE)
             if match is None and not self.running:
                 raise LabError(f"{' '.join(self.argv)}: ended early\n{self.stdout()}{self.stderr()}".rstrip())
             return match

@@ -87,11 +87,10 @@ class PageLoad:
 Load = Callable[[Site], PageLoad]
 
 
-def missing(name: LoaderName) -> str | None:
-    """Return which program a loader lacks, if it lacks one."""
+def require(name: LoaderName) -> None:
+    """Raise LabError if a loader's program is not installed."""
     if name == "browser" and browser_program() is None:
-        return "chromium-headless-shell not found (tools/setup bench)"
-    return None
+        raise LabError("chromium-headless-shell not found (tools/setup bench); --loader=fast does without")
 
 
 @contextlib.contextmanager

@@ -65,6 +65,9 @@ def served(net: Topology, sites: Sequence[Site], protocol: str, *, mptcp: bool =
 
     With `mptcp`, connections over TCP are MPTCP if the client wants it.
     """
+    program = caddy() if protocol == "h3" else nginx.program()
+    if not program.exists():
+        raise LabError(f"{program} does not exist: run tools/setup all")
     folder = net.scratch / f"sites-{net.internet.name.rpartition('-')[0]}"
     certificates = folder / "certificates"
     certificates.mkdir(parents=True)
@@ -99,14 +102,6 @@ def _root(scratch: Path, sites: Sequence[Site]) -> Path:
             files.write(site, new)
         new.rename(root)
     return root
-
-
-def missing() -> str | None:
-    """Return which server is missing, if one is."""
-    for program in (nginx.program(), caddy()):
-        if not program.exists():
-            return f"{program.name} is not unpacked (tools/setup all)"
-    return None
 
 
 def caddy() -> Path:

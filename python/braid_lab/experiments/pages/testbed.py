@@ -24,7 +24,6 @@ from braid_lab.pages import corpus, loaders
 from braid_lab.pages.corpus import Site
 from braid_lab.pages.loaders import LOADERS, Load, LoaderName, PageLoad, loader
 from braid_lab.pages.sites import served
-from braid_lab.process import LabError
 from braid_lab.product import braid, commit
 
 MBIT, DELAY_MS, QUEUE_MS = 2.0, 20.0, 1000.0
@@ -64,8 +63,7 @@ def plan(run: Run, extent: Extent, ways: Sequence[str], protocol: str) -> Plan:
         # It runs where no browser is installed, and has no time for a large site.
         default, chosen = "fast", sorted(sites, key=lambda each: each.size)[: extent.sites]
     name = next((each for each in LOADERS if each == run.loader), default)
-    if reason := loaders.missing(name):
-        raise LabError(f"{reason}; --loader=fast does without")
+    loaders.require(name)
     return Plan(tuple(ways), protocol, chosen, extent.loads, name)
 
 
