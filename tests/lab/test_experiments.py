@@ -120,8 +120,9 @@ def test_a_loader_is_only_for_experiments_that_load_sites(tmp_path: Path) -> Non
         execute(Experiment("some/thing", "", "", whole), form="quick", seed=1, out=tmp_path, loader="fast")
 
 
-#: Kernel experiments download kernels, and run by `make verifier` and `make kernels`.
-SMOKED = [name for name in all_experiments() if not name.startswith("kernels/")]
+#: Kernel experiments download kernels, and run by `make verifier` and `make kernels`. The video needs a browser, and
+#: runs by `make page-test`.
+SMOKED = [name for name in all_experiments() if not name.startswith("kernels/") and name != "pages/video"]
 
 
 @pytest.mark.parametrize("name", SMOKED)

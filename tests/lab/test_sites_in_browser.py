@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from braid_lab.experiment import all_experiments, execute
 from braid_lab.net.topology import UplinkSpec, network
 from braid_lab.pages import corpus
 from braid_lab.pages.loaders import loader
@@ -31,3 +34,11 @@ def test_every_object_is_loaded_again_each_time_and_both_paints_are_seen(protoco
                 assert page.lcp_s is not None
                 assert 0 < page.fcp_s <= page.lcp_s < 10
                 assert 0 < page.seconds < 10
+
+
+def test_a_clip_plays_beside_a_page(tmp_path: Path) -> None:
+    done = execute(all_experiments()["pages/video"], form="smoke", seed=1, out=tmp_path)
+    assert done.failures == []
+    figures = {each.name: each.value for each in done.figures}
+    assert figures["video_mbit_reference"] > 0
+    assert figures["stalls_reference"] == 0

@@ -98,32 +98,36 @@ def loader(
     name: LoaderName, place: Namespace, served: Served, protocol: str, *, mptcp: bool = False
 ) -> Iterator[Load]:
     """Provide a loader in a namespace; with `mptcp` it opens MPTCP connections in place of TCP ones."""
-    before = MPTCPIZE if mptcp else []
-
-    def around(argv: Sequence[str]) -> list[str]:
-        return served.resolving([*before, *argv])
-
     if name == "fast":
-        yield lambda site: _replayed(place, served, protocol, site, around)
+        yield lambda site: _replayed(place, served, protocol, site, mptcp=mptcp)
         return
+    with window(place, served, protocol, mptcp=mptcp) as tab:
+        yield lambda site: _browsed(tab, protocol, site)
+
+
+@contextlib.contextmanager
+def window(place: Namespace, served: Served, protocol: str, *, mptcp: bool = False) -> Iterator[Tab]:
+    """Open a Chromium that knows the names of served sites, trusts them, and speaks a protocol with them."""
     options = [
         *PROTOCOL_OPTIONS[protocol],
         f"--ignore-certificate-errors-spki-list={served.fingerprint}",
         # IPv4 alone has names here.
         "--disable-ipv6",
+        "--autoplay-policy=no-user-gesture-required",
     ]
     if protocol == "h3":
-        hosts = sorted({host for site in served.sites for host in site.hosts})
-        options.append(f"--origin-to-force-quic-on={','.join(f'{host}:{PORT}' for host in hosts)}")
-    with browser(place.name, options, around) as tab:
-        yield lambda site: _browsed(tab, protocol, site)
+        options.append(f"--origin-to-force-quic-on={','.join(f'{host}:{PORT}' for host in served.hosts)}")
+    with browser(place.name, options, lambda argv: _around(served, argv, mptcp=mptcp)) as tab:
+        yield tab
 
 
-def _replayed(
-    place: Namespace, served: Served, protocol: str, site: Site, around: Callable[[Sequence[str]], list[str]]
-) -> PageLoad:
+def _around(served: Served, argv: Sequence[str], *, mptcp: bool) -> list[str]:
+    return served.resolving([*(MPTCPIZE if mptcp else []), *argv])
+
+
+def _replayed(place: Namespace, served: Served, protocol: str, site: Site, *, mptcp: bool) -> PageLoad:
     words = [str(served.corpus), site.name, protocol, str(served.trust)]
-    argv = around([sys.executable, "-m", "braid_lab.clients.site", *words])
+    argv = _around(served, [sys.executable, "-m", "braid_lab.clients.site", *words], mptcp=mptcp)
     told = json.loads(place.run(argv, timeout=PAGE_SECONDS + 10).stdout)
     return PageLoad(told["seconds"], None, None, told["bytes"], told["flows"])
 

@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +51,7 @@ class Served:
     fingerprint: str
     #: Their files: ROOT/HOST/PATH.
     root: Path
+    hosts: tuple[str, ...]
     resolv_conf: Path
 
     def resolving(self, argv: Sequence[str | Path]) -> list[str]:
@@ -60,10 +61,17 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(net: Topology, sites: Sequence[Site], protocol: str, *, mptcp: bool = False) -> Iterator[Served]:
+def served(
+    net: Topology,
+    sites: Sequence[Site],
+    protocol: str,
+    *,
+    mptcp: bool = False,
+    others: Mapping[str, Path] | None = None,
+) -> Iterator[Served]:
     """Serve sites at all IPv4 addresses of a network's internet, over one of PROTOCOLS.
 
-    With `mptcp`, connections over TCP are MPTCP if the client wants it.
+    With `mptcp`, connections over TCP are MPTCP if the client wants it. `others` are further hosts, with their files.
     """
     program = caddy() if protocol == "h3" else nginx.program()
     if not program.exists():
@@ -71,12 +79,13 @@ def served(net: Topology, sites: Sequence[Site], protocol: str, *, mptcp: bool =
     folder = net.scratch / f"sites-{net.internet.name.rpartition('-')[0]}"
     certificates = folder / "certificates"
     certificates.mkdir(parents=True)
-    root = _root(net.scratch, sites)
+    root = _root(net.scratch, sites, others or {})
+    hosts = {*(host for site in sites for host in site.hosts), *(others or {})}
     authority = Certificate.authority()
     trust = folder / "authority.pem"
     trust.write_bytes(authority.certificate.public_bytes(Encoding.PEM))
     key = ec.generate_private_key(ec.SECP256R1())
-    for host in {host for site in sites for host in site.hosts}:
+    for host in hosts:
         authority.issue(host, key).write(certificates / f"{host}.pem")
     corpus.write(sites, folder / "corpus.json")
     (folder / "resolv.conf").write_text(f"nameserver {net.server(1)}\n")
@@ -90,16 +99,27 @@ def served(net: Topology, sites: Sequence[Site], protocol: str, *, mptcp: bool =
         stack.callback(dns.stop)
         dns.wait_output(catalog.READY, timeout=60)
         fingerprint = Certificate(authority.certificate, key).fingerprint()
-        yield Served(tuple(sites), folder / "corpus.json", trust, fingerprint, root, folder / "resolv.conf")
+        yield Served(
+            tuple(sites),
+            folder / "corpus.json",
+            trust,
+            fingerprint,
+            root,
+            tuple(sorted(hosts)),
+            folder / "resolv.conf",
+        )
 
 
-def _root(scratch: Path, sites: Sequence[Site]) -> Path:
+def _root(scratch: Path, sites: Sequence[Site], others: Mapping[str, Path]) -> Path:
     """Write the files of sites once for all networks of this process; return their folder."""
-    root = scratch / f"files-{hashlib.sha256(repr(sites).encode()).hexdigest()[:16]}"
+    root = scratch / f"files-{hashlib.sha256(repr((sites, others)).encode()).hexdigest()[:16]}"
     if not root.exists():
         new = root.with_suffix(".new")
         for site in sites:
             files.write(site, new)
+        for host, folder in others.items():
+            new.mkdir(exist_ok=True)
+            (new / host).symlink_to(folder)
         new.rename(root)
     return root
 

@@ -105,11 +105,8 @@ class Way:
         return counted
 
 
-def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
-    """Load every site over all ways at the same time, as often as planned; return a row for each load.
-
-    A run that is interrupted goes on where it ended, if it is run again with the same commit and settings.
-    """
+def journal(run: Run, plan: Plan) -> Journal:
+    """Return the run's journal, with the rows of an interrupted run of the same commit and settings."""
     settings = {
         "commit": commit()[0],
         "seed": run.seed,
@@ -120,11 +117,20 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
         "ways": plan.ways,
         "lines": [MBIT, DELAY_MS, QUEUE_MS],
     }
-    journal = Journal(run.folder / "journal.jsonl", settings)
-    done = {(row["turn"], row["site"]) for row in journal.rows}
+    book = Journal(run.folder / "journal.jsonl", settings)
+    if book.rows:
+        run.display.note(f"{run.name} goes on with {len(book.rows)} measurements of an interrupted run")
+    return book
+
+
+def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
+    """Load every site over all ways at the same time, as often as planned; return a row for each load.
+
+    A run that is interrupted goes on where it ended, if it is run again with the same commit and settings.
+    """
+    book = journal(run, plan)
+    done = {(row["turn"], row["site"]) for row in book.rows}
     rounds = [(turn, site) for turn in range(plan.loads) for site in plan.sites if (turn, site.name) not in done]
-    if done:
-        run.display.note(f"{run.name} goes on after {len(done)} rounds of an interrupted run")
     run.display.expect(1 + len(rounds))
     with contextlib.ExitStack() as stack:
         with run.step(f"build {len(plan.ways)} hosts with two lines, and sites"):
@@ -133,9 +139,9 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
             with run.step(f"{site.name}, {site.flows} flows, {site.size / 1e6:.1f} MB"):
                 work = [functools.partial(_load, way, site) for way in ways.values()]
                 for name, (page, shares) in zip(ways, run_concurrently(work), strict=True):
-                    journal.add({"turn": turn, "site": site.name, "way": name, **page.row(), **shares})
-    journal.finish()
-    return journal.rows
+                    book.add({"turn": turn, "site": site.name, "way": name, **page.row(), **shares})
+    book.finish()
+    return book.rows
 
 
 @contextlib.contextmanager
