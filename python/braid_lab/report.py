@@ -10,6 +10,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from braid_lab.paper_figures import index
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -23,7 +25,7 @@ def write(out: Path) -> bool:
         loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["number"] = number
-    page = environment.get_template("report.html.j2").render(results=results)
+    page = environment.get_template("report.html.j2").render(results=results, index=index(results))
     (out / "report.html").write_text(page)
     return True
 
