@@ -49,14 +49,14 @@ OBJECT_MEDIAN_BYTES, OBJECT_SIGMA = 10_000, 1.6
 SMALLEST_BYTES = 300
 LARGEST_BYTES = 5_000_000
 
-#: Objects that a host with all six connections has beyond them, on average: twice as many on the site's own hosts.
-MORE_OBJECTS = 6.0
+#: Objects that a site's own host with all six connections has beyond them, on average.
+MORE_OBJECTS = 11.0
 
-#: Connections of a host, by how often: most third parties serve one or two objects.
-HOST_CONNECTIONS = {1: 30, 2: 20, 3: 10, 4: 6, 5: 4, 6: 30}
+#: Objects of a third party's host, by how often: most serve one or two.
+THIRD_PARTY_OBJECTS = {1: 70, 2: 22, 3: 8}
 
 #: Hosts of many sites, such as counters and libraries.
-THIRD_PARTIES = 120
+THIRD_PARTIES = 400
 
 #: Share of the kinds among objects other than the document.
 KIND_SHARES: dict[Kind, float] = {"style": 0.06, "script": 0.27, "image": 0.58, "fetch": 0.09}
@@ -100,9 +100,14 @@ class Site:
 
     @property
     def flows(self) -> int:
-        """Connections of a browser with HTTP/1.1 that asks for everything at once."""
+        """Connections that a browser with HTTP/1.1 opens for it, roughly: six to the site's own hosts, one to others.
+
+        Chromium has no more than ten requests of low priority under way, so it seldom opens a second connection to a
+        host of two or three objects, and `pages/flows` counts what it does.
+        """
         counts = Counter(each.host for each in self.objects)
-        return sum(min(CONNECTIONS_PER_HOST, count) for count in counts.values())
+        own = {host for host in counts if host.endswith(f".{self.name}.test")}
+        return sum(min(CONNECTIONS_PER_HOST, count) if host in own else 1 for host, count in counts.items())
 
     def children(self, number: int) -> list[int]:
         """Return the places of the objects that an object asks for."""
@@ -134,15 +139,14 @@ def _hosts(generator: random.Random, number: int, flows: int) -> dict[str, int]:
     strangers = [f"third{each:03}.test" for each in generator.sample(range(THIRD_PARTIES), THIRD_PARTIES)]
     hosts: dict[str, int] = {}
     left = flows
-    for place, host in enumerate([*own, *strangers]):
-        if left == 0:
-            break
-        mine = place < len(own)
-        drawn = generator.choices(list(HOST_CONNECTIONS), list(HOST_CONNECTIONS.values()))[0]
-        connections = min(left, CONNECTIONS_PER_HOST if mine else drawn)
-        more = round(generator.expovariate(1 / (MORE_OBJECTS * (2 if mine else 1))))
-        hosts[host] = connections + (more if connections == CONNECTIONS_PER_HOST else 0)
+    for host in own:
+        connections = min(left, CONNECTIONS_PER_HOST)
+        more = round(generator.expovariate(1 / MORE_OBJECTS)) if connections == CONNECTIONS_PER_HOST else 0
+        if connections:
+            hosts[host] = connections + more
         left -= connections
+    for host in strangers[:left]:
+        hosts[host] = generator.choices(list(THIRD_PARTY_OBJECTS), list(THIRD_PARTY_OBJECTS.values()))[0]
     return hosts
 
 

@@ -37,8 +37,20 @@ PAPER_MEAN, PAPER_LARGEST, PAPER_LARGEST_MB = 42.0, 281.0, 5.0
 @contextlib.contextmanager
 def captured(place: Namespace, device: str, file: Path) -> Iterator[None]:
     """Capture a device's packets into a file for the length of a block."""
-    # As root, to write where root alone may; each packet at once, so that none is lost with the program.
-    argv: list[str | Path] = ["tcpdump", "-Z", "root", "-U", "-s", str(SNAP_BYTES), "-i", device, "-w", file]
+    # As root, to write where root alone may; each packet at once, so that the last ones are there when it is stopped.
+    argv: list[str | Path] = [
+        "tcpdump",
+        "--immediate-mode",
+        "-Z",
+        "root",
+        "-U",
+        "-s",
+        str(SNAP_BYTES),
+        "-i",
+        device,
+        "-w",
+        file,
+    ]
     with Process(argv, log=file.with_suffix(".log"), namespace=place.name) as process:
         process.wait_stderr("listening on")
         yield
