@@ -58,7 +58,12 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>A clip of 
 </script>
 """
 
-TOLD = "JSON.stringify({...told, played_s: video.currentTime, quality})"
+TOLD = """JSON.stringify({
+  ...told,
+  played_s: video.currentTime,
+  quality: player.getCurrentRepresentationForType("video").bandwidth,
+  qualities: player.getRepresentationsByType("video").length,
+})"""
 
 
 @dataclass(frozen=True)
@@ -100,6 +105,8 @@ def encode(folder: Path, seconds: float) -> Clip:
     for number, mbit in enumerate(QUALITIES):
         rate = f"{1000 * mbit:.0f}k"
         words += [f"-b:v:{number}", rate, f"-maxrate:v:{number}", rate, f"-bufsize:v:{number}", rate]
+    # One set of qualities, among which a player chooses; by default each would be a set of its own.
+    words += ["-adaptation_sets", "id=0,streams=v"]
     words += ["-f", "dash", "-seg_duration", str(SEGMENT_SECONDS), "-use_timeline", "1", "-use_template", "1"]
     argv: list[str | Path] = ["nice", "ffmpeg", "-loglevel", "error", "-nostdin", *words, folder / "clip.mpd"]
     run(argv, timeout=60 + 4 * seconds)
@@ -119,5 +126,7 @@ def playback(tab: Tab) -> Playback:
     told: dict[str, Any] = json.loads(tab.evaluate(TOLD))
     if told["errors"]:
         raise LabError(f"the player failed: {', '.join(told['errors'])}")
+    if told["qualities"] != len(QUALITIES):
+        raise LabError(f"the player sees {told['qualities']} qualities in place of {len(QUALITIES)}")
     keys = ("played_s", "bytes", "switches", "stalls", "stalled_s", "quality")
     return Playback(**{key: told[key] or 0 for key in keys}, started_s=told["started"])
