@@ -31,6 +31,7 @@ class PaperFigure:
 
 
 MODEL_SITES = "a corpus in place of the sites of 2017"
+MODEL_WALK = "the corpus, and a part of a seeded walk"
 
 FIGURES = (
     PaperFigure(HOST, "6", "flows per site", "pages/flows", ("flows_mean", "flows_largest"), MODEL_SITES),
@@ -64,16 +65,14 @@ FIGURES = (
         "balance/dynamic",
         note="a seeded walk; the data are not public",
     ),
-    PaperFigure(
-        HOST, "16", "page load times on the walk", "balance/dynamic", ("reduction_vs_lte_wrr",), "pages of one kind"
-    ),
+    PaperFigure(HOST, "16", "page load times on the walk", "pages/dynamic", ("reduction_vs_lte_wrr",), MODEL_WALK),
     PaperFigure(
         HOST,
         "17",
         "mean page load time on the walk",
-        "balance/dynamic",
+        "pages/dynamic",
         ("reduction_vs_lte_wrr",),
-        "pages of one kind",
+        MODEL_WALK,
     ),
     PaperFigure(BOND, "3", "throughput per link by k and T_dwd", "bond/paper-single"),
     PaperFigure(BOND, "4", "demand of several UDP flows", "bond/paper-multi"),

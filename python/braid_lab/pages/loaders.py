@@ -95,14 +95,23 @@ def require(name: LoaderName) -> None:
 
 @contextlib.contextmanager
 def loader(
-    name: LoaderName, place: Namespace, served: Served, protocol: str, *, mptcp: bool = False
+    name: LoaderName,
+    place: Namespace,
+    served: Served,
+    protocol: str,
+    *,
+    mptcp: bool = False,
+    timeout: float = PAGE_SECONDS,
 ) -> Iterator[Load]:
-    """Provide a loader in a namespace; with `mptcp` it opens MPTCP connections in place of TCP ones."""
+    """Provide a loader in a namespace, which raises LabError for a page that fails or takes over `timeout` seconds.
+
+    With `mptcp` it opens MPTCP connections in place of TCP ones.
+    """
     if name == "fast":
-        yield lambda site: _replayed(place, served, protocol, site, mptcp=mptcp)
+        yield lambda site: _replayed(place, served, protocol, site, mptcp=mptcp, timeout=timeout)
         return
     with window(place, served, protocol, mptcp=mptcp) as tab:
-        yield lambda site: _browsed(tab, protocol, site)
+        yield lambda site: _browsed(tab, protocol, site, timeout)
 
 
 @contextlib.contextmanager
@@ -125,21 +134,23 @@ def _around(served: Served, argv: Sequence[str], *, mptcp: bool) -> list[str]:
     return served.resolving([*(MPTCPIZE if mptcp else []), *argv])
 
 
-def _replayed(place: Namespace, served: Served, protocol: str, site: Site, *, mptcp: bool) -> PageLoad:
+def _replayed(
+    place: Namespace, served: Served, protocol: str, site: Site, *, mptcp: bool, timeout: float
+) -> PageLoad:
     words = [str(served.corpus), site.name, protocol, str(served.trust)]
     argv = _around(served, [sys.executable, "-m", "braid_lab.clients.site", *words], mptcp=mptcp)
-    told = json.loads(place.run(argv, timeout=PAGE_SECONDS + 10).stdout)
+    told = json.loads(place.run(argv, timeout=timeout).stdout)
     return PageLoad(told["seconds"], None, None, told["bytes"], told["flows"])
 
 
-def _browsed(tab: Tab, protocol: str, site: Site) -> PageLoad:
+def _browsed(tab: Tab, protocol: str, site: Site, timeout: float) -> PageLoad:
     with tab.without_memory():
         tab.call("Page.addScriptToEvaluateOnNewDocument", source=KEEP_ENTRIES)
         tab.call("Page.navigate", url=site.objects[0].url)
         tab.wait(
             "document.readyState === 'complete' && location.href !== 'about:blank'"
             " && performance.getEntriesByType('navigation')[0].loadEventEnd > 0",
-            PAGE_SECONDS,
+            timeout,
         )
         told = json.loads(tab.evaluate(TIMES))
     if told["protocols"] != [protocol]:

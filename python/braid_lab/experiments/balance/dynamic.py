@@ -53,14 +53,19 @@ def dynamic(run: Run) -> None:
     measured: dict[str, Loads] = {}
     with network(LINES) as net:
         serve(net, "http1")
+
+        def load(number: int) -> float:
+            page = run_client(net.host, "page", run.seed, number, *net.servers(), timeout=PAGE_TIMEOUT_S)
+            return float(page["seconds"])
+
         for case in CASES:
-            with run.part(case), run.step(f"{case}: {seconds} s"), _using(net, case) as weigh:
-                measured[case] = _play(run, net, walk, weigh)
-    _figures(run, measured)
+            with run.part(case), run.step(f"{case}: {seconds} s"), using(net, case) as weigh:
+                measured[case] = play(net, walk, weigh, load)
+    record(run, measured)
 
 
 @contextlib.contextmanager
-def _using(net: Topology, case: str) -> Iterator[Callable[[float, float], None]]:
+def using(net: Topology, case: str) -> Iterator[Callable[[float, float], None]]:
     """Route the host's traffic as the case requires; yields what is to be done with each second's rates."""
     if case in UPLINKS:
         with net.only(case):
@@ -93,8 +98,8 @@ def _weights(wifi: float, lte: float) -> str:
     return 'policy = "wrr"\n' + uplink("wifi", wifi) + uplink("lte", lte)
 
 
-def _play(run: Run, net: Topology, walk: Campus, weigh: Callable[[float, float], None]) -> Loads:
-    """Load pages one after another while the walk is played once."""
+def play(net: Topology, walk: Campus, weigh: Callable[[float, float], None], load: Callable[[int], float]) -> Loads:
+    """Load pages one after another while the walk is played once; `load` returns the seconds of a page by number."""
     loads, over = Loads(), threading.Event()
     failures: list[BaseException] = []
 
@@ -104,8 +109,7 @@ def _play(run: Run, net: Topology, walk: Campus, weigh: Callable[[float, float],
             while not over.is_set():
                 begun = time.monotonic()
                 try:
-                    page = run_client(net.host, "page", run.seed, number, *net.servers(), timeout=PAGE_TIMEOUT_S)
-                    loads.seconds.append(page["seconds"])
+                    loads.seconds.append(load(number))
                 except LabError:
                     loads.seconds.append(time.monotonic() - begun)
                 number += 1
@@ -140,7 +144,8 @@ def _set(net: Topology, wifi: float, lte: float) -> None:
         emulator.request({"set": {"rate": f"{rate:.3f}Mbit/s"}})
 
 
-def _figures(run: Run, measured: dict[str, Loads]) -> None:
+def record(run: Run, measured: dict[str, Loads]) -> None:
+    """Record the figures, the table and the charts of all cases."""
     means = {case: statistics.mean(loads.seconds) for case, loads in measured.items() if loads.seconds}
     run.table = [["", "pages", "mean s", "median s", "paper s"]]
     for case, mean in means.items():

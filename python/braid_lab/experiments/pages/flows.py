@@ -24,7 +24,7 @@ from braid_lab.process import Process
 LINE = UplinkSpec("line", LinkSpec(rate="100Mbit/s", delay=f"{DELAY_MS:g}ms", queue="200ms"), families=frozenset({4}))
 
 FULL = Extent(sites=100, loads=1)
-QUICK = Extent(sites=50, loads=1)
+QUICK = Extent(sites=60, loads=1)
 SMOKE = Extent(sites=2, loads=1)
 
 #: As much of each packet as a ClientHello needs.
