@@ -18,7 +18,7 @@ from braid_lab.pages.loaders import Load, LoaderName, loader
 from braid_lab.pages.sites import PROTOCOLS, served
 
 FULL = Extent(sites=50, loads=1)
-QUICK = Extent(sites=4, loads=1)
+QUICK = Extent(sites=3, loads=1)
 SMOKE = Extent(sites=1, loads=1)
 
 WAYS = ("single", "wrr")
@@ -56,7 +56,7 @@ def _compare(run: Run, protocol: str, extent: Extent, names: tuple[LoaderName, .
             loads: dict[tuple[str, str], Load] = {}
             for name in names:
                 for way in WAYS:
-                    net = stack.enter_context(two_lines(way, run.seed))
+                    net = stack.enter_context(two_lines(way, run.seed)).net
                     serving = stack.enter_context(served(net, sites, protocol))
                     loads[name, way] = stack.enter_context(loader(name, net.host, serving, protocol))
         for site in sites:

@@ -24,7 +24,7 @@ from braid_lab.pages import corpus, loaders
 from braid_lab.pages.corpus import Site
 from braid_lab.pages.loaders import LOADERS, Load, LoaderName, PageLoad, loader
 from braid_lab.pages.sites import served
-from braid_lab.product import braid, commit
+from braid_lab.product import Braid, braid, commit
 
 MBIT, DELAY_MS, QUEUE_MS = 2.0, 20.0, 1000.0
 LINES = ("line1", "line2")
@@ -67,15 +67,24 @@ def plan(run: Run, extent: Extent, ways: Sequence[str], protocol: str) -> Plan:
     return Plan(tuple(ways), protocol, chosen, extent.loads, name)
 
 
+@dataclass(frozen=True)
+class TwoLines:
+    """A running host with both lines, and its daemon if Braid runs on it."""
+
+    net: Topology
+    daemon: Braid | None
+
+
 @contextlib.contextmanager
-def two_lines(way: str, seed: int) -> Iterator[Topology]:
+def two_lines(way: str, seed: int) -> Iterator[TwoLines]:
     """Build a host with both lines, used in one of WAYS."""
     link = Link(MBIT, DELAY_MS, queue_ms=QUEUE_MS)
     if way == "bond":
         with site(dict.fromkeys(LINES, link), seed=seed) as place:
-            yield place.net
+            yield TwoLines(place.net, place.daemon)
         return
     specs = [UplinkSpec(name, link.line(seed + number), families=frozenset({4})) for number, name in enumerate(LINES)]
+    daemon = None
     with network(specs) as net, contextlib.ExitStack() as stack:
         if way == "single":
             stack.enter_context(net.only(LINES[0]))
@@ -84,8 +93,8 @@ def two_lines(way: str, seed: int) -> Iterator[Topology]:
         else:
             run_dir = net.scratch / net.host.name.rpartition("-")[0] / "braid"
             run_dir.parent.mkdir()
-            stack.enter_context(braid(net.host, run_dir, *OPTIONS[way]))
-        yield net
+            daemon = stack.enter_context(braid(net.host, run_dir, *OPTIONS[way]))
+        yield TwoLines(net, daemon)
 
 
 @dataclass(frozen=True)
@@ -148,11 +157,11 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
 def _way(name: str, plan: Plan, seed: int) -> Iterator[Way]:
     mptcp = name == "mptcp"
     with (
-        two_lines(name, seed) as net,
-        served(net, plan.sites, plan.protocol, mptcp=mptcp) as sites,
-        loader(plan.loader, net.host, sites, plan.protocol, mptcp=mptcp) as load,
+        two_lines(name, seed) as lines,
+        served(lines.net, plan.sites, plan.protocol, mptcp=mptcp) as sites,
+        loader(plan.loader, lines.net.host, sites, plan.protocol, mptcp=mptcp) as load,
     ):
-        yield Way(net, load)
+        yield Way(lines.net, load)
 
 
 def _load(way: Way, site: Site) -> tuple[PageLoad, dict[str, int]]:

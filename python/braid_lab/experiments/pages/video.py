@@ -24,10 +24,11 @@ from braid_lab.net import scratch
 from braid_lab.pages import loaders, video
 from braid_lab.pages.corpus import Site
 from braid_lab.pages.loaders import Load, loader, window
-from braid_lab.pages.sites import served
+from braid_lab.pages.sites import PORT, served
 from braid_lab.pages.video import Clip, Playback
 from braid_lab.plots import COLOURS
 from braid_lab.process import LabError
+from braid_lab.product import Braid
 from braid_lab.programs.devtools import Tab
 
 #: [host] §5.2.2: the video "is 3 minutes long".
@@ -52,6 +53,16 @@ class Windows:
 
     load: Load | None
     tab: Tab
+    #: The daemon whose flow statistics tell the throughput as the paper's switch did; without Braid, None.
+    daemon: Braid | None
+
+    def flow_bytes(self) -> dict[str, int]:
+        """Return the bytes that each QUIC flow has received, by the host's address of it."""
+        if self.daemon is None:
+            return {}
+        flows = self.daemon.json("flows")["flows"]
+        quic = [each for each in flows if each["protocol"] == "udp" and (each["remote"] or "").endswith(f":{PORT}")]
+        return {f"{each['inner']} {each['remote']}": each["rx_bytes"] for each in quic}
 
 
 @experiment(
@@ -98,15 +109,16 @@ def grouped(sites: Sequence[Site]) -> list[list[Site]]:
 @contextlib.contextmanager
 def _host(way: str, made: Plan, clip: Clip, seed: int) -> Iterator[Windows]:
     with (
-        two_lines("single" if way == "reference" else way, seed) as net,
-        served(net, made.sites, made.protocol, others={video.HOST: clip.folder}) as sites,
-        window(net.host, sites, made.protocol) as tab,
+        two_lines("single" if way == "reference" else way, seed) as lines,
+        served(lines.net, made.sites, made.protocol, others={video.HOST: clip.folder}) as sites,
+        window(lines.net.host, sites, made.protocol) as tab,
         contextlib.ExitStack() as stack,
     ):
         load = None
         if way != "reference":
-            load = stack.enter_context(loader(made.loader, net.host, sites, made.protocol))
-        yield Windows(load, tab)
+            load = stack.enter_context(loader(made.loader, lines.net.host, sites, made.protocol))
+        # The bond's flows are those of its tunnel.
+        yield Windows(load, tab, None if way == "bond" else lines.daemon)
 
 
 def _group(hosts: dict[str, Windows], group: Sequence[Site], clip: Clip) -> list[dict[str, Any]]:
@@ -114,17 +126,24 @@ def _group(hosts: dict[str, Windows], group: Sequence[Site], clip: Clip) -> list
     rows: list[dict[str, Any]] = []
     run_concurrently([functools.partial(video.begin, host.tab) for host in hosts.values()])
     began, before = time.monotonic(), _playbacks(hosts)
+    # No page is under way, so the clip's is the flow of this moment.
+    flows_before = {way: host.flow_bytes() for way, host in hosts.items()}
     browsing = {way: host.load for way, host in hosts.items() if host.load is not None}
     for site in group:
         work: list[Callable[[], Any]] = [functools.partial(load, site) for load in browsing.values()]
         for way, page in zip(browsing, run_concurrently(work), strict=True):
             rows.append({"way": way, "site": site.name, **page.row()})
     seconds, after = time.monotonic() - began, _playbacks(hosts)
+    flows_after = {way: host.flow_bytes() for way, host in hosts.items()}
     if any(each.played_s >= clip.seconds for each in after.values()):
         raise LabError(f"the clip of {clip.seconds:.0f} s ended before the group of {len(group)} sites")
     for way, each in after.items():
         mbit = 8e-6 * (each.bytes - before[way].bytes) / seconds
-        rows.append({"way": way, "site": None, "seconds": seconds, "video_mbit": mbit, **asdict(each)})
+        told = {"video_mbit": mbit, "flow_mbit": None, **asdict(each)}
+        grown = [flows_after[way].get(flow, 0) - count for flow, count in flows_before[way].items()]
+        if grown:
+            told["flow_mbit"] = 8e-6 * max(grown) / seconds
+        rows.append({"way": way, "site": None, "seconds": seconds, **told})
     return rows
 
 
@@ -148,6 +167,9 @@ def _record(run: Run, made: Plan, rows: Sequence[dict[str, Any]]) -> None:
         shares[way] = _mbit(plays, way) / reference
         stalls, switches = (sum(row[name] for row in mine) for name in ("stalls", "switches"))
         run.figure(f"video_mbit_{way}", _mbit(plays, way), unit="Mbit/s", better="higher", runs=len(mine))
+        polled = [row["flow_mbit"] for row in mine if row["flow_mbit"] is not None]
+        if polled:
+            run.measure(f"video_flow_mbit_{way}", polled, unit="Mbit/s", better="higher")
         run.figure(f"stalls_{way}", stalls, better="lower", runs=len(mine))
         run.figure(f"stalled_s_{way}", sum(row["stalled_s"] for row in mine), unit="s", better="lower")
         run.figure(f"quality_switches_{way}", switches, better="lower", runs=len(mine))
