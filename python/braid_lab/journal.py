@@ -23,7 +23,7 @@ class Journal:
         file.write_text("".join(f"{line}\n" for line in (head, *map(json.dumps, self.rows))))
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a row, which is on the disk when this returns."""
+        """Append a row, which outlives this process when this returns."""
         self.rows.append(row)
         with self._file.open("a") as out:
             out.write(json.dumps(row) + "\n")

@@ -128,7 +128,7 @@ def journal(run: Run, plan: Plan) -> Journal:
     }
     book = Journal(run.folder / "journal.jsonl", settings)
     if book.rows:
-        run.display.note(f"{run.name} goes on with {len(book.rows)} measurements of an interrupted run")
+        run.display.note(f"{run.name} goes on after {len(book.rows)} rounds of an interrupted run")
     return book
 
 
@@ -147,10 +147,11 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
         for turn, site in rounds:
             with run.step(f"{site.name}, {site.flows} flows, {site.size / 1e6:.1f} MB"):
                 work = [functools.partial(_load, way, site) for way in ways.values()]
-                for name, (page, shares) in zip(ways, run_concurrently(work), strict=True):
-                    book.add({"turn": turn, "site": site.name, "way": name, **page.row(), **shares})
+                pages = run_concurrently(work)
+                rows = [{"way": way, **page.row(), **shares} for way, (page, shares) in zip(ways, pages, strict=True)]
+                book.add({"turn": turn, "site": site.name, "rows": rows})
     book.finish()
-    return book.rows
+    return [{"turn": each["turn"], "site": each["site"], **row} for each in book.rows for row in each["rows"]]
 
 
 @contextlib.contextmanager

@@ -90,10 +90,9 @@ def beside_video(run: Run) -> None:
             hosts = {way: stack.enter_context(_host(way, made, clip, run.seed)) for way in WAYS}
         for turn, number, group in left:
             with run.step(f"{len(group)} sites, {sum(site.size for site in group) / 1e6:.1f} MB, beside the clip"):
-                for row in _group(hosts, group, clip):
-                    book.add({"turn": turn, "group": number, **row})
+                book.add({"turn": turn, "group": number, "rows": _group(hosts, group, clip)})
     book.finish()
-    _record(run, made, book.rows)
+    _record(run, made, [row for each in book.rows for row in each["rows"]])
 
 
 def grouped(sites: Sequence[Site]) -> list[list[Site]]:
