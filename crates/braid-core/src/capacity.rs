@@ -3,8 +3,12 @@
 //! In: for each short interval the bytes sent and received, and by how much round trips inside the
 //! flows exceed their shortest. Out: for each direction a capacity, the way it is known, its error,
 //! and its age. Nothing is sent for it, and the far end needs nothing.
+//!
+//! A transfer that is made to measure the line ([`TransferCapacity`]) is taken as well. The later of
+//! the two measurements is the capacity, and the other one stays to be compared with it.
 
 mod passive;
+mod transfer;
 
 use std::time::Duration;
 
@@ -12,6 +16,13 @@ use crate::{Bytes, Rate, Time};
 
 pub use passive::MIN_INTERVAL;
 use passive::{DirectionInterval, PassiveCapacity};
+pub use transfer::{
+    FIRST_CONNECTIONS, MAX_CONNECTIONS, MIN_SAMPLE, TransferCapacity, TransferEstimate,
+    TransferSample, TransferStep,
+};
+
+/// Time after a transfer for which intervals are still of it: that of a passive estimate's intervals.
+const TRANSFER_SHADOW: Duration = Duration::from_millis(1_500);
 
 /// The way in which a capacity is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +31,8 @@ pub enum CapacityBasis {
     Saturated,
     /// The line carried this rate and may carry more.
     AtLeast,
+    /// A transfer was made to measure it.
+    Transfer,
 }
 
 /// A capacity.
@@ -55,8 +68,8 @@ pub struct UplinkInterval {
 /// Estimates of both directions of an uplink.
 #[derive(Clone, Debug)]
 pub struct UplinkCapacity {
-    tx: PassiveCapacity,
-    rx: PassiveCapacity,
+    tx: DirectionCapacity,
+    rx: DirectionCapacity,
     /// The last interval, and the queueing of the one before.
     last: Option<(UplinkInterval, Option<Duration>)>,
     /// The last queueing that was measured, and its time.
@@ -66,8 +79,8 @@ pub struct UplinkCapacity {
 impl Default for UplinkCapacity {
     fn default() -> UplinkCapacity {
         UplinkCapacity {
-            tx: PassiveCapacity::of_sent(),
-            rx: PassiveCapacity::of_received(),
+            tx: DirectionCapacity::new(PassiveCapacity::of_sent()),
+            rx: DirectionCapacity::new(PassiveCapacity::of_received()),
             last: None,
             queueing: None,
         }
@@ -85,7 +98,7 @@ impl UplinkCapacity {
         let last = self.last.take();
         let before = last.and_then(|(last, _)| last.queueing);
         self.last = Some((*interval, before));
-        self.rx.note(&DirectionInterval {
+        self.rx.passive.note(&DirectionInterval {
             end: interval.end,
             span: interval.span,
             carried: interval.rx,
@@ -94,7 +107,7 @@ impl UplinkCapacity {
         });
         // Packets that were dropped on the way out are sent again one round trip later.
         if let Some((sent, before)) = last {
-            self.tx.note(&DirectionInterval {
+            self.tx.passive.note(&DirectionInterval {
                 end: sent.end,
                 span: sent.span,
                 carried: drained(&sent, before, interval.repeated),
@@ -116,16 +129,89 @@ impl UplinkCapacity {
         (interval.end.since(at) <= holds).then_some(queueing)
     }
 
+    /// Takes the result of a transfer to send.
+    pub fn note_tx_transfer(&mut self, now: Time, found: &TransferEstimate) {
+        self.tx.note_transfer(now, found);
+    }
+
+    /// Takes the result of a transfer to receive.
+    pub fn note_rx_transfer(&mut self, now: Time, found: &TransferEstimate) {
+        self.rx.note_transfer(now, found);
+    }
+
     /// Returns the estimate of the capacity to send; `None` before anything was sent.
     #[must_use]
     pub fn tx(&self, now: Time) -> Option<CapacityEstimate> {
-        self.tx.estimate(now)
+        self.tx.estimates(now).0
     }
 
     /// Returns the estimate of the capacity to receive; `None` before anything was received.
     #[must_use]
     pub fn rx(&self, now: Time) -> Option<CapacityEstimate> {
-        self.rx.estimate(now)
+        self.rx.estimates(now).0
+    }
+
+    /// Returns the estimate of the other method to send, if both have one.
+    #[must_use]
+    pub fn other_tx(&self, now: Time) -> Option<CapacityEstimate> {
+        self.tx.estimates(now).1
+    }
+
+    /// Returns the estimate of the other method to receive, if both have one.
+    #[must_use]
+    pub fn other_rx(&self, now: Time) -> Option<CapacityEstimate> {
+        self.rx.estimates(now).1
+    }
+}
+
+/// Estimates of one direction.
+#[derive(Clone, Debug)]
+struct DirectionCapacity {
+    passive: PassiveCapacity,
+    /// Time, rate in bits per second, and error of the last transfer that filled the line.
+    transfer: Option<(Time, Rate, f64)>,
+}
+
+impl DirectionCapacity {
+    fn new(passive: PassiveCapacity) -> DirectionCapacity {
+        DirectionCapacity {
+            passive,
+            transfer: None,
+        }
+    }
+
+    fn note_transfer(&mut self, now: Time, found: &TransferEstimate) {
+        match found.saturated {
+            true => self.transfer = Some((now, found.rate, found.error)),
+            false => self.passive.note_carried(now, found.rate),
+        }
+    }
+
+    /// Returns the estimate of the method that measured last, and that of the other one.
+    fn estimates(&self, now: Time) -> (Option<CapacityEstimate>, Option<CapacityEstimate>) {
+        let passive = self.passive.estimate(now);
+        let Some((at, rate, error)) = self.transfer else {
+            return (passive, None);
+        };
+        let age = now.since(at);
+        let transfer = CapacityEstimate {
+            rate,
+            basis: CapacityBasis::Transfer,
+            error: error.hypot(self.passive.drift_in(age)).min(1.0),
+            age,
+        };
+        let is_later = |passive: &CapacityEstimate| {
+            let since = age.saturating_sub(passive.age);
+            match passive.basis {
+                // Flows beside the transfer met its queue and had only a part of the line.
+                CapacityBasis::Saturated => since > TRANSFER_SHADOW,
+                _ => since > Duration::ZERO && passive::refutes(passive.rate, rate),
+            }
+        };
+        match passive {
+            Some(passive) if is_later(&passive) => (Some(passive), Some(transfer)),
+            passive => (Some(transfer), passive),
+        }
     }
 }
 

@@ -3,8 +3,10 @@
 
 use std::time::Duration;
 
-use braid_core::capacity::{CapacityBasis, CapacityEstimate, UplinkCapacity, UplinkInterval};
-use braid_core::{Bytes, Time};
+use braid_core::capacity::{
+    CapacityBasis, CapacityEstimate, TransferEstimate, UplinkCapacity, UplinkInterval,
+};
+use braid_core::{Bytes, Rate, Time};
 use proptest::prelude::*;
 
 const STEP: Duration = Duration::from_millis(5);
@@ -315,6 +317,86 @@ fn on_a_cellular_walk_it_is_as_good_as_the_last_seconds_truth() {
             "seed {seed}: {estimated} against {last}"
         );
     }
+}
+
+fn transferred(mbit: u64, saturated: bool) -> TransferEstimate {
+    TransferEstimate {
+        rate: Rate::from_bits_per_sec(mbit * 1_000_000),
+        error: 0.02,
+        saturated,
+    }
+}
+
+/// A transfer's result ages and stays until the line's own traffic has shown another capacity; both are
+/// shown.
+#[test]
+fn the_later_of_transfer_and_traffic_is_the_capacity() {
+    let (mut line, mut found) = (Line::new(40.0, 200.0, 3), UplinkCapacity::default());
+    for _ in 0..25 {
+        line.download(&mut found, 20.0 * MBIT, NO_LIMIT);
+    }
+    found.note_rx_transfer(line.now, &transferred(50, true));
+    // Intervals that end now had the transfer beside them.
+    for _ in 0..4 {
+        line.download(&mut found, 20.0 * MBIT, NO_LIMIT);
+    }
+    let now = found.rx(line.now).unwrap();
+    assert_eq!(
+        (now.basis, bits(&now)),
+        (CapacityBasis::Transfer, 50.0 * MBIT)
+    );
+    let other = found.other_rx(line.now).unwrap();
+    assert_eq!(other.basis, CapacityBasis::Saturated);
+    for _ in 0..3000 {
+        line.download(&mut found, 50.0 * MBIT, 0.02 * MBIT);
+    }
+    let old = found.rx(line.now).unwrap();
+    assert_eq!((old.rate, old.basis), (now.rate, CapacityBasis::Transfer));
+    assert!(
+        old.age >= Duration::from_secs(590) && old.error > 3.0 * now.error,
+        "{old:?}"
+    );
+    for _ in 0..25 {
+        line.download(&mut found, 30.0 * MBIT, NO_LIMIT);
+    }
+    let passive = found.rx(line.now).unwrap();
+    assert_eq!(passive.basis, CapacityBasis::Saturated);
+    assert!(
+        (bits(&passive) / (30.0 * MBIT) - 1.0).abs() < 0.05,
+        "{passive:?}"
+    );
+    let other = found.other_rx(line.now).unwrap();
+    assert_eq!(
+        (other.rate, other.basis),
+        (now.rate, CapacityBasis::Transfer)
+    );
+    assert_eq!(found.other_tx(line.now), None);
+}
+
+/// A transfer of 5 Mbit/s, and later a program that carries 20 without a queue.
+#[test]
+fn a_higher_rate_refutes_an_older_transfer() {
+    let (mut line, mut found) = (Line::new(40.0, 200.0, 3), UplinkCapacity::default());
+    line.download(&mut found, 50.0 * MBIT, 1.0 * MBIT);
+    found.note_rx_transfer(line.now, &transferred(5, true));
+    for _ in 0..25 {
+        line.download(&mut found, 50.0 * MBIT, 20.0 * MBIT);
+    }
+    assert_eq!(found.rx(line.now).unwrap().basis, CapacityBasis::AtLeast);
+}
+
+/// A transfer that did not fill the line is a lower bound like any other.
+#[test]
+fn a_transfer_that_fills_no_line_is_a_lower_bound() {
+    let mut found = UplinkCapacity::default();
+    let now = Time::ZERO + Duration::from_secs(9);
+    found.note_tx_transfer(now, &transferred(70, false));
+    let bound = found.tx(now).unwrap();
+    assert_eq!(
+        (bound.basis, bits(&bound)),
+        (CapacityBasis::AtLeast, 70.0 * MBIT)
+    );
+    assert_eq!(found.rx(now), None);
 }
 
 proptest! {

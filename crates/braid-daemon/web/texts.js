@@ -40,7 +40,7 @@ const en = {
   upload: "Upload",
   since: (time) => `since ${time}`,
   evidence: "Evidence",
-  capacity: { saturated: (rate, age) => `of ${rate}, measured ${age} ago`, at_least: (rate, age) => `has carried ${rate}, ${age} ago` },
+  capacity: { saturated: (rate, age) => `of ${rate}, measured ${age} ago`, at_least: (rate, age) => `has carried ${rate}, ${age} ago`, transfer: (rate, age) => `of ${rate}, by a transfer ${age} ago` },
   capacityUnknown: "capacity not known yet",
   roundTrip: "Round trip",
   loss: "Loss",

@@ -6,7 +6,7 @@
 //! returns verdicts with their evidence ([`liveness`]).
 //!
 //! The decisions ([`choose`], [`liveness::HealthMonitor`]) are pure functions over plain data and
-//! passed-in time; [`netlink`], [`NetworkMonitor`] and [`probe`] are the only parts that touch a socket.
+//! passed-in time; [`netlink`], [`NetworkMonitor`], [`probe`] and [`transfer`] are the only parts that touch a socket.
 //! This crate never changes anything in the kernel.
 //!
 //! Everything is read in the network namespace of the calling thread.
@@ -22,6 +22,7 @@ mod network_monitor;
 pub mod probe;
 mod selection;
 mod snapshot;
+pub mod transfer;
 mod uplink;
 
 pub use choose::{choose, lans};

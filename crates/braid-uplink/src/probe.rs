@@ -11,6 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -41,11 +42,36 @@ pub struct Prober {
     sent: u64,
 }
 
-/// The uplink's end of a probe.
+/// The uplink's end of a probe, or of a transfer.
 #[derive(Clone, Debug)]
-struct Egress {
+pub(crate) struct Egress {
     device: String,
     source: IpAddr,
+}
+
+impl Egress {
+    pub fn new(device: &str, source: IpAddr) -> Egress {
+        let device = device.to_owned();
+        Egress { device, source }
+    }
+
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+}
+
+/// Connects over TCP; the connection is reset when it is dropped. The inner result is the outcome on the network, the
+/// outer one that on this machine.
+pub(crate) async fn connect(
+    egress: &Egress,
+    dest: SocketAddr,
+) -> io::Result<io::Result<TcpStream>> {
+    match tcp::connect(egress, dest).await {
+        Ok(outcome) => Ok(outcome),
+        Err(ProbeError::NotSent(error)) => Err(error),
+        Err(ProbeError::Silent) => Ok(Err(io::ErrorKind::HostUnreachable.into())),
+        Err(ProbeError::Wrong(why)) => Ok(Err(io::Error::other(why))),
+    }
 }
 
 /// The reason that there is no good answer.
@@ -118,10 +144,7 @@ struct Egresses {
 
 impl Egresses {
     fn of(uplink: &Uplink) -> Egresses {
-        let egress = |source: IpAddr| Egress {
-            device: uplink.device.clone(),
-            source,
-        };
+        let egress = |source: IpAddr| Egress::new(&uplink.device, source);
         Egresses {
             v4: uplink
                 .v4

@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use braid_daemon::config::Policy;
+use braid_daemon::report::MeasuredDirection;
 use braid_daemon::state_dir;
 use braid_host::run_dir;
 use braid_host::web::Role;
@@ -83,6 +84,13 @@ pub enum Command {
     /// One line per network (an IPv4 /24 or an IPv6 /48) and uplink, the most recently used network
     /// first. VALID says whether the entry decides about new flows under policy race or fastest.
     Paths(Output),
+    /// Measure the capacity of an uplink by a transfer over it alone
+    ///
+    /// Downloads the contents of a URL, or uploads data to it, over a few connections, and ends as soon as
+    /// the rate is known: after a second or two. The daemon then takes the result for the uplink's
+    /// capacity, until the uplink's own traffic shows another one. A configured capacity stays a ceiling.
+    /// Exit code 4 means that some of several uplinks or directions could not be measured.
+    Measure(MeasureArgs),
     /// Explain why a flow takes its uplink, or which one a new flow would take
     ///
     /// DESTINATION is an address or a name, with or without a port. Existing flows that match are
@@ -245,6 +253,46 @@ pub struct FlowsArgs {
     pub uplink: Option<String>,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct MeasureArgs {
+    /// Uplink name, as shown by `braid uplinks`
+    #[arg(value_name = "UPLINK", required_unless_present = "all")]
+    pub uplink: Option<String>,
+    /// Measure every uplink, one after the other
+    #[arg(long, conflicts_with = "uplink")]
+    pub all: bool,
+    /// http or https URL of a large file; for uploads, of something that takes 25 MB by POST
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// Direction, as seen from this machine
+    #[arg(long, value_name = "DIRECTION", default_value = "down")]
+    pub direction: DirectionName,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+/// Values of `--direction`.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum DirectionName {
+    /// Download
+    Down,
+    /// Upload
+    Up,
+    /// Download, then upload
+    Both,
+}
+
+impl DirectionName {
+    /// Returns the directions in the order in which they are measured.
+    pub fn directions(self) -> &'static [MeasuredDirection] {
+        match self {
+            DirectionName::Down => &[MeasuredDirection::Down],
+            DirectionName::Up => &[MeasuredDirection::Up],
+            DirectionName::Both => &[MeasuredDirection::Down, MeasuredDirection::Up],
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -18,6 +18,7 @@ mod external;
 mod hub;
 #[cfg(feature = "manual")]
 mod manual;
+mod measure;
 mod missing_features;
 mod paths;
 mod run;
@@ -140,6 +141,7 @@ fn run(cli: Cli) -> CommandResult {
         Command::Uplinks(arguments) => uplinks(&run_dir, &arguments),
         Command::Flows(arguments) => flows(&run_dir, &arguments),
         Command::Paths(output) => paths::paths(&run_dir, output),
+        Command::Measure(arguments) => measure::measure(&run_dir, &arguments),
         Command::Explain(arguments) => explain::explain(&run_dir, &arguments),
         #[cfg(feature = "top")]
         Command::Top { every } => top::top(&run_dir, std::time::Duration::from_secs_f64(every)),
@@ -187,6 +189,7 @@ fn wants_json(command: &Command) -> bool {
         Command::Flows(arguments) => arguments.output.json,
         #[cfg(feature = "edge")]
         Command::Edge(braid_edge::cli::EdgeCommand::Status(arguments)) => arguments.json,
+        Command::Measure(arguments) => arguments.output.json,
         Command::Explain(arguments) => arguments.output.json,
         Command::Events(arguments) => arguments.output.json && !arguments.follow,
         #[cfg(feature = "hub")]

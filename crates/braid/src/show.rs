@@ -19,6 +19,10 @@ pub fn status(report: &StatusReport, paint: Paint) -> String {
         ("STATE", Side::Left),
         ("RTT ms", Side::Right),
         ("LOSS %", Side::Right),
+        ("DOWN Mbit/s", Side::Right),
+        ("CAPACITY", Side::Right),
+        ("UP Mbit/s", Side::Right),
+        ("CAPACITY", Side::Right),
         ("SHARE %", Side::Right),
         ("FLOWS opened", Side::Right),
         ("TX MB", Side::Right),
@@ -31,6 +35,10 @@ pub fn status(report: &StatusReport, paint: Paint) -> String {
             state(uplink.state),
             tenths(uplink.rtt_ms).into(),
             tenths(uplink.loss.map(|loss| loss * 100.0)).into(),
+            megabits(uplink.rx_bit_s).into(),
+            capacity(uplink.rx_capacity.as_ref()).into(),
+            megabits(uplink.tx_bit_s).into(),
+            capacity(uplink.tx_capacity.as_ref()).into(),
             percent(uplink.share).into(),
             uplink.flows_opened.to_string().into(),
             megabytes(uplink.tx_bytes).into(),
@@ -39,10 +47,18 @@ pub fn status(report: &StatusReport, paint: Paint) -> String {
         ]);
     }
     let sum = |of: fn(&UplinkReport) -> u64| report.uplinks.iter().map(of).sum::<u64>();
+    let rates = |of: fn(&UplinkReport) -> Option<u64>| {
+        let known: Option<u64> = report.uplinks.iter().map(of).sum();
+        megabits(known.filter(|_| !report.uplinks.is_empty()))
+    };
     table.row(vec![
         "total".into(),
         "".into(),
         "".into(),
+        "".into(),
+        rates(|uplink| uplink.rx_bit_s).into(),
+        "".into(),
+        rates(|uplink| uplink.tx_bit_s).into(),
         "".into(),
         "".into(),
         sum(|uplink| uplink.flows_opened).to_string().into(),
@@ -95,7 +111,9 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
         ("IPV4", Side::Left),
         ("IPV6", Side::Left),
         ("DOWN Mbit/s", Side::Right),
+        ("CAPACITY", Side::Right),
         ("UP Mbit/s", Side::Right),
+        ("CAPACITY", Side::Right),
         ("WEIGHT", Side::Right),
         ("SHARE %", Side::Right),
         ("WHY", Side::Left),
@@ -111,7 +129,9 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
             uplink.mtu.to_string().into(),
             next_hop(uplink.ipv4.as_ref()).into(),
             next_hop(uplink.ipv6.as_ref()).into(),
+            megabits(uplink.rx_bit_s).into(),
             capacity(uplink.rx_capacity.as_ref()).into(),
+            megabits(uplink.tx_bit_s).into(),
             capacity(uplink.tx_capacity.as_ref()).into(),
             uplink.weight.to_string().into(),
             percent(uplink.share).into(),
@@ -121,20 +141,48 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
     table.render(paint)
 }
 
-/// Renders a capacity: rate, expected error and age, or the rate that it exceeds.
+/// Renders a capacity: rate, expected error, the way in which it is known, and age; or the rate that it exceeds. If
+/// the other method has found something else, that follows.
 fn capacity(report: Option<&CapacityReport>) -> String {
     let Some(found) = report else {
         return NO_VALUE.to_owned();
     };
-    let megabits = found.rate_bit_s as f64 / 1e6;
-    match found.basis {
-        CapacityBasisName::AtLeast => format!("> {megabits:.1}"),
-        CapacityBasisName::Saturated => format!(
-            "{megabits:.1} ±{:.0} % {}",
-            found.error * 100.0,
-            age(found.age_ms)
-        ),
-    }
+    let other = found
+        .other
+        .as_deref()
+        .filter(|other| disagree(found, other));
+    let one = one_capacity(found);
+    other.map_or_else(
+        || one.clone(),
+        |other| format!("{one} ({})", one_capacity(other)),
+    )
+}
+
+fn one_capacity(found: &CapacityReport) -> String {
+    let (megabits, age) = (found.rate_bit_s as f64 / 1e6, age(found.age_ms));
+    let way = match found.basis {
+        CapacityBasisName::AtLeast => return format!("> {megabits:.1} {age}"),
+        CapacityBasisName::Saturated => "traffic",
+        CapacityBasisName::Transfer => "transfer",
+    };
+    format!("{megabits:.1} ±{:.0} % {way} {age}", found.error * 100.0)
+}
+
+/// Returns true if two estimates cannot both be right, by what they say of their errors.
+fn disagree(one: &CapacityReport, other: &CapacityReport) -> bool {
+    let range = |of: &CapacityReport| {
+        let rate = of.rate_bit_s as f64;
+        match of.basis {
+            CapacityBasisName::AtLeast => (rate, f64::INFINITY),
+            _ => (rate * (1.0 - of.error), rate * (1.0 + of.error)),
+        }
+    };
+    let ((low, high), (least, most)) = (range(one), range(other));
+    high < least || most < low
+}
+
+fn megabits(rate_bit_s: Option<u64>) -> String {
+    tenths(rate_bit_s.map(|rate| rate as f64 / 1e6))
 }
 
 fn age(milliseconds: u64) -> String {
@@ -321,6 +369,8 @@ mod tests {
             }),
             ipv6: None,
             weight: 3,
+            tx_bit_s: Some(if state.takes_new_flows() { 200_000 } else { 0 }),
+            rx_bit_s: Some(if state.takes_new_flows() { 17_400_000 } else { 0 }),
             tx_capacity: None,
             rx_capacity: None,
             share,
@@ -365,10 +415,10 @@ mod tests {
     #[test]
     fn status_is_a_table_and_health_lines() {
         let expected = "\
-UPLINK  STATE  RTT ms  LOSS %  SHARE %  FLOWS opened  TX MB  RX MB  WHY
-dsl     up       21.4     2.5    100.0            42    1.2   98.0  default route metric 100
-lte     down        –       –      0.0            42    1.2   98.0  no carrier
-total                                             84    2.5  196.0  policy wrr
+UPLINK  STATE  RTT ms  LOSS %  DOWN Mbit/s  CAPACITY  UP Mbit/s  CAPACITY  SHARE %  FLOWS opened  TX MB  RX MB  WHY
+dsl     up       21.4     2.5         17.4         –        0.2         –    100.0            42    1.2   98.0  default route metric 100
+lte     down        –       –          0.0         –        0.0         –      0.0            42    1.2   98.0  no carrier
+total                                 17.4                  0.2                               84    2.5  196.0  policy wrr
 # flows: 30 established, 2 waiting for a first answer; 12.3 MB of kernel memory
 # health: lte: no carrier; new flows take the other uplinks (uplink-down)
 #    fix: plug it in
@@ -379,9 +429,9 @@ total                                             84    2.5  196.0  policy wrr
     #[test]
     fn uplinks_show_addresses_gateways_and_capacities() {
         let expected = "\
-UPLINK  DEVICE  STATE  TIER  RTT ms  LOSS %  MTU bytes  IPV4                     IPV6    DOWN Mbit/s  UP Mbit/s  WEIGHT  SHARE %  WHY
-dsl     dsl0    up        1    21.4     2.5       1500  192.0.2.2 via 192.0.2.1  –     19.8 ±1 % 3 s      > 0.4       3    100.0  default route metric 100
-lte     lte0    down      1       –       –       1500  192.0.2.2 via 192.0.2.1  –                 –          –       3      0.0  no carrier
+UPLINK  DEVICE  STATE  TIER  RTT ms  LOSS %  MTU bytes  IPV4                     IPV6  DOWN Mbit/s                                          CAPACITY  UP Mbit/s   CAPACITY  WEIGHT  SHARE %  WHY
+dsl     dsl0    up        1    21.4     2.5       1500  192.0.2.2 via 192.0.2.1  –            17.4  19.8 ±1 % traffic 3 s (25.0 ±2 % transfer 7 min)        0.2  > 0.4 3 s       3    100.0  default route metric 100
+lte     lte0    down      1       –       –       1500  192.0.2.2 via 192.0.2.1  –             0.0                                                 –        0.0          –       3      0.0  no carrier
 ";
         let mut report = report();
         let capacity = |basis, rate_bit_s| CapacityReport {
@@ -389,8 +439,16 @@ lte     lte0    down      1       –       –       1500  192.0.2.2 via 192.0.
             basis,
             error: 0.01,
             age_ms: 3_400,
+            other: None,
         };
-        report.uplinks[0].rx_capacity = Some(capacity(CapacityBasisName::Saturated, 19_800_000));
+        let mut down = capacity(CapacityBasisName::Saturated, 19_800_000);
+        let transfer = CapacityReport {
+            error: 0.02,
+            age_ms: 420_000,
+            ..capacity(CapacityBasisName::Transfer, 25_000_000)
+        };
+        down.other = Some(Box::new(transfer));
+        report.uplinks[0].rx_capacity = Some(down);
         report.uplinks[0].tx_capacity = Some(capacity(CapacityBasisName::AtLeast, 400_000));
         assert_eq!(uplinks(&report.uplinks, Paint::Plain), expected);
     }

@@ -158,11 +158,11 @@ impl PassiveCapacity {
     pub fn estimate(&self, now: Time) -> Option<CapacityEstimate> {
         let bound = self.bound.filter(|(at, _)| now.since(*at) <= BOUND_MEMORY);
         let refuted = |(at, rate, _): &(Time, f64, f64)| {
-            bound.is_some_and(|(since, least)| since > *at && least > rate * REFUTING_FACTOR)
+            bound.is_some_and(|(since, least)| since > *at && exceeds(least, *rate))
         };
         if let Some((at, rate, spread)) = self.estimate.filter(|found| !refuted(found)) {
             let age = now.since(at);
-            let drift = self.drift.unwrap_or(PRIOR_DRIFT) * age.as_secs_f64().sqrt();
+            let drift = self.drift_in(age);
             return Some(CapacityEstimate {
                 rate: Rate::from_bits_per_sec(rate as u64),
                 basis: CapacityBasis::Saturated,
@@ -177,6 +177,17 @@ impl PassiveCapacity {
             error: 1.0,
             age: now.since(at),
         })
+    }
+
+    /// Takes a rate that the line carried beside the traffic of the intervals.
+    pub fn note_carried(&mut self, now: Time, rate: Rate) {
+        self.raise_bound(now, rate.bits_per_sec() as f64);
+    }
+
+    /// Returns by how much, as a fraction, the capacity changes in a time, as far as this line has shown it.
+    #[must_use]
+    pub fn drift_in(&self, age: Duration) -> f64 {
+        self.drift.unwrap_or(PRIOR_DRIFT) * age.as_secs_f64().sqrt()
     }
 
     /// Returns the capacity as far as known, in bits per second.
@@ -207,9 +218,13 @@ impl PassiveCapacity {
         // The last interval alone shows when the line has become slower.
         let last = interval.carried.get() as f64 / interval.span.as_secs_f64();
         let rate = last.min(bytes as f64 / span.as_secs_f64()) * 8.0;
-        let stands = |(at, least): (Time, f64)| least > rate && end.since(at) <= BOUND_MEMORY;
+        self.raise_bound(end, rate);
+    }
+
+    fn raise_bound(&mut self, now: Time, rate: f64) {
+        let stands = |(at, least): (Time, f64)| least > rate && now.since(at) <= BOUND_MEMORY;
         if !self.bound.is_some_and(stands) {
-            self.bound = Some((end, rate));
+            self.bound = Some((now, rate));
         }
     }
 
@@ -257,6 +272,16 @@ impl PassiveCapacity {
         let drift = self.drift.unwrap_or(PRIOR_DRIFT);
         self.drift = Some(drift + (change.min(1.0) - drift) * DRIFT_GAIN);
     }
+}
+
+/// Returns true if a later lower bound shows that an estimate holds no more.
+#[must_use]
+pub(super) fn refutes(least: Rate, estimate: Rate) -> bool {
+    exceeds(least.bits_per_sec() as f64, estimate.bits_per_sec() as f64)
+}
+
+fn exceeds(least: f64, rate: f64) -> bool {
+    least > rate * REFUTING_FACTOR
 }
 
 /// Returns true if two rates may be one capacity.

@@ -9,6 +9,7 @@ mod events;
 mod explain;
 mod flows;
 mod followed_listener;
+mod measurements;
 pub(crate) mod metrics_listener;
 mod runs;
 pub(crate) mod stream;
@@ -234,6 +235,7 @@ pub(crate) async fn serve(
         .route("/v1/alarms/test", post(alarms::test))
         .route("/v1/runs", get(runs::list).post(runs::begin))
         .route("/v1/runs/{id}", delete(runs::end))
+        .route("/v1/measurements", post(measurements::note))
         .route("/v1/bond", post(bond::join).delete(bond::leave))
         .route("/v1/web/token", post(web::token))
         .route("/v1/down", post(down))

@@ -1,11 +1,15 @@
-//! Commands of the API that change the running instance: `braid run` and `braid failback`.
+//! Commands of the API that change the running instance: `braid run`, `braid failback` and `braid measure`.
 
+use std::time::Instant;
+
+use braid_core::Rate;
+use braid_core::capacity::TransferEstimate;
 use braid_host::user_error::UserError;
 
 use super::Engine;
 use crate::config::Settings;
 use crate::events::EventKind;
-use crate::report::RunRequest;
+use crate::report::{MeasurementRequest, RunRequest, UplinkReport};
 use crate::rules::{SystemIds, check_table_capacity};
 
 impl Engine {
@@ -16,6 +20,43 @@ impl Engine {
     pub fn allow_failback(&mut self) -> Result<(), UserError> {
         self.classes.allow_failback();
         self.follow_verdicts()
+    }
+
+    /// Takes the result of a transfer as the capacity of an uplink. A configured one stays a ceiling.
+    ///
+    /// # Errors
+    /// The uplink does not exist, the result makes no sense, or the tables cannot be read.
+    pub fn note_measurement(
+        &mut self,
+        measured: &MeasurementRequest,
+    ) -> Result<UplinkReport, UserError> {
+        let records = self.registry.records();
+        let known = || records.iter().map(|record| record.uplink.name.as_str());
+        let unknown = || UserError::unknown_uplink(&measured.uplink, known());
+        let record = records
+            .iter()
+            .find(|record| record.uplink.name == measured.uplink)
+            .ok_or_else(unknown)?;
+        if measured.rate_bit_s == 0 || !(0.0..=1.0).contains(&measured.error) {
+            let text = "a measurement has a rate above 0 and an error from 0 to 1";
+            return Err(UserError::new("usage", text));
+        }
+        let found = TransferEstimate {
+            rate: Rate::from_bits_per_sec(measured.rate_bit_s),
+            error: measured.error,
+            saturated: measured.saturated,
+        };
+        let (id, direction, now) = (record.id, measured.direction, Instant::now());
+        let capacities = &mut self.health_checks.capacities;
+        if !capacities.note_transfer(now, id, direction, &found) {
+            let text = format!("{}: its traffic is not counted yet", measured.uplink);
+            return Err(UserError::new("too-early", text).fix("try again in a second"));
+        }
+        let report = self.uplinks()?.uplinks.into_iter();
+        let mut report = report.filter(|uplink| uplink.name == measured.uplink);
+        report.next().ok_or_else(|| {
+            UserError::new("usage", format!("there is no uplink {:?}", measured.uplink))
+        })
     }
 
     /// Directs new flows of a control group to one uplink, ahead of all configured rules.

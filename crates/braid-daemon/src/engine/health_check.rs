@@ -220,6 +220,11 @@ impl Engine {
         &self.health_checks.capacities
     }
 
+    /// Returns the load of an uplink over the last second; `None` before the first measurement.
+    pub(crate) fn load_of(&self, id: UplinkId) -> Option<Load> {
+        self.health_checks.load(id)
+    }
+
     /// Updates the monitor's list of uplinks.
     pub(super) fn watch_records(&mut self) {
         let watched = |record: &UplinkRecord| MonitoredUplink {

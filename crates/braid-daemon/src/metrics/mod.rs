@@ -199,7 +199,7 @@ impl Scrape {
                 ];
                 for (direction, capacity) in both {
                     let is_known =
-                        |found: &&CapacityReport| found.basis == CapacityBasisName::Saturated;
+                        |found: &&CapacityReport| found.basis != CapacityBasisName::AtLeast;
                     if let Some(capacity) = capacity.as_ref().filter(is_known) {
                         let labels = [("uplink", uplink.name.as_str()), ("direction", direction)];
                         family

@@ -21,10 +21,13 @@ fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
         ipv4: None,
         ipv6: None,
         weight: 1,
+        tx_bit_s: None,
+        rx_bit_s: None,
         tx_capacity: None,
         rx_capacity: rtt_ms.map(|_| CapacityReport {
             rate_bit_s: 8_000_000,
             basis: CapacityBasisName::Saturated,
+            other: None,
             error: 0.02,
             age_ms: 1500,
         }),

@@ -3,6 +3,7 @@
 mod alarm;
 mod bond;
 mod explain;
+mod measure;
 mod path;
 mod run;
 mod web;
@@ -29,6 +30,9 @@ pub use bond::{
 };
 pub use explain::{
     Candidate, ExplainQuestion, ExplainReport, ExplainsReport, Outcome, Stage, Step,
+};
+pub use measure::{
+    FailedMeasurement, MeasureReport, MeasuredDirection, MeasurementReport, MeasurementRequest,
 };
 pub use path::{DestinationReport, PathReport, PathsReport};
 pub use run::{RunRequest, RunsReport};
@@ -69,7 +73,13 @@ pub struct UplinkReport {
     pub ipv6: Option<NextHopReport<Ipv6Addr>>,
     /// Relative weight; 1 if the policy treats all uplinks alike.
     pub weight: u32,
-    /// Capacity to send, as measured from its own traffic; none before any was seen.
+    /// Rate sent over the last second, IP headers included; none before it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_bit_s: Option<u64>,
+    /// Rate received over the last second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_bit_s: Option<u64>,
+    /// Capacity to send, as measured from its own traffic or by `braid measure`; none before either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tx_capacity: Option<CapacityReport>,
     /// The same to receive.
@@ -117,6 +127,9 @@ pub struct CapacityReport {
     pub error: f64,
     /// Milliseconds since it was last measured.
     pub age_ms: u64,
+    /// The estimate of the other method, if both have measured; the later one is used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other: Option<Box<CapacityReport>>,
 }
 
 /// The way in which a capacity is known.
@@ -127,6 +140,8 @@ pub enum CapacityBasisName {
     Saturated,
     /// It carried this rate and may carry more.
     AtLeast,
+    /// `braid measure` made a transfer to measure it.
+    Transfer,
 }
 
 /// Layer of the frames on a device.
@@ -419,6 +434,12 @@ struct Api {
     token: TokenReport,
     #[schemars(rename = "GET /session, of the page alone")]
     session: SessionReport,
+    #[schemars(rename = "body of POST /v1/measurements")]
+    measurement: MeasurementRequest,
+    #[schemars(rename = "POST /v1/measurements")]
+    measured: UplinkReport,
+    #[schemars(rename = "braid measure --json")]
+    measure: MeasureReport,
     #[schemars(rename = "query of GET /v1/explain")]
     question: ExplainQuestion,
     #[schemars(rename = "GET /v1/explain")]

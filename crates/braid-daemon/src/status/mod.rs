@@ -56,6 +56,7 @@ impl Engine {
             .filter(|_| record.down.is_none());
         let (state, why) = self.uplink_state(record);
         let quota = self.quota_of(&uplink.name);
+        let (now, capacities, load) = (Instant::now(), self.capacities(), self.load_of(record.id));
         UplinkReport {
             name: uplink.name.clone(),
             device: uplink.device.clone(),
@@ -75,14 +76,16 @@ impl Engine {
             ipv4: uplink.v4.as_ref().map(next_hop),
             ipv6: uplink.v6.as_ref().map(next_hop),
             weight: record.weight.get(),
-            tx_capacity: self
-                .capacities()
-                .tx(Instant::now(), record.id)
-                .map(capacity),
-            rx_capacity: self
-                .capacities()
-                .rx(Instant::now(), record.id)
-                .map(capacity),
+            tx_bit_s: load.map(|load| load.tx.bits_per_sec()),
+            rx_bit_s: load.map(|load| load.rx.bits_per_sec()),
+            tx_capacity: capacity(
+                capacities.tx(now, record.id),
+                capacities.other_tx(now, record.id),
+            ),
+            rx_capacity: capacity(
+                capacities.rx(now, record.id),
+                capacities.other_rx(now, record.id),
+            ),
             share: self.classes.share_of(record.id),
             tx_bytes: counters.tx.bytes,
             rx_bytes: counters.rx.bytes,
@@ -334,16 +337,23 @@ impl Engine {
     }
 }
 
-fn capacity(found: CapacityEstimate) -> CapacityReport {
-    CapacityReport {
+/// Returns the report of a capacity and of what the other method knows of it.
+fn capacity(
+    found: Option<CapacityEstimate>,
+    other: Option<CapacityEstimate>,
+) -> Option<CapacityReport> {
+    let found = found?;
+    Some(CapacityReport {
         rate_bit_s: found.rate.bits_per_sec(),
         basis: match found.basis {
             CapacityBasis::Saturated => CapacityBasisName::Saturated,
             CapacityBasis::AtLeast => CapacityBasisName::AtLeast,
+            CapacityBasis::Transfer => CapacityBasisName::Transfer,
         },
         error: found.error,
         age_ms: millis(found.age),
-    }
+        other: capacity(other, None).map(Box::new),
+    })
 }
 
 fn next_hop<A: Copy + Into<IpAddr>>(next_hop: &braid_uplink::NextHop<A>) -> NextHopReport<A> {

@@ -1,16 +1,18 @@
-//! Measured capacities of the uplinks, from the datapath's counters.
+//! Measured capacities of the uplinks, from the datapath's counters and from transfers.
 //!
-//! Pure: takes the counters and the time, cuts them into intervals for [`braid_core::capacity`], and returns the
-//! estimates.
+//! Pure: takes the counters and the time, cuts them into intervals for [`braid_core::capacity`], passes the results of
+//! `braid measure` on, and returns the estimates.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use braid_balance::UplinkCounters;
 use braid_core::capacity::{
-    CapacityBasis, CapacityEstimate, MIN_INTERVAL, UplinkCapacity, UplinkInterval,
+    CapacityBasis, CapacityEstimate, MIN_INTERVAL, TransferEstimate, UplinkCapacity, UplinkInterval,
 };
 use braid_core::{Bytes, Rate, Time, UplinkId};
+
+use crate::report::MeasuredDirection;
 
 /// Estimates of all uplinks.
 #[derive(Debug)]
@@ -61,6 +63,25 @@ impl Capacities {
         }
     }
 
+    /// Takes the result of a transfer. Returns false if the uplink has no counters yet.
+    pub fn note_transfer(
+        &mut self,
+        now: Instant,
+        id: UplinkId,
+        direction: MeasuredDirection,
+        found: &TransferEstimate,
+    ) -> bool {
+        let now = self.time(now);
+        let Some(measured) = self.uplinks.get_mut(&id) else {
+            return false;
+        };
+        match direction {
+            MeasuredDirection::Down => measured.capacity.note_rx_transfer(now, found),
+            MeasuredDirection::Up => measured.capacity.note_tx_transfer(now, found),
+        }
+        true
+    }
+
     /// Returns the capacity to send, if anything is known of it.
     pub fn tx(&self, now: Instant, id: UplinkId) -> Option<CapacityEstimate> {
         self.uplinks.get(&id)?.capacity.tx(self.time(now))
@@ -71,11 +92,21 @@ impl Capacities {
         self.uplinks.get(&id)?.capacity.rx(self.time(now))
     }
 
+    /// Returns what the other method knows of the capacity to send.
+    pub fn other_tx(&self, now: Instant, id: UplinkId) -> Option<CapacityEstimate> {
+        self.uplinks.get(&id)?.capacity.other_tx(self.time(now))
+    }
+
+    /// Returns what the other method knows of the capacity to receive.
+    pub fn other_rx(&self, now: Instant, id: UplinkId) -> Option<CapacityEstimate> {
+        self.uplinks.get(&id)?.capacity.other_rx(self.time(now))
+    }
+
     /// Returns the capacity by which shares are weighed: that to receive, for which people wait most, or that to
     /// send if only that was measured. A lower bound is none.
     pub fn measured(&self, now: Instant, id: UplinkId) -> Option<Rate> {
         let known = |found: Option<CapacityEstimate>| {
-            let found = found.filter(|found| found.basis == CapacityBasis::Saturated)?;
+            let found = found.filter(|found| found.basis != CapacityBasis::AtLeast)?;
             Some(found.rate)
         };
         known(self.rx(now, id)).or_else(|| known(self.tx(now, id)))
@@ -153,5 +184,29 @@ mod tests {
         let up = capacities.tx(now, ID).unwrap();
         assert_eq!(up.basis, CapacityBasis::AtLeast);
         assert_eq!(capacities.rx(now, UplinkId(0)), None);
+    }
+
+    #[test]
+    fn a_transfer_decides_until_traffic_shows_more() {
+        let start = Instant::now();
+        let mut capacities = Capacities::new(start);
+        let found = TransferEstimate {
+            rate: Rate::from_bits_per_sec(50_000_000),
+            error: 0.02,
+            saturated: true,
+        };
+        let down = MeasuredDirection::Down;
+        assert!(!capacities.note_transfer(start, ID, down, &found));
+        let now = start + Duration::from_secs(1);
+        capacities.note(now, &counters(0));
+        assert!(capacities.note_transfer(now, ID, down, &found));
+        assert_eq!(capacities.measured(now, ID), Some(found.rate));
+        let later = now + Duration::from_secs(60);
+        let known = capacities.rx(later, ID).unwrap();
+        assert_eq!(
+            (known.basis, known.age.as_secs()),
+            (CapacityBasis::Transfer, 60)
+        );
+        assert_eq!(capacities.other_rx(later, ID), None);
     }
 }

@@ -197,6 +197,8 @@ pub mod tests {
             ipv4: None,
             ipv6: None,
             weight: 1,
+            tx_bit_s: None,
+            rx_bit_s: None,
             tx_capacity: None,
             rx_capacity: None,
             share: 0.5,

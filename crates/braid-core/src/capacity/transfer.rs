@@ -1,0 +1,283 @@
+//! Estimate of a line's capacity from a transfer that is made to measure it.
+//!
+//! Rules and their reasons:
+//! - Slow start, retransmissions and other traffic make many samples too low; the line's rate makes
+//!   the others alike. So the capacity is the mean of the *crucial interval*: of all intervals of
+//!   rates the one with the most samples for its width (the product of their number and their
+//!   density), after FastBTS (Yang et al., *Fast and Light Bandwidth Testing for Internet Users*,
+//!   NSDI 2021).
+//! - The transfer ends as soon as that interval stays where it is. More time costs bytes and shows
+//!   little that is new.
+//! - A few connections may not fill the line: each has its window, and random loss keeps that
+//!   small. So connections are doubled until more of them carry no more. If that never happens,
+//!   the rate is a lower bound.
+//! - A sample has sixteen packets or lasts [`MAX_SAMPLE`]: with fewer packets its rate is a
+//!   matter of luck.
+
+use std::time::Duration;
+
+use crate::{Bytes, Rate, Time};
+
+/// Connections of the beginning.
+pub const FIRST_CONNECTIONS: usize = 4;
+/// Most connections.
+pub const MAX_CONNECTIONS: usize = 32;
+/// Least span of a sample: an interrupt's or a scheduler's pause is short against it.
+pub const MIN_SAMPLE: Duration = Duration::from_millis(50);
+/// Span from which a sample ends whatever it has.
+const MAX_SAMPLE: Duration = Duration::from_millis(200);
+/// Bytes with which a sample may end: sixteen packets.
+const SAMPLE_BYTES: u64 = 24_000;
+/// Longest transfer.
+const MAX_TIME: Duration = Duration::from_secs(6);
+/// Width of an interval, as a fraction of its rates, below which it is as narrow as any.
+const NARROW: f64 = 0.02;
+/// Samples without which nothing is known.
+const MIN_INSIDE: usize = 4;
+/// Relative change up to which the interval stays where it is.
+const STEADY: f64 = 0.03;
+/// Latest samples for which it has to.
+const STEADY_SAMPLES: usize = 3;
+/// Of so many latest samples, more than half must be inside: else the rate is on its way elsewhere.
+const LATEST: usize = 4;
+/// Expected error with which a transfer may end.
+const GOOD_ERROR: f64 = 0.05;
+/// Samples after which more connections are tried, or the transfer ends, with any error.
+const PATIENCE: usize = 24;
+/// Least time for new connections to show their effect.
+const SETTLING_TIME: Duration = Duration::from_millis(200);
+/// The same in round trips: the handshake, the request, and some rounds of slow start.
+const SETTLING_ROUND_TRIPS: u32 = 5;
+/// Growth with twice the connections, as a factor, up to which the line was full before.
+const FULL: f64 = 1.05;
+/// Least error of an estimate, as a fraction.
+const MIN_ERROR: f64 = 0.01;
+
+/// Bytes that a line carried for a short time, headers of IP included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransferSample {
+    /// Time of its end.
+    pub end: Time,
+    /// Its length.
+    pub span: Duration,
+    /// Bytes of the transfer, and of the machine's other traffic on that line.
+    pub carried: Bytes,
+}
+
+/// The next step of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferStep {
+    /// Go on.
+    Continue,
+    /// Have this many connections.
+    Connections(usize),
+    /// The transfer is over.
+    Done,
+}
+
+/// Capacity as a transfer shows it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TransferEstimate {
+    /// The capacity, or a lower bound of it.
+    pub rate: Rate,
+    /// Expected error as a fraction of the rate, at most 1.
+    pub error: f64,
+    /// True if more connections carried no more; otherwise the line may carry more than this.
+    pub saturated: bool,
+}
+
+/// Estimates the capacity of one direction of a line from the samples of a transfer.
+#[derive(Clone, Debug)]
+pub struct TransferCapacity {
+    started: Time,
+    settling: Duration,
+    connections: usize,
+    /// Start of the time with this number of connections.
+    stage_started: Time,
+    /// Rate with half as many connections, in bits per second.
+    before: Option<f64>,
+    /// The sample under way.
+    span: Duration,
+    bytes: u64,
+    /// Samples with this number of connections, and those before if more of them carried no more.
+    samples: Vec<Sample>,
+    /// Samples of them that were taken with fewer connections.
+    earlier: usize,
+    /// Means of the crucial interval after each of the latest samples.
+    means: Vec<f64>,
+    saturated: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    seconds: f64,
+    bits: f64,
+}
+
+impl Sample {
+    fn rate(&self) -> f64 {
+        self.bits / self.seconds
+    }
+}
+
+/// The crucial interval of some samples.
+#[derive(Clone, Copy, Debug)]
+struct Crucial {
+    lowest: f64,
+    highest: f64,
+    mean: f64,
+    inside: usize,
+}
+
+impl TransferCapacity {
+    /// Starts with [`FIRST_CONNECTIONS`] connections, whose handshakes took this long.
+    #[must_use]
+    pub fn new(now: Time, round_trip: Duration) -> TransferCapacity {
+        TransferCapacity {
+            started: now,
+            settling: SETTLING_TIME.max(round_trip * SETTLING_ROUND_TRIPS),
+            connections: FIRST_CONNECTIONS,
+            stage_started: now,
+            before: None,
+            span: Duration::ZERO,
+            bytes: 0,
+            samples: Vec::new(),
+            earlier: 0,
+            means: Vec::new(),
+            saturated: false,
+        }
+    }
+
+    /// Takes what was carried since the last call, or the start.
+    pub fn note(&mut self, sample: &TransferSample) -> TransferStep {
+        self.span += sample.span;
+        self.bytes += sample.carried.get();
+        let is_over = sample.end.since(self.started) >= MAX_TIME;
+        let is_whole = self.span >= MIN_SAMPLE && self.bytes >= SAMPLE_BYTES;
+        if !is_over && !is_whole && self.span < MAX_SAMPLE {
+            return TransferStep::Continue;
+        }
+        let whole = Sample {
+            seconds: std::mem::take(&mut self.span).as_secs_f64(),
+            bits: std::mem::take(&mut self.bytes) as f64 * 8.0,
+        };
+        // Before the first byte there is no rate.
+        if whole.seconds > 0.0 && (whole.bits > 0.0 || !self.samples.is_empty()) {
+            self.samples.push(whole);
+        }
+        match is_over {
+            true => TransferStep::Done,
+            false => self.next_step(sample.end),
+        }
+    }
+
+    /// Returns the estimate so far; `None` before the first sample.
+    #[must_use]
+    pub fn estimate(&self) -> Option<TransferEstimate> {
+        let crucial = crucial(&self.samples)?;
+        Some(TransferEstimate {
+            rate: Rate::from_bits_per_sec(crucial.mean as u64),
+            error: self.error(&crucial),
+            saturated: self.saturated,
+        })
+    }
+
+    fn next_step(&mut self, now: Time) -> TransferStep {
+        let Some(found) = crucial(&self.samples) else {
+            return TransferStep::Continue;
+        };
+        self.means.push(found.mean);
+        let of_stage = self.samples.len() - self.earlier;
+        let has_settled = now.since(self.stage_started) >= self.settling;
+        let is_known = self.is_steady(&found) && self.error(&found) <= GOOD_ERROR;
+        if of_stage < MIN_INSIDE || !has_settled || !(is_known || of_stage >= PATIENCE) {
+            return TransferStep::Continue;
+        }
+        // Samples with fewer connections would hide a growth.
+        let Some(grown) = crucial(&self.samples[self.earlier..]) else {
+            return TransferStep::Continue;
+        };
+        if self
+            .before
+            .is_some_and(|before| grown.mean <= before * FULL)
+        {
+            self.saturated = true;
+            return TransferStep::Done;
+        }
+        if self.before.is_some() {
+            self.samples.drain(..self.earlier);
+        }
+        if self.connections >= MAX_CONNECTIONS {
+            return TransferStep::Done;
+        }
+        self.connections *= 2;
+        self.before = Some(grown.mean);
+        self.earlier = self.samples.len();
+        self.stage_started = now;
+        self.means.clear();
+        TransferStep::Connections(self.connections)
+    }
+
+    fn is_steady(&self, found: &Crucial) -> bool {
+        let latest = &self.means[self.means.len().saturating_sub(STEADY_SAMPLES)..];
+        let is_near = |mean: &f64| (mean / found.mean - 1.0).abs() <= STEADY;
+        let last = self.samples.iter().rev().take(LATEST);
+        // A sample may be a little above or below the interval and show the same rate.
+        let (least, most) = (
+            found.lowest * (1.0 - NARROW),
+            found.highest * (1.0 + NARROW),
+        );
+        let inside = last.filter(|sample| (least..=most).contains(&sample.rate()));
+        found.inside >= MIN_INSIDE
+            && latest.len() >= STEADY_SAMPLES
+            && latest.iter().all(is_near)
+            && inside.count() * 2 > LATEST
+    }
+
+    /// Returns the expected error: twice the standard error of the samples since the first one of the interval,
+    /// those outside of it included.
+    fn error(&self, found: &Crucial) -> f64 {
+        let first = self
+            .samples
+            .iter()
+            .position(|sample| sample.rate() >= found.lowest);
+        let rates: Vec<f64> = self.samples[first.unwrap_or(0)..]
+            .iter()
+            .map(Sample::rate)
+            .collect();
+        if found.inside < MIN_INSIDE || rates.len() < 2 {
+            return 1.0;
+        }
+        let n = rates.len() as f64;
+        let square = |rate: &f64| (rate - found.mean).powi(2);
+        let variance = rates.iter().map(square).sum::<f64>() / (n - 1.0);
+        (2.0 * (variance / n).sqrt() / found.mean).clamp(MIN_ERROR, 1.0)
+    }
+}
+
+/// Returns the crucial interval: that with the largest product of number and density. Of equal ones the highest.
+fn crucial(samples: &[Sample]) -> Option<Crucial> {
+    let mut sorted: Vec<&Sample> = samples.iter().filter(|sample| sample.bits > 0.0).collect();
+    sorted.sort_by(|one, other| one.rate().total_cmp(&other.rate()));
+    let mut best: Option<(f64, usize, usize)> = None;
+    for low in 0..sorted.len() {
+        for high in low..sorted.len() {
+            let (lowest, highest) = (sorted[low].rate(), sorted[high].rate());
+            let width = (highest - lowest).max(highest * NARROW) / highest;
+            let worth = ((high - low + 1) as f64).powi(2) / width;
+            if best.is_none_or(|(most, ..)| worth >= most) {
+                best = Some((worth, low, high));
+            }
+        }
+    }
+    let (_, low, high) = best?;
+    let inside = &sorted[low..=high];
+    let bits: f64 = inside.iter().map(|sample| sample.bits).sum();
+    let seconds: f64 = inside.iter().map(|sample| sample.seconds).sum();
+    Some(Crucial {
+        lowest: sorted[low].rate(),
+        highest: sorted[high].rate(),
+        mean: bits / seconds,
+        inside: inside.len(),
+    })
+}

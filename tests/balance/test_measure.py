@@ -1,0 +1,95 @@
+"""`braid measure`: capacity by a transfer over one uplink, and what the daemon makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from braid_lab.net.links import LinkSpec
+from braid_lab.net.topology import Topology, UplinkSpec
+from braid_lab.process import wait_until
+from braid_lab.product import Braid
+from conftest import MakeNetwork, StartBraid
+
+FAILED, USAGE, DEGRADED = 1, 2, 4
+SLOW = UplinkSpec("dsl", LinkSpec(rate="8Mbit/s", delay="10ms", queue="100ms"))
+FAST = UplinkSpec("lte", LinkSpec(rate="20Mbit/s", delay="10ms", queue="100ms"))
+
+
+@pytest.fixture
+def lines(make_network: MakeNetwork) -> Topology:
+    return make_network(SLOW, FAST)
+
+
+def stream(net: Topology) -> str:
+    return f"http://{net.server()}/stream"
+
+
+def uplink(daemon: Braid, name: str) -> dict[str, Any]:
+    uplinks: list[dict[str, Any]] = daemon.json("uplinks")["uplinks"]
+    return next(each for each in uplinks if each["name"] == name)
+
+
+def test_a_transfer_tells_each_lines_capacity_and_the_daemon_keeps_it(lines: Topology, start_braid: StartBraid) -> None:
+    file = lines.scratch / "capped.toml"
+    file.write_text('policy = "wrr"\n[[uplink]]\ndevice = "lte"\n[[uplink]]\ndevice = "dsl"\n')
+    daemon = start_braid(lines, "--config", file)
+    report = daemon.json("measure", "--all", "--url", stream(lines))
+    assert report["failed"] == []
+    rates = {each["uplink"]: each["rate_bit_s"] / 1e6 for each in report["measurements"]}
+    assert rates["dsl"] == pytest.approx(8 * 1500 / 1514, rel=0.06)
+    assert rates["lte"] == pytest.approx(20 * 1500 / 1514, rel=0.06)
+    for each in report["measurements"]:
+        assert each["saturated"]
+        assert each["took_ms"] < 4000
+        # No more than the line can have carried, both ways and with headers.
+        assert each["spent_bytes"] * 8 / 1e6 < 1.3 * rates[each["uplink"]] * (each["took_ms"] / 1e3 + 0.5)
+    for name, rate in rates.items():
+        known = uplink(daemon, name)["rx_capacity"]
+        assert (known["basis"], known["rate_bit_s"]) == ("transfer", pytest.approx(rate * 1e6, abs=1))
+    assert "transfer" in daemon.call("uplinks").stdout
+    # Weights follow it within a second or two, since none are configured.
+    wait_until(lambda: uplink(daemon, "lte")["share"] > 1.5 * uplink(daemon, "dsl")["share"], what="shares to follow")
+
+
+def test_uploads_are_measured_too(lines: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(lines)
+    url = f"http://{lines.server()}/sink"
+    (found,) = daemon.json("measure", "dsl", "--url", url, "--direction", "up")["measurements"]
+    assert found["rate_bit_s"] / 1e6 == pytest.approx(8 * 1500 / 1514, rel=0.06)
+    assert uplink(daemon, "dsl")["tx_capacity"]["basis"] == "transfer"
+    assert "rx_capacity" not in uplink(daemon, "lte")
+
+
+def test_errors_say_what_to_do_next(lines: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(lines)
+    server = lines.server()
+    for words, status, said in (
+        (("dsl",), USAGE, "--url names a file"),
+        (("vdsl", "--url", stream(lines)), USAGE, "there are"),
+        (("dsl", "--url", "ftp://example.org"), USAGE, "http://"),
+        (("dsl", "--url", f"http://{server}/nothing"), FAILED, "status 404"),
+        (("dsl", "--url", f"http://{server}/bytes/1000"), FAILED, "1000 bytes"),
+        (("dsl", "--url", f"http://{server}:81/"), FAILED, "cannot connect to"),
+        ((), USAGE, "UPLINK"),
+    ):
+        answer = daemon.call("measure", *words, check=False)
+        assert answer.status == status, (words, answer)
+        assert said in answer.stderr, (words, answer)
+    lines.host.ip("link set dsl down")
+    answer = daemon.call("measure", "--all", "--url", stream(lines), check=False)
+    assert answer.status == DEGRADED, answer
+    assert "dsl is down" in answer.stdout
+
+
+def test_a_configured_capacity_stays_a_ceiling(lines: Topology, start_braid: StartBraid) -> None:
+    file = lines.scratch / "ceiling.toml"
+    file.write_text(
+        'policy = "wrr"\n[[uplink]]\ndevice = "lte"\ncapacity = "8 Mbit/s"\n'
+        '[[uplink]]\ndevice = "dsl"\ncapacity = "8 Mbit/s"\n'
+    )
+    daemon = start_braid(lines, "--config", file)
+    daemon.json("measure", "--all", "--url", stream(lines))
+    assert uplink(daemon, "lte")["rx_capacity"]["rate_bit_s"] > 18e6
+    assert uplink(daemon, "lte")["share"] == pytest.approx(0.5, abs=0.03)
