@@ -31,7 +31,9 @@ def uplink(daemon: Braid, name: str) -> dict[str, Any]:
     return next(each for each in uplinks if each["name"] == name)
 
 
-def test_a_transfer_tells_each_lines_capacity_and_the_daemon_keeps_it(lines: Topology, start_braid: StartBraid) -> None:
+def test_a_transfer_tells_each_lines_capacity_and_the_daemon_keeps_it(
+    lines: Topology, start_braid: StartBraid
+) -> None:
     file = lines.scratch / "capped.toml"
     file.write_text('policy = "wrr"\n[[uplink]]\ndevice = "lte"\n[[uplink]]\ndevice = "dsl"\n')
     daemon = start_braid(lines, "--config", file)

@@ -30,6 +30,7 @@ mod engine;
 pub mod events;
 pub mod explain;
 mod health_problems;
+mod history;
 pub mod launch;
 pub mod metrics;
 mod name_lookup;

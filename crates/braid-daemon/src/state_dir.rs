@@ -1,4 +1,5 @@
-//! State that must outlive a reboot: the joined hub, the usage of the uplinks' quotas, and the page's login tokens.
+//! State that must outlive a reboot: the joined hub, the usage of the uplinks' quotas, the uplinks' history, and the page's login
+//! tokens.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -40,6 +41,12 @@ impl StateDir {
     #[must_use]
     pub fn usage(&self) -> PathBuf {
         self.0.join("usage.json")
+    }
+
+    /// Returns the directory of the uplinks' history; see `crate::history`.
+    #[must_use]
+    pub fn history(&self) -> PathBuf {
+        self.0.join("history")
     }
 
     /// Returns the file of the page's login tokens.

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
+use braid_core::units::duration;
 use braid_daemon::config::Policy;
 use braid_daemon::report::MeasuredDirection;
 use braid_daemon::state_dir;
@@ -91,6 +92,12 @@ pub enum Command {
     /// capacity, until the uplink's own traffic shows another one. A configured capacity stays a ceiling.
     /// Exit code 4 means that some of several uplinks or directions could not be measured.
     Measure(MeasureArgs),
+    /// Show the last day of an uplink: rates, capacity, round trips, loss and state
+    ///
+    /// Rows of bars over the whole time, then a table of means; STATE is the worst of the step. The daemon
+    /// keeps seconds for an hour and minutes for a day, also over restarts. What it has of an uplink that is
+    /// gone is shown as well.
+    History(HistoryArgs),
     /// Explain why a flow takes its uplink, or which one a new flow would take
     ///
     /// DESTINATION is an address or a name, with or without a port. Existing flows that match are
@@ -251,6 +258,21 @@ pub struct FlowsArgs {
     /// Show only flows on this uplink
     #[arg(long, value_name = "NAME")]
     pub uplink: Option<String>,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// Uplink name, as shown by `braid uplinks`
+    #[arg(value_name = "UPLINK")]
+    pub uplink: String,
+    /// Time until now, such as "10 min" or "6 h"; at most a day
+    #[arg(long, value_name = "TIME", default_value = "24 h", value_parser = parse_seconds)]
+    pub last: u32,
+    /// Step of the table, or of the JSON; seconds for the last hour, minutes for more
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    pub step: Option<u32>,
     #[command(flatten)]
     pub output: Output,
 }
@@ -458,6 +480,14 @@ fn parse_weight(text: &str) -> Result<(String, NonZeroU32), String> {
     Ok((name.to_owned(), weight))
 }
 
+fn parse_seconds(text: &str) -> Result<u32, String> {
+    let span = duration::parse(text).map_err(|error| error.to_string())?;
+    match span.as_secs() {
+        seconds @ 1..=86_400 => Ok(seconds as u32),
+        _ => Err("write a time from 1 s to 24 h".to_owned()),
+    }
+}
+
 #[cfg(feature = "top")]
 fn parse_pace(text: &str) -> Result<f64, String> {
     match text.parse() {
@@ -481,6 +511,15 @@ mod tests {
         assert_eq!(parse_weight("dsl=2").unwrap().1.get(), 2);
         for bad in ["dsl", "dsl=", "dsl=0", "dsl=-1", "dsl=1.5"] {
             assert!(parse_weight(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_have_units_and_are_at_most_a_day() {
+        assert_eq!(parse_seconds("10 min"), Ok(600));
+        assert_eq!(parse_seconds("24h"), Ok(86_400));
+        for bad in ["10", "0 s", "25 h", "1 day", ""] {
+            assert!(parse_seconds(bad).is_err(), "{bad}");
         }
     }
 

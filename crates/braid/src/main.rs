@@ -14,6 +14,7 @@ mod edge;
 mod events;
 mod explain;
 mod external;
+mod history;
 #[cfg(feature = "hub")]
 mod hub;
 #[cfg(feature = "manual")]
@@ -23,6 +24,7 @@ mod missing_features;
 mod paths;
 mod run;
 mod show;
+mod spark;
 mod table;
 mod terminal;
 #[cfg(feature = "top")]
@@ -141,6 +143,7 @@ fn run(cli: Cli) -> CommandResult {
         Command::Uplinks(arguments) => uplinks(&run_dir, &arguments),
         Command::Flows(arguments) => flows(&run_dir, &arguments),
         Command::Paths(output) => paths::paths(&run_dir, output),
+        Command::History(arguments) => history::history(&run_dir, &arguments),
         Command::Measure(arguments) => measure::measure(&run_dir, &arguments),
         Command::Explain(arguments) => explain::explain(&run_dir, &arguments),
         #[cfg(feature = "top")]
@@ -190,6 +193,7 @@ fn wants_json(command: &Command) -> bool {
         #[cfg(feature = "edge")]
         Command::Edge(braid_edge::cli::EdgeCommand::Status(arguments)) => arguments.json,
         Command::Measure(arguments) => arguments.output.json,
+        Command::History(arguments) => arguments.output.json,
         Command::Explain(arguments) => arguments.output.json,
         Command::Events(arguments) => arguments.output.json && !arguments.follow,
         #[cfg(feature = "hub")]

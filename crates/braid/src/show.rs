@@ -293,7 +293,8 @@ pub fn version(report: &VersionReport) -> String {
     )
 }
 
-fn state(state: UplinkState) -> Cell {
+/// Renders a state.
+pub fn state(state: UplinkState) -> Cell {
     let tint = match state {
         UplinkState::Up => Tint::Good,
         UplinkState::Standby => Tint::None,
@@ -370,7 +371,11 @@ mod tests {
             ipv6: None,
             weight: 3,
             tx_bit_s: Some(if state.takes_new_flows() { 200_000 } else { 0 }),
-            rx_bit_s: Some(if state.takes_new_flows() { 17_400_000 } else { 0 }),
+            rx_bit_s: Some(if state.takes_new_flows() {
+                17_400_000
+            } else {
+                0
+            }),
             tx_capacity: None,
             rx_capacity: None,
             share,

@@ -6,7 +6,6 @@
 
 mod draw;
 mod model;
-mod spark;
 
 use std::io::{self, IsTerminal};
 use std::thread;

@@ -9,6 +9,7 @@ mod events;
 mod explain;
 mod flows;
 mod followed_listener;
+mod history;
 mod measurements;
 pub(crate) mod metrics_listener;
 mod runs;
@@ -188,6 +189,7 @@ fn showing() -> Router<ApiState> {
             "/v1/paths",
             get(|State(api): State<ApiState>| async move { api.ask(Engine::paths).await }),
         )
+        .route("/v1/history", get(history::history))
         .route("/v1/bond", get(bond::show))
         .route("/v1/events", get(events::events))
         .route("/v1/stream", get(stream::stream))

@@ -185,6 +185,7 @@ impl Engine {
         if !self.health_checks.measure(now, &counters) {
             return Ok(());
         }
+        self.note_history();
         if self.note_quotas(&counters) || Classes::follows_load(&self.settings) {
             self.follow_verdicts()?;
         }

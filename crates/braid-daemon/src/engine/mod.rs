@@ -52,6 +52,7 @@ use crate::config::{Settings, SettingsSource};
 use crate::connlimit::Limits;
 use crate::dns_snoop::NameCache;
 use crate::events::{Event, EventKind, Events};
+use crate::history::History;
 use crate::plumbing::{Divert, Plumbing};
 use crate::report::{FlowCounts, UpReport};
 use crate::rules::{CompiledRules, SystemIds};
@@ -106,6 +107,8 @@ pub struct Engine {
     pub(crate) quotas: Quotas,
     /// Alarms.
     pub(crate) alarms: AlarmMonitor,
+    /// History of the uplinks.
+    pub(crate) history: History,
 }
 
 /// A successful start.

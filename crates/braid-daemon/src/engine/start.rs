@@ -27,6 +27,7 @@ use crate::config::{Hook, Settings, SettingsSource};
 use crate::connlimit::Limits;
 use crate::dns_snoop::NameCache;
 use crate::events::{EventKind, Events};
+use crate::history::History;
 use crate::path_cache_store::PathCacheSnapshot;
 use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
@@ -83,6 +84,7 @@ impl Engine {
         let (tell, answers) = mpsc::unbounded_channel();
         let (bond_events, heard) = mpsc::unbounded_channel();
         let bond = Bond::open(state_dir.clone(), bond_events)?;
+        let history = History::open(state_dir.history());
         let quotas = Quotas::open(state_dir)?;
         let brought_up = Engine::bring_up(
             settings,
@@ -95,6 +97,7 @@ impl Engine {
             tell,
             bond,
             quotas,
+            history,
             &snapshot,
             step,
         );
@@ -135,6 +138,7 @@ impl Engine {
         tell: UnboundedSender<ProbeResult>,
         bond: Bond,
         quotas: Quotas,
+        history: History,
         snapshot: &Snapshot,
         mut step: impl FnMut(&str),
     ) -> Result<(Engine, UpReport), UserError> {
@@ -178,6 +182,7 @@ impl Engine {
             bond,
             quotas,
             alarms: AlarmMonitor::open(run_dir.alarms()),
+            history,
             runs,
             settings,
             settings_source,

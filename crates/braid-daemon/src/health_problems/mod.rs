@@ -113,6 +113,7 @@ pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
     }
     health.extend(engine.incidents.counted_problems());
     health.extend(engine.alarms.problems());
+    health.extend(engine.history.problems());
     health
 }
 

@@ -3,6 +3,7 @@
 mod alarm;
 mod bond;
 mod explain;
+mod history;
 mod measure;
 mod path;
 mod run;
@@ -31,6 +32,7 @@ pub use bond::{
 pub use explain::{
     Candidate, ExplainQuestion, ExplainReport, ExplainsReport, Outcome, Stage, Step,
 };
+pub use history::{HistoryCapacity, HistoryPoint, HistoryQuestion, HistoryReport};
 pub use measure::{
     FailedMeasurement, MeasureReport, MeasuredDirection, MeasurementReport, MeasurementRequest,
 };
@@ -434,6 +436,10 @@ struct Api {
     token: TokenReport,
     #[schemars(rename = "GET /session, of the page alone")]
     session: SessionReport,
+    #[schemars(rename = "query of GET /v1/history")]
+    history_question: HistoryQuestion,
+    #[schemars(rename = "GET /v1/history")]
+    history: HistoryReport,
     #[schemars(rename = "body of POST /v1/measurements")]
     measurement: MeasurementRequest,
     #[schemars(rename = "POST /v1/measurements")]

@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// Returns an uplink's state and the evidence for it.
-    fn uplink_state(&self, record: &UplinkRecord) -> (UplinkState, String) {
+    pub(crate) fn uplink_state(&self, record: &UplinkRecord) -> (UplinkState, String) {
         if let Some(why) = &record.down {
             return (UplinkState::Down, why.clone());
         }
@@ -345,15 +345,20 @@ fn capacity(
     let found = found?;
     Some(CapacityReport {
         rate_bit_s: found.rate.bits_per_sec(),
-        basis: match found.basis {
-            CapacityBasis::Saturated => CapacityBasisName::Saturated,
-            CapacityBasis::AtLeast => CapacityBasisName::AtLeast,
-            CapacityBasis::Transfer => CapacityBasisName::Transfer,
-        },
+        basis: basis_name(found.basis),
         error: found.error,
         age_ms: millis(found.age),
         other: capacity(other, None).map(Box::new),
     })
+}
+
+/// Returns the name of a basis in JSON.
+pub(crate) fn basis_name(basis: CapacityBasis) -> CapacityBasisName {
+    match basis {
+        CapacityBasis::Saturated => CapacityBasisName::Saturated,
+        CapacityBasis::AtLeast => CapacityBasisName::AtLeast,
+        CapacityBasis::Transfer => CapacityBasisName::Transfer,
+    }
 }
 
 fn next_hop<A: Copy + Into<IpAddr>>(next_hop: &braid_uplink::NextHop<A>) -> NextHopReport<A> {

@@ -9,9 +9,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 use super::model::{FlowRow, Model, Rates};
-use super::spark::spark;
 use crate::bond;
 use crate::show::{percent, tenths};
+use crate::spark::spark;
 use crate::table::NO_VALUE;
 
 /// Columns of an uplink's history.

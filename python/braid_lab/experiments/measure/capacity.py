@@ -1,13 +1,16 @@
-"""Capacity as Braid measures it from its own traffic, compared with the emulator's settings.
+"""Capacity as Braid measures it, compared with the emulator's settings.
 
-`measure/capacity`: four transfers fill one line of a fixed rate, with a short and a long queue, with and without
-random loss, in each direction. From two seconds after the first saturated one, each answer of `braid uplinks` counts.
-Nothing is sent for the measurement. `measure/tracking`: the rate walks, once a second; each second's estimate is
-compared with the rate of the next, and so is the last second's true rate.
+`measure/capacity`: a line of a fixed rate, with a short and a long queue, with and without random loss and other
+traffic of half its rate through Braid, in each direction; two methods. *passive*: four transfers fill the line, and
+from two seconds after the first saturated estimate each answer of `braid uplinks` counts. Nothing is sent for the
+measurement. *transfer*: `braid measure`, before these transfers; each of its results counts, also one that says of
+itself that it is a lower bound. `measure/tracking`: the rate walks, once a second; each second's estimate is compared
+with the rate of the next, and so is the last second's true rate.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import statistics
 import time
@@ -23,6 +26,7 @@ from braid_lab.net.topology import Topology, Uplink, UplinkSpec, network
 from braid_lab.plots import COLOURS
 from braid_lab.process import LabError, Process
 from braid_lab.product import Braid, braid
+from braid_lab.servers import catalog
 
 #: The emulator counts Ethernet frames, Braid IP packets.
 IP_SHARE = 1500 / 1514
@@ -31,6 +35,9 @@ IP_SHARE = 1500 / 1514
 TRANSFERS = 4
 
 DELAY = "20ms"
+
+#: Port of the server of other traffic.
+CROSS_PORT = 5202
 
 #: Interval between two looks, s.
 LOOK_SECONDS = 0.25
@@ -46,37 +53,57 @@ class Case:
     mbit: float
     queue_ms: int
     loss: float
+    #: Other traffic, as a fraction of the rate.
+    cross: float
     down: bool
 
     def __str__(self) -> str:
-        direction = "down" if self.down else "up"
-        return f"{self.mbit:g} Mbit/s {direction}, queue {self.queue_ms} ms, loss {self.loss:.0%}"
+        text = f"{self.mbit:g} Mbit/s {self.direction}, queue {self.queue_ms} ms, loss {self.loss:.0%}"
+        return f"{text}, other traffic {self.cross:.0%}"
+
+    @property
+    def direction(self) -> str:
+        """The direction as `braid measure` calls it."""
+        return "down" if self.down else "up"
+
+    @property
+    def truth(self) -> float:
+        """The rate in Mbit/s as Braid counts it."""
+        return self.mbit * IP_SHARE
 
 
 @dataclass(frozen=True)
 class Extent:
-    """The cases, and seconds of each and of a walk."""
+    """The cases, seconds of each and of a walk, and transfers for each case."""
 
-    rates: tuple[float, ...]
-    queues_ms: tuple[int, ...]
-    losses: tuple[float, ...]
+    cases: tuple[Case, ...]
     seconds: float
     walk_seconds: int
-
-    def cases(self) -> list[Case]:
-        """Return every combination."""
-        return [
-            Case(rate, queue, loss, down)
-            for rate in self.rates
-            for queue in self.queues_ms
-            for loss in self.losses
-            for down in (True, False)
-        ]
+    transfers: int
 
 
-FULL = Extent((1, 5, 20, 50, 100), (20, 300), (0, 0.01), seconds=12.0, walk_seconds=400)
-QUICK = Extent((5, 20, 50), (20, 300), (0,), seconds=6.0, walk_seconds=40)
-SMOKE = Extent((20,), (300,), (0,), seconds=4.0, walk_seconds=5)
+def _every(
+    rates: Sequence[float], queues: Sequence[int], losses: Sequence[float], cross: Sequence[float]
+) -> list[Case]:
+    return [Case(*values) for values in itertools.product(rates, queues, losses, cross, (True, False))]
+
+
+FULL = Extent(
+    tuple(_every((1, 5, 20, 50, 100), (20, 300), (0, 0.01), (0, 0.5))), seconds=12.0, walk_seconds=400, transfers=5
+)
+QUICK = Extent(
+    (
+        *_every((5, 20, 50), (20, 300), (0,), (0,)),
+        Case(1, 300, 0, 0, down=True),
+        Case(20, 300, 0.01, 0, down=True),
+        Case(20, 300, 0, 0.5, down=True),
+        Case(50, 20, 0, 0.5, down=False),
+    ),
+    seconds=5.0,
+    walk_seconds=40,
+    transfers=1,
+)
+SMOKE = Extent(tuple(_every((20,), (300,), (0,), (0,))), seconds=4.0, walk_seconds=5, transfers=1)
 
 
 @dataclass(frozen=True)
@@ -104,10 +131,10 @@ def _transfer(net: Topology, seconds: float, *, down: bool) -> Process:
     return Process([*words, *(["--reverse"] if down else [])], log=net.scratch / "transfer", namespace=net.host.name)
 
 
-def _looks(net: Topology, seconds: float, *, down: bool) -> Iterator[Look]:
+def _looks(net: Topology, daemon: Braid, seconds: float, *, down: bool) -> Iterator[Look]:
     """Fill the line for a while and look at the estimate."""
     (name,) = net.uplinks
-    with braid(net.host, net.scratch / "braid") as daemon, _transfer(net, seconds, down=down):
+    with _transfer(net, seconds, down=down):
         start = time.monotonic()
         while time.monotonic() - start < seconds:
             time.sleep(LOOK_SECONDS)
@@ -116,43 +143,116 @@ def _looks(net: Topology, seconds: float, *, down: bool) -> Iterator[Look]:
                 yield look
 
 
-@experiment("measure/capacity", "Capacity measured from a line's own traffic")
+@contextlib.contextmanager
+def _other_traffic(net: Topology, case: Case) -> Iterator[None]:
+    """Send datagrams at a fixed rate through Braid, in the case's direction."""
+    if not case.cross:
+        yield
+        return
+    words = ["iperf3", "--client", net.server(), "--port", str(CROSS_PORT), "--udp", "--length", "1400"]
+    words += ["--bitrate", f"{case.mbit * case.cross:g}M", "--time", "0", *(["--reverse"] if case.down else [])]
+    server = ["iperf3", "--server", "--forceflush", "--bind", net.server(), "--port", str(CROSS_PORT)]
+    with contextlib.ExitStack() as stack:
+        serving = stack.enter_context(Process(server, log=net.scratch / "cross-server", namespace=net.internet.name))
+        serving.wait_output(catalog.READY, timeout=30)
+        client = stack.enter_context(Process(words, log=net.scratch / "cross", namespace=net.host.name))
+        client.wait_output(r"\bsec\b", timeout=30)
+        yield
+
+
+@dataclass(frozen=True)
+class Found:
+    """Result of `braid measure`."""
+
+    error: float
+    took_s: float
+    #: Bytes spent, and the same as a part of those that ten seconds at the full rate would take.
+    spent: int
+    share: float
+    saturated: bool
+
+
+def _transfers(net: Topology, daemon: Braid, case: Case, times: int) -> Iterator[Found]:
+    (name,) = net.uplinks
+    url = f"http://{net.server()}/{'stream' if case.down else 'sink'}"
+    for _ in range(times):
+        (found,) = daemon.json("measure", name, "--url", url, "--direction", case.direction)["measurements"]
+        yield Found(
+            error=abs(found["rate_bit_s"] / 1e6 / case.truth - 1),
+            took_s=found["took_ms"] / 1e3,
+            spent=found["spent_bytes"],
+            share=found["spent_bytes"] * 8 / (case.mbit * 1e6 * 10),
+            saturated=found["saturated"],
+        )
+
+
+@experiment("measure/capacity", "Capacity measured from a line's own traffic, and by transfers")
 def capacity(run: Run) -> None:
     """Measure every case."""
     extent = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE)
-    run.display.expect(len(extent.cases()))
+    run.display.expect(len(extent.cases))
     errors: list[float] = []
     firsts: list[float] = []
+    transfers: list[Found] = []
     rows: list[dict[str, object]] = []
-    run.table = [["", "error, median", "95th percentile", "first known after s"]]
-    for case in extent.cases():
+    run.table = [["", "passive: error p50", "p95", "known after s", "transfer: error", "s", "of 10 s' bytes"]]
+    for case in extent.cases:
         with run.part(str(case)), run.step(str(case)):
-            line = LinkSpec(
-                rate=f"{case.mbit:g}Mbit/s", delay=DELAY, queue=f"{case.queue_ms}ms", loss=f"{100 * case.loss:g}%"
-            )
-            with network((UplinkSpec("line", line),)) as net:
-                serve(net, "iperf3")
-                looks = [look for look in _looks(net, extent.seconds, down=case.down) if look.saturated]
-            rows += [{"case": str(case), "s": look.at, "mbit": look.mbit} for look in looks]
-            if not looks:
-                run.table.append([str(case), "never", "", ""])
-                run.notes.append(f"{case}: no saturated second was seen.")
-                continue
-            first = looks[0].at
-            firsts.append(first)
-            truth = case.mbit * IP_SHARE
-            own = [abs(look.mbit / truth - 1) for look in looks if look.at >= first + SETTLED_SECONDS]
-            errors += own
-            if own:
-                run.table.append([str(case), *(f"{_percentile(own, of):.3f}" for of in (0.5, 0.95)), f"{first:.1f}"])
+            looks, found = _measured(case, extent)
+        transfers += found
+        rows += [{"case": str(case), "method": "passive", "s": look.at, "mbit": look.mbit} for look in looks]
+        known = _settled_errors(looks, case.truth)
+        errors += known
+        cells = [*(f"{_percentile(known, of):.3f}" for of in (0.5, 0.95))] if known else ["never", ""]
+        if looks:
+            firsts.append(looks[0].at)
+        else:
+            run.notes.append(f"{case}: no saturated second was seen.")
+        cells += [f"{looks[0].at:.1f}" if looks else ""]
+        cells += [
+            f"{statistics.median(each.error for each in found):.3f}",
+            f"{statistics.median(each.took_s for each in found):.1f}",
+            f"{statistics.median(each.share for each in found):.3f}",
+        ]
+        run.table.append([str(case), *cells])
+        bounds = sum(not each.saturated for each in found)
+        if bounds:
+            run.notes.append(f"{case}: {bounds} of {len(found)} transfers said to be a lower bound.")
     run.series("estimates", rows)
     if not errors:
         raise LabError("no case was measured")
     run.figure("error_p50_passive", _percentile(errors, 0.5), better="lower", runs=len(errors))
     run.figure("error_p95_passive", _percentile(errors, 0.95), better="lower", runs=len(errors))
-    run.figure("cases_known_passive", len(firsts) / len(extent.cases()), better="higher")
-    run.measure("time_to_first_s", firsts, unit="s", better="lower")
-    run.figure("probe_bytes", 0, unit="B", better="lower")
+    run.figure("cases_known_passive", len(firsts) / len(extent.cases), better="higher")
+    run.measure("time_to_first_s_passive", firsts, unit="s", better="lower")
+    run.figure("probe_bytes_passive", 0, unit="B", better="lower")
+    found_errors = [each.error for each in transfers]
+    run.figure("error_p50_transfer", _percentile(found_errors, 0.5), better="lower", runs=len(transfers))
+    run.figure("error_p95_transfer", _percentile(found_errors, 0.95), better="lower", runs=len(transfers))
+    run.figure("saturated_transfer", sum(each.saturated for each in transfers) / len(transfers), better="higher")
+    run.measure("time_to_first_s_transfer", [each.took_s for each in transfers], unit="s", better="lower")
+    run.measure("probe_bytes_transfer", [each.spent for each in transfers], unit="B", better="lower")
+    run.measure("share_of_ten_seconds_transfer", [each.share for each in transfers], better="lower")
+
+
+def _measured(case: Case, extent: Extent) -> tuple[list[Look], list[Found]]:
+    """Return the passive estimates of a case, and the results of its transfers."""
+    line = LinkSpec(
+        rate=f"{case.mbit:g}Mbit/s", delay=DELAY, queue=f"{case.queue_ms}ms", loss=f"{100 * case.loss:g}%"
+    )
+    with network((UplinkSpec("line", line),)) as net:
+        serve(net, "iperf3", "http1")
+        with braid(net.host, net.scratch / "braid") as daemon, _other_traffic(net, case):
+            found = list(_transfers(net, daemon, case, extent.transfers))
+        # Another daemon, which knows nothing of them.
+        with braid(net.host, net.scratch / "braid") as daemon, _other_traffic(net, case):
+            looks = list(_looks(net, daemon, extent.seconds, down=case.down))
+    return [look for look in looks if look.saturated], found
+
+
+def _settled_errors(looks: Sequence[Look], truth: float) -> list[float]:
+    """Return the errors of estimates from two seconds after the first one on."""
+    return [abs(look.mbit / truth - 1) for look in looks if look.at >= looks[0].at + SETTLED_SECONDS]
 
 
 def _percentile(values: Sequence[float], of: float) -> float:

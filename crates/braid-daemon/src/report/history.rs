@@ -1,0 +1,65 @@
+//! The history of an uplink.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{CapacityBasisName, UplinkState};
+
+/// Query of `GET /v1/history`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct HistoryQuestion {
+    /// Name of the uplink.
+    pub uplink: String,
+    /// Time until now, in seconds; a day by default and at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_s: Option<u32>,
+    /// Step in seconds, at least 1 for the last hour and 60 for more; the shortest by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_s: Option<u32>,
+}
+
+/// Answer to `GET /v1/history`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryReport {
+    /// Name of the uplink.
+    pub uplink: String,
+    /// Length of a step, in seconds.
+    pub step_s: u32,
+    /// The steps for which there are records, oldest first.
+    pub points: Vec<HistoryPoint>,
+}
+
+/// An uplink during a step of time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryPoint {
+    /// Start of the step, in milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Mean rate sent, in bits per second.
+    pub tx_bit_s: u64,
+    /// Mean rate received, in bits per second.
+    pub rx_bit_s: u64,
+    /// Capacity to send as known at the end of the step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_capacity: Option<HistoryCapacity>,
+    /// The same to receive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_capacity: Option<HistoryCapacity>,
+    /// Mean round-trip time, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_ms: Option<f64>,
+    /// Mean fraction of recent probes without an answer, 0 to 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// The worst state during the step.
+    pub state: UplinkState,
+}
+
+/// A capacity of the past.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryCapacity {
+    /// The capacity, or a lower bound of it, in bits per second.
+    pub rate_bit_s: u64,
+    /// The way in which it was known.
+    pub basis: CapacityBasisName,
+}
