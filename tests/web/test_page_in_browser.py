@@ -289,3 +289,17 @@ def test_screenshots_have_no_accessibility_violation(
         net.host.run(["curl", "-sSf", "-o", "/dev/null", f"http://{net.server()}/bytes/3000000"])
         photograph("bond")
     assert {name: found for name, found in broken.items() if found} == {}
+
+
+def test_the_last_day_is_drawn_as_the_daemon_has_kept_it(shown: Shown) -> None:
+    tab = shown.tab
+    shown.log_in()
+    tab.wait(ALL_WELL, timeout=20)
+    tab.evaluate("document.querySelector('[data-span=day]').click(); 0")
+    tab.wait("document.querySelector('#down-chart .labels').textContent.includes('1 d ago')")
+    # One area for each line, from the start of the step that is under way.
+    drawn = "[...document.querySelectorAll('#down-chart path')].filter((path) => path.getAttribute('d'))"
+    tab.wait(f"{drawn}.length === 2", timeout=20)
+    tab.evaluate("document.querySelector('[data-span=live]').click(); 0")
+    tab.wait("!document.querySelector('#down-chart .labels').textContent.includes('1 d ago')")
+    assert shown.violations() == []

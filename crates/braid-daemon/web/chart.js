@@ -1,4 +1,4 @@
-// Live charts as SVG: the rates of the last five minutes, stacked.
+// Charts as SVG: rates over the last minutes or the last day, stacked.
 
 import { setAttributes, setText, shape } from "./dom.js";
 import { roundRate, span, texts } from "./texts.js";
@@ -49,7 +49,7 @@ export class Chart {
   }
 
   /** Draws `series`, each with `samples` and `className`, up to the daemon's time `now`. Returns the highest total. */
-  draw(series, now) {
+  draw(series, now, { windows = WINDOWS, gap = GAP } = {}) {
     // The drawing's units are pixels, so that labels and lines keep their size.
     const { clientWidth: width, clientHeight: height } = this.svg;
     setAttributes(this.svg, { viewBox: `0 0 ${width} ${height}` });
@@ -59,14 +59,14 @@ export class Chart {
     const totals = times.map((at) => values.reduce((sum, of) => sum + (of.get(at) ?? 0), 0));
     const most = Math.max(0, ...totals);
     const scale = ceiling(most);
-    const window = WINDOWS.find((span) => span >= now - (times[0] ?? now)) ?? LONGEST;
+    const window = windows.find((span) => span >= now - (times[0] ?? now)) ?? windows.at(-1);
     const x = (at) => (width * (1 - (now - at) / window)).toFixed(1);
     const y = (value) => (bottom - ((bottom - HEAD) * value) / scale).toFixed(1);
     let below = times.map(() => 0);
     series.forEach(({ className }, i) => {
       const above = times.map((at, k) => below[k] + (values[i].get(at) ?? 0));
       const area = this.areas.children[i] ?? this.areas.appendChild(shape("path"));
-      setAttributes(area, { class: `area ${className}`, d: outline(times, above, below, x, y) });
+      setAttributes(area, { class: `area ${className}`, d: outline(times, above, below, x, y, gap) });
       below = above;
     });
     while (this.areas.children.length > series.length) this.areas.lastElementChild.remove();
@@ -88,11 +88,11 @@ export class Chart {
 }
 
 /** Returns the path of an area between two lines, broken where samples are missing. */
-function outline(times, above, below, x, y) {
+function outline(times, above, below, x, y, gap) {
   const parts = [];
   let from = 0;
   for (let i = 1; i <= times.length; i++) {
-    if (i < times.length && times[i] - times[i - 1] <= GAP) continue;
+    if (i < times.length && times[i] - times[i - 1] <= gap) continue;
     const run = times.slice(from, i).map((_, k) => from + k);
     if (run.length > 1) {
       const there = run.map((k) => `${x(times[k])},${y(above[k])}`);

@@ -30,7 +30,7 @@ async function send(method, path, headers = {}) {
 const get = (path, question = {}) => send("GET", `${path}?${new URLSearchParams(question)}`);
 
 const rates = new Rates();
-const uplinkView = new UplinkView(rates);
+const uplinkView = new UplinkView(rates, get);
 const bondView = new BondView();
 const flowView = new FlowView(get);
 const session = await get("/session");

@@ -60,6 +60,9 @@ const en = {
   chartWords: (max) => `Highest total in the picture: ${max}.`,
   ago: (time) => `${time} ago`,
   nowLabel: "now",
+  time: "Time in the charts",
+  lastMinutes: "Last minutes",
+  lastDay: "Last day",
 
   askLabel: "Where would a new connection go, and why?",
   protocol: "Protocol",

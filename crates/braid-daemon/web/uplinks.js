@@ -2,6 +2,7 @@
 
 import { Chart, Samples } from "./chart.js";
 import { element, keyed, setText } from "./dom.js";
+import { DAY_VIEW, Day } from "./history.js";
 import { bytes, millis, moment, percent, rate, share, span, texts } from "./texts.js";
 
 /** Device of the bond, whose packets travel over the other uplinks. */
@@ -85,8 +86,11 @@ function capital(text) {
 
 /** The cards and the charts. */
 export class UplinkView {
-  constructor(rates) {
+  constructor(rates, get) {
     this.rates = rates;
+    this.day = new Day(get);
+    this.spans = document.querySelectorAll("#traffic [data-span]");
+    for (const button of this.spans) button.addEventListener("click", () => this.choose(button));
     this.cards = document.querySelector("#uplinks .cards");
     this.legend = document.querySelector("#traffic .legend");
     this.charts = ["down", "up"].map((way) => ({
@@ -97,16 +101,36 @@ export class UplinkView {
     }));
   }
 
+  /** Shows the time of this button: the last minutes, or the last day. */
+  async choose(chosen) {
+    for (const button of this.spans) button.setAttribute("aria-pressed", String(button === chosen));
+    this.day.shown = chosen.dataset.span === "day";
+    if (this.snapshot) await this.refresh();
+  }
+
+  async refresh() {
+    await this.day.refresh(this.snapshot.uplinks.map(({ name }) => name));
+    this.show(this.snapshot);
+  }
+
   show(snapshot) {
     const { uplinks, up_ms: now } = snapshot;
+    if (snapshot !== this.snapshot) {
+      this.snapshot = snapshot;
+      this.day.refresh(uplinks.map(({ name }) => name));
+    }
     const numbered = uplinks.map((uplink, i) => ({ ...uplink, colour: `s${i % COLOURS}` }));
     keyed(this.cards, numbered, ({ name }) => name, makeCard, (card, uplink) => this.updateCard(card, uplink, now));
-    const lines = numbered.filter(({ device }) => device !== BOND_DEVICE);
+    const { shown: day } = this.day;
+    // The history has the bond's packets as the bond's; live they count for the uplinks that carry them.
+    const lines = numbered.filter(({ device }) => day || device !== BOND_DEVICE);
     keyed(this.legend, lines, ({ name }) => name, ({ name, colour }) => element("li", {}, element("span", { className: `swatch ${colour}` }), name), () => {});
     for (const { way, chart, title, words } of this.charts) {
-      const series = lines.map(({ name, colour }) => ({ samples: this.rates.of(name)[way], className: colour }));
-      const most = chart.draw(series, now);
-      const total = series.reduce((sum, { samples }) => sum + samples.last, 0);
+      const from = day ? this.day : this.rates;
+      const series = lines.map(({ name, colour }) => ({ samples: from.of(name)[way], className: colour }));
+      const most = day ? chart.draw(series, snapshot.unix_ms, DAY_VIEW) : chart.draw(series, now);
+      const live = numbered.filter(({ device }) => device !== BOND_DEVICE);
+      const total = live.reduce((sum, { name }) => sum + this.rates.of(name)[way].last, 0);
       setText(title, `${way === "down" ? texts.download : texts.upload} ${rate(total)}`);
       setText(words, texts.chartWords(rate(most)));
     }

@@ -27,7 +27,7 @@ use crate::report::{TokenReport, TokenRequest};
 use crate::state_dir::StateDir;
 
 /// Files of the page: path, type, contents.
-const FILES: [(&str, &str, &str); 10] = [
+const FILES: [(&str, &str, &str); 11] = [
     ("/", HTML, include_str!("../../web/index.html")),
     ("/page.css", CSS, include_str!("../../web/page.css")),
     ("/icon.svg", SVG, include_str!("../../web/icon.svg")),
@@ -36,6 +36,7 @@ const FILES: [(&str, &str, &str); 10] = [
     ("/dom.js", JS, include_str!("../../web/dom.js")),
     ("/uplinks.js", JS, include_str!("../../web/uplinks.js")),
     ("/chart.js", JS, include_str!("../../web/chart.js")),
+    ("/history.js", JS, include_str!("../../web/history.js")),
     ("/flows.js", JS, include_str!("../../web/flows.js")),
     ("/bond.js", JS, include_str!("../../web/bond.js")),
 ];

@@ -39,7 +39,7 @@ pub struct HistoryRecord {
 impl HistoryRecord {
     /// Returns the record as bytes, with a checksum.
     #[must_use]
-    pub fn to_bytes(&self) -> [u8; RECORD_BYTES] {
+    pub fn to_bytes(self) -> [u8; RECORD_BYTES] {
         let capacity = |known: Option<(Rate, CapacityBasis)>| known.map(|(rate, _)| word(rate));
         let rtt = self
             .rtt

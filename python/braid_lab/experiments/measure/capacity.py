@@ -149,8 +149,17 @@ def _other_traffic(net: Topology, case: Case) -> Iterator[None]:
     if not case.cross:
         yield
         return
-    words = ["iperf3", "--client", net.server(), "--port", str(CROSS_PORT), "--udp", "--length", "1400"]
-    words += ["--bitrate", f"{case.mbit * case.cross:g}M", "--time", "0", *(["--reverse"] if case.down else [])]
+    words = ["iperf3", "--client", net.server(), "--port", str(CROSS_PORT), "--forceflush"]
+    words += [
+        "--udp",
+        "--length",
+        "1400",
+        "--bitrate",
+        f"{case.mbit * case.cross:g}M",
+        "--time",
+        "0",
+        *(["--reverse"] if case.down else []),
+    ]
     server = ["iperf3", "--server", "--forceflush", "--bind", net.server(), "--port", str(CROSS_PORT)]
     with contextlib.ExitStack() as stack:
         serving = stack.enter_context(Process(server, log=net.scratch / "cross-server", namespace=net.internet.name))
@@ -199,25 +208,25 @@ def capacity(run: Run) -> None:
     for case in extent.cases:
         with run.part(str(case)), run.step(str(case)):
             looks, found = _measured(case, extent)
-        transfers += found
-        rows += [{"case": str(case), "method": "passive", "s": look.at, "mbit": look.mbit} for look in looks]
-        known = _settled_errors(looks, case.truth)
-        errors += known
-        cells = [*(f"{_percentile(known, of):.3f}" for of in (0.5, 0.95))] if known else ["never", ""]
-        if looks:
-            firsts.append(looks[0].at)
-        else:
-            run.notes.append(f"{case}: no saturated second was seen.")
-        cells += [f"{looks[0].at:.1f}" if looks else ""]
-        cells += [
-            f"{statistics.median(each.error for each in found):.3f}",
-            f"{statistics.median(each.took_s for each in found):.1f}",
-            f"{statistics.median(each.share for each in found):.3f}",
-        ]
-        run.table.append([str(case), *cells])
-        bounds = sum(not each.saturated for each in found)
-        if bounds:
-            run.notes.append(f"{case}: {bounds} of {len(found)} transfers said to be a lower bound.")
+            transfers += found
+            rows += [{"case": str(case), "method": "passive", "s": look.at, "mbit": look.mbit} for look in looks]
+            known = _settled_errors(looks, case.truth)
+            errors += known
+            cells = [*(f"{_percentile(known, of):.3f}" for of in (0.5, 0.95))] if known else ["never", ""]
+            if looks:
+                firsts.append(looks[0].at)
+            else:
+                run.notes.append(f"{case}: no saturated second was seen.")
+            cells += [f"{looks[0].at:.1f}" if looks else ""]
+            cells += [
+                f"{statistics.median(each.error for each in found):.3f}",
+                f"{statistics.median(each.took_s for each in found):.1f}",
+                f"{statistics.median(each.share for each in found):.3f}",
+            ]
+            run.table.append([str(case), *cells])
+            bounds = sum(not each.saturated for each in found)
+            if bounds:
+                run.notes.append(f"{case}: {bounds} of {len(found)} transfers said to be a lower bound.")
     run.series("estimates", rows)
     if not errors:
         raise LabError("no case was measured")
