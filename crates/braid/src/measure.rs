@@ -187,6 +187,9 @@ fn refused(error: &TransferError, direction: MeasuredDirection) -> UserError {
             failure("status").fix("name a URL that takes uploads of 25 MB by POST")
         }
         TransferError::Status { .. } => failure("status").fix("check the URL with curl"),
+        TransferError::Tls { .. } => failure("tls").fix(
+            "name a URL whose certificate this machine trusts (SSL_CERT_FILE adds one), or an http one",
+        ),
         TransferError::Small { .. } => {
             failure("small").fix("name a larger file: 100 MB are enough for any line")
         }
