@@ -118,7 +118,8 @@ impl<'a> Interface<'a> {
         let request = self.call(libc::SIOCGIFHWADDR, "read its MAC address", |_| ())?;
         // SAFETY: SIOCGIFHWADDR has just filled this field of the union.
         let address = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
-        Ok(std::array::from_fn(|i| address[i] as u8))
+        // C characters have a sign on some processors.
+        Ok(std::array::from_fn(|i| address[i].to_ne_bytes()[0]))
     }
 
     /// Sets its MAC address.
