@@ -109,7 +109,7 @@ def speed(run_: Run) -> None:
             with run_.part(f"{_said(figure)}: allocations"), run_.step(f"{_said(figure)}: allocations"):
                 calls = _allocations(place, tunnels[0], seconds)
                 run_.figure(f"allocations_per_packet{figure}", calls, better="lower")
-            _check_cleartext(place, LINK_SETUPS[case])
+            _check_cleartext(run_, place, LINK_SETUPS[case], _said(figure))
 
 
 @contextlib.contextmanager
@@ -124,8 +124,12 @@ def _place(setup: LinkSetup, seed: int) -> Iterator[Site]:
     )
     with made as place:
         if setup.gre:
-            wait_until(lambda: _cleartext_links(place) == {True}, what="every link to pass GRE", timeout=20)
+            _wait_for_gre(place)
         yield place
+
+
+def _wait_for_gre(place: Site) -> None:
+    wait_until(lambda: _cleartext_links(place) == {True}, what="every link to pass GRE", timeout=20)
 
 
 def _cleartext_links(place: Site) -> set[bool]:
@@ -133,10 +137,17 @@ def _cleartext_links(place: Site) -> set[bool]:
     return {link["cleartext"] for link in place.bond()["links"]}
 
 
-def _check_cleartext(place: Site, setup: LinkSetup) -> None:
-    """Check that data stayed in the expected form (sealed or cleartext) to the end."""
-    if _cleartext_links(place) != {setup.gre}:
-        raise LabError(f"data did not go {'in the clear' if setup.gre else 'sealed'}: {place.bond()['links']}")
+def _check_cleartext(run_: Run, place: Site, setup: LinkSetup, case: str) -> None:
+    """Check that data stayed in the expected form (sealed or cleartext) to the end.
+
+    A link that fell silent, as on a machine that stalls, carries sealed data until GRE has passed it again.
+    """
+    if _cleartext_links(place) == {setup.gre}:
+        return
+    if not setup.gre:
+        raise LabError(f"data did not go sealed: {place.bond()['links']}")
+    _wait_for_gre(place)
+    run_.notes.append(f"{case}: a link fell silent at the end, so a part of its data was sealed.")
 
 
 def _said(figure: str) -> str:
