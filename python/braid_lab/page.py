@@ -66,10 +66,10 @@ class Visitor:
         self.cookie = answer.header("set-cookie").partition(";")[0]
         return answer
 
-    def change(self, path: str) -> Answer:
-        """Send a request that changes something, as the page does."""
+    def change(self, path: str, *options: str) -> Answer:
+        """Send a request that changes something, as the page does: POST without a body, or by curl's options."""
         token = self.ask("/session").json["csrf_token"]
-        return self.ask(path, "-X", "POST", "-H", f"X-CSRF-Token: {token}")
+        return self.ask(path, *(options or ("-X", "POST")), "-H", f"X-CSRF-Token: {token}")
 
     @contextlib.contextmanager
     def stream(self) -> Iterator[Stream]:

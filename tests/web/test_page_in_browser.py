@@ -13,12 +13,14 @@ import pytest
 
 from braid_lab.net.faults import unplugged
 from braid_lab.net.links import LinkSpec
+from braid_lab.net.remote_host import remote_host
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import states
 from braid_lab.page import LISTEN, WEB, token
 from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid, repository
 from braid_lab.programs.devtools import Tab, browser
+from braid_lab.remote_hub import running_hub
 from conftest import LINES, MakeNetwork, StartBraid, StartHub, configured
 
 URL = f"http://{LISTEN}/"
@@ -28,7 +30,10 @@ SCHEMES = ("light", "dark")
 WINDOWS = {"wide": (1280, 900), "narrow": (390, 844)}
 SENTENCE = "document.querySelector('#sentence').textContent"
 #: The charts are drawn for the window's present size.
-DRAWN = "[...document.querySelectorAll('svg')].every((svg) => svg.viewBox.baseVal.width === svg.clientWidth)"
+DRAWN = (
+    "[...document.querySelectorAll('figure svg, .spark')]"
+    ".every((svg) => svg.viewBox.baseVal.width === svg.clientWidth)"
+)
 ALL_WELL = f"{SENTENCE} === 'The internet is all right.'"
 
 
@@ -46,13 +51,39 @@ class Shown:
         self.tab.type("#token", token(self.daemon, role), enter=True)
         self.tab.wait("document.querySelectorAll('.card').length > 0")
 
-    def violations(self) -> list[str]:
-        """Return the rules of axe-core that the page breaks, each with the first place."""
-        self.tab.evaluate(AXE.read_text() + "; 0")
-        found = json.loads(
-            self.tab.evaluate("axe.run().then(({violations}) => JSON.stringify(violations))"),
-        )
-        return [f"{each['id']}: {each['help']}: {each['nodes'][0]['html']}" for each in found]
+
+def violations(tab: Tab) -> list[str]:
+    """Return the rules of axe-core that a page breaks, each with the first place."""
+    tab.evaluate(AXE.read_text() + "; 0")
+    found = json.loads(
+        tab.evaluate("axe.run().then(({violations}) => JSON.stringify(violations))"),
+    )
+    return [f"{each['id']}: {each['help']}: {each['nodes'][0]['html']}" for each in found]
+
+
+class Album:
+    """Pictures of a page, wide and narrow, light and dark, and the rules of accessibility that it breaks in each."""
+
+    def __init__(self, tab: Tab, folder: Path) -> None:
+        """Take pictures of `tab` into `folder`."""
+        self.tab = tab
+        self.folder = folder
+        self.broken: dict[str, list[str]] = {}
+
+    def photograph(self, name: str) -> None:
+        """Take the pictures of the page as it is."""
+        for scheme in SCHEMES:
+            for window, (width, height) in WINDOWS.items():
+                self.tab.look(width, height, scheme)
+                self.tab.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+                # The next snapshot draws the charts for this window.
+                self.tab.wait(DRAWN)
+                file = f"{name}-{window}-{scheme}"
+                if found := violations(self.tab):
+                    self.broken[file] = found
+                self.tab.screenshot(self.folder / f"{file}.png")
+                wide = self.tab.evaluate("document.documentElement.scrollWidth")
+                assert wide <= width, f"{file} is {wide} pixels wide"
 
 
 @pytest.fixture
@@ -250,23 +281,9 @@ def test_screenshots_have_no_accessibility_violation(
     daemon = start_braid(net, "--config", configured(net, QUOTAS + WEB))
     with browser(net.host.name) as tab, downloads(net):
         shown = Shown(net, daemon, tab)
-        broken: dict[str, list[str]] = {}
-
-        def photograph(name: str) -> None:
-            for scheme in SCHEMES:
-                for window, (width, height) in WINDOWS.items():
-                    tab.look(width, height, scheme)
-                    tab.evaluate("scrollTo({top: 0, behavior: 'instant'})")
-                    # The next snapshot draws the charts for this window.
-                    tab.wait(DRAWN)
-                    file = f"{name}-{window}-{scheme}"
-                    broken[file] = shown.violations()
-                    tab.screenshot(pictures / f"{file}.png")
-                    wide = tab.evaluate("document.documentElement.scrollWidth")
-                    assert wide <= width, f"{file} is {wide} pixels wide"
-
+        album = Album(tab, pictures)
         tab.open(URL)
-        photograph("login")
+        album.photograph("login")
         shown.log_in()
         tab.wait(ALL_WELL, timeout=20)
         tab.evaluate("document.querySelector('#flows').scrollIntoView()")
@@ -276,19 +293,19 @@ def test_screenshots_have_no_accessibility_violation(
         tab.wait(f"(window.since ??= performance.now()) + {seconds * 1000} < performance.now()", timeout=seconds + 10)
         tab.type("#destination", f"{net.server()}:443", enter=True)
         tab.wait("document.querySelectorAll('#story .steps li').length > 3")
-        photograph("well")
+        album.photograph("well")
         with unplugged(net.uplinks["lte"]):
             tab.wait(f"{SENTENCE}.startsWith('lte has been down')")
             # The story is that of now.
             tab.wait("document.querySelector('#story h3').textContent === 'It takes dsl.'")
-            photograph("unplugged")
+            album.photograph("unplugged")
         wait_until(lambda: states(daemon)["lte"] == "up", what="lte to be back", timeout=20)
         hub = start_hub(net)
         daemon.call("join", hub.invite("home"))
         tab.wait("document.querySelectorAll('#bond-links tbody tr').length >= 2", timeout=20)
         net.host.run(["curl", "-sSf", "-o", "/dev/null", f"http://{net.server()}/bytes/3000000"])
-        photograph("bond")
-    assert {name: found for name, found in broken.items() if found} == {}
+        album.photograph("bond")
+    assert album.broken == {}
 
 
 def test_the_last_day_is_drawn_as_the_daemon_has_kept_it(shown: Shown) -> None:
@@ -302,4 +319,38 @@ def test_the_last_day_is_drawn_as_the_daemon_has_kept_it(shown: Shown) -> None:
     tab.wait(f"{drawn}.length === 2", timeout=20)
     tab.evaluate("document.querySelector('[data-span=live]').click(); 0")
     tab.wait("!document.querySelector('#down-chart .labels').textContent.includes('1 d ago')")
-    assert shown.violations() == []
+    assert violations(shown.tab) == []
+
+
+def test_a_hub_invites_by_qr_code_and_shows_who_came(
+    net: Topology, start_braid: StartBraid, pictures: Path, tmp_path: Path
+) -> None:
+    with (
+        remote_host(net) as far,
+        running_hub(far, net.scratch / far.namespace.name, WEB) as hub,
+        browser(far.namespace.name) as tab,
+    ):
+        album = Album(tab, pictures)
+        tab.open(URL)
+        tab.type("#token", hub.json("web", "token")["token"], enter=True)
+        tab.wait(f"{SENTENCE} === 'No client has joined yet.'")
+        tab.type("#name", "van", enter=True)
+        tab.wait("document.querySelectorAll('#invitation svg.qr').length === 1")
+        tab.evaluate("document.querySelector('#invitation svg.qr').scrollIntoView()")
+        code = tmp_path / "code.png"
+        tab.screenshot(code)
+        daemon = start_braid(net)
+        daemon.call("join", "--scan", code)
+        tab.wait(f"{SENTENCE} === 'The only client is connected.'", timeout=20)
+        tab.wait("document.querySelector('#news').textContent === 'van connected'")
+        hub.invite("roof")
+        tab.wait("document.querySelectorAll('#clients-table tbody tr').length === 2")
+        album.photograph("hub")
+        # Its page asks before it shuts somebody out.
+        tab.evaluate("window.confirm = () => true; 0")
+        tab.click("#clients-table [aria-label='Revoke van']")
+        tab.wait("document.querySelector('#revoked').textContent === 'van is revoked.'")
+        tab.wait("document.querySelector('#clients-table').textContent.includes('revoked')")
+        assert [each for each in tab.complaints if "401" not in each] == []
+        assert {url[: len(URL)] for url in tab.requested() if not url.startswith("about:")} == {URL}
+    assert album.broken == {}

@@ -41,7 +41,6 @@ pub mod report;
 pub mod rules;
 pub mod runs;
 pub mod serve;
-pub mod state_dir;
 mod status;
 pub mod teardown;
 #[cfg(test)]

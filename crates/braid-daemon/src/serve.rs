@@ -10,6 +10,7 @@ use braid_host::run_dir::{NetworkClaim, RunDir};
 use braid_host::service_notify::ServiceNotifier;
 use braid_host::state::PreviousState;
 use braid_host::user_error::UserError;
+use braid_host::web::WebAccess;
 use braid_uplink::liveness::ProbeResult;
 use braid_uplink::{NetworkMonitor, Snapshot};
 use tokio::io::Interest;
@@ -21,7 +22,6 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::alarms;
 use crate::api::stream::LiveFeed;
-use crate::api::web::WebAccess;
 use crate::api::{self, ApiState, Job, metrics_listener};
 use crate::bond::BondEvent;
 use crate::config::{Settings, SettingsSource};
@@ -29,9 +29,9 @@ use crate::doctor::preflight;
 use crate::engine::{Engine, Started};
 use crate::path_cache_store::PathCacheSnapshot;
 use crate::report::{DownReport, UpReport};
-use crate::state_dir::StateDir;
 use crate::teardown;
 use crate::user_errors;
+use braid_host::state_dir::StateDir;
 
 /// Shortest interval between two sweeps of the flow table. Idle times are minutes; closed TCP flows free their
 /// ports a few seconds late at worst, and a reused port needs no sweep.
@@ -88,7 +88,7 @@ pub async fn run(
     // From here on signals end the daemon in order, and not in the middle of a change.
     let signals = Signals::new()?;
     let listener = api_socket::bind(&run_dir, &gate)?;
-    let web = WebAccess::open(state_dir.clone())?;
+    let web = WebAccess::open(state_dir.clone(), "web")?;
     let begun = begin(settings, settings_source, &run_dir, state_dir, observer).await;
     if begun.is_err() && !run_dir.state().exists() {
         // If nothing was at work before and nothing is now, no file stays.

@@ -1,7 +1,8 @@
 // The bond: its state, its links, what each carries and why.
 
 import { element, setText, table } from "./dom.js";
-import { millis, percent, rate, share, texts } from "./texts.js";
+import { millis, percent, rate, share } from "./format.js";
+import { texts } from "./texts.js";
 
 export class BondView {
   constructor() {

@@ -1,7 +1,8 @@
 // The flows: the story of one destination, and the largest flows.
 
 import { element, setText, table } from "./dom.js";
-import { bytes, rate, share, span, texts } from "./texts.js";
+import { bytes, rate, share, span, UNKNOWN } from "./format.js";
+import { texts } from "./texts.js";
 
 /** Flows that are listed, at first and after "Show more". */
 const FIRST = 12;
@@ -181,7 +182,7 @@ function makeTable(explain) {
       column("inner", "address from", ({ inner }) => origin(inner)),
       column("protocol", "protocol", ({ protocol }) => protocol),
       column("uplink", "name", ({ uplink, previous_uplink: old }) => (old ? `${old} → ${uplink}` : uplink)),
-      column("rate", "figure rate", (flow) => (flow.rate == null ? texts.unknown : rate(flow.rate))),
+      column("rate", "figure rate", (flow) => (flow.rate == null ? UNKNOWN : rate(flow.rate))),
       column("total", "figure total", (flow) => bytes(flow.tx_bytes + flow.rx_bytes)),
       column("age", "figure age", (flow) => span(flow.age_ms)),
       column("why", "why", ({ why }) => why),

@@ -3,7 +3,8 @@
 import { Chart, Samples } from "./chart.js";
 import { element, keyed, setText } from "./dom.js";
 import { DAY_VIEW, Day } from "./history.js";
-import { bytes, millis, moment, percent, rate, share, span, texts } from "./texts.js";
+import { bytes, millis, moment, percent, rate, share, span } from "./format.js";
+import { texts } from "./texts.js";
 
 /** Device of the bond, whose packets travel over the other uplinks. */
 const BOND_DEVICE = "braid-bond";

@@ -14,6 +14,7 @@ pub mod report;
 pub mod run_dir;
 pub mod service_notify;
 pub mod state;
+pub mod state_dir;
 pub mod sysctl;
 pub mod user_error;
 pub mod web;

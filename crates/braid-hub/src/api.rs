@@ -1,4 +1,4 @@
-//! The local API: HTTP and JSON on a Unix socket, like the daemon's.
+//! The local API, HTTP and JSON on a Unix socket like the daemon's, and the page for browsers, which shows and changes through it.
 
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
@@ -6,11 +6,12 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use braid_host::api_socket::{ApiError, admit};
 use braid_host::metrics::CONTENT_TYPE as OPEN_METRICS;
 use braid_host::peer::{Peer, PeerAuth};
 use braid_host::user_error::UserError;
+use braid_host::web::{HTML, JS, PageFile, TokenReport, TokenRequest, WebAccess, page_files};
 use serde::Serialize;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
@@ -23,6 +24,15 @@ use crate::report::{InviteReport, InviteRequest, KeyReport, RevokeReport, Rotate
 pub type Job = Box<dyn FnOnce(&mut Hub) + Send>;
 
 type Jobs = mpsc::Sender<Job>;
+
+/// Files of the page, besides those that every page has.
+const FILES: [PageFile; 4] = [
+    ("/", HTML, include_str!("../web/index.html")),
+    ("/main.js", JS, include_str!("../web/main.js")),
+    ("/clients.js", JS, include_str!("../web/clients.js")),
+    ("/texts.js", JS, include_str!("../web/texts.js")),
+];
+
 type Answer<T> = Result<Json<T>, ApiError>;
 
 /// Sends a request to the loop and waits for the reply.
@@ -63,12 +73,17 @@ pub async fn scrape(jobs: Jobs) -> Response {
     }
 }
 
+/// Returns the parsed body, or a usage error.
+fn parsed_body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, ApiError> {
+    body.map(|Json(request)| request)
+        .map_err(|rejection| ApiError(UserError::new("usage", rejection.body_text())))
+}
+
 async fn invite(
     State(jobs): State<Jobs>,
     request: Result<Json<InviteRequest>, JsonRejection>,
 ) -> Answer<InviteReport> {
-    let Json(request) =
-        request.map_err(|rejection| ApiError(UserError::new("usage", rejection.body_text())))?;
+    let request = parsed_body(request)?;
     ask(jobs, |hub| hub.invite(request)).await
 }
 
@@ -80,8 +95,7 @@ async fn rotate_key(
     State(jobs): State<Jobs>,
     request: Result<Json<RotateKeyRequest>, JsonRejection>,
 ) -> Answer<KeyReport> {
-    let Json(request) =
-        request.map_err(|rejection| ApiError(UserError::new("usage", rejection.body_text())))?;
+    let request = parsed_body(request)?;
     ask(jobs, move |hub| hub.rotate_key(&request)).await
 }
 
@@ -89,17 +103,18 @@ async fn end_overlap(State(jobs): State<Jobs>) -> Answer<KeyReport> {
     ask(jobs, |hub| hub.end_overlap()).await
 }
 
-/// Serves the API until `end` completes and the last reply is sent.
-///
-/// # Errors
-/// The system's error.
-pub async fn serve(
-    listener: UnixListener,
-    auth: PeerAuth,
-    jobs: Jobs,
-    end: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
-    let router = Router::new()
+async fn web_token(
+    State(jobs): State<Jobs>,
+    Extension(web): Extension<WebAccess>,
+    request: Result<Json<TokenRequest>, JsonRejection>,
+) -> Answer<TokenReport> {
+    let request = parsed_body(request)?;
+    ask(jobs, move |hub| web.report(request, &hub.config.web)).await
+}
+
+/// Requests that a browser may make too.
+fn shared() -> Router<Jobs> {
+    Router::new()
         .route(
             "/v1/status",
             get(|State(jobs): State<Jobs>| ask(jobs, |hub| hub.status())),
@@ -110,8 +125,28 @@ pub async fn serve(
         )
         .route("/v1/clients/{name}", delete(revoke))
         .route("/v1/invitations", post(invite))
+}
+
+/// Everything that a session may see and do. Keys and metrics are for the socket.
+pub fn page(jobs: Jobs) -> Router {
+    page_files(&FILES).merge(shared().with_state(jobs))
+}
+
+/// Serves the API until `end` completes and the last reply is sent.
+///
+/// # Errors
+/// The system's error.
+pub async fn serve(
+    listener: UnixListener,
+    auth: PeerAuth,
+    jobs: Jobs,
+    web: WebAccess,
+    end: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let router = shared()
         .route("/v1/key", post(rotate_key))
         .route("/v1/key/previous", delete(end_overlap))
+        .route("/v1/web/token", post(web_token))
         .route("/v1/metrics", get(|State(jobs): State<Jobs>| scrape(jobs)))
         .fallback(|| async {
             let failure = UserError::new("not-found", "unknown path");
@@ -120,6 +155,7 @@ pub async fn serve(
         .method_not_allowed_fallback(|| async {
             ApiError(UserError::new("method", "method not allowed").fix("docs/hub.md lists them"))
         })
+        .layer(Extension(web))
         .layer(from_fn_with_state(auth, admit))
         .with_state(jobs)
         .into_make_service_with_connect_info::<Peer>();

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use braid_bond::token::{HubAddress, PORT};
 use braid_core::Rate;
-use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota};
+use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota, WebConfig};
 
 use crate::client::Name;
 
@@ -58,6 +58,8 @@ pub struct HubConfig {
     pub api: ApiConfig,
     /// Metrics endpoint.
     pub metrics: MetricsConfig,
+    /// The page for browsers.
+    pub web: WebConfig,
 }
 
 /// Settings of one client: a `[[client]]`.
@@ -161,6 +163,7 @@ impl Default for HubConfig {
             store: DEFAULT_STORE.into(),
             api: ApiConfig::default(),
             metrics: MetricsConfig::default(),
+            web: WebConfig::default(),
         }
     }
 }
@@ -222,6 +225,7 @@ impl HubConfig {
             store,
             api,
             metrics,
+            web,
         } = read;
         let later = [
             ("listen", self.listen != listen),
@@ -234,6 +238,7 @@ impl HubConfig {
             ("store", self.store != store),
             ("api", self.api != api),
             ("metrics", self.metrics != metrics),
+            ("web", self.web != web),
         ];
         self.address = address;
         self.reach = reach;

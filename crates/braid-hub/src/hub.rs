@@ -12,6 +12,7 @@ use braid_bond::proto::tunnel::Event;
 use braid_bond::token::{Host, HubAddress, InvitationId, MAX_ADDRESSES, Secret, Token};
 use braid_host::config::ConfigError;
 use braid_host::user_error::UserError;
+use qrcode::{EcLevel, QrCode};
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::client::{Client, InvalidName, Name, Seconds};
@@ -72,6 +73,17 @@ pub(crate) fn peer(answer: HandshakeTerms, gre: bool) -> Peer {
         cap: answer.cap,
         gre,
     }
+}
+
+/// Returns the rows of a QR code; none if the text is too long for one.
+fn qr_code(text: &str) -> Vec<String> {
+    let Ok(code) = QrCode::with_error_correction_level(text, EcLevel::L) else {
+        return Vec::new();
+    };
+    let squares = code.to_colors();
+    let rows = squares.chunks(code.width());
+    rows.map(|row| row.iter().map(|square| square.select('1', '0')).collect())
+        .collect()
 }
 
 impl Hub {
@@ -135,14 +147,17 @@ impl Hub {
             expires_unix_ms: millis(until),
             warnings,
             token: String::new(),
+            qr_code: Vec::new(),
         };
         let token = Token {
             hub: self.key(),
             secret,
             addresses,
         };
+        let token = token.to_string();
         Ok(InviteReport {
-            token: token.to_string(),
+            qr_code: qr_code(&token),
+            token,
             ..report
         })
     }

@@ -174,6 +174,10 @@ pub struct InviteReport {
     pub name: String,
     /// Token for `braid join`. It is shown only once: the hub does not store it.
     pub token: String,
+    /// QR code of the token: a string for each row, a `1` for each dark square and a `0` for each light one. Around it
+    /// belong four light squares.
+    #[serde(default)]
+    pub qr_code: Vec<String>,
     /// The client's inner addresses.
     pub addresses: Vec<IpAddr>,
     /// Addresses of the hub in the token.

@@ -18,7 +18,9 @@ use braid_host::privileges::{self, Confinement, Files};
 use braid_host::quota::STORE_INTERVAL;
 use braid_host::run_dir::RunDir;
 use braid_host::service_notify::ServiceNotifier;
+use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
+use braid_host::web::{BoundPage, WebAccess};
 use caps::Capability;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -61,6 +63,9 @@ const STARTING: [Capability; 5] = [
 /// Those that the loop keeps, and `nft` gets: for the filter, which follows the clients. The packet thread keeps none.
 const SERVING: [Capability; 1] = [Capability::CAP_NET_ADMIN];
 
+/// Beginning of the names of the page's files, which are beside the store. A daemon may have its own there.
+const PAGE_FILES: &str = "hub-web";
+
 /// Event of the packet thread.
 enum PacketThreadEvent {
     Enrol(PublicKey, InvitationId),
@@ -101,6 +106,7 @@ pub async fn run(
             _ => failure,
         })?;
     let signals = Signals::new()?;
+    let web = WebAccess::open(StateDir::new(folder_of(&config.store)), PAGE_FILES)?;
     let mut store = Embedded::open(&config.store)?;
     let mut identity = store.load_or_create(StoredIdentity::new(random()?, random()?))?;
     if identity.is_overlap_over(now()) {
@@ -126,9 +132,14 @@ pub async fn run(
         let filter = host_setup::filter(&config, &registry, now());
         host_setup::set_up(&config, filter.as_ref(), &run_dir).await?;
         let tun = host_setup::open_device(&config, &pool).await?;
+        // Its certificate may be in any folder.
+        let page = config.web.listen;
+        let page = page.map(|listen| BoundPage::bind(&web, &config.web, listen));
+        let page = page.transpose()?;
         keep_files(&run_dir, config_file, &config.store)?;
         serve(
-            &run_dir, config, &read, identity, epoch, registry, filter, tun, gate, signals, ready,
+            &run_dir, config, &read, identity, epoch, registry, filter, tun, gate, web, page,
+            signals, ready,
         )
         .await
     };
@@ -217,6 +228,8 @@ async fn serve(
     filter: Option<Filter>,
     tun: Tun,
     gate: PeerAuth,
+    web: WebAccess,
+    page: Option<BoundPage>,
     signals: Signals,
     ready: impl FnOnce(&Hub),
 ) -> Result<(), UserError> {
@@ -266,7 +279,10 @@ async fn serve(
         };
         tokio::spawn(offer(metrics, answer));
     }
-    let service = tokio::spawn(api::serve(listener, gate, jobs, end_of_service));
+    let page = page
+        .map(|page| page.serve(api::page(jobs.clone())))
+        .transpose()?;
+    let service = tokio::spawn(api::serve(listener, gate, jobs, web, end_of_service));
     let mut hub = Hub::new(config, identity, registry, filter, handle);
     ready(&hub);
     let notifier = ServiceNotifier::from_environment();
@@ -277,6 +293,9 @@ async fn serve(
     hub.persist();
     hub.handle.stop();
     drop(end);
+    if let Some(page) = page {
+        page.stop().await;
+    }
     if timeout(SHUTDOWN_GRACE, service).await.is_err() {
         tracing::debug!("a client did not read its reply in time");
     }

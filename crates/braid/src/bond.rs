@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use braid_daemon::bond::{Membership, parse_token};
 use braid_daemon::config::{BondFlows, Fallback};
 use braid_daemon::report::{BondLinkReport, BondLinkState, BondReport, BondState, JoinRequest};
-use braid_daemon::state_dir::StateDir;
 use braid_host::config::Paint;
 use braid_host::run_dir::RunDir;
+use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 use tokio::time::sleep;
 

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use braid_core::units::duration;
 use braid_daemon::config::Policy;
 use braid_daemon::report::MeasuredDirection;
-use braid_daemon::state_dir;
 use braid_host::run_dir;
+use braid_host::state_dir;
 use braid_host::web::Role;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -59,7 +59,13 @@ pub enum Command {
     /// connects.
     Join {
         /// Token printed by the hub; `-` reads it from standard input
-        token: String,
+        #[cfg_attr(feature = "scan", arg(required_unless_present = "scan"))]
+        #[cfg_attr(not(feature = "scan"), arg(required = true))]
+        token: Option<String>,
+        /// Picture with the token's QR code, PNG or JPEG: a photograph or a screenshot
+        #[cfg(feature = "scan")]
+        #[arg(long, value_name = "FILE", conflicts_with = "token")]
+        scan: Option<PathBuf>,
         #[command(flatten)]
         output: Output,
     },

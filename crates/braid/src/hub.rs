@@ -22,7 +22,7 @@ use crate::client::{self, NoAnswer};
 use crate::table::{Cell, NO_VALUE, Side, Table};
 use crate::terminal::{Tint, answer_either};
 use crate::up::answer_down;
-use crate::{CommandError, CommandResult, HUB_DIRECTORY, runtime, show};
+use crate::{CommandError, CommandResult, HUB_DIRECTORY, runtime, show, web};
 
 /// Runs `braid hub …`.
 pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> CommandResult {
@@ -34,6 +34,7 @@ pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> CommandResult {
         Some(HubCommand::Revoke { name, output }) => revoke(&run_dir, name, *output),
         Some(HubCommand::RotateKey(arguments)) => rotate_key(&run_dir, arguments),
         Some(HubCommand::Status(output)) => status(&run_dir, *output),
+        Some(HubCommand::Web(command)) => web::web(&run_dir, command, hub_away),
         Some(HubCommand::Boot { config }) => boot(config.as_deref()),
         Some(HubCommand::Down(output)) => down(&run_dir, *output),
     }
@@ -78,10 +79,40 @@ fn invite(run_dir: &RunDir, arguments: &InviteArgs) -> CommandResult {
             arguments.valid.as_secs() / 3600
         );
     }
+    if arguments.qr && !arguments.output.json {
+        eprint!("{}", qr_picture(&report.qr_code));
+    }
     answer_either(arguments.output.json, &report, |_| {
         format!("{}\n", report.token)
     })?;
     Ok(())
+}
+
+/// Draws a QR code, two rows in a line of text, as light squares so that a dark terminal shows it in its colours. A
+/// camera reads it inverted too.
+fn qr_picture(rows: &[String]) -> String {
+    /// Light squares around it (ISO/IEC 18004 §5.3.8).
+    const MARGIN: usize = 4;
+    let side = rows.len();
+    let is_light = |x: usize, y: usize| {
+        let inside = (MARGIN..side + MARGIN).contains(&x) && (MARGIN..side + MARGIN).contains(&y);
+        !inside || rows[y - MARGIN].as_bytes().get(x - MARGIN) != Some(&b'1')
+    };
+    let all = side + 2 * MARGIN;
+    let mut picture = String::new();
+    for y in (0..all).step_by(2) {
+        let line = (0..all).map(
+            |x| match (is_light(x, y), y + 1 < all && is_light(x, y + 1)) {
+                (true, true) => '█',
+                (true, false) => '▀',
+                (false, true) => '▄',
+                (false, false) => ' ',
+            },
+        );
+        picture.extend(line);
+        picture.push('\n');
+    }
+    picture
 }
 
 fn clients(run_dir: &RunDir, output: Output) -> CommandResult {

@@ -23,6 +23,8 @@ mod measure;
 mod missing_features;
 mod paths;
 mod run;
+#[cfg(feature = "scan")]
+mod scan;
 mod show;
 mod spark;
 mod table;
@@ -42,9 +44,9 @@ use braid_daemon::doctor::Finding;
 use braid_daemon::doctor::preflight::kernel_release;
 use braid_daemon::doctor::{self, Level};
 use braid_daemon::report::{DoctorReport, FlowsReport, StatusReport, UplinksReport, VersionReport};
-use braid_daemon::state_dir::StateDir;
 use braid_host::config::ConfigError;
 use braid_host::run_dir::RunDir;
+use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
@@ -134,10 +136,18 @@ fn run(cli: Cli) -> CommandResult {
         Command::Up(arguments) => up::up(run_dir, StateDir::new(state_dir), &arguments),
         Command::Down(output) => up::down(&run_dir, output),
         Command::Reload(output) => change(&run_dir, "/v1/reload", output),
-        Command::Join { token, output } => bond::join(&run_dir, &state_dir, &token, output),
+        #[cfg(feature = "scan")]
+        Command::Join {
+            scan: Some(picture),
+            output,
+            ..
+        } => bond::join(&run_dir, &state_dir, &scan::token(&picture)?, output),
+        Command::Join { token, output, .. } => {
+            bond::join(&run_dir, &state_dir, &token.unwrap_or_default(), output)
+        }
         Command::Leave => bond::leave(&run_dir, &state_dir),
         Command::Bond(output) => bond::bond(&run_dir, output),
-        Command::Web(command) => web::web(&run_dir, &command),
+        Command::Web(command) => web::web(&run_dir, &command, CommandError::from),
         Command::Failback(output) => change(&run_dir, "/v1/failback", output),
         Command::Status(output) => status(&run_dir, output),
         Command::Uplinks(arguments) => uplinks(&run_dir, &arguments),

@@ -8,10 +8,10 @@ use braid_daemon::doctor::preflight;
 use braid_daemon::launch::{self, Pipe};
 use braid_daemon::report::{DownReport, UpReport};
 use braid_daemon::serve::{self, DaemonOptions, ProgressObserver};
-use braid_daemon::state_dir::StateDir;
 use braid_daemon::teardown;
 use braid_host::config::ConfigError;
 use braid_host::run_dir::RunDir;
+use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 
 use crate::cli::{Output, UpArgs};

@@ -1,21 +1,26 @@
 //! `braid web`: the page for browsers.
 
-use braid_daemon::report::{TokenReport, TokenRequest};
 use braid_host::run_dir::RunDir;
+use braid_host::web::{TokenReport, TokenRequest};
 
 use crate::cli::WebCommand;
+use crate::client::{self, NoAnswer};
 use crate::terminal::answer_either;
-use crate::{CommandResult, client, runtime};
+use crate::{CommandError, CommandResult, runtime};
 
-/// Prints a login token.
-pub fn web(run_dir: &RunDir, command: &WebCommand) -> CommandResult {
+/// Prints a login token for the daemon's page, or for a hub's: an unreachable one is told by `away`.
+pub fn web(
+    run_dir: &RunDir,
+    command: &WebCommand,
+    away: impl Fn(NoAnswer) -> CommandError,
+) -> CommandResult {
     let WebCommand::Token { role, new, output } = command;
     let request = TokenRequest {
         role: (*role).into(),
         new: *new,
     };
     let answer = runtime()?.block_on(client::create(run_dir, "/v1/web/token", &request));
-    let report: TokenReport = answer?;
+    let report: TokenReport = answer.map_err(away)?;
     answer_either(output.json, &report, |_| text(&report))?;
     Ok(())
 }
@@ -23,9 +28,8 @@ pub fn web(run_dir: &RunDir, command: &WebCommand) -> CommandResult {
 fn text(report: &TokenReport) -> String {
     let mut text = format!("{}\n", report.token);
     match report.urls.as_slice() {
-        [] => text.push_str(
-            "# no page yet: write [web] listen in the configuration, then braid reload\n",
-        ),
+        [] => text
+            .push_str("# no page yet: write [web] listen in the configuration, then reload it\n"),
         urls => text.push_str(&format!("# for {}\n", urls.join(" or "))),
     }
     if let Some(fingerprint) = &report.certificate_sha256 {
@@ -53,7 +57,8 @@ mod tests {
         assert_eq!(text(&report), expected);
         report.urls.clear();
         report.certificate_sha256 = None;
-        let expected = "abcd-efgh\n# no page yet: write [web] listen in the configuration, then braid reload\n";
+        let expected =
+            "abcd-efgh\n# no page yet: write [web] listen in the configuration, then reload it\n";
         assert_eq!(text(&report), expected);
     }
 }

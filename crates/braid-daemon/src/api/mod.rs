@@ -14,7 +14,7 @@ mod measurements;
 pub(crate) mod metrics_listener;
 mod runs;
 pub(crate) mod stream;
-pub(crate) mod web;
+mod web;
 
 use std::io;
 
@@ -28,12 +28,12 @@ use axum::{Json, Router};
 use braid_host::api_socket::{ApiError, admit};
 use braid_host::peer::{Peer, PeerAuth};
 use braid_host::user_error::UserError;
+use braid_host::web::WebAccess;
 use serde::Serialize;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 
 use self::stream::LiveFeed;
-use self::web::WebAccess;
 use crate::doctor::preflight::kernel_release;
 use crate::engine::Engine;
 use crate::metrics::Scrape;
@@ -292,9 +292,9 @@ async fn down(State(api): State<ApiState>) -> Answer<DownReport> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state_dir::StateDir;
     use braid_host::api_socket::bind;
     use braid_host::run_dir::RunDir;
+    use braid_host::state_dir::StateDir;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::UnixStream;
 
@@ -319,7 +319,7 @@ mod tests {
         let api = ApiState {
             jobs,
             feed: LiveFeed::new(),
-            web: WebAccess::open(StateDir::new(folder.path().join("state"))).unwrap(),
+            web: WebAccess::open(StateDir::new(folder.path().join("state")), "web").unwrap(),
             commit: Some("c0ffee"),
         };
         let service = tokio::spawn(serve(listener, auth, api, async {

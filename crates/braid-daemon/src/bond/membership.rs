@@ -14,7 +14,7 @@ use braid_host::user_error::UserError;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
-use crate::state_dir::StateDir;
+use braid_host::state_dir::StateDir;
 
 /// Contents of the file.
 #[derive(Clone, Serialize, Deserialize)]

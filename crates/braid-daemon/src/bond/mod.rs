@@ -43,7 +43,7 @@ use state_machine::StateMachine;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::{Encapsulation, Settings};
-use crate::state_dir::StateDir;
+use braid_host::state_dir::StateDir;
 
 pub use links::BondUplink;
 pub use membership::{Membership, parse_token};

@@ -13,10 +13,10 @@ use super::Engine;
 use crate::bond::{BondChange, BondEvent, BondUplink, State, parse_token};
 use crate::events::EventKind;
 use crate::report::BondReport;
-use crate::state_dir::StateDir;
 use crate::uplinks::quota::Usage;
 use crate::uplinks::registry::UplinkRecord;
 use crate::user_errors;
+use braid_host::state_dir::StateDir;
 
 /// Delay until a bond driver that has ended is restarted.
 const BOND_RESTART_DELAY: Duration = Duration::from_secs(2);

@@ -33,11 +33,11 @@ use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
 use crate::rules::{CompiledRules, SystemIds, check_table_capacity};
 use crate::runs::Runs;
-use crate::state_dir::StateDir;
 use crate::teardown;
 use crate::uplinks::registry::{FAMILIES, UplinkRegistry};
 use crate::uplinks::uplink_forecasts::UplinkForecasts;
 use crate::user_errors;
+use braid_host::state_dir::StateDir;
 
 impl Engine {
     /// Starts an instance, or takes over the datapath of an earlier daemon. The caller holds the run

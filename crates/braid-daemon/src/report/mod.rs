@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use braid_alarm::Message;
 use braid_host::report::{ErrorReport, HealthProblem};
-use braid_host::web::SessionReport;
+use braid_host::web::{SessionReport, TokenReport, TokenRequest};
 use schemars::{JsonSchema, Schema, schema_for};
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ pub use measure::{
 };
 pub use path::{DestinationReport, PathReport, PathsReport};
 pub use run::{RunRequest, RunsReport};
-pub use web::{LookupQuestion, LookupReport, TokenReport, TokenRequest};
+pub use web::{LookupQuestion, LookupReport};
 
 /// Answer to `GET /v1/uplinks`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

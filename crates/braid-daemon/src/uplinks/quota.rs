@@ -14,7 +14,7 @@ use braid_host::config::Quota;
 use braid_host::quota::Used;
 use braid_host::user_error::UserError;
 
-use crate::state_dir::StateDir;
+use braid_host::state_dir::StateDir;
 
 /// Usage of all uplinks, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

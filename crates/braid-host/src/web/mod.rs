@@ -12,13 +12,18 @@
 //! - Sessions are signed by their role's login token and kept nowhere: they outlive the daemon's restart, and a
 //!   new token ends them all.
 
+mod access;
 mod auth;
 mod connections;
+mod files;
 mod guard;
+mod listener;
 mod login_attempts;
 mod tls;
 
+pub use access::{TokenReport, TokenRequest, WebAccess};
 pub use auth::{LoginToken, LoginTokens, Role, Session, WebAuth};
 pub use connections::serve;
+pub use files::{HTML, JS, PageFile, page_files};
 pub use guard::{Arrival, Guard, LiveSession, SessionReport, guarded};
-pub use tls::{SelfMade, TlsIdentity};
+pub use listener::{BoundPage, WebThread};

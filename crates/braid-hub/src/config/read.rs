@@ -7,8 +7,8 @@ use std::str::FromStr;
 
 use braid_bond::token::{AddressError, HubAddress, MAX_ADDRESSES, PORT};
 use braid_core::Rate;
-use braid_host::config::sections::{api, metrics};
-use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota};
+use braid_host::config::sections::{self, api, metrics, web};
+use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Prefix, Quota, WebConfig};
 use braid_host::config::{DeTable, Located, Problem, Table, document, no_repeats, section, tables};
 
 use super::{ClientConfig, Forward, HubConfig, Reach, everywhere};
@@ -32,14 +32,16 @@ const TOP_LEVEL: (&str, &[&str]) = (
         "store",
         "api",
         "metrics",
+        "web",
     ],
 );
 const CLIENT: (&str, &[&str]) = ("[[client]]", &["name", "rate", "quota", "reach"]);
 const SECTIONS: &[(&str, &[&str])] = &[
     TOP_LEVEL,
     CLIENT,
-    ("[api]", &["group", "change_group"]),
-    ("[metrics]", &["listen"]),
+    sections::API,
+    sections::METRICS,
+    sections::WEB,
 ];
 
 const LISTEN_HINT: &str =
@@ -119,6 +121,9 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
         .map_or_else(MetricsConfig::default, |(inner, _)| {
             metrics(inner, SECTIONS, problems)
         });
+    let web = section(&mut table, "web", problems).map_or_else(WebConfig::default, |(inner, _)| {
+        web(inner, SECTIONS, problems)
+    });
     table.finish(SECTIONS, problems);
     HubConfig {
         listen: listen.unwrap_or(default.listen),
@@ -135,6 +140,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>) -> HubConfig {
         store: store.unwrap_or(default.store),
         api,
         metrics,
+        web,
     }
 }
 

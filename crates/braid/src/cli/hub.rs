@@ -7,7 +7,7 @@ use std::time::Duration;
 use braid_core::units::{Rate, duration};
 use clap::{Args, Subcommand};
 
-use super::Output;
+use super::{Output, WebCommand};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -29,7 +29,8 @@ impl HubArgs {
                 HubCommand::Clients(output)
                 | HubCommand::Status(output)
                 | HubCommand::Down(output)
-                | HubCommand::Revoke { output, .. },
+                | HubCommand::Revoke { output, .. }
+                | HubCommand::Web(WebCommand::Token { output, .. }),
             ) => output.json,
             None | Some(HubCommand::Boot { .. }) => false,
         }
@@ -59,6 +60,9 @@ pub enum HubCommand {
     RotateKey(RotateKeyArgs),
     /// Show the hub: key, addresses, handshakes, rejected datagrams, health problems
     Status(Output),
+    /// Manage the hub's page for browsers, which `[web] listen` in its configuration switches on
+    #[command(subcommand)]
+    Web(WebCommand),
     /// Keep connections alive while the machine restarts; for a systemd unit that runs before the network is up
     ///
     /// For up to three minutes the kernel silently drops packets from the clients' servers instead of rejecting them,
@@ -92,6 +96,9 @@ pub struct InviteArgs {
     /// Time for which the token may be used
     #[arg(long, value_name = "TIME", default_value = "168 h", value_parser = duration::parse)]
     pub valid: Duration,
+    /// Draw the token's QR code too, for `braid join --scan`
+    #[arg(long)]
+    pub qr: bool,
     #[command(flatten)]
     pub output: Output,
 }

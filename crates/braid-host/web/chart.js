@@ -1,7 +1,7 @@
 // Charts as SVG: rates over the last minutes or the last day, stacked.
 
 import { setAttributes, setText, shape } from "./dom.js";
-import { roundRate, span, texts } from "./texts.js";
+import { ago, now as presently, roundRate, span } from "./format.js";
 
 /** Times that a chart shows, in milliseconds: the first that has room for all samples. */
 const WINDOWS = [60_000, 120_000, 300_000];
@@ -45,7 +45,7 @@ export class Chart {
     this.axis = [1, 0.5].map((part) => ({ part, line: this.grid.appendChild(shape("line")), text: this.labels.appendChild(shape("text", { x: 4 })) }));
     this.from = this.labels.appendChild(shape("text", { x: 4 }));
     this.to = this.labels.appendChild(shape("text", { "text-anchor": "end" }));
-    setText(this.to, texts.nowLabel);
+    setText(this.to, presently);
   }
 
   /** Draws `series`, each with `samples` and `className`, up to the daemon's time `now`. Returns the highest total. */
@@ -83,7 +83,7 @@ export class Chart {
     }
     setAttributes(this.from, { y: height - 3 });
     setAttributes(this.to, { x: width - 4, y: height - 3 });
-    setText(this.from, texts.ago(span(window)));
+    setText(this.from, ago(span(window)));
   }
 }
 

@@ -70,3 +70,19 @@ export function table(caption, columns, keyOf) {
   };
   return { node: whole, fill: (items) => keyed(body, items, keyOf, make, update) };
 }
+
+/** Lists health problems, each with what mends it; without any the section is hidden. */
+export function showProblems(health, mend) {
+  const section = document.getElementById("problems");
+  section.hidden = !health.length;
+  const make = ({ text, fix }) => element("li", {}, element("p", { textContent: text }), fix ? element("p", { className: "soft" }, element("strong", { textContent: mend }), ` ${fix}`) : null);
+  keyed(section.querySelector("ul"), health, ({ code, text }) => `${code} ${text}`, make, () => {});
+}
+
+/** Shows the sentence on top, its tone, and the reasons below it. */
+export function showVerdict({ state, sentence, reasons }) {
+  document.getElementById("verdict").dataset.state = state;
+  setText(document.getElementById("sentence"), sentence);
+  document.title = `${sentence} - Braid`;
+  keyed(document.getElementById("reasons"), reasons, (reason) => reason, (reason) => element("p", { textContent: reason }), () => {});
+}

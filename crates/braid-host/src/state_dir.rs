@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use braid_host::file;
-use braid_host::user_error::UserError;
+use crate::file;
+use crate::user_error::UserError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -31,13 +31,13 @@ impl StateDir {
         &self.0
     }
 
-    /// Returns the file of the joined hub; see [`crate::bond`].
+    /// Returns the file of the joined hub; see `braid_daemon::bond`.
     #[must_use]
     pub fn bond(&self) -> PathBuf {
         self.0.join("bond.json")
     }
 
-    /// Returns the file of the uplinks' usage; see `crate::uplinks::quota`.
+    /// Returns the file of the uplinks' usage; see `braid_daemon::uplinks::quota`.
     #[must_use]
     pub fn usage(&self) -> PathBuf {
         self.0.join("usage.json")
@@ -47,18 +47,6 @@ impl StateDir {
     #[must_use]
     pub fn history(&self) -> PathBuf {
         self.0.join("history")
-    }
-
-    /// Returns the file of the page's login tokens.
-    #[must_use]
-    pub fn web_tokens(&self) -> PathBuf {
-        self.0.join("web-tokens.json")
-    }
-
-    /// Returns the file of the page's certificate, if the daemon made it.
-    #[must_use]
-    pub fn web_certificate(&self) -> PathBuf {
-        self.0.join("web-certificate.json")
     }
 
     /// Reads a file; `None` if it does not exist.
