@@ -75,29 +75,23 @@ def _packet(seconds: float, link: int, frame: bytes) -> Packet | None:
         return None
     segment = ip.data
     source, target = (str(ipaddress.ip_address(each)) for each in (ip.src, ip.dst))
+    transport, sequence, opens = "udp", 0, False
     if isinstance(segment, dpkt.tcp.TCP):
         payload_length = max(0, whole - header - 4 * segment.off)
         flags = segment.flags & (dpkt.tcp.TH_SYN | dpkt.tcp.TH_ACK)
-        return Packet(
-            seconds,
-            "tcp",
-            (source, segment.sport),
-            (target, segment.dport),
-            whole,
-            payload_length,
-            bytes(segment.data)[:payload_length],
-            segment.seq,
-            flags == dpkt.tcp.TH_SYN,
-        )
-    if isinstance(segment, dpkt.udp.UDP):
+        transport, sequence, opens = "tcp", segment.seq, flags == dpkt.tcp.TH_SYN
+    elif isinstance(segment, dpkt.udp.UDP):
         payload_length = max(0, segment.ulen - 8)
-        return Packet(
-            seconds,
-            "udp",
-            (source, segment.sport),
-            (target, segment.dport),
-            whole,
-            payload_length,
-            bytes(segment.data)[:payload_length],
-        )
-    return None
+    else:
+        return None
+    return Packet(
+        seconds,
+        transport,
+        (source, segment.sport),
+        (target, segment.dport),
+        whole,
+        payload_length,
+        bytes(segment.data)[:payload_length],
+        sequence,
+        opens,
+    )
