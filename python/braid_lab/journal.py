@@ -18,7 +18,7 @@ class Journal:
         head = json.dumps(settings, sort_keys=True)
         lines = file.read_text().split("\n") if file.exists() else []
         if lines and lines[0] == head:
-            # What follows the last end of a line was cut off.
+            # The text after the last end of a line was cut off.
             self.rows = [json.loads(line) for line in lines[1:-1]]
         file.write_text("".join(f"{line}\n" for line in (head, *map(json.dumps, self.rows))))
 

@@ -21,12 +21,12 @@ class PaperFigure:
     #: The experiment that repeats it, and the figures of its result to look at; None if nothing repeats it.
     experiment: str | None
     ours: tuple[str, ...] = ()
-    #: What differs, or why it is not repeated.
+    #: The difference between both, or the reason why it is not repeated.
     note: str = ""
 
     @property
     def name(self) -> str:
-        """How the paper calls it."""
+        """The paper and its number there."""
         return f"{self.paper} Fig. {self.number}"
 
 

@@ -29,7 +29,7 @@ HTTP_HOST = re.compile(rb"\r\n[Hh]ost: *([^\s:]+)")
 
 @dataclass(frozen=True)
 class Hello:
-    """What a connection's client says first: the server's name, and the protocols that it offers."""
+    """First message of a connection's client: the server's name, and the protocols that it offers."""
 
     server: str
     alpn: tuple[str, ...]

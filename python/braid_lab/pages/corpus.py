@@ -27,7 +27,7 @@ from braid_lab.process import LabError
 Kind = Literal["document", "style", "script", "image", "fetch"]
 KINDS: tuple[Kind, ...] = ("document", "style", "script", "image", "fetch")
 
-#: What can make a browser ask for what, in the files that `files` writes.
+#: Kinds of objects that each kind can make a browser ask for, in the files that `files` writes.
 DEPENDENCIES: dict[Kind, tuple[Kind, ...]] = {
     "document": ("style", "script", "image"),
     "style": (),

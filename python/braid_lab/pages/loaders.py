@@ -35,7 +35,7 @@ PROTOCOL_OPTIONS = {
     "h3": ("--enable-quic",),
 }
 
-#: What the page says about its load, once its load event is over and its first and largest paint are known. The
+#: Script by which a page tells its times, once its load event is over and its first and largest paint are known. The
 #: largest paint is the last one noticed; frames follow one another in less than a tenth of a second.
 TIMES = """
 (async () => {
@@ -70,7 +70,7 @@ class PageLoad:
     """One load of a page: times in seconds, the paints from the beginning of the navigation on."""
 
     seconds: float
-    #: What people see: the first content, and the largest. None from the client that draws nothing.
+    #: Paints that people see: the first content, and the largest. None from the client that draws nothing.
     fcp_s: float | None
     lcp_s: float | None
     #: Bytes of the objects that had come by the load event.

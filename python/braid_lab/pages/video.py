@@ -76,7 +76,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Playback:
-    """What a player did until a moment."""
+    """Playback until a moment."""
 
     #: Seconds of the clip that were shown, and bytes of media that came.
     played_s: float

@@ -32,7 +32,7 @@ PORT, SMALL_BYTES = 7000, 200
 #: Start of a stream that is left out while windows open, s.
 WARM_UP_SECONDS = 1.0
 
-#: Which of the internet's servers is reached through which tunnel.
+#: Numbers of the internet's servers that are reached through each tunnel.
 BOND, WIREGUARD = 1, 2
 
 #: Names of the threads that carry packets, by process.

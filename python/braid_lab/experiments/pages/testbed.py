@@ -45,7 +45,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an experiment loads, and how."""
+    """The sites that an experiment loads, and the ways to load them."""
 
     ways: tuple[str, ...]
     protocol: str
