@@ -1,6 +1,8 @@
 //! Capacity estimates on generated traces: a queue behind which senders probe for the line's rate,
 //! or want less.
 
+mod support;
+
 use std::time::Duration;
 
 use braid_core::capacity::{
@@ -9,28 +11,11 @@ use braid_core::capacity::{
 use braid_core::{Bytes, Rate, Time};
 use proptest::prelude::*;
 
+use support::Noise;
+
 const STEP: Duration = Duration::from_millis(5);
 const INTERVAL: Duration = Duration::from_millis(200);
 const SEGMENT: f64 = 1500.0 * 8.0;
-
-/// Numbers that look random, the same for the same seed.
-struct Noise(u64);
-
-impl Noise {
-    /// Between 0 and 1.
-    fn next(&mut self) -> f64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Normally distributed with deviation 1, nearly: twelve uniform numbers.
-    fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.next()).sum::<f64>() - 6.0
-    }
-}
 
 /// A drop-tail queue with senders behind it that share a window, as AIMD ones do.
 struct Line {

@@ -1,5 +1,7 @@
 //! Capacity by transfer on generated traces: slow start, noise, and connections that fill the line or do not.
 
+mod support;
+
 use std::time::Duration;
 
 use braid_core::capacity::{
@@ -9,28 +11,11 @@ use braid_core::capacity::{
 use braid_core::{Bytes, Time};
 use proptest::prelude::*;
 
+use support::Noise;
+
 const POLL: Duration = Duration::from_millis(25);
 const PACKET: f64 = 1500.0 * 8.0;
 const MBIT: f64 = 1e6;
-
-/// Numbers that look random, the same for the same seed.
-struct Noise(u64);
-
-impl Noise {
-    /// Between 0 and 1.
-    fn next(&mut self) -> f64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Normally distributed with deviation 1, nearly.
-    fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.next()).sum::<f64>() - 6.0
-    }
-}
 
 /// A line, and connections through it that start slowly.
 struct Line {
