@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::chown;
 
 use axum::Json;
+use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
@@ -53,6 +54,15 @@ impl IntoResponse for ApiError {
         };
         (status, Json(ErrorReport { error: self.0 })).into_response()
     }
+}
+
+/// Returns the parsed body of a request.
+///
+/// # Errors
+/// The body is not what the request wants, by the code of a usage error.
+pub fn parsed_body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, UserError> {
+    body.map(|Json(request)| request)
+        .map_err(|rejection| UserError::new("usage", rejection.body_text()))
 }
 
 /// Middleware that refuses requests of peers without access.

@@ -7,7 +7,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Extension, Json, Router};
-use braid_host::api_socket::{ApiError, admit};
+use braid_host::api_socket::{ApiError, admit, parsed_body};
 use braid_host::metrics::CONTENT_TYPE as OPEN_METRICS;
 use braid_host::peer::{Peer, PeerAuth};
 use braid_host::user_error::UserError;
@@ -73,17 +73,11 @@ pub async fn scrape(jobs: Jobs) -> Response {
     }
 }
 
-/// Returns the parsed body, or a usage error.
-fn parsed_body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, ApiError> {
-    body.map(|Json(request)| request)
-        .map_err(|rejection| ApiError(UserError::new("usage", rejection.body_text())))
-}
-
 async fn invite(
     State(jobs): State<Jobs>,
     request: Result<Json<InviteRequest>, JsonRejection>,
 ) -> Answer<InviteReport> {
-    let request = parsed_body(request)?;
+    let request = parsed_body(request).map_err(ApiError)?;
     ask(jobs, |hub| hub.invite(request)).await
 }
 
@@ -95,7 +89,7 @@ async fn rotate_key(
     State(jobs): State<Jobs>,
     request: Result<Json<RotateKeyRequest>, JsonRejection>,
 ) -> Answer<KeyReport> {
-    let request = parsed_body(request)?;
+    let request = parsed_body(request).map_err(ApiError)?;
     ask(jobs, move |hub| hub.rotate_key(&request)).await
 }
 
@@ -108,7 +102,7 @@ async fn web_token(
     Extension(web): Extension<WebAccess>,
     request: Result<Json<TokenRequest>, JsonRejection>,
 ) -> Answer<TokenReport> {
-    let request = parsed_body(request)?;
+    let request = parsed_body(request).map_err(ApiError)?;
     ask(jobs, move |hub| web.report(request, &hub.config.web)).await
 }
 

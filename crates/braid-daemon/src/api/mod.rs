@@ -146,14 +146,12 @@ fn parsed_query<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, ApiErro
 
 /// Returns the parsed body, or a usage error.
 fn parsed_body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, ApiError> {
-    body.map(|Json(request)| request)
-        .map_err(|rejection| malformed(rejection.body_text()))
+    braid_host::api_socket::parsed_body(body).map_err(malformed)
 }
 
 /// Returns the error about a request that does not say what the schema wants.
-fn malformed(why: String) -> ApiError {
-    let fix = "docs/api.schema.json describes what is wanted";
-    ApiError(UserError::new("usage", why).fix(fix))
+fn malformed(failure: UserError) -> ApiError {
+    ApiError(failure.fix("docs/api.schema.json describes what is wanted"))
 }
 
 /// Returns the current metrics as text; see [`metrics`].

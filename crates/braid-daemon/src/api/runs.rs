@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, PathRejection};
 use axum::extract::{Path, State};
+use braid_host::user_error::UserError;
 
 use super::{Answer, ApiState, malformed, parsed_body};
 use crate::report::{RunRequest, RunsReport};
@@ -28,6 +29,6 @@ pub(super) async fn end(
     State(api): State<ApiState>,
     id: Result<Path<u64>, PathRejection>,
 ) -> Answer<RunRequest> {
-    let Path(id) = id.map_err(|why| malformed(why.body_text()))?;
+    let Path(id) = id.map_err(|why| malformed(UserError::new("usage", why.body_text())))?;
     api.change(move |engine| engine.end_run(id)).await
 }
