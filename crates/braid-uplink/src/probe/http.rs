@@ -35,13 +35,18 @@ pub(super) async fn ask(
         let answer = sender.send_request(request).await.map_err(broken)?;
         read(answer, expect).await
     };
-    // The end of the connection does not decide: the request's own outcome says more.
+    driven(connection, talk).await
+}
+
+/// Returns the outcome of requests on a connection of HTTP. The end of the connection does not decide: the requests' own
+/// outcome says more.
+pub(crate) async fn driven<T>(connection: impl Future, requests: impl Future<Output = T>) -> T {
     let drive = async {
-        let _ = connection.await;
+        connection.await;
         std::future::pending().await
     };
     tokio::select! {
-        outcome = talk => outcome,
+        outcome = requests => outcome,
         never = drive => never,
     }
 }

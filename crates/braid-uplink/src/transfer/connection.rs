@@ -9,9 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use braid_device::{TcpProgress, tcp_progress};
-use http_body_util::BodyExt;
-use http_body_util::Either;
-use http_body_util::Empty;
+use http_body_util::{BodyExt, Either, Empty};
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, ACCEPT_ENCODING, HOST, LOCATION, USER_AGENT};
@@ -24,6 +22,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::{TransferDirection, TransferEnd, TransferError, TransferUrl};
+use crate::probe::http::driven;
 
 /// Contents below which a line is not filled: they are over within slow start.
 const MIN_CONTENTS: u64 = 500_000;
@@ -105,15 +104,7 @@ impl Exchange {
                 }
             }
         };
-        // The end of the connection does not decide: the request's own outcome says more.
-        let drive = async {
-            let _ = connection.await;
-            std::future::pending().await
-        };
-        tokio::select! {
-            outcome = talk => outcome,
-            never = drive => never,
-        }
+        driven(connection, talk).await
     }
 
     fn request(&self) -> Result<Request<Either<Empty<Bytes>, Upload>>, TransferError> {
