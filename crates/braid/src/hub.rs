@@ -14,6 +14,7 @@ use braid_hub::report::{
     ClientReport, ClientsReport, InviteReport, InviteRequest, KeyReport, PreviousKeyReport,
     RevokeReport, RotateKeyRequest, StatusReport,
 };
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 use crate::cli::Output;
@@ -181,12 +182,8 @@ fn previous_key(previous: &PreviousKeyReport, now: u64) -> String {
 
 /// Escapes any name as one segment of a path.
 fn escaped(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    let escape = |byte: u8| match plain(byte) {
-        true => char::from(byte).to_string(),
-        false => format!("%{byte:02X}"),
-    };
-    name.bytes().map(escape).collect()
+    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+    utf8_percent_encode(name, PLAIN).to_string()
 }
 
 fn status(run_dir: &RunDir, output: Output) -> CommandResult {

@@ -25,6 +25,7 @@ use braid_core::Rate;
 use braid_core::capacity::{CapacityBasis, CapacityEstimate};
 use braid_host::report::HealthProblem;
 use braid_host::user_error::UserError;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use self::record::HistoryRecord;
 use self::ring::Ring;
@@ -232,7 +233,7 @@ impl Engine {
         };
         Ok(HistoryReport {
             uplink: question.uplink.clone(),
-            step_s: step.max(if last > 3600 { 60 } else { 1 }),
+            step_s: Ring::step_of(last, step),
             points: records.iter().map(point).collect(),
         })
     }
@@ -249,36 +250,16 @@ fn unix_s(now: SystemTime) -> u32 {
     u32::try_from(Duration::from_millis(unix_ms(now)).as_secs()).unwrap_or(u32::MAX)
 }
 
+/// Bytes that stand for themselves in a file's name.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_');
+
 /// Returns the name of an uplink's file: names of devices may have any byte but a slash.
 fn file_name(uplink: &str) -> String {
-    let mut name = String::new();
-    for byte in uplink.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => name.push(byte.into()),
-            other => name.push_str(&format!("%{other:02x}")),
-        }
-    }
-    name + ENDING
+    utf8_percent_encode(uplink, PLAIN).to_string() + ENDING
 }
 
 fn decoded(name: &str) -> String {
-    let mut bytes = Vec::new();
-    let mut rest = name.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|two| std::str::from_utf8(two).ok());
-        let byte = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        match byte.filter(|_| *first == b'%') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(*first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(name).decode_utf8_lossy().into_owned()
 }
 
 #[cfg(test)]

@@ -119,16 +119,20 @@ impl Ring {
         runs.into_iter().map(write).collect()
     }
 
-    /// Returns the records of a time, in steps of `step` seconds: of a second if they are so short and the time is within
-    /// the last hour, otherwise of minutes. A step without records is left out.
+    /// Returns the step of the records of a time, at least `step` seconds: seconds are kept for an hour, minutes longer.
+    #[must_use]
+    pub fn step_of(last: u32, step: u32) -> u32 {
+        step.max(if last as usize <= SECONDS { 1 } else { 60 })
+    }
+
+    /// Returns the records of a time, in steps of [`Ring::step_of`]. A step without records is left out.
     #[must_use]
     pub fn records(&self, now: u32, last: u32, step: u32) -> Vec<HistoryRecord> {
         let from = now.saturating_sub(last);
-        let fine = last as usize <= SECONDS;
+        let step = Ring::step_of(last, step);
         // The first step is a whole one: half of it would be another one's mean.
-        let step = step.max(if fine { 1 } else { 60 });
         let from = from.div_ceil(step) * step;
-        let records = match fine {
+        let records = match last as usize <= SECONDS {
             true => self.seconds(from..now.saturating_add(1)),
             false => self.minutes(from, now),
         };
