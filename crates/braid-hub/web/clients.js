@@ -38,7 +38,7 @@ export class ClientView {
     const column = (key, kind, cell) => ({ title: texts.columns[key], kind, cell });
     const columns = [
       column("name", "name", ({ name }) => name),
-      column("state", "", (client, cell) => this.fillState(client, cell)),
+      column("state", "", (client) => [stateOf(client), ...remarksOf(client)].join("; ")),
       column("addresses", "address", ({ addresses }) => addresses.join(", ")),
       column("links", "", (client) => linksOf(client).join("; ") || UNKNOWN),
       column("down", "figure", ({ name }) => this.rateOf(name, "tx")),
@@ -64,19 +64,13 @@ export class ClientView {
     return known ? rate(known[key]) : UNKNOWN;
   }
 
-  fillState(client, cell) {
-    const text = [stateOf(client), ...remarksOf(client)].join("; ");
-    setText(cell, text);
-  }
-
   fillButton(client, cell) {
-    const revocable = client.state !== "revoked";
-    if (!revocable) return "";
-    if (cell.firstChild) return undefined;
+    if (client.state === "revoked") return "";
+    if (cell.firstChild) return null;
     const button = element("button", { type: "button", className: "link", textContent: texts.revoke, "aria-label": texts.revokeThis(client.name) });
     button.addEventListener("click", () => this.revoke(client.name, button));
     cell.append(button);
-    return undefined;
+    return null;
   }
 
   async revoke(name, button) {
