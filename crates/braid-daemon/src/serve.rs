@@ -9,6 +9,7 @@ use braid_host::peer::PeerAuth;
 use braid_host::run_dir::{NetworkClaim, RunDir};
 use braid_host::service_notify::ServiceNotifier;
 use braid_host::state::PreviousState;
+use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 use braid_host::web::WebAccess;
 use braid_uplink::liveness::ProbeResult;
@@ -31,7 +32,6 @@ use crate::path_cache_store::PathCacheSnapshot;
 use crate::report::{DownReport, UpReport};
 use crate::teardown;
 use crate::user_errors;
-use braid_host::state_dir::StateDir;
 
 /// Shortest interval between two sweeps of the flow table. Idle times are minutes; closed TCP flows free their
 /// ports a few seconds late at worst, and a reused port needs no sweep.

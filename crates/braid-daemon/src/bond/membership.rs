@@ -10,11 +10,10 @@ use braid_bond::proto::handshake::terms::Terms;
 use braid_bond::proto::handshake::{Identity, PublicKey};
 use braid_bond::token::Token;
 use braid_host::file::remove;
+use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
-
-use braid_host::state_dir::StateDir;
 
 /// Contents of the file.
 #[derive(Clone, Serialize, Deserialize)]

@@ -31,6 +31,7 @@ use braid_balance::Lease;
 use braid_bond::io::{ClientConfig, ClientEvent, ClientStatus, Policy, Tun};
 use braid_bond::proto::handshake::terms;
 use braid_bond::token::Token;
+use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 use braid_multipath::LinkId;
 use braid_uplink::{
@@ -43,7 +44,6 @@ use state_machine::StateMachine;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::{Encapsulation, Settings};
-use braid_host::state_dir::StateDir;
 
 pub use links::BondUplink;
 pub use membership::{Membership, parse_token};

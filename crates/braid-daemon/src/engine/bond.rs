@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use braid_balance::UplinkCounters;
 use braid_core::UplinkId;
 use braid_host::quota::STORE_INTERVAL;
+use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 use braid_uplink::{BOND_DEVICE, Snapshot};
 
@@ -16,7 +17,6 @@ use crate::report::BondReport;
 use crate::uplinks::quota::Usage;
 use crate::uplinks::registry::UplinkRecord;
 use crate::user_errors;
-use braid_host::state_dir::StateDir;
 
 /// Delay until a bond driver that has ended is restarted.
 const BOND_RESTART_DELAY: Duration = Duration::from_secs(2);

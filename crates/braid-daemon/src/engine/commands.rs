@@ -33,9 +33,9 @@ impl Engine {
         let records = self.registry.records();
         let known = || records.iter().map(|record| record.uplink.name.as_str());
         let unknown = || UserError::unknown_uplink(&measured.uplink, known());
-        let record = records
+        let place = records
             .iter()
-            .find(|record| record.uplink.name == measured.uplink)
+            .position(|record| record.uplink.name == measured.uplink)
             .ok_or_else(unknown)?;
         if measured.rate_bit_s == 0 || !(0.0..=1.0).contains(&measured.error) {
             let text = "a measurement has a rate above 0 and an error from 0 to 1";
@@ -46,17 +46,14 @@ impl Engine {
             error: measured.error,
             saturated: measured.saturated,
         };
-        let (id, direction, now) = (record.id, measured.direction, Instant::now());
+        let (id, direction, now) = (records[place].id, measured.direction, Instant::now());
         let capacities = &mut self.health_checks.capacities;
         if !capacities.note_transfer(now, id, direction, &found) {
             let text = format!("{}: its traffic is not counted yet", measured.uplink);
             return Err(UserError::new("too-early", text).fix("try again in a second"));
         }
-        let report = self.uplinks()?.uplinks.into_iter();
-        let mut report = report.filter(|uplink| uplink.name == measured.uplink);
-        report.next().ok_or_else(|| {
-            UserError::new("usage", format!("there is no uplink {:?}", measured.uplink))
-        })
+        // The report has them in the registry's order.
+        Ok(self.uplinks()?.uplinks.swap_remove(place))
     }
 
     /// Directs new flows of a control group to one uplink, ahead of all configured rules.

@@ -7,6 +7,7 @@ use braid_core::UplinkId;
 use braid_core::slots::SlotTable;
 use braid_host::run_dir::RunDir;
 use braid_host::state::{PreviousState, State, UplinkNumber};
+use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 use braid_uplink::liveness::ProbeResult;
 use braid_uplink::{Selection, Snapshot};
@@ -37,7 +38,6 @@ use crate::teardown;
 use crate::uplinks::registry::{FAMILIES, UplinkRegistry};
 use crate::uplinks::uplink_forecasts::UplinkForecasts;
 use crate::user_errors;
-use braid_host::state_dir::StateDir;
 
 impl Engine {
     /// Starts an instance, or takes over the datapath of an earlier daemon. The caller holds the run
