@@ -259,6 +259,17 @@ def test_who_does_not_introduce_itself_gives_way(monkeypatch: pytest.MonkeyPatch
     serving(test)
 
 
+def test_hundreds_of_switches_may_connect_at_once() -> None:
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        connections = await asyncio.gather(*(asyncio.open_connection(*address) for _ in range(300)))
+        await until(lambda: len(service.server.handshakes) == 300)
+        assert not any(reader.at_eof() for reader, _ in connections)
+        for _, writer in connections:
+            writer.close()
+
+    serving(test)
+
+
 def test_a_switch_is_who_showed_its_certificate_first(tmp_path: Path) -> None:
     async def test(service: Service, address: tuple[str, int]) -> None:
         def showing(name: str) -> ssl.SSLContext:

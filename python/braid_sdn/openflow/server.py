@@ -27,8 +27,8 @@ HANDSHAKE_TIMEOUT = 10.0
 IDLE_TIMEOUT = 15.0
 
 
-#: Connections in the handshake; beyond this the oldest is closed.
-MAX_HANDSHAKES = 256
+#: Connections in the handshake; beyond this the oldest is closed. After a restart all switches connect at once.
+MAX_HANDSHAKES = 1024
 #: Ports of a switch; a description of more is malformed.
 MAX_PORTS = 4096
 #: Bytes queued for a switch; one that does not read them is disconnected.
