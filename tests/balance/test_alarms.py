@@ -15,6 +15,7 @@ from braid_lab.net.topology import Topology
 from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
 from braid_lab.servers.catalog import READY
+from braid_lab.servers.certificate import Certificate
 from conftest import LINES, MakeNetwork, StartBraid, configured
 
 
@@ -44,9 +45,18 @@ def net(make_network: MakeNetwork) -> Topology:
 
 @pytest.fixture
 def inbox(net: Topology, tmp_path: Path) -> Iterator[Inbox]:
-    """A server of messages in the internet."""
-    path = tmp_path / "messages.jsonl"
-    argv = [sys.executable, "-m", "braid_lab.servers.messages", net.server(1), str(path)]
+    """A server of messages in the internet. The authority that vouches for it is in `authority.pem`."""
+    path, authority = tmp_path / "messages.jsonl", Certificate.authority()
+    authority.write(tmp_path / "authority.pem")
+    authority.issue(net.server(1), authority.key).write(tmp_path / "server.pem")
+    argv = [
+        sys.executable,
+        "-m",
+        "braid_lab.servers.messages",
+        net.server(1),
+        str(path),
+        str(tmp_path / "server.pem"),
+    ]
     with Process(argv, log=tmp_path / "messages", namespace=net.internet.name) as server:
         server.wait_output(READY)
         yield Inbox(path)
@@ -162,3 +172,37 @@ def test_a_trial_says_which_destination_fails(
     unknown = daemon.call("alarm", "test", "lime", check=False)
     assert unknown.status == 1
     assert "no alarm is called" in unknown.text
+
+
+@pytest.mark.parametrize(("encryption", "port"), [("tls", 465), ("starttls", 587)])
+def test_messages_are_encrypted_for_servers_that_the_machine_trusts_and_for_no_other(
+    net: Topology,
+    inbox: Inbox,
+    start_braid: StartBraid,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    encryption: str,
+    port: int,
+) -> None:
+    text = f"""
+        [[alarm]]
+        name = "line"
+        when = "uplink-dead"
+        webhook = "https://{net.server(1)}/hook"
+        mail = "me@lab.invalid"
+
+        [mail]
+        server = "{net.server(1)}"
+        encryption = "{encryption}"
+        from = "braid@lab.invalid"
+    """
+    daemon = start_braid(net, "--config", configured(net, text))
+    refused = [result["error"] for result in daemon.json("alarm", "test")["results"]]
+    assert ["certificate" in error for error in refused] == [True, True]
+    daemon.down()
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    daemon.up("--config", configured(net, text))
+    trial = daemon.json("alarm", "test")
+    assert [result.get("error") for result in trial["results"]] == [None, None]
+    assert [message["port"] for message in inbox.messages("webhook")] == [443]
+    assert [message["port"] for message in inbox.messages("mail")] == [port]

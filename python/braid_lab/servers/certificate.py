@@ -6,6 +6,7 @@ import base64
 import hashlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -40,9 +41,9 @@ class Certificate:
         return Certificate(builder.sign(key, hashes.SHA256()), key)
 
     def issue(self, host: str, key: ec.EllipticCurvePrivateKey) -> Certificate:
-        """Issue a certificate for a host name, as an authority."""
+        """Issue a certificate for a host's name or address, as an authority."""
         builder = _builder(_common_name(host), self.certificate.subject, key)
-        builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        builder = builder.add_extension(x509.SubjectAlternativeName([_general_name(host)]), critical=False)
         builder = builder.add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False
         )
@@ -61,6 +62,13 @@ class Certificate:
 
 def _common_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
