@@ -14,13 +14,18 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A service that runs as the configuration says.
 pub(super) trait FollowedService {
+    /// The part of the settings that it runs by, as the loop has it.
+    type Settings: PartialEq + Send + 'static;
     /// Everything that decides how it runs; another value restarts it.
-    type Wanted: PartialEq + Send + 'static;
+    type Wanted: PartialEq + Send;
     /// The running service.
     type Running: Send;
 
-    /// Returns how it is to run; none if it is not.
-    fn wanted(engine: &Engine) -> Option<Self::Wanted>;
+    /// Returns its settings; none if it is not to run. The loop is asked after each event.
+    fn settings(engine: &Engine) -> Option<Self::Settings>;
+
+    /// Returns how it is to run. Asked only when the settings have changed, so this may read files, as a reload does.
+    fn wanted(settings: &Self::Settings) -> Self::Wanted;
 
     /// Starts it, or returns the reason that it cannot.
     fn start(
@@ -38,12 +43,21 @@ pub(super) trait FollowedService {
 /// Runs a service until the loop ends. If it cannot start, that is a health problem, and it is tried again.
 pub(super) async fn follow<S: FollowedService>(service: S, jobs: mpsc::Sender<Job>) {
     let mut running: Option<(S::Wanted, S::Running)> = None;
-    while let Ok((wanted, mut latest)) = put(&jobs, |engine| {
-        Ok((S::wanted(engine), engine.latest_event()))
+    let mut known: Option<S::Settings> = None;
+    while let Ok((settings, mut latest)) = put(&jobs, |engine| {
+        Ok((S::settings(engine), engine.latest_event()))
     })
     .await
     {
+        if running.is_some() && settings == known {
+            if latest.changed().await.is_err() {
+                break;
+            }
+            continue;
+        }
         let mut trouble = None;
+        let wanted = settings.as_ref().map(S::wanted);
+        known = settings;
         if running.as_ref().map(|(at, _)| at) != wanted.as_ref() {
             if let Some((_, old)) = running.take() {
                 S::stop(old).await;

@@ -21,11 +21,16 @@ pub async fn export(jobs: mpsc::Sender<Job>) {
 struct MetricsService(mpsc::Sender<Job>);
 
 impl FollowedService for MetricsService {
+    type Settings = SocketAddr;
     type Wanted = SocketAddr;
     type Running = JoinHandle<()>;
 
-    fn wanted(engine: &Engine) -> Option<SocketAddr> {
+    fn settings(engine: &Engine) -> Option<SocketAddr> {
         engine.settings.config.metrics.listen
+    }
+
+    fn wanted(address: &SocketAddr) -> SocketAddr {
+        *address
     }
 
     async fn start(&self, address: &SocketAddr) -> Result<JoinHandle<()>, String> {

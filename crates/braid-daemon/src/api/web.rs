@@ -41,30 +41,47 @@ pub(super) async fn token(
 /// The page's listener.
 pub(super) struct WebService(pub(super) ApiState);
 
+/// The part of the settings that decides how the page is served.
+#[derive(Clone, PartialEq)]
+pub(super) struct PageSettings {
+    config: WebConfig,
+    listen: SocketAddr,
+    /// Number of the reload that they come from: a renewed certificate is taken by a reload.
+    reload: u64,
+}
+
 /// Everything that decides how the page is served.
 #[derive(PartialEq)]
 pub(super) struct WantedPage {
     config: WebConfig,
     listen: SocketAddr,
-    /// The certificate's file: a renewed one is taken by a reload.
+    /// The certificate's file.
     certificate: Option<Vec<u8>>,
 }
 
 impl FollowedService for WebService {
+    type Settings = PageSettings;
     type Wanted = WantedPage;
     type Running = WebThread;
 
-    fn wanted(engine: &Engine) -> Option<WantedPage> {
+    fn settings(engine: &Engine) -> Option<PageSettings> {
         let config = &engine.settings.config.web;
-        Some(WantedPage {
+        Some(PageSettings {
             listen: config.listen?,
-            // An unreadable one is reported by the start.
-            certificate: config
-                .certificate
-                .as_ref()
-                .and_then(|path| std::fs::read(path).ok()),
             config: config.clone(),
+            reload: engine.reloads(),
         })
+    }
+
+    fn wanted(settings: &PageSettings) -> WantedPage {
+        let PageSettings { config, listen, .. } = settings.clone();
+        // An unreadable one is reported by the start.
+        let certificate = config.certificate.as_ref();
+        WantedPage {
+            certificate: certificate.and_then(|path| std::fs::read(path).ok()),
+            config,
+            listen,
+        }
     }
 
     async fn start(&self, wanted: &WantedPage) -> Result<WebThread, String> {

@@ -64,6 +64,8 @@ use crate::user_errors;
 /// A running instance.
 pub struct Engine {
     pub(crate) settings: Settings,
+    /// Number of reloads.
+    reloads: u64,
     /// Source of the settings, read again at a reload.
     pub(crate) settings_source: SettingsSource,
     pub(crate) selection: Selection,

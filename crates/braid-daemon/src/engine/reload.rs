@@ -35,7 +35,14 @@ impl Engine {
             }
         }
         self.incidents.reload_error = outcome.as_ref().err().cloned();
+        self.reloads += 1;
         outcome
+    }
+
+    /// Returns the number of reloads, refused ones too.
+    #[must_use]
+    pub fn reloads(&self) -> u64 {
+        self.reloads
     }
 
     async fn try_reload(&mut self, auth: &PeerAuth) -> Result<(), UserError> {

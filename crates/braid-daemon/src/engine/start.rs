@@ -184,6 +184,7 @@ impl Engine {
             alarms: AlarmMonitor::open(run_dir.alarms()),
             history,
             runs,
+            reloads: 0,
             settings,
             settings_source,
             selection,
