@@ -79,7 +79,7 @@ def by_uplink(net: Topology, seen: Sequence[tuple[str, int]]) -> dict[str, int]:
 
 
 def states(daemon: Braid) -> dict[str, str]:
-    """Return each uplink's state: up, degraded, standby, portal, dead or down."""
+    """Return each uplink's state: up, degraded, standby, portal, dead, down or paused."""
     return {each["name"]: each["state"] for each in daemon.json("uplinks")["uplinks"]}
 
 

@@ -54,7 +54,7 @@ def test_an_intruder_gets_the_form_and_nothing_else(net: Topology, shown: Braid)
     for path in ("/v1/status", "/v1/stream", "/v1/flows", "/v1/explain?destination=1.1.1.1&protocol=6", "/session"):
         answer = intruder.ask(path)
         assert (answer.status, set(answer.json)) == (UNAUTHORIZED, {"error"}), path
-    for path in ("/v1/reload", "/v1/failback", "/v1/down", "/v1/web/token", "/logout"):
+    for path in ("/v1/reload", "/v1/failback", "/v1/uplinks/lte/pause", "/v1/down", "/v1/web/token", "/logout"):
         assert intruder.ask(path, "-X", "POST").status == UNAUTHORIZED, path
     # Not even with the name of somebody else's site, which resolves here.
     owner = page(net, shown, "operator")
@@ -114,6 +114,67 @@ def test_viewers_look_and_operators_act(net: Topology, shown: Braid) -> None:
     assert [each["kind"] for each in shown.json("events")["events"]].count("reloaded") == 1
     for path in ("/v1/down", "/v1/bond", "/v1/runs", "/v1/web/token"):
         assert operator.change(path).status in (404, NOT_ALLOWED), path
+
+
+def test_an_operator_pauses_uplinks_and_rules_and_a_viewer_sees_it(net: Topology, start_braid: StartBraid) -> None:
+    rule = '[[rule]]\nname = "bank.de"\nport = 4711\nuse = "lte"\n'
+    daemon = start_braid(net, "--config", configured(net, WEB + rule))
+    viewer, operator = page(net, daemon, "viewer"), page(net, daemon, "operator")
+    body = ("-X", "POST", "--json", "{}")
+    paths = ("/v1/uplinks/lte/pause", "/v1/rules/bank.de/pause")
+    for path in paths:
+        assert viewer.change(path, *body).status == FORBIDDEN
+        assert viewer.change(path, "-X", "DELETE").status == FORBIDDEN
+        assert operator.change(path, *body).status == OK
+    paused = {each["name"]: each.get("pause") for each in viewer.ask("/v1/status").json["uplinks"]}
+    assert paused["dsl"] is None
+    assert paused["lte"]["by"] == "page"
+    assert viewer.ask("/v1/rules").json["rules"][0]["paused"]["by"] == "page"
+    assert operator.change("/v1/uplinks/dsl/pause", *body).json["error"]["code"] == "last-uplink"
+    for path in paths:
+        assert operator.change(path, "-X", "DELETE").status == OK
+        assert operator.change(path, "-X", "DELETE").json["error"]["code"] == "not-paused"
+    assert states(daemon) == {"dsl": "up", "lte": "up"}
+
+
+def test_a_renewed_certificate_is_read_at_a_reload_alone(
+    net: Topology, start_braid: StartBraid, tmp_path: Path
+) -> None:
+    def renew() -> str:
+        files = ["-keyout", f"{tmp_path}/key.pem", "-out", f"{tmp_path}/certificate.pem"]
+        algorithm = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+        run(["openssl", "req", "-x509", *algorithm, "-nodes", "-days", "30", "-subj", "/CN=gate", *files])
+        return serial(run(["openssl", "x509", "-noout", "-serial", "-in", tmp_path / "certificate.pem"]).stdout)
+
+    def served() -> str:
+        shown = net.host.run(["curl", "-ksv", "-o", "/dev/null", "-w", "%{certs}", "https://127.0.0.1:8080/"])
+        return serial(shown.stdout)
+
+    def serial(text: str) -> str:
+        found = re.search(r"serial(?: Number)?[=:]\s*([0-9a-fA-F:]+)", text, re.IGNORECASE)
+        assert found, text
+        return found.group(1).replace(":", "").lower().lstrip("0")
+
+    first = renew()
+    files = f'certificate = "{tmp_path}/certificate.pem"\nkey = "{tmp_path}/key.pem"\n'
+    daemon = start_braid(net, "--config", configured(net, WEB + files))
+    wait_until(
+        lambda: net.host.run(["curl", "-ks", "https://127.0.0.1:8080/"], check=False).status == 0, what="a page"
+    )
+    assert served() == first
+    visitor = page(net, daemon)
+    visitor.url = visitor.url.replace("http:", "https:")
+    assert visitor.log_in(token(daemon, "viewer")).status == SEE_OTHER
+    with visitor.stream() as stream:
+        wait_until(lambda: bool(stream.messages("snapshot")), what="a snapshot")
+        second = renew()
+        assert second != first
+        # An event and a reload of the same configuration, of which the first changes nothing.
+        daemon.call("uplink", "pause", "lte")
+        wait_until(lambda: stream.states()["lte"] == "paused", what="the event")
+        assert served() == first
+    daemon.call("reload")
+    wait_until(lambda: served() == second, what="the new certificate", timeout=10)
 
 
 @pytest.mark.parametrize("how", [unplugged, black_hole])

@@ -202,7 +202,7 @@ impl Engine {
         };
         match alarm.when {
             AlarmCondition::NoUplink => {
-                let works = uplinks.iter().any(|uplink| uplink.state.takes_new_flows());
+                let works = uplinks.iter().any(UplinkReport::takes_new_flows);
                 let text = || "no uplink takes flows".to_owned();
                 vec![observation("all uplinks", (!works).then(text))]
             }
@@ -307,6 +307,10 @@ fn holds(alarm: &AlarmConfig, uplink: &UplinkReport) -> Option<String> {
         Some(AlarmLimit::Share(limit)) => share >= limit.fraction(),
         _ => false,
     };
+    // Whatever happens to a line that was set aside is no surprise; its quota is still used.
+    if uplink.pause.is_some() && alarm.when != AlarmCondition::Quota {
+        return None;
+    }
     match alarm.when {
         AlarmCondition::UplinkDead => {
             let states = [UplinkState::Dead, UplinkState::Down, UplinkState::Portal];

@@ -70,6 +70,14 @@ pub enum EventKind {
     Bond,
     /// The state of a link of the bond changed.
     BondLink,
+    /// An uplink was set aside for maintenance.
+    UplinkPaused,
+    /// An uplink that was set aside is used again.
+    UplinkResumed,
+    /// A rule was switched off.
+    RulePaused,
+    /// A rule that was switched off is in force again.
+    RuleResumed,
     /// An alarm was raised or cleared.
     Alarm,
     /// Braid had a problem with the machine or its files.
@@ -84,6 +92,8 @@ impl EventKind {
                 | EventKind::UplinkBack
                 | EventKind::UplinkGone
                 | EventKind::Verdict
+                | EventKind::UplinkPaused
+                | EventKind::UplinkResumed
         )
     }
 }

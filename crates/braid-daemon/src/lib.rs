@@ -36,6 +36,7 @@ pub mod metrics;
 mod name_lookup;
 mod no_migration;
 pub mod path_cache_store;
+mod pauses;
 pub mod plumbing;
 pub mod report;
 pub mod rules;

@@ -224,6 +224,11 @@ impl Loop<'_> {
                         // A client that has hung up needs no answer.
                         let _ = answer.send(outcome.and_then(|()| self.engine.uplinks()));
                     }
+                    Some(Job::FollowRules(answer)) => {
+                        let outcome = self.follow_rules().await;
+                        // As above.
+                        let _ = answer.send(outcome.map(|()| self.engine.rules_report()));
+                    }
                     Some(Job::Down(answer)) => return Some(answer),
                     // The API service keeps the other end until the loop is over.
                     None => return None,
@@ -265,6 +270,14 @@ impl Loop<'_> {
             self.retry_at.get_or_insert(Instant::now() + RETRY_DELAY);
         }
         self.notifier.ready();
+        outcome
+    }
+
+    async fn follow_rules(&mut self) -> Result<(), UserError> {
+        let outcome = self.engine.follow_rules().await;
+        if outcome.is_err() {
+            self.retry_at.get_or_insert(Instant::now() + RETRY_DELAY);
+        }
         outcome
     }
 
@@ -315,6 +328,11 @@ impl Loop<'_> {
             let status = self.engine.summary();
             self.notifier.worked(std::time::Instant::now(), status);
         }
+        self.handle_outcome(outcome);
+        let outcome = match self.engine.end_overdue_pauses() {
+            Ok(true) => self.follow_rules().await,
+            ended => ended.map(drop),
+        };
         self.handle_outcome(outcome);
     }
 

@@ -49,6 +49,7 @@ impl IntoResponse for ApiError {
             "not-found" => StatusCode::NOT_FOUND,
             "method" => StatusCode::METHOD_NOT_ALLOWED,
             "usage" => StatusCode::BAD_REQUEST,
+            "last-uplink" | "not-paused" | "unnamed" => StatusCode::CONFLICT,
             "ending" => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };

@@ -1,5 +1,5 @@
-//! State that must outlive a reboot: the joined hub, the usage of the uplinks' quotas, the uplinks' history, and the page's login
-//! tokens.
+//! State that must outlive a reboot: the joined hub, the usage of the uplinks' quotas, what is paused, the uplinks' history, and the page's
+//! login tokens.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -41,6 +41,12 @@ impl StateDir {
     #[must_use]
     pub fn usage(&self) -> PathBuf {
         self.0.join("usage.json")
+    }
+
+    /// Returns the file of what somebody has paused; see `braid_daemon`'s pauses.
+    #[must_use]
+    pub fn pauses(&self) -> PathBuf {
+        self.0.join("pauses.json")
     }
 
     /// Returns the directory of the uplinks' history; see `crate::history`.

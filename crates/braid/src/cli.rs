@@ -84,6 +84,12 @@ pub enum Command {
     Status(Output),
     /// Show the addresses of every uplink, and why it is used or not
     Uplinks(UplinksArgs),
+    /// Set an uplink aside for maintenance, and use it again
+    #[command(subcommand)]
+    Uplink(UplinkCommand),
+    /// Show rules, switch one off, and on again
+    #[command(subcommand)]
+    Rule(RuleCommand),
     /// Show every flow and the uplink that carries it
     Flows(FlowsArgs),
     /// Show the path cache: measured round trips and loss by destination and uplink
@@ -257,6 +263,68 @@ pub struct UplinksArgs {
     pub names: bool,
     #[command(flatten)]
     pub output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum UplinkCommand {
+    /// Set an uplink aside: it takes no new flows, and the bond does not use it
+    ///
+    /// Open TCP connections stay on it until they end; other flows move with their next packet. It is still
+    /// probed, and nothing about it is a health problem or raises an alarm. The pause outlives reloads,
+    /// restarts and reboots. If no other uplink works, it is refused; if the others fail later, the paused
+    /// one takes flows until one of them is back.
+    Pause {
+        /// Uplink name, as shown by `braid uplinks`
+        #[arg(value_name = "UPLINK")]
+        uplink: String,
+        /// Time after which it is used again, such as "2 h"; without it, until `braid uplink resume`
+        #[arg(long = "for", value_name = "TIME", value_parser = parse_pause)]
+        span: Option<u64>,
+        /// Pause it even if no other uplink works, and use it for nothing even then
+        #[arg(long)]
+        force: bool,
+        /// Close its TCP connections at once, so that programs open new ones elsewhere
+        #[arg(long)]
+        now: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Use an uplink again that was set aside
+    Resume {
+        /// Uplink name, as shown by `braid uplinks`
+        #[arg(value_name = "UPLINK")]
+        uplink: String,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RuleCommand {
+    /// Show every rule of the configuration
+    List(Output),
+    /// Switch a rule off: it decides about no new flow
+    ///
+    /// Flows that it has placed stay where they are. The pause outlives reloads, restarts and reboots. Only a
+    /// rule with a name of its own can be paused.
+    Pause {
+        /// Rule name, as shown by `braid rule list`
+        #[arg(value_name = "RULE")]
+        name: String,
+        /// Time after which it is in force again, such as "2 h"; without it, until `braid rule resume`
+        #[arg(long = "for", value_name = "TIME", value_parser = parse_pause)]
+        span: Option<u64>,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Switch a rule on again
+    Resume {
+        /// Rule name, as shown by `braid rule list`
+        #[arg(value_name = "RULE")]
+        name: String,
+        #[command(flatten)]
+        output: Output,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -453,7 +521,7 @@ pub enum WebCommand {
 pub enum RoleName {
     /// Looks
     Viewer,
-    /// Looks, and may reload the configuration and return flows to an uplink
+    /// Looks, and may pause uplinks and rules, reload the configuration and return flows to an uplink
     Operator,
 }
 
@@ -484,6 +552,14 @@ fn parse_weight(text: &str) -> Result<(String, NonZeroU32), String> {
         )
     })?;
     Ok((name.to_owned(), weight))
+}
+
+fn parse_pause(text: &str) -> Result<u64, String> {
+    let span = duration::parse(text).map_err(|error| error.to_string())?;
+    match span.as_secs() {
+        seconds @ 1..=31_622_400 => Ok(seconds),
+        _ => Err("write a time from 1 s to a year (8784 h)".to_owned()),
+    }
 }
 
 fn parse_seconds(text: &str) -> Result<u32, String> {

@@ -11,6 +11,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
@@ -72,6 +73,12 @@ pub async fn create<T: DeserializeOwned>(
 /// Sends a DELETE request.
 pub async fn delete<T: DeserializeOwned>(run_dir: &RunDir, path: &str) -> Result<T, NoAnswer> {
     ask(run_dir, Method::DELETE, path, Bytes::new(), ANSWER_WITHIN).await
+}
+
+/// Escapes any name as one segment of a path.
+pub fn path_segment(name: &str) -> String {
+    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+    utf8_percent_encode(name, PLAIN).to_string()
 }
 
 async fn ask<T>(
@@ -164,4 +171,15 @@ fn unreachable(run_dir: &RunDir, error: &io::Error) -> UserError {
         return UserError::new("daemon-dead", text).fix(fix);
     }
     UserError::new("not-up", format!("no daemon at {place}: {error}")).fix("braid up starts one")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_one_part_of_a_path() {
+        assert_eq!(path_segment("lap-top_2.home"), "lap-top_2.home");
+        assert_eq!(path_segment("a/../b c"), "a%2F..%2Fb%20c");
+    }
 }

@@ -14,12 +14,11 @@ use braid_hub::report::{
     ClientReport, ClientsReport, InviteReport, InviteRequest, KeyReport, PreviousKeyReport,
     RevokeReport, RotateKeyRequest, StatusReport,
 };
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
 use crate::cli::Output;
 use crate::cli::hub::{HubArgs, HubCommand, InviteArgs, RotateKeyArgs};
-use crate::client::{self, NoAnswer};
+use crate::client::{self, NoAnswer, path_segment};
 use crate::table::{Cell, NO_VALUE, Side, Table};
 use crate::terminal::{Tint, answer_either};
 use crate::up::answer_down;
@@ -124,7 +123,7 @@ fn clients(run_dir: &RunDir, output: Output) -> CommandResult {
 }
 
 fn revoke(run_dir: &RunDir, name: &str, output: Output) -> CommandResult {
-    let path = format!("/v1/clients/{}", escaped(name));
+    let path = format!("/v1/clients/{}", path_segment(name));
     let asked = client::delete(run_dir, &path);
     let report: RevokeReport = runtime()?.block_on(asked).map_err(hub_away)?;
     answer_either(output.json, &report, |_| {
@@ -178,12 +177,6 @@ fn previous_key(previous: &PreviousKeyReport, now: u64) -> String {
         "previous    {} is valid for {left} more; {clients}\n",
         previous.key
     )
-}
-
-/// Escapes any name as one segment of a path.
-fn escaped(name: &str) -> String {
-    const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
-    utf8_percent_encode(name, PLAIN).to_string()
 }
 
 fn status(run_dir: &RunDir, output: Output) -> CommandResult {
@@ -456,11 +449,5 @@ refused     none
 # health: good
 ";
         assert_eq!(summary(&report, 1_600, Paint::Plain), expected);
-    }
-
-    #[test]
-    fn names_stay_one_part_of_a_path() {
-        assert_eq!(escaped("lap-top_2.home"), "lap-top_2.home");
-        assert_eq!(escaped("a/../b c"), "a%2F..%2Fb%20c");
     }
 }

@@ -22,6 +22,7 @@ mod manual;
 mod measure;
 mod missing_features;
 mod paths;
+mod pause;
 mod run;
 #[cfg(feature = "scan")]
 mod scan;
@@ -52,7 +53,8 @@ use serde::de::DeserializeOwned;
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::{
-    AlarmCommand, Cli, Command, ConfigCommand, FlowsArgs, Output, UplinksArgs, WebCommand,
+    AlarmCommand, Cli, Command, ConfigCommand, FlowsArgs, Output, RuleCommand, UplinkCommand,
+    UplinksArgs, WebCommand,
 };
 use crate::client::NoAnswer;
 use crate::terminal::{answer, answer_either, answer_json, paint, show_error};
@@ -151,6 +153,8 @@ fn run(cli: Cli) -> CommandResult {
         Command::Failback(output) => change(&run_dir, "/v1/failback", output),
         Command::Status(output) => status(&run_dir, output),
         Command::Uplinks(arguments) => uplinks(&run_dir, &arguments),
+        Command::Uplink(command) => pause::uplink(&run_dir, &command),
+        Command::Rule(command) => pause::rule(&run_dir, &command),
         Command::Flows(arguments) => flows(&run_dir, &arguments),
         Command::Paths(output) => paths::paths(&run_dir, output),
         Command::History(arguments) => history::history(&run_dir, &arguments),
@@ -219,6 +223,14 @@ fn wants_json(command: &Command) -> bool {
         | Command::Join { output, .. }
         | Command::Version(output)
         | Command::Doctor { output, .. }
+        | Command::Uplink(
+            UplinkCommand::Pause { output, .. } | UplinkCommand::Resume { output, .. },
+        )
+        | Command::Rule(
+            RuleCommand::List(output)
+            | RuleCommand::Pause { output, .. }
+            | RuleCommand::Resume { output, .. },
+        )
         | Command::Alarm(AlarmCommand::List(output) | AlarmCommand::Test { output, .. })
         | Command::Config(ConfigCommand::Show { output, .. })
         | Command::Web(WebCommand::Token { output, .. }) => output.json,

@@ -9,6 +9,7 @@ use braid_host::config::Paint;
 use braid_host::report::HealthProblem;
 
 use crate::bond;
+use crate::pause;
 use crate::table::{Cell, NO_VALUE, Side, Table};
 use crate::terminal::{Tint, tinted};
 
@@ -78,6 +79,7 @@ pub fn status(report: &StatusReport, paint: Paint) -> String {
         flows.embryonic,
         megabytes(report.memory_bytes),
     ));
+    text.push_str(&pause::paused_rules(&report.paused_rules));
     text.push_str(&health(&report.health, paint));
     text
 }
@@ -297,7 +299,7 @@ pub fn version(report: &VersionReport) -> String {
 pub fn state(state: UplinkState) -> Cell {
     let tint = match state {
         UplinkState::Up => Tint::Good,
-        UplinkState::Standby => Tint::None,
+        UplinkState::Standby | UplinkState::Paused => Tint::None,
         UplinkState::Degraded => Tint::Warn,
         UplinkState::Portal | UplinkState::Dead | UplinkState::Down => Tint::Bad,
     };
@@ -389,6 +391,7 @@ mod tests {
             data_packets: 0,
             lost_packets: 0,
             since_unix_ms: None,
+            pause: None,
             why: why.into(),
         }
     }
@@ -409,6 +412,7 @@ mod tests {
             },
             reasons: [("out_flow".to_owned(), 900)].into(),
             memory_bytes: 12_300_000,
+            paused_rules: vec![],
             health: vec![HealthProblem {
                 code: "uplink-down".into(),
                 text: "lte: no carrier; new flows take the other uplinks".into(),

@@ -12,6 +12,7 @@ mod followed_listener;
 mod history;
 mod measurements;
 pub(crate) mod metrics_listener;
+mod pauses;
 mod runs;
 pub(crate) mod stream;
 mod web;
@@ -37,7 +38,7 @@ use self::stream::LiveFeed;
 use crate::doctor::preflight::kernel_release;
 use crate::engine::Engine;
 use crate::metrics::Scrape;
-use crate::report::{DatapathReport, DownReport, UplinksReport, VersionReport};
+use crate::report::{DatapathReport, DownReport, RulesReport, UplinksReport, VersionReport};
 
 /// A job for the loop that owns the engine.
 pub enum Job {
@@ -47,6 +48,8 @@ pub enum Job {
     Change(Box<dyn FnOnce(&mut Engine) + Send>),
     /// Read the configuration again.
     Reload(oneshot::Sender<Result<UplinksReport, UserError>>),
+    /// Follow the rules that are not switched off.
+    FollowRules(oneshot::Sender<Result<RulesReport, UserError>>),
     /// Undo all changes and stop.
     Down(oneshot::Sender<Result<DownReport, UserError>>),
 }
@@ -188,6 +191,7 @@ fn showing() -> Router<ApiState> {
             get(|State(api): State<ApiState>| async move { api.ask(Engine::paths).await }),
         )
         .route("/v1/history", get(history::history))
+        .route("/v1/rules", get(pauses::rules))
         .route("/v1/bond", get(bond::show))
         .route("/v1/events", get(events::events))
         .route("/v1/stream", get(stream::stream))
@@ -201,6 +205,14 @@ fn changing() -> Router<ApiState> {
     Router::new()
         .route("/v1/failback", post(failback))
         .route("/v1/reload", post(reload))
+        .route(
+            "/v1/uplinks/{name}/pause",
+            post(pauses::pause_uplink).delete(pauses::resume_uplink),
+        )
+        .route(
+            "/v1/rules/{name}/pause",
+            post(pauses::pause_rule).delete(pauses::resume_rule),
+        )
 }
 
 /// Serves the page for browsers as the configuration says, while the loop runs.

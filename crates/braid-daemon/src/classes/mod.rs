@@ -245,6 +245,11 @@ impl Classes {
         self.fallen.clear();
     }
 
+    /// The same for one uplink that somebody wants used.
+    pub fn allow_failback_to(&mut self, id: UplinkId) {
+        self.fallen.remove(&id);
+    }
+
     /// Assigns a number to every kind of treatment, and frees unused ones.
     fn number(&mut self, settings: &Settings) {
         self.common = Some(ClassKind::common(settings));

@@ -1,6 +1,6 @@
 //! The effective settings: the configuration and the command line's overrides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -68,6 +68,8 @@ pub struct Settings {
     pub weights: BTreeMap<String, NonZeroU32>,
     /// Rules of programs under `braid run`; they precede those of the file.
     pub run_rules: Vec<RuleConfig>,
+    /// Names of the file's rules that somebody has switched off.
+    pub paused_rules: BTreeSet<String>,
     /// True if the user gave weights, not only capacities.
     pub weighted: bool,
     /// True if this machine has joined a hub, which has accepted it: there is a bond.
@@ -111,14 +113,23 @@ impl Settings {
             config,
             weights,
             run_rules: Vec::new(),
+            paused_rules: BTreeSet::new(),
             weighted: weighted || given,
             bonded: false,
         })
     }
 
-    /// Returns every rule in the order of evaluation.
+    /// Returns every rule that is in force, in the order of evaluation.
     pub fn rules(&self) -> impl Iterator<Item = &RuleConfig> {
-        self.run_rules.iter().chain(&self.config.rules)
+        let configured = self.config.rules.iter();
+        let in_force = configured.filter(|rule| !self.paused_rules.contains(&rule.name));
+        self.run_rules.iter().chain(in_force)
+    }
+
+    /// Returns the file's rules that somebody has switched off.
+    pub fn paused_rules(&self) -> impl Iterator<Item = &RuleConfig> {
+        let configured = self.config.rules.iter();
+        configured.filter(|rule| self.paused_rules.contains(&rule.name))
     }
 
     /// Returns the configuration of an uplink.

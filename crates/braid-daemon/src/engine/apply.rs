@@ -49,6 +49,8 @@ impl Engine {
 
     /// Applies both phases after a verdict, when no device has changed.
     pub(super) fn follow_verdicts(&mut self) -> Result<(), UserError> {
+        // A paused uplink that stands in for dead ones is a link of the bond as well.
+        self.update_bond_links();
         self.withdraw()?;
         // Until a change of the network is fully applied, a new uplink has no program that would translate its
         // answers.

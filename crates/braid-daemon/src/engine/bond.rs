@@ -15,7 +15,7 @@ use crate::bond::{BondChange, BondEvent, BondUplink, State, parse_token};
 use crate::events::EventKind;
 use crate::report::BondReport;
 use crate::uplinks::quota::Usage;
-use crate::uplinks::registry::UplinkRecord;
+use crate::uplinks::registry::{FAMILIES, UplinkRecord};
 use crate::user_errors;
 
 /// Delay until a bond driver that has ended is restarted.
@@ -176,9 +176,16 @@ impl Engine {
             .await?)
     }
 
-    /// Updates the bond's links from the uplinks.
+    /// Updates the bond's links from the uplinks. A paused one is a link only while it stands in.
     pub(super) fn update_bond_links(&mut self) {
-        let uplinks = self.registry.usable().filter(|record| !record.is_bond());
+        let stands_in = |record: &UplinkRecord| {
+            let mut families = FAMILIES.into_iter();
+            families.any(|family| self.registry.stands_in(record, family))
+        };
+        let uplinks = self
+            .registry
+            .usable()
+            .filter(|record| !record.is_bond() && (record.pause.is_none() || stands_in(record)));
         let uplinks = uplinks.map(|record| self.bond_uplink(record)).collect();
         self.bond.follow_uplinks(uplinks, &self.settings);
     }

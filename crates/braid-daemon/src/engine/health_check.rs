@@ -294,6 +294,7 @@ impl Engine {
         };
         let uplink = record.uplink.name.clone();
         let means = match change.to {
+            _ if record.pause.is_some() => ": it is paused",
             Verdict::Dead | Verdict::Portal if self.registry.has_alternative(record) => {
                 ": new flows take the other uplinks"
             }
@@ -311,7 +312,9 @@ impl Engine {
         let text = format!("{}{means}", change.to);
         let evidence = change.evidence.to_string();
         match change.to {
-            Verdict::Dead | Verdict::Portal => tracing::warn!(uplink, text, evidence, "verdict"),
+            Verdict::Dead | Verdict::Portal if record.pause.is_none() => {
+                tracing::warn!(uplink, text, evidence, "verdict");
+            }
             _ => tracing::info!(uplink, text, evidence, "verdict"),
         }
         self.events

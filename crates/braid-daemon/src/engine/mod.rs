@@ -18,6 +18,7 @@ mod failback;
 mod failover;
 mod health_check;
 pub(crate) mod incidents;
+mod pauses;
 mod persistence;
 mod race;
 mod reload;
@@ -53,6 +54,7 @@ use crate::connlimit::Limits;
 use crate::dns_snoop::NameCache;
 use crate::events::{Event, EventKind, Events};
 use crate::history::History;
+use crate::pauses::Pauses;
 use crate::plumbing::{Divert, Plumbing};
 use crate::report::{FlowCounts, UpReport};
 use crate::rules::{CompiledRules, SystemIds};
@@ -107,6 +109,8 @@ pub struct Engine {
     pub(crate) bond: Bond,
     /// Usage of the uplinks' quotas.
     pub(crate) quotas: Quotas,
+    /// Uplinks that are set aside, and rules that are switched off.
+    pub(crate) pauses: Pauses,
     /// Alarms.
     pub(crate) alarms: AlarmMonitor,
     /// History of the uplinks.
@@ -158,6 +162,12 @@ impl Engine {
         self.bond
             .join_discovery(&mut found, snapshot, Instant::now());
         let changes = self.registry.update(&found, snapshot, &self.settings);
+        for change in &changes {
+            if let Change::Renamed(old, new) = change {
+                self.pauses.rename_uplink(old, new);
+            }
+        }
+        self.note_pauses();
         self.skipped = self.not_registered(found);
         self.note_own_addresses(snapshot);
         self.watch_records();
@@ -204,13 +214,25 @@ impl Engine {
             records.len()
         );
         for record in records.iter().filter(|record| !takes(record)) {
-            let why = match &record.down {
-                Some(why) => why.clone(),
-                None => record.verdict().to_string(),
+            let why = match (&record.pause, &record.down) {
+                (Some(_), _) => "paused".to_owned(),
+                (None, Some(why)) => why.clone(),
+                (None, None) => record.verdict().to_string(),
             };
             text.push_str(&format!("; {}: {why}", record.uplink.name));
         }
         text
+    }
+
+    /// Returns the uplink of this name.
+    ///
+    /// # Errors
+    /// There is none; the error has the names that there are.
+    pub(crate) fn record_named(&self, name: &str) -> Result<&UplinkRecord, UserError> {
+        let records = self.registry.records();
+        let known = || records.iter().map(|record| record.uplink.name.as_str());
+        let found = records.iter().find(|record| record.uplink.name == name);
+        found.ok_or_else(|| UserError::unknown_uplink(name, known()))
     }
 
     /// Logs that the daemon ends and leaves the datapath running.

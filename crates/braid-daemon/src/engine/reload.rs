@@ -51,6 +51,7 @@ impl Engine {
         settings.bonded = self.bond.is_accepted();
         check_fixed(&self.settings, &settings)?;
         check_table_capacity(&settings)?;
+        settings.paused_rules = self.pauses.rules().keys().cloned().collect();
         let groups = Groups::find(&settings.config.api)?;
         let selection = settings.selection()?;
         let snapshot = braid_uplink::netlink::read()
@@ -82,7 +83,7 @@ impl Engine {
         outcome
     }
 
-    async fn work_by_settings(&mut self, snapshot: &Snapshot) -> Result<(), UserError> {
+    pub(super) async fn work_by_settings(&mut self, snapshot: &Snapshot) -> Result<(), UserError> {
         self.look_up_system();
         self.follow_names()?;
         self.reconcile(snapshot).await

@@ -30,6 +30,7 @@ use crate::dns_snoop::NameCache;
 use crate::events::{EventKind, Events};
 use crate::history::History;
 use crate::path_cache_store::PathCacheSnapshot;
+use crate::pauses::Pauses;
 use crate::plumbing::{Plumbing, STEER_DEVICE};
 use crate::report::UpReport;
 use crate::rules::{CompiledRules, SystemIds, check_table_capacity};
@@ -85,6 +86,7 @@ impl Engine {
         let (bond_events, heard) = mpsc::unbounded_channel();
         let bond = Bond::open(state_dir.clone(), bond_events)?;
         let history = History::open(state_dir.history());
+        let pauses = Pauses::open(state_dir.clone());
         let quotas = Quotas::open(state_dir)?;
         let brought_up = Engine::bring_up(
             settings,
@@ -97,6 +99,7 @@ impl Engine {
             tell,
             bond,
             quotas,
+            pauses,
             history,
             &snapshot,
             step,
@@ -138,6 +141,7 @@ impl Engine {
         tell: UnboundedSender<ProbeResult>,
         bond: Bond,
         quotas: Quotas,
+        pauses: Pauses,
         history: History,
         snapshot: &Snapshot,
         mut step: impl FnMut(&str),
@@ -159,6 +163,7 @@ impl Engine {
         settings.run_rules = runs.rules();
         settings.bonded = bond.is_accepted();
         check_table_capacity(&settings)?;
+        settings.paused_rules = pauses.rules().keys().cloned().collect();
         let mut engine = Engine {
             plumbing: Plumbing::open()?,
             registry: UplinkRegistry::new(state.uplinks.clone()),
@@ -181,6 +186,7 @@ impl Engine {
             forecasts: UplinkForecasts::default(),
             bond,
             quotas,
+            pauses,
             alarms: AlarmMonitor::open(run_dir.alarms()),
             history,
             runs,

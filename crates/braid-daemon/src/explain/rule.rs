@@ -42,6 +42,12 @@ pub(super) fn match_rules(
     snapshot: &Snapshot<'_>,
     trace: &mut Trace<'_, '_>,
 ) -> Option<ClassId> {
+    for rule in snapshot.settings.paused_rules() {
+        if would_match(rule, facts, question, snapshot) {
+            let text = format!("rule {} is paused, so it decides nothing", rule.name);
+            trace.note(Stage::Rule, text);
+        }
+    }
     if let Some(rule) = untouched(facts, snapshot) {
         let text = format!(
             "rule {}: use = \"none\", by the kernel's routing",
@@ -72,6 +78,7 @@ pub(super) fn match_rules(
     }
     note_unsure(&unsure, trace);
     let text = match snapshot.settings.rules().next() {
+        None if snapshot.settings.paused_rules().next().is_some() => "every rule is paused",
         None => "there are no rules",
         Some(_) => "no rule matches",
     };
@@ -95,6 +102,23 @@ fn matches(rule: &RuleConfig, facts: &FlowFacts, system: &SystemIds) -> bool {
     rules::resolved(rule, system)
         .iter()
         .any(|entry| entry.matches(facts))
+}
+
+/// Returns true if a rule that is switched off would match.
+fn would_match(
+    rule: &RuleConfig,
+    facts: &FlowFacts,
+    question: &ExplainQuestion,
+    snapshot: &Snapshot<'_>,
+) -> bool {
+    let asked = question.domain.as_deref();
+    let known = snapshot.names.get(snapshot.now, question.destination);
+    let name = asked.or(known.map(|known| known.name.as_str()));
+    let name = name.map(|name| name.trim_end_matches('.').to_ascii_lowercase());
+    let is_named = |name: String| rule.domain.iter().any(|pattern| pattern.matches(&name));
+    // Its entries have no mark for its names.
+    matches(rule, facts, snapshot.rules.system())
+        && (rule.domain.is_empty() || name.is_some_and(is_named))
 }
 
 /// Describes the source of the name, if the rule matches on one.

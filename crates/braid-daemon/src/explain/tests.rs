@@ -173,6 +173,29 @@ Uplink: lte: up, 20 ms
 }
 
 #[test]
+fn a_rule_that_is_switched_off_is_named_and_decides_nothing() {
+    let mut scene = scene(RULES);
+    scene.settings.paused_rules = ["office".to_owned(), "bank".to_owned()].into();
+    scene.names = NameCache::new(&scene.settings);
+    let text = told(&scene, &ask("198.51.100.7:443"));
+    let rules: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("Rule: "))
+        .collect();
+    assert_eq!(
+        rules[0],
+        "Rule: rule office is paused, so it decides nothing"
+    );
+    assert_eq!(rules.last(), Some(&"Rule: no rule matches"));
+    let mut question = ask("203.0.113.5:443");
+    question.domain = Some("www.bank.example".into());
+    let text = told(&scene, &question);
+    assert!(text.contains("rule bank is paused"), "{text}");
+    assert!(!text.contains("rule office"), "{text}");
+    assert!(text.contains("no rule matches"), "{text}");
+}
+
+#[test]
 fn what_cannot_be_translated_is_refused_and_said() {
     let scene = scene("");
     let mut question = ask("203.0.113.5:0");

@@ -7,7 +7,7 @@ use braid_host::report::HealthProblem;
 use braid_uplink::liveness::Verdict;
 
 use crate::engine::Engine;
-use crate::uplinks::registry::UplinkRecord;
+use crate::uplinks::registry::{FAMILIES, UplinkRecord};
 
 /// Returns all health problems.
 #[must_use]
@@ -24,7 +24,8 @@ pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
     for record in records {
         // The bond is reported separately. An uplink that the user removed from the configuration is not
         // a problem.
-        if record.is_bond() {
+        // A paused one is as somebody wants it.
+        if record.is_bond() || record.pause.is_some() {
             continue;
         }
         let wanted = engine.settings.selects(&record.uplink.device);
@@ -38,10 +39,18 @@ pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
         }
     }
     health.extend(records.iter().filter_map(|record| judged(engine, record)));
+    health.extend(withheld(engine));
     health.extend(bond::bond(engine));
     health.extend(bond::quotas(engine));
     if !engine.settings.config.uplinks.is_empty() {
-        health.extend(engine.skipped.iter().map(|rejected| HealthProblem {
+        let paused = |device: &str| {
+            let mut uplinks = engine.settings.config.uplinks.iter();
+            let uplink = uplinks.find(|uplink| uplink.device == device);
+            uplink.is_some_and(|uplink| engine.pauses.uplinks().contains_key(&uplink.name))
+        };
+        let missing = engine.skipped.iter();
+        let missing = missing.filter(|rejected| !paused(&rejected.candidate.device));
+        health.extend(missing.map(|rejected| HealthProblem {
             code: "uplink-missing".into(),
             text: format!("{rejected}; it is taken as soon as it can be"),
             fix: String::new(),
@@ -89,6 +98,16 @@ pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
             fix: "free some room in the run directory's file system".into(),
         });
     }
+    if let Some(why) = &engine.pauses.error {
+        health.push(HealthProblem {
+            code: "pauses-not-saved".into(),
+            text: format!("what is paused is not on disk as it should be: {why}"),
+            fix: why
+                .fix
+                .clone()
+                .unwrap_or_else(|| "free some room there".into()),
+        });
+    }
     if let Some(why) = engine.events.file_error() {
         health.push(HealthProblem {
             code: "events-not-saved".into(),
@@ -119,7 +138,8 @@ pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
 
 /// Returns the problem of an uplink that is present but does not work well.
 fn judged(engine: &Engine, record: &UplinkRecord) -> Option<HealthProblem> {
-    let look = record.health.as_ref().filter(|_| record.down.is_none())?;
+    let works = record.down.is_none() && record.pause.is_none();
+    let look = record.health.as_ref().filter(|_| works)?;
     let (code, means) = match look.verdict {
         Verdict::Up => return None,
         Verdict::Degraded => ("uplink-degraded", "fewer new flows take it"),
@@ -142,6 +162,22 @@ fn judged(engine: &Engine, record: &UplinkRecord) -> Option<HealthProblem> {
         code: code.into(),
         text: format!("{}: {}; {means}", record.uplink.name, look.evidence),
         fix: fix.into(),
+    })
+}
+
+/// Returns the problem that nothing carries new flows while an uplink that works is paused by force.
+fn withheld(engine: &Engine) -> Option<HealthProblem> {
+    let mut records = engine.registry.records().iter();
+    let answers = |record: &UplinkRecord| FAMILIES.iter().any(|family| record.answers(*family));
+    let record = records.find(|record| {
+        let forced = record.pause.as_ref().is_some_and(|pause| pause.forced);
+        forced && answers(record) && !engine.registry.has_alternative(record)
+    })?;
+    let name = &record.uplink.name;
+    Some(HealthProblem {
+        code: "uplink-paused".into(),
+        text: format!("{name}: paused by force, and no other uplink works"),
+        fix: format!("braid uplink resume {name}"),
     })
 }
 

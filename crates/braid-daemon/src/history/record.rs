@@ -115,7 +115,7 @@ impl HistoryRecord {
         let worst = records
             .iter()
             .map(|record| record.state)
-            .max_by_key(|state| state_number(*state));
+            .max_by_key(|state| severity(*state));
         Some(HistoryRecord {
             unix_s,
             tx: mean_rate(|record| record.tx),
@@ -145,19 +145,33 @@ fn rate(word: u32) -> Rate {
     Rate::from_bits_per_sec(u64::from(word) * 8)
 }
 
-/// States from the best to the worst.
-const STATES: [UplinkState; 6] = [
+/// States by their numbers on disk.
+const STATES: [UplinkState; 7] = [
     UplinkState::Up,
     UplinkState::Standby,
     UplinkState::Degraded,
     UplinkState::Portal,
     UplinkState::Dead,
     UplinkState::Down,
+    UplinkState::Paused,
 ];
 
 fn state_number(state: UplinkState) -> u8 {
     let place = STATES.iter().position(|other| *other == state);
-    u8::try_from(place.expect("all states are listed")).expect("six states")
+    u8::try_from(place.expect("all states are listed")).expect("seven states")
+}
+
+/// Returns a number that is larger for a worse state.
+fn severity(state: UplinkState) -> u8 {
+    match state {
+        UplinkState::Up => 0,
+        UplinkState::Standby => 1,
+        UplinkState::Paused => 2,
+        UplinkState::Degraded => 3,
+        UplinkState::Portal => 4,
+        UplinkState::Dead => 5,
+        UplinkState::Down => 6,
+    }
 }
 
 fn state_of(number: u8) -> Option<UplinkState> {

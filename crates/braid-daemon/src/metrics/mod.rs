@@ -55,7 +55,7 @@ impl Collector for Scrape {
         self.races(&mut encoder)?;
         self.bond(&mut encoder)?;
 
-        let gauges: [(&str, &str, Option<&Unit>, f64); 5] = [
+        let gauges: [(&str, &str, Option<&Unit>, f64); 6] = [
             (
                 "flows_established",
                 "Answered flows, which are never evicted",
@@ -73,6 +73,12 @@ impl Collector for Scrape {
                 "Kernel memory that the datapath's tables hold",
                 Some(&Unit::Bytes),
                 status.memory_bytes as f64,
+            ),
+            (
+                "rules_paused",
+                "Rules that are switched off",
+                None,
+                status.paused_rules.len() as f64,
             ),
             (
                 "health_problems",
@@ -101,9 +107,9 @@ impl Collector for Scrape {
 impl Scrape {
     fn uplink_gauges(&self, encoder: &mut DescriptorEncoder) -> Result<(), fmt::Error> {
         let ratio = Unit::Other("ratio".to_owned());
-        let gauges: [(&str, &str, Option<&Unit>, OfUplink); 9] = [
+        let gauges: [(&str, &str, Option<&Unit>, OfUplink); 10] = [
             ("uplink_up", "1 if it takes new flows", None, |uplink| {
-                Some(f64::from(uplink.state.takes_new_flows()))
+                Some(f64::from(uplink.takes_new_flows()))
             }),
             (
                 "uplink_degraded",
@@ -122,6 +128,12 @@ impl Scrape {
                 "1 if its device is fine but no target answers",
                 None,
                 |uplink| Some(is(uplink, UplinkState::Dead)),
+            ),
+            (
+                "uplink_paused",
+                "1 if somebody has set it aside",
+                None,
+                |uplink| Some(is(uplink, UplinkState::Paused)),
             ),
             (
                 "uplink_share",

@@ -42,6 +42,7 @@ fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
         data_packets: 0,
         lost_packets: 0,
         since_unix_ms: None,
+        pause: None,
         why: String::new(),
     }
 }
@@ -133,6 +134,7 @@ fn text(uplinks: Vec<UplinkReport>) -> String {
         .map(|(reason, packets)| (reason.to_owned(), packets))
         .into(),
         memory_bytes: 4096,
+        paused_rules: vec![],
         health: vec![HealthProblem {
             code: "uplink-dead".into(),
             text: String::new(),

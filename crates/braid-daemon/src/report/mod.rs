@@ -6,6 +6,7 @@ mod explain;
 mod history;
 mod measure;
 mod path;
+mod pause;
 mod run;
 mod web;
 
@@ -37,6 +38,9 @@ pub use measure::{
     FailedMeasurement, MeasureReport, MeasuredDirection, MeasurementReport, MeasurementRequest,
 };
 pub use path::{DestinationReport, PathReport, PathsReport};
+pub use pause::{
+    Pause, PauseOrigin, RulePauseRequest, RuleReport, RulesReport, UplinkPauseRequest,
+};
 pub use run::{RunRequest, RunsReport};
 pub use web::{LookupQuestion, LookupReport};
 
@@ -114,8 +118,19 @@ pub struct UplinkReport {
     /// Time of the last change of its state, in milliseconds since 1970; none if that is no longer known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_unix_ms: Option<u64>,
+    /// Its pause, if somebody has set it aside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Pause>,
     /// Evidence for the state.
     pub why: String,
+}
+
+impl UplinkReport {
+    /// Returns true if new flows are put on it by its state, or because it stands in although it is paused.
+    #[must_use]
+    pub fn takes_new_flows(&self) -> bool {
+        self.state.takes_new_flows() || (self.state == UplinkState::Paused && self.share > 0.0)
+    }
 }
 
 /// Measured capacity of one direction of an uplink.
@@ -172,6 +187,8 @@ pub enum UplinkState {
     Dead,
     /// Takes none: its device cannot carry packets.
     Down,
+    /// Takes none, unless no other works: somebody has set it aside (`braid uplink pause`).
+    Paused,
 }
 
 impl UplinkState {
@@ -191,6 +208,7 @@ impl UplinkState {
             UplinkState::Portal => "portal",
             UplinkState::Dead => "dead",
             UplinkState::Down => "down",
+            UplinkState::Paused => "paused",
         }
     }
 }
@@ -224,6 +242,9 @@ pub struct StatusReport {
     pub reasons: BTreeMap<String, u64>,
     /// Kernel memory that the datapath's tables hold, in bytes.
     pub memory_bytes: u64,
+    /// Rules that are switched off.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused_rules: Vec<RuleReport>,
     /// Health problems; empty when all is well.
     pub health: Vec<HealthProblem>,
 }
@@ -410,6 +431,16 @@ struct Api {
     flows_question: FlowsQuestion,
     #[schemars(rename = "GET /v1/flows")]
     flows: FlowsReport,
+    #[schemars(rename = "body of POST /v1/uplinks/{name}/pause")]
+    pause_uplink: UplinkPauseRequest,
+    #[schemars(rename = "POST and DELETE /v1/uplinks/{name}/pause")]
+    uplink_paused: UplinksReport,
+    #[schemars(rename = "GET /v1/rules")]
+    rules: RulesReport,
+    #[schemars(rename = "body of POST /v1/rules/{name}/pause")]
+    pause_rule: RulePauseRequest,
+    #[schemars(rename = "POST and DELETE /v1/rules/{name}/pause")]
+    rule_paused: RulesReport,
     #[schemars(rename = "GET /v1/paths")]
     paths: PathsReport,
     #[schemars(rename = "GET /v1/bond")]

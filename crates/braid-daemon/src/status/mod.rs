@@ -20,8 +20,8 @@ use crate::events::unix_ms;
 use crate::health_problems::health_problems;
 use crate::report::{
     BondReport, CapacityBasisName, CapacityReport, FlowCounts, FlowReport, FlowsQuestion,
-    FlowsReport, LayerName, NextHopReport, SnapshotReport, StatusReport, UplinkReport, UplinkState,
-    UplinksReport,
+    FlowsReport, LayerName, NextHopReport, Pause, SnapshotReport, StatusReport, UplinkReport,
+    UplinkState, UplinksReport,
 };
 use crate::uplinks::registry::{FAMILIES, UplinkRecord};
 use crate::user_errors;
@@ -55,6 +55,7 @@ impl Engine {
             .health_snapshot(record.id)
             .filter(|_| record.down.is_none());
         let (state, why) = self.uplink_state(record);
+        let pause = record.pause.clone();
         let quota = self.quota_of(&uplink.name);
         let (now, capacities, load) = (Instant::now(), self.capacities(), self.load_of(record.id));
         UplinkReport {
@@ -96,13 +97,20 @@ impl Engine {
             quota_bytes: quota.map(|(_, quota)| quota),
             data_packets: counters.data_packets,
             lost_packets: counters.lost,
-            since_unix_ms: self.events.last_change(&uplink.name),
+            since_unix_ms: match &pause {
+                Some(pause) => Some(pause.since_unix_ms),
+                None => self.events.last_change(&uplink.name),
+            },
+            pause,
             why,
         }
     }
 
     /// Returns an uplink's state and the evidence for it.
     pub(crate) fn uplink_state(&self, record: &UplinkRecord) -> (UplinkState, String) {
+        if let Some(pause) = &record.pause {
+            return (UplinkState::Paused, self.why_paused(record, pause));
+        }
         if let Some(why) = &record.down {
             return (UplinkState::Down, why.clone());
         }
@@ -130,6 +138,21 @@ impl Engine {
             false => known,
         };
         (state, why)
+    }
+
+    fn why_paused(&self, record: &UplinkRecord, pause: &Pause) -> String {
+        let pause = pause.in_words(unix_ms(SystemTime::now()));
+        let evidence = record.health.as_ref().map(|look| &look.evidence);
+        let known = match (&record.down, evidence) {
+            (Some(why), _) => format!("; its device: {why}"),
+            (None, Some(evidence)) if evidence.cause != Cause::New => format!("; {evidence}"),
+            (None, _) => String::new(),
+        };
+        let used = match self.takes_new_flows(record) {
+            true => "; used all the same, no other uplink works",
+            false => "",
+        };
+        format!("{pause}{known}{used}")
     }
 
     /// Returns true if any class puts new flows on it.
@@ -216,6 +239,12 @@ impl Engine {
                 .iter()
                 .map(|map| map.bytes)
                 .sum(),
+            paused_rules: self
+                .rules_report()
+                .rules
+                .into_iter()
+                .filter(|rule| rule.paused.is_some())
+                .collect(),
             health: health_problems(self),
         })
     }
@@ -307,6 +336,11 @@ impl Engine {
 
     fn flow(&self, flow: &Flow, now: KernelTime) -> FlowReport {
         let rule = flow.rule.and_then(|entry| self.rules.name_of(entry));
+        let record = self.registry.record(flow.uplink);
+        let stays = match record.is_some_and(|record| record.pause.is_some()) {
+            true => "; its uplink is paused, and it stays until it ends",
+            false => "",
+        };
         FlowReport {
             protocol: protocol(flow.protocol.0),
             inner: endpoint(&flow.inner),
@@ -322,8 +356,8 @@ impl Engine {
             rx_packets: flow.rx.packets,
             previous_uplink: flow.came_from.map(|id| self.name_of(id)),
             why: match rule {
-                None => why(flow.choice).to_owned(),
-                Some(rule) => format!("rule {rule}: {}", why(flow.choice)),
+                None => format!("{}{stays}", why(flow.choice)),
+                Some(rule) => format!("rule {rule}: {}{stays}", why(flow.choice)),
             },
         }
     }
@@ -417,7 +451,7 @@ fn why(choice: Choice) -> &'static str {
         Choice::Midstream => "seen in mid-stream, hash of source and destination",
         Choice::Sticky => "its client is there for the same site",
         Choice::Only => "its rule names this uplink",
-        Choice::Moved => "moved, its uplink had died",
+        Choice::Moved => "moved, its uplink took no flows any more",
         Choice::Failback => "moved back to a better uplink",
         Choice::Raced => "won the race",
         Choice::Remembered => "shortest remembered round trip",

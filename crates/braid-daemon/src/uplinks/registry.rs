@@ -14,13 +14,15 @@
 //!   name (with the weight of that name). A configured uplink is whichever device has the configured name.
 //! - A dead uplink takes no new flows, unless there is no better one for that address family: then the verdict
 //!   may be wrong, and nothing is lost by trying.
+//! - A paused uplink takes none either. If it works and no other line does, it stands in, ahead of dead ones, unless
+//!   its pause is forced.
 
 mod epoch;
 mod record;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -33,6 +35,7 @@ use braid_uplink::{Discovery, Link, LinkState, RejectReason, Snapshot, Uplink};
 
 use crate::classes::{Load, UplinkStatus};
 use crate::config::Settings;
+use crate::report::Pause;
 
 pub use record::{FAMILIES, UplinkRecord};
 
@@ -222,6 +225,7 @@ impl UplinkRegistry {
             present: true,
             health: None,
             worked: [false; 2],
+            pause: None,
         });
         Some(Change::Taken(name))
     }
@@ -256,6 +260,13 @@ impl UplinkRegistry {
         self.count_failures();
     }
 
+    /// Sets the pauses of all uplinks, by their names.
+    pub fn set_pauses(&mut self, pauses: &BTreeMap<String, Pause>) {
+        for record in &mut self.records {
+            record.pause = pauses.get(&record.uplink.name).cloned();
+        }
+    }
+
     /// Returns the uplink with this number.
     #[must_use]
     pub fn record(&self, id: UplinkId) -> Option<&UplinkRecord> {
@@ -267,7 +278,13 @@ impl UplinkRegistry {
     /// back from one family to the other, and its flows are to leave it.
     #[must_use]
     pub fn carries(&self, record: &UplinkRecord, family: Family) -> bool {
-        let any_works = || self.records.iter().any(|other| other.works(family));
+        if record.pause.is_some() {
+            return self.stands_in(record, family);
+        }
+        let any_works = || {
+            let mut others = self.records.iter();
+            others.any(|other| other.works(family) || self.stands_in(other, family))
+        };
         let last_resort = || {
             let judged_well = record.verdict().takes_new_flows();
             !any_works() && (judged_well || !self.has_alternative(record))
@@ -275,16 +292,38 @@ impl UplinkRegistry {
         record.down.is_none() && record.has(family) && (record.works(family) || last_resort())
     }
 
+    /// Returns true if a paused uplink takes new flows of a family all the same, because no other line works.
+    #[must_use]
+    pub fn stands_in(&self, record: &UplinkRecord, family: Family) -> bool {
+        let yields = record.pause.as_ref().is_some_and(|pause| !pause.forced);
+        yields && record.answers(family) && !self.has_other_line(record)
+    }
+
+    /// Returns true if another line works for any family of an uplink. The bond is none: it needs a line itself.
+    #[must_use]
+    pub fn has_other_line(&self, record: &UplinkRecord) -> bool {
+        self.has_other(record, |other, family| {
+            !other.is_bond() && other.works(family)
+        })
+    }
+
     /// Returns true if the flows of an uplink have somewhere else to go.
     #[must_use]
     pub fn has_alternative(&self, record: &UplinkRecord) -> bool {
-        let other_works = |family| {
-            let mut others = self.records.iter().filter(|other| other.id != record.id);
-            others.any(|other| other.works(family))
-        };
+        self.has_other(record, |other, family| {
+            other.works(family) || self.stands_in(other, family)
+        })
+    }
+
+    fn has_other(
+        &self,
+        record: &UplinkRecord,
+        takes: impl Fn(&UplinkRecord, Family) -> bool,
+    ) -> bool {
+        let others = || self.records.iter().filter(|other| other.id != record.id);
         FAMILIES
             .into_iter()
-            .any(|family| record.has(family) && other_works(family))
+            .any(|family| record.has(family) && others().any(|other| takes(other, family)))
     }
 
     /// Returns the datapath's entries of all uplinks that have a device. `tells` is true for those whose TCP

@@ -242,7 +242,7 @@ fn tint(state: UplinkState) -> Style {
     match state {
         UplinkState::Up => Style::new().fg(Color::Green),
         UplinkState::Degraded => Style::new().fg(Color::Yellow),
-        UplinkState::Standby => Style::new(),
+        UplinkState::Standby | UplinkState::Paused => Style::new(),
         UplinkState::Portal | UplinkState::Dead | UplinkState::Down => Style::new().fg(Color::Red),
     }
 }

@@ -212,6 +212,7 @@ pub mod tests {
             data_packets: 0,
             lost_packets: 0,
             since_unix_ms: None,
+            pause: None,
             why: "3 of 3 targets answer".into(),
         }
     }
@@ -255,6 +256,7 @@ pub mod tests {
             ]
             .into(),
             memory_bytes: 12_300_000,
+            paused_rules: vec![],
             health: vec![HealthProblem {
                 code: "uplink-dead".into(),
                 text: "lte: silent".into(),

@@ -17,7 +17,7 @@ impl UplinkRegistry {
     /// Counts the uplinks that have ceased to work, for a family or altogether.
     pub(super) fn count_failures(&mut self) {
         for record in &mut self.records {
-            let works = FAMILIES.map(|family| record.works(family));
+            let works = FAMILIES.map(|family| record.answers(family));
             let before = std::mem::replace(&mut record.worked, works);
             let failed = before
                 .iter()

@@ -10,6 +10,8 @@ use braid_core::UplinkId;
 use braid_uplink::liveness::{HealthSnapshot, Verdict};
 use braid_uplink::{BOND_DEVICE, Uplink};
 
+use crate::report::Pause;
+
 /// One uplink, present or gone.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UplinkRecord {
@@ -32,6 +34,8 @@ pub struct UplinkRecord {
     pub health: Option<HealthSnapshot>,
     /// The families (IPv4, IPv6) that worked at the last check.
     pub worked: [bool; 2],
+    /// Its pause, while somebody has set it aside.
+    pub pause: Option<Pause>,
 }
 
 impl UplinkRecord {
@@ -85,9 +89,15 @@ impl UplinkRecord {
         }
     }
 
-    /// Returns true if new flows of a family work on it, as far as known.
+    /// Returns true if new flows of a family work on it, as far as known, and nobody has set it aside.
     #[must_use]
     pub fn works(&self, family: Family) -> bool {
+        self.pause.is_none() && self.answers(family)
+    }
+
+    /// Returns true if new flows of a family would work on it, as far as known.
+    #[must_use]
+    pub fn answers(&self, family: Family) -> bool {
         let way = self.health.as_ref().is_none_or(|look| match family {
             Family::V4 => look.families.v4,
             Family::V6 => look.families.v6,

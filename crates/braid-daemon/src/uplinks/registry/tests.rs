@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::classes::Classes;
 use crate::config::{Config, Overrides};
+use crate::report::PauseOrigin;
 use braid_uplink::liveness::{Evidence, WorkingFamilies};
 use braid_uplink::{Candidate, Rejected};
 
@@ -176,10 +177,24 @@ fn look(verdict: Verdict, v4: bool, v6: bool) -> HealthSnapshot {
 
 /// Judges two uplinks with both families and says which carries which: `46/4-`.
 fn carried(verdicts: [HealthSnapshot; 2]) -> String {
+    carried_with(verdicts, &[])
+}
+
+/// The same with pauses, of which some are forced.
+fn carried_with(verdicts: [HealthSnapshot; 2], pauses: &[(&str, bool)]) -> String {
     let mut registry = UplinkRegistry::default();
     let (found, snapshot) = seen(&[uplink("a", 1, true), uplink("b", 2, true)]);
     registry.update(&found, &snapshot, &settings("rr"));
     registry.judge(|id| verdicts.get(id.index()).cloned());
+    let paused = |forced| Pause {
+        by: PauseOrigin::CommandLine,
+        since_unix_ms: 0,
+        until_unix_ms: None,
+        forced,
+    };
+    let pauses = pauses.iter();
+    let pauses = pauses.map(|(name, forced)| ((*name).to_owned(), paused(*forced)));
+    registry.set_pauses(&pauses.collect());
     let of = |record: &UplinkRecord| {
         let word = |family, word| match registry.carries(record, family) {
             true => word,
@@ -203,6 +218,57 @@ fn who_is_dead_takes_no_new_flows_unless_everybody_is() {
     // One family alone: the other's flows stay, its own go where it works, or where it may.
     assert_eq!(carried([look(Up, true, false), both(Up)]), "4-/46");
     assert_eq!(carried([both(Dead), look(Up, true, false)]), "--/46");
+}
+
+#[test]
+fn who_is_paused_stands_in_for_dead_lines_unless_by_force() {
+    use Verdict::{Dead, Portal, Up};
+    let both = |verdict| look(verdict, true, true);
+    let a = |forced| [("a", forced)];
+    assert_eq!(
+        carried_with([both(Up), both(Up)], &a(false)),
+        "--/46",
+        "b works"
+    );
+    assert_eq!(
+        carried_with([both(Up), both(Dead)], &a(false)),
+        "46/--",
+        "a stands in"
+    );
+    assert_eq!(carried_with([both(Up), both(Portal)], &a(false)), "46/--");
+    assert_eq!(
+        carried_with([both(Up), both(Dead)], &a(true)),
+        "--/46",
+        "b is better than nothing"
+    );
+    assert_eq!(carried_with([both(Dead), both(Dead)], &a(false)), "--/46");
+    // Programs fall back from one family to the other, as with a dead line.
+    assert_eq!(
+        carried_with([both(Up), look(Up, false, true)], &a(false)),
+        "--/46"
+    );
+    let all = [("a", false), ("b", false)];
+    assert_eq!(carried_with([both(Up), both(Up)], &all), "46/46");
+    assert_eq!(carried_with([both(Dead), both(Up)], &all), "--/46");
+    assert_eq!(
+        carried_with([both(Up), both(Up)], &[("a", true), ("b", true)]),
+        "--/--"
+    );
+}
+
+#[test]
+fn the_bond_is_no_other_line() {
+    let mut registry = UplinkRegistry::default();
+    let mut bond = uplink("bond", 2, false);
+    bond.device = braid_uplink::BOND_DEVICE.into();
+    let (found, snapshot) = seen(&[uplink("dsl", 1, false), bond]);
+    registry.update(&found, &snapshot, &settings("rr"));
+    let [dsl, bond] = registry.records() else {
+        panic!("two uplinks")
+    };
+    assert!(!registry.has_other_line(dsl), "the bond needs it");
+    assert!(registry.has_other_line(bond));
+    assert!(registry.has_alternative(dsl));
 }
 
 #[test]
