@@ -128,6 +128,45 @@ def test_an_unplugged_line_is_shown_within_a_second_with_its_reason(shown: Shown
     assert {url[: len(URL)] for url in tab.requested() if not url.startswith("about:")} == {URL}
 
 
+def test_an_operator_sets_an_uplink_aside_and_switches_a_rule_off(
+    make_network: MakeNetwork, start_braid: StartBraid
+) -> None:
+    net = make_network(*LINES)
+    rule = '[[rule]]\nname = "streaming"\nport = 4711\nuse = "lte"\n'
+    daemon = start_braid(net, "--config", configured(net, WEB + rule))
+    with browser(net.host.name) as tab:
+        Shown(net, daemon, tab).log_in()
+        tab.wait(ALL_WELL, timeout=20)
+        card = "document.querySelector('.card[aria-label=lte]')"
+        tab.click("[aria-label='Pause lte']")
+        tab.wait(f"{card}.querySelector('.state').textContent === 'Paused'")
+        tab.wait("document.querySelector('#reasons').textContent === 'dsl works. lte is paused.'")
+        assert tab.evaluate(SENTENCE) == "The internet is all right."
+        why = tab.evaluate(f"{card}.querySelector('.why').textContent")
+        assert why.startswith("Paused on this page at ")
+        assert why.endswith(", until somebody resumes it.")
+        tab.wait("document.querySelector('.events').textContent.includes('paused on the page, until it is resumed')")
+        # The last one is asked about, and no is no.
+        tab.evaluate("window.asked = []; window.confirm = (text) => { asked.push(text); return false }; 0")
+        tab.click("[aria-label='Pause dsl']")
+        tab.wait("window.asked.length === 1")
+        assert "dsl is the only uplink that works" in tab.evaluate("window.asked[0]")
+        tab.wait("document.querySelector('.card[aria-label=dsl] .pause p').textContent.includes('It did not work')")
+        assert states(daemon) == {"dsl": "up", "lte": "paused"}
+        tab.click("[aria-label='Pause streaming']")
+        tab.wait("document.querySelector('#rules-table').textContent.includes('Paused on this page')")
+        assert violations(tab) == []
+        daemon.call("rule", "resume", "streaming")
+        tab.wait("!document.querySelector('#rules-table').textContent.includes('Paused')")
+        tab.click("[aria-label='Resume lte']")
+        tab.wait(f"{card}.querySelector('.state').textContent === 'Up'")
+        assert [each for each in tab.complaints if "401" not in each and "409" not in each] == []
+    with browser(net.host.name) as tab:
+        Shown(net, daemon, tab).log_in("viewer")
+        tab.wait("!document.querySelector('#rules').hidden")
+        assert tab.evaluate("document.querySelectorAll('.pause, #rules-table button').length") == 0
+
+
 #: Uplinks by their states, health problems, and what the page then says: its tone, the sentence, what is behind it.
 SENTENCES = [
     ({"dsl": "up"}, [], "good", "The internet is all right.", ["dsl works."]),

@@ -4,6 +4,7 @@ import { BondView } from "./bond.js";
 import { element, keyed, setText, showProblems, showVerdict } from "./dom.js";
 import { FlowView } from "./flows.js";
 import { fillTexts, moment } from "./format.js";
+import { PauseControls, RuleView } from "./pauses.js";
 import { Freshness, get, offerActions, openSession, send } from "./session.js";
 import { texts } from "./texts.js";
 import { Rates, UplinkView, verdict } from "./uplinks.js";
@@ -11,16 +12,18 @@ import { Rates, UplinkView, verdict } from "./uplinks.js";
 /** Events that are kept, and those shown before anybody asks for more. */
 const MOST_EVENTS = 200;
 const FIRST_EVENTS = 12;
-/** Kinds of events that are announced as they come. */
-const ANNOUNCED = ["verdict", "uplink-gone", "uplink-back", "bond"];
+/** Kinds of events that are announced as they come, and those that may change a rule. */
+const ANNOUNCED = ["verdict", "uplink-gone", "uplink-back", "uplink-paused", "uplink-resumed", "rule-paused", "rule-resumed", "bond"];
+const OF_RULES = ["rule-paused", "rule-resumed", "reloaded"];
 
 fillTexts(document, texts);
 const $ = (id) => document.getElementById(id);
 const session = await openSession();
 const freshness = new Freshness(texts.lost);
 const rates = new Rates();
-const uplinkView = new UplinkView(rates, get);
+const uplinkView = new UplinkView(rates, get, new PauseControls(session));
 const bondView = new BondView();
+const ruleView = new RuleView(session);
 const flowView = new FlowView(get);
 let events = [];
 let shownEvents = FIRST_EVENTS;
@@ -59,6 +62,7 @@ function addEvents(news) {
   events = [...events, ...fresh].slice(-MOST_EVENTS);
   showEvents();
   // Those of before the page was opened are no news.
+  if (!first && fresh.some(({ kind }) => OF_RULES.includes(kind))) ruleView.refresh();
   const loud = first ? [] : fresh.filter(({ kind }) => ANNOUNCED.includes(kind));
   if (!loud.length) return;
   flowView.again();

@@ -4,6 +4,7 @@ import { Chart, Samples } from "./chart.js";
 import { element, keyed, setText } from "./dom.js";
 import { DAY_VIEW, Day } from "./history.js";
 import { bytes, millis, moment, percent, rate, share, span } from "./format.js";
+import { pauseWords } from "./pauses.js";
 import { texts } from "./texts.js";
 
 /** Device of the bond, whose packets travel over the other uplinks. */
@@ -60,10 +61,12 @@ function totals({ uplinks, bond }) {
 /** Returns the sentence on top: how it is, in words, and what is behind it. */
 export function verdict({ uplinks, health }) {
   const names = (found) => found.map(({ name }) => name);
-  const usable = uplinks.filter(({ state }) => USABLE.includes(state));
+  // A paused one stands in if no other works.
+  const usable = uplinks.filter(({ state, share }) => USABLE.includes(state) || (state === "paused" && share > 0));
   const wrong = uplinks.filter(({ state }) => WRONG.includes(state));
   const waiting = uplinks.filter(({ state }) => state === "standby");
-  const standing = waiting.length ? [texts.waits(names(waiting))] : [];
+  const paused = uplinks.filter(({ state }) => state === "paused");
+  const standing = [[texts.waits, waiting], [texts.arePaused, paused]].filter(([, found]) => found.length).map(([say, found]) => say(names(found)));
   const carried = usable.length ? texts.carriedBy(names(usable)) : texts.carriedByNone;
   if (!wrong.length) {
     const works = usable.length === 1 ? texts.oneWorks(usable[0].name) : texts.allWork(names(usable));
@@ -87,8 +90,9 @@ function capital(text) {
 
 /** The cards and the charts. */
 export class UplinkView {
-  constructor(rates, get) {
+  constructor(rates, get, controls) {
     this.rates = rates;
+    this.controls = controls;
     this.day = new Day(get);
     this.spans = document.querySelectorAll("#traffic [data-span]");
     for (const button of this.spans) button.addEventListener("click", () => this.choose(button));
@@ -121,7 +125,7 @@ export class UplinkView {
       this.day.refresh(uplinks.map(({ name }) => name));
     }
     const numbered = uplinks.map((uplink, i) => ({ ...uplink, colour: `s${i % COLOURS}` }));
-    keyed(this.cards, numbered, ({ name }) => name, makeCard, (card, uplink) => this.updateCard(card, uplink, now));
+    keyed(this.cards, numbered, ({ name }) => name, (uplink) => makeCard(uplink, this.controls), (card, uplink) => this.updateCard(card, uplink, now));
     const { shown: day } = this.day;
     // The history has the bond's packets as the bond's; live they count for the uplinks that carry them.
     const lines = numbered.filter(({ device }) => day || device !== BOND_DEVICE);
@@ -145,7 +149,8 @@ export class UplinkView {
     setText(parts.since, uplink.since_unix_ms ? texts.since(moment(uplink.since_unix_ms)) : "");
     // That an uplink works needs no reason; it is among the details.
     parts.whyLine.hidden = uplink.state === "up";
-    setText(parts.why, uplink.why);
+    setText(parts.why, uplink.pause ? pauseWords(uplink.pause) : uplink.why);
+    this.controls.update(parts.pause, uplink);
     setText(parts.down, rate(down.last));
     setText(parts.up, rate(up.last));
     setText(parts.downCapacity, capacity(uplink.rx_capacity));
@@ -160,8 +165,8 @@ export class UplinkView {
   }
 }
 
-function makeCard({ name, colour }) {
-  const parts = {};
+function makeCard({ name, colour }, controls) {
+  const parts = { pause: controls.forUplink(name) };
   const text = (key, tag, className) => (parts[key] = element(tag, { className }));
   parts.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   parts.svg.setAttribute("role", "img");
@@ -184,6 +189,7 @@ function makeCard({ name, colour }) {
     element("dl", { className: "facts" }, fact(texts.roundTrip, "rtt"), fact(texts.loss, "loss"), fact(texts.share, "share")),
     parts.quota,
     element("details", {}, element("summary", { textContent: texts.details }), parts.details),
+    parts.pause,
   );
   card.parts = parts;
   return card;

@@ -14,8 +14,8 @@ export async function send(method, path, { headers = {}, body = null } = {}) {
   if (answer.status === 401) location.reload();
   const read = answer.status === 204 ? null : await answer.json();
   if (answer.ok) return read;
-  const { text, fix } = read.error;
-  throw new Error(fix ? `${text} (${fix})` : text);
+  const { code, text, fix } = read.error;
+  throw Object.assign(new Error(fix ? `${text} (${fix})` : text), { code });
 }
 
 export const get = (path, question = {}) => send("GET", `${path}?${new URLSearchParams(question)}`);

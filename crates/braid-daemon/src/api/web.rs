@@ -17,12 +17,13 @@ use crate::engine::Engine;
 use crate::engine::incidents::Incidents;
 
 /// Files of the page, besides those that every page has.
-const FILES: [PageFile; 7] = [
+const FILES: [PageFile; 8] = [
     ("/", HTML, include_str!("../../web/index.html")),
     ("/main.js", JS, include_str!("../../web/main.js")),
     ("/texts.js", JS, include_str!("../../web/texts.js")),
     ("/uplinks.js", JS, include_str!("../../web/uplinks.js")),
     ("/history.js", JS, include_str!("../../web/history.js")),
+    ("/pauses.js", JS, include_str!("../../web/pauses.js")),
     ("/flows.js", JS, include_str!("../../web/flows.js")),
     ("/bond.js", JS, include_str!("../../web/bond.js")),
 ];
