@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api_socket;
+pub mod api_table;
 pub mod config;
 pub mod file;
 pub mod metrics;

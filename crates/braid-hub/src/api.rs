@@ -5,9 +5,9 @@ use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
 use axum::{Extension, Json, Router};
 use braid_host::api_socket::{ApiError, admit, parsed_body};
+use braid_host::api_table::{ApiInfo, ApiRequest, Audience, router};
 use braid_host::metrics::CONTENT_TYPE as OPEN_METRICS;
 use braid_host::peer::{Peer, PeerAuth};
 use braid_host::user_error::UserError;
@@ -18,7 +18,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::hub::Hub;
 use crate::metrics::Scrape;
-use crate::report::{InviteReport, InviteRequest, KeyReport, RevokeReport, RotateKeyRequest};
+use crate::report::{
+    ClientsReport, InviteReport, InviteRequest, KeyReport, RevokeReport, RotateKeyRequest,
+    StatusReport,
+};
 
 /// A request to the loop that owns the hub. It sends its own reply.
 pub type Job = Box<dyn FnOnce(&mut Hub) + Send>;
@@ -106,24 +109,67 @@ async fn web_token(
     ask(jobs, move |hub| web.report(request, &hub.config.web)).await
 }
 
-/// Requests that a browser may make too.
-fn shared() -> Router<Jobs> {
-    Router::new()
-        .route(
+const INFO: ApiInfo = ApiInfo {
+    title: "The API of Braid's hub",
+    description: "HTTP and JSON on the Unix socket of the hub's run directory, for root and the groups of [api]. \
+        Requests with x-page are also behind the hub's page for browsers, for sessions of that role; those that \
+        change something need the session's X-CSRF-Token there.",
+};
+
+type Request = ApiRequest<Jobs>;
+
+/// Returns all requests. Keys and metrics are for the socket.
+fn requests() -> Vec<Request> {
+    vec![
+        Request::get(
             "/v1/status",
-            get(|State(jobs): State<Jobs>| ask(jobs, |hub| hub.status())),
+            "Shows the hub's keys, addresses, counts and health problems",
+            |State(jobs): State<Jobs>| ask(jobs, |hub| hub.status()),
         )
-        .route(
+        .answers::<StatusReport>()
+        .on_page(),
+        Request::get(
             "/v1/clients",
-            get(|State(jobs): State<Jobs>| ask(jobs, |hub| hub.clients())),
+            "Shows every client",
+            |State(jobs): State<Jobs>| ask(jobs, |hub| hub.clients()),
         )
-        .route("/v1/clients/{name}", delete(revoke))
-        .route("/v1/invitations", post(invite))
+        .answers::<ClientsReport>()
+        .on_page(),
+        Request::delete("/v1/clients/{name}", "Revokes a client", revoke)
+            .answers::<RevokeReport>()
+            .on_page(),
+        Request::post("/v1/invitations", "Invites a client", invite)
+            .takes::<InviteRequest>()
+            .answers::<InviteReport>()
+            .on_page(),
+        Request::post("/v1/key", "Replaces the hub's key", rotate_key)
+            .takes::<RotateKeyRequest>()
+            .answers::<KeyReport>(),
+        Request::delete(
+            "/v1/key/previous",
+            "Ends the validity of the previous key",
+            end_overlap,
+        )
+        .answers::<KeyReport>(),
+        Request::post(
+            "/v1/web/token",
+            "Shows or replaces a login token of the page",
+            web_token,
+        )
+        .takes::<TokenRequest>()
+        .answers::<TokenReport>(),
+        Request::get(
+            "/v1/metrics",
+            "Shows metrics for Prometheus",
+            |State(jobs): State<Jobs>| scrape(jobs),
+        )
+        .answers_as(OPEN_METRICS),
+    ]
 }
 
-/// Everything that a session may see and do. Keys and metrics are for the socket.
+/// Everything that a session may see and do.
 pub fn page(jobs: Jobs) -> Router {
-    page_files(&FILES).merge(shared().with_state(jobs))
+    page_files(&FILES).merge(router(INFO, requests, Audience::Page).with_state(jobs))
 }
 
 /// Serves the API until `end` completes and the last reply is sent.
@@ -137,17 +183,16 @@ pub async fn serve(
     web: WebAccess,
     end: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    let router = shared()
-        .route("/v1/key", post(rotate_key))
-        .route("/v1/key/previous", delete(end_overlap))
-        .route("/v1/web/token", post(web_token))
-        .route("/v1/metrics", get(|State(jobs): State<Jobs>| scrape(jobs)))
+    let router = router(INFO, requests, Audience::Socket)
         .fallback(|| async {
             let failure = UserError::new("not-found", "unknown path");
-            ApiError(failure.fix("docs/hub.md lists the paths"))
+            ApiError(failure.fix("docs/hub-openapi.json lists the paths"))
         })
         .method_not_allowed_fallback(|| async {
-            ApiError(UserError::new("method", "method not allowed").fix("docs/hub.md lists them"))
+            ApiError(
+                UserError::new("method", "method not allowed")
+                    .fix("docs/hub-openapi.json lists them"),
+            )
         })
         .layer(Extension(web))
         .layer(from_fn_with_state(auth, admit))
@@ -156,4 +201,28 @@ pub async fn serve(
     axum::serve(listener, router)
         .with_graceful_shutdown(end)
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// `BLESS=1 cargo test -p braid-hub` writes it anew; read the difference before you commit it.
+    #[test]
+    fn the_documented_api_is_the_real_one() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/hub-openapi.json");
+        let document = braid_host::api_table::document(INFO, &requests());
+        let document = serde_json::to_string_pretty(&document).unwrap() + "\n";
+        if std::env::var_os("BLESS").is_some() {
+            fs::write(&path, &document).unwrap();
+        }
+        let documented = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            documented == document,
+            "docs/hub-openapi.json differs from the API"
+        );
+    }
 }

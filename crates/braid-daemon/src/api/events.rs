@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -14,7 +15,7 @@ use crate::report::EventsReport;
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Query string.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Since {
     /// Number of the last event that the client has; 0 for all.

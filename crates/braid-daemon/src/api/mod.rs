@@ -15,18 +15,19 @@ pub(crate) mod metrics_listener;
 mod pauses;
 mod runs;
 pub(crate) mod stream;
+pub(crate) mod table;
 mod web;
 
 use std::io;
 
+use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
-use axum::{Json, Router};
 use braid_host::api_socket::{ApiError, admit};
+use braid_host::api_table::{Audience, router};
 use braid_host::peer::{Peer, PeerAuth};
 use braid_host::user_error::UserError;
 use braid_host::web::WebAccess;
@@ -174,47 +175,6 @@ pub(crate) async fn scrape(jobs: &mpsc::Sender<Job>) -> Response {
     }
 }
 
-/// Returns the requests that show what everybody may see who may see anything.
-fn showing() -> Router<ApiState> {
-    Router::new()
-        .route(
-            "/v1/status",
-            get(|State(api): State<ApiState>| async move { api.ask(Engine::status).await }),
-        )
-        .route(
-            "/v1/uplinks",
-            get(|State(api): State<ApiState>| async move { api.ask(Engine::uplinks).await }),
-        )
-        .route("/v1/flows", get(flows::flows))
-        .route(
-            "/v1/paths",
-            get(|State(api): State<ApiState>| async move { api.ask(Engine::paths).await }),
-        )
-        .route("/v1/history", get(history::history))
-        .route("/v1/rules", get(pauses::rules))
-        .route("/v1/bond", get(bond::show))
-        .route("/v1/events", get(events::events))
-        .route("/v1/stream", get(stream::stream))
-        .route("/v1/explain", get(explain::explain))
-        .route("/v1/lookup", get(explain::lookup))
-        .route("/v1/version", get(version))
-}
-
-/// Returns the requests that change what an operator of the page may change.
-fn changing() -> Router<ApiState> {
-    Router::new()
-        .route("/v1/failback", post(failback))
-        .route("/v1/reload", post(reload))
-        .route(
-            "/v1/uplinks/{name}/pause",
-            post(pauses::pause_uplink).delete(pauses::resume_uplink),
-        )
-        .route(
-            "/v1/rules/{name}/pause",
-            post(pauses::pause_rule).delete(pauses::resume_rule),
-        )
-}
-
 /// Serves the page for browsers as the configuration says, while the loop runs.
 pub(crate) async fn serve_page(api: ApiState) {
     let jobs = api.jobs.clone();
@@ -231,31 +191,10 @@ pub(crate) async fn serve(
     api: ApiState,
     end: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let router = Router::new()
-        .route(
-            "/v1/config",
-            get(|State(api): State<ApiState>| async move {
-                api.ask(|engine| Ok(engine.settings.config.clone())).await
-            }),
-        )
-        .route(
-            "/v1/metrics",
-            get(|State(api): State<ApiState>| async move { scrape(&api.jobs).await }),
-        )
-        // Its URLs may hold secrets, so it is not for the page.
-        .route("/v1/alarms", get(alarms::list))
-        .route("/v1/alarms/test", post(alarms::test))
-        .route("/v1/runs", get(runs::list).post(runs::begin))
-        .route("/v1/runs/{id}", delete(runs::end))
-        .route("/v1/measurements", post(measurements::note))
-        .route("/v1/bond", post(bond::join).delete(bond::leave))
-        .route("/v1/web/token", post(web::token))
-        .route("/v1/down", post(down))
-        .merge(showing())
-        .merge(changing())
+    let router = router(table::INFO, table::requests, Audience::Socket)
         .fallback(|| async {
             let failure = UserError::new("not-found", "unknown path");
-            ApiError(failure.fix("docs/api.schema.json lists the paths"))
+            ApiError(failure.fix("docs/openapi.json lists the paths"))
         })
         .method_not_allowed_fallback(|| async {
             ApiError(UserError::new("method", "method not allowed").fix("GET shows, POST changes"))

@@ -6,13 +6,14 @@ use axum::Json;
 use axum::Router;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
+use braid_host::api_table::{Audience, router};
 use braid_host::config::WebConfig;
 use braid_host::web::{
     BoundPage, HTML, JS, PageFile, TokenReport, TokenRequest, WebThread, page_files,
 };
 
 use super::followed_listener::FollowedService;
-use super::{Answer, ApiState, changing, parsed_body, showing};
+use super::{Answer, ApiState, parsed_body, table};
 use crate::engine::Engine;
 use crate::engine::incidents::Incidents;
 
@@ -105,6 +106,6 @@ impl FollowedService for WebService {
 /// Returns everything that a session may see and do. The configuration is no part of it: it may hold secrets, and so
 /// may the metrics' consumer; both are for the socket.
 fn routes(api: ApiState) -> Router {
-    let api = showing().merge(changing()).with_state(api);
+    let api = router(table::INFO, table::requests, Audience::Page).with_state(api);
     page_files(&FILES).merge(api)
 }
