@@ -273,6 +273,44 @@ def test_a_daemon_that_is_gone_is_told_and_the_page_goes_on_with_the_next(shown:
     tab.wait(f"document.querySelector('#stale').hidden && {ALL_WELL}", timeout=20)
 
 
+#: Shows one list, then another. Returns the last keys, how many rows were put somewhere, and if known rows stayed.
+MOVED = """
+import('/dom.js').then(async ({element, keyed}) => {
+  const parent = element('ul');
+  const show = (keys) => keyed(parent, keys, (key) => key, () => element('li'), () => {});
+  const keyOf = ({dataset}) => dataset.key;
+  show(%s);
+  const rows = new Map([...parent.children].map((row) => [keyOf(row), row]));
+  let moved = 0;
+  new MutationObserver((all) => all.forEach(({addedNodes}) => (moved += addedNodes.length)))
+    .observe(parent, {childList: true});
+  show(%s);
+  await 0;
+  const shown = [...parent.children];
+  return {keys: shown.map(keyOf), moved, kept: shown.every((row) => [row, undefined].includes(rows.get(keyOf(row))))};
+})
+"""
+KEYS = [f"flow {number}" for number in range(100)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "moves"),
+    [
+        pytest.param([*KEYS[:40], *KEYS[41:]], 0, id="one-goes"),
+        pytest.param(["new", *KEYS[:99]], 1, id="one-comes"),
+        pytest.param([KEYS[70], *KEYS[:70], *KEYS[71:]], 1, id="one-rises"),
+        pytest.param([*KEYS[1:80], KEYS[0], *KEYS[80:]], 2, id="one-falls"),
+        pytest.param(KEYS[::-1], 198, id="all-turn-round"),
+        pytest.param([], 0, id="none-stays"),
+    ],
+)
+def test_a_list_moves_only_rows_that_have_moved(shown: Shown, keys: list[str], moves: int) -> None:
+    shown.log_in("viewer")
+    told = shown.tab.evaluate(MOVED % (json.dumps(KEYS), json.dumps(keys)))
+    assert (told["keys"], told["kept"]) == (keys, True)
+    assert told["moved"] <= moves
+
+
 BUSY = (
     UplinkSpec("dsl", LinkSpec(rate="50Mbit/s", delay="9ms", queue="100ms")),
     UplinkSpec("lte", LinkSpec(rate="30Mbit/s", delay="22ms", queue="200ms")),

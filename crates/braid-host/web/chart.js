@@ -41,6 +41,8 @@ export class Chart {
     this.grid = shape("g", { class: "grid" });
     this.labels = shape("g", { class: "labels", "aria-hidden": "true" });
     svg.append(this.areas, this.grid, this.labels);
+    // To ask for the size while a snapshot is shown would lay the page out anew for each chart.
+    new ResizeObserver(([{ contentRect: { width, height } }]) => (this.size = [Math.round(width), Math.round(height)])).observe(svg);
     if (!axis) return;
     this.axis = [1, 0.5].map((part) => ({ part, line: this.grid.appendChild(shape("line")), text: this.labels.appendChild(shape("text", { x: 4 })) }));
     this.from = this.labels.appendChild(shape("text", { x: 4 }));
@@ -51,7 +53,7 @@ export class Chart {
   /** Draws `series`, each with `samples` and `className`, up to the daemon's time `now`. Returns the highest total. */
   draw(series, now, { windows = WINDOWS, gap = GAP } = {}) {
     // The drawing's units are pixels, so that labels and lines keep their size.
-    const { clientWidth: width, clientHeight: height } = this.svg;
+    const [width, height] = this.size ?? [this.svg.clientWidth, this.svg.clientHeight];
     setAttributes(this.svg, { viewBox: `0 0 ${width} ${height}` });
     const bottom = height - (this.axis ? FOOT : 0);
     const times = [...new Set(series.flatMap(({ samples }) => samples.points.map(({ at }) => at)))].sort((a, b) => a - b);

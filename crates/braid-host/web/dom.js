@@ -34,20 +34,27 @@ export function setText(node, text) {
 /** Makes the children of a node those of a list: kept by key, in order. `update` gets child and item. */
 export function keyed(parent, items, keyOf, make, update) {
   const old = new Map([...parent.children].map((child) => [child.dataset.key, child]));
+  const wanted = items.map((item) => [String(keyOf(item)), item]);
+  const stay = new Set(wanted.map(([key]) => key));
+  // Those that go make way first: the others would all be moved past them.
+  for (const [key, child] of old) if (!stay.has(key)) child.remove();
   let place = parent.firstElementChild;
-  for (const item of items) {
-    const key = String(keyOf(item));
+  for (const [key, item] of wanted) {
     let child = old.get(key);
     if (!child) {
       child = make(item);
       child.dataset.key = key;
     }
     old.delete(key);
+    // One that has come down the list is moved once, instead of all that are above it now.
+    if (child !== place && child === place?.nextElementSibling) {
+      parent.append(place);
+      place = child;
+    }
     if (child === place) place = place.nextElementSibling;
     else parent.insertBefore(child, place);
     update(child, item);
   }
-  for (const child of old.values()) child.remove();
 }
 
 /** Makes a table that is a list of cards on a narrow screen. Returns it with a function that fills it. `columns` have a
