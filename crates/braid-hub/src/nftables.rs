@@ -1,12 +1,10 @@
 //! The hub's nftables table, which each hub replaces as a whole and `braid hub down` removes.
 
 use std::net::IpAddr;
-use std::process::Stdio;
 
 use braid_host::config::Prefix;
+use braid_host::nftables;
 use braid_host::user_error::UserError;
-use tokio::io::AsyncWriteExt;
-use tokio::process::Command;
 
 use crate::config::{Forward, Reach};
 
@@ -170,7 +168,7 @@ impl Filter {
     /// # Errors
     /// There is no `nft`, or it refused.
     pub async fn install(&self) -> Result<(), UserError> {
-        nft(&self.ruleset()).await
+        nftables::load(&self.ruleset()).await.map_err(explained)
     }
 }
 
@@ -194,28 +192,9 @@ fn family(network: &Prefix) -> &'static str {
 /// # Errors
 /// There is no `nft`, or it refused.
 pub async fn install_boot_rules() -> Result<(), UserError> {
-    match table_exists(BOOT_TABLE).await? {
+    match nftables::has_table(BOOT_TABLE).await.map_err(explained)? {
         true => Ok(()),
-        false => nft(BOOT_RULES).await,
-    }
-}
-
-/// Returns true if the table exists.
-async fn table_exists(table: &str) -> Result<bool, UserError> {
-    let asked = Command::new("nft")
-        .args(["list", "tables"])
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await;
-    match asked {
-        // Without `nft` there never was a table.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(UserError::new("nft", format!("nft: {error}"))),
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stdout);
-            Ok(said.lines().any(|line| line == format!("table {table}")))
-        }
+        false => nftables::load(BOOT_RULES).await.map_err(explained),
     }
 }
 
@@ -226,47 +205,28 @@ async fn table_exists(table: &str) -> Result<bool, UserError> {
 pub async fn remove() -> Result<bool, UserError> {
     let mut removed = false;
     for table in [TABLE, BOOT_TABLE] {
-        if table_exists(table).await? {
-            nft(&format!("delete table {table}\n")).await?;
+        if nftables::has_table(table).await.map_err(explained)? {
+            nftables::load(&format!("delete table {table}\n"))
+                .await
+                .map_err(explained)?;
             removed = true;
         }
     }
     Ok(removed)
 }
 
-async fn nft(ruleset: &str) -> Result<(), UserError> {
-    let broken = |error: std::io::Error| {
-        let failure = UserError::new("nft", format!("nft: {error}"));
-        match error.kind() {
-            std::io::ErrorKind::NotFound => failure.fix(
-                "install nftables, or set forward = \"off\" and see to forwarding and address \
-                 translation otherwise",
-            ),
-            _ => failure,
+fn explained(error: nftables::Error) -> UserError {
+    let failure = UserError::new("nft", error.to_string());
+    failure.fix(match error {
+        nftables::Error::Missing(_) => {
+            "install nftables, or set forward = \"off\" and see to forwarding and address \
+             translation otherwise"
         }
-    };
-    let mut child = Command::new("nft")
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(broken)?;
-    if let Some(mut input) = child.stdin.take() {
-        input.write_all(ruleset.as_bytes()).await.map_err(broken)?;
-    }
-    let output = child.wait_with_output().await.map_err(broken)?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().next().unwrap_or("it says nothing");
-    let failure = UserError::new("nft", format!("nft refuses the hub's table: {said}"));
-    Err(failure.fix(
-        "the kernel needs nf_tables with nat and masquerade; set forward = \"routed\" or \"off\" to \
-         go without",
-    ))
+        nftables::Error::Refused(_) => {
+            "the kernel needs nf_tables with nat and masquerade; set forward = \"routed\" or \"off\" to \
+             go without"
+        }
+    })
 }
 
 #[cfg(test)]
