@@ -139,6 +139,53 @@ impl<'a> Interface<'a> {
         })?;
         Ok(())
     }
+
+    /// Has the kernel complete checksums and split segments before it hands packets to the interface. For one whose
+    /// packets are read from the other side by a program.
+    ///
+    /// # Errors
+    /// See [`InterfaceError`].
+    pub fn switch_off_send_offloads(&self) -> Result<(), InterfaceError> {
+        let step = "switch its send offloads off";
+        for command in [
+            ethtool::SET_TX_CHECKSUMS,
+            ethtool::SET_TCP_SEGMENTATION,
+            ethtool::SET_GENERIC_SEGMENTATION,
+        ] {
+            self.ethtool(step, command, 0)?;
+        }
+        Ok(())
+    }
+
+    /// True if the kernel or the device merges received packets (GRO, LRO).
+    ///
+    /// # Errors
+    /// See [`InterfaceError`].
+    pub fn merges_received_packets(&self) -> Result<bool, InterfaceError> {
+        let step = "read its receive offloads";
+        let merges = self.ethtool(step, ethtool::GET_GENERIC_RECEIVE, 0)? != 0;
+        Ok(merges || self.ethtool(step, ethtool::GET_FLAGS, 0)? & ethtool::FLAG_LRO != 0)
+    }
+
+    fn ethtool(&self, step: &'static str, command: u32, value: u32) -> Result<u32, InterfaceError> {
+        // `struct ethtool_value`.
+        let mut words = [command, value];
+        self.call(libc::SIOCETHTOOL as libc::c_ulong, step, |request| {
+            request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
+        })?;
+        Ok(words[1])
+    }
+}
+
+/// Commands of `SIOCETHTOOL` (`linux/ethtool.h`), each with one value.
+mod ethtool {
+    pub const SET_TX_CHECKSUMS: u32 = 0x17;
+    pub const SET_TCP_SEGMENTATION: u32 = 0x1f;
+    pub const SET_GENERIC_SEGMENTATION: u32 = 0x24;
+    pub const GET_GENERIC_RECEIVE: u32 = 0x2b;
+    pub const GET_FLAGS: u32 = 0x25;
+    /// Large receive offload, among the flags.
+    pub const FLAG_LRO: u32 = 1 << 15;
 }
 
 /// An interface request for `device`, otherwise zero.
