@@ -81,7 +81,21 @@ def parser() -> argparse.ArgumentParser:
     forget = command("forget", "forget a host, which its next packet teaches again")
     forget.add_argument("host", help="its MAC or IP address")
     command("svg", "print the network as a drawing with shares, latency and load")
+    _add_host(applications)
     return top
+
+
+def _add_host(applications: Any) -> None:
+    text = 'balance a host over its uplinks by Open vSwitch; braid up starts it (kind = "openflow")'
+    host = applications.add_parser("host", help=text)
+    verbs = host.add_subparsers(required=True, metavar="COMMAND")
+    text = "give the flows of a bridge their uplinks, as the daemon of the run directory decides; ends by SIGTERM"
+    run = verbs.add_parser("run", help=text, description=text)
+    run.set_defaults(act=_host_run)
+    default = os.environ.get("BRAID_RUN_DIR", RUN_DIR)
+    run.add_argument("--run-dir", type=Path, default=default, metavar="DIR", help=f"default: {RUN_DIR}")
+    run.add_argument("--switch", type=Path, required=True, metavar="SOCKET", help="socket for the bridge")
+    run.add_argument("--inside", default="braid1", metavar="PORT", help="the port towards the host (default: braid1)")
 
 
 # The controller.
@@ -126,6 +140,26 @@ def _run(options: argparse.Namespace) -> int:
     except asyncio.CancelledError:
         return 0
     except (OSError, ssl.SSLError) as error:
+        raise StopError(str(error)) from error
+    return 0
+
+
+def _host_run(options: argparse.Namespace) -> int:
+    from braid_sdn.host.service import AlreadyRunsError, HostService, claim
+
+    async def serve() -> None:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        await HostService(options.inside).run(options.run_dir / "openflow.sock", options.switch)
+
+    try:
+        with claim(options.run_dir / "openflow.lock"):
+            asyncio.run(serve())
+    except asyncio.CancelledError:
+        return 0
+    except (OSError, AlreadyRunsError) as error:
         raise StopError(str(error)) from error
     return 0
 

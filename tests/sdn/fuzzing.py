@@ -37,10 +37,12 @@ from braid_sdn.openflow.messages import (
     Match,
     PortStatsRequest,
     Rule,
+    RuleCountersRequest,
 )
 from braid_sdn.openflow.server import MAX_HANDSHAKE_MESSAGE, MAX_PORTS, Connection, Server
 from braid_sdn.openflow.wire import HEADER, MAX_OUTSTANDING, VERSION
 
+from .test_host_balancer import DSL, INSIDE, LTE, Bridge, echo, tcp, udp
 from .virtual import KEY, Network, everybody_reaches_everybody, ready
 
 CORPUS = Path(__file__).resolve().parents[2] / "fuzz/corpus-sdn"
@@ -157,6 +159,7 @@ def openflow(data: bytes) -> None:
                 FlowStatsRequest(0),
                 AddRule(rule),
                 Barrier(1),
+                RuleCountersRequest(0xB1D0 << 48, 0xFFFF << 48),
             ):
                 connection.send(message)
         for at in range(0, len(stream), piece):
@@ -215,7 +218,38 @@ class Hosts:
         everybody_reaches_everybody(self.net)
 
 
+class HostFlows:
+    """The controller of a host's bridge, with a flow of each kind."""
+
+    def __init__(self) -> None:
+        self.bridge = Bridge(max_flows=50)
+        for frame in (tcp(40000), udp(5000), udp(5000, to=443), echo(8, 77, "192.0.0.8", "198.51.100.1")):
+            self.bridge.receive(INSIDE, frame)
+
+    def __call__(self, data: bytes) -> None:
+        """The first byte chooses the port of arrival. Nothing is raised, and no packet goes where it came from.
+
+        A frame of the inside is translated or answered; one of an uplink opens no flow and takes none away.
+        """
+        if not data:
+            return
+        port = (INSIDE, DSL, LTE)[data[0] % 3]
+        with at_once():
+            before = set(self.bridge.balancer.table.flows)
+            sent = self.bridge.receive(port, data[1:])
+            after = set(self.bridge.balancer.table.flows)
+        assert before <= after
+        assert len(after) <= 50
+        if port == INSIDE:
+            assert len(after - before) <= 1
+        else:
+            assert after == before
+            assert all(packet.ports == (INSIDE,) for packet in sent)
+        self.bridge.packets.clear()
+
+
 TARGETS: dict[str, Callable[[], Callable[[bytes], None]]] = {
+    "host-flows": HostFlows,
     "hosts": Hosts,
     "lldp": lambda: lldp,
     "openflow": lambda: openflow,

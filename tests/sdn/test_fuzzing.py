@@ -20,7 +20,9 @@ def test_the_corpus_breaks_nothing(target: str) -> None:
         TARGETS[target]()(data)
 
 
-@pytest.mark.parametrize(("target", "examples"), [("hosts", 20), ("lldp", 300), ("openflow", 200)])
+@pytest.mark.parametrize(
+    ("target", "examples"), [("host-flows", 300), ("hosts", 20), ("lldp", 300), ("openflow", 200)]
+)
 def test_made_up_input_breaks_nothing(target: str, examples: int) -> None:
     check = TARGETS[target]()
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any
 
 from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc  # type: ignore[import-untyped]
 
-from braid_sdn.openflow.messages import TAGGED, UNTAGGED, Action, Match, Output, PopTag, PushTag, Rule
+from braid_sdn.openflow.messages import (
+    TAGGED,
+    UNTAGGED,
+    Action,
+    FinTimeout,
+    Match,
+    Output,
+    PopTag,
+    PushTag,
+    Rule,
+    SetField,
+)
 
 #: The protocol version of os-ken's messages: OpenFlow 1.3.
 DIALECT = ProtocolDesc(version=of.OFP_VERSION)
@@ -17,8 +28,28 @@ DIALECT = ProtocolDesc(version=of.OFP_VERSION)
 _PRESENT = of.OFPVID_PRESENT
 _CVLAN = 0x8100
 
-#: Match fields with the same values in both types.
-_PLAIN = ("in_port", "eth_type", "eth_src", "ip_proto", "icmpv6_type")
+#: Match fields with the same values in both types: those of an application that forwards by links, and those of one
+#: that knows flows. Another field makes a rule somebody else's.
+LINK_FIELDS = frozenset({"in_port", "eth_type", "eth_src", "ip_proto", "icmpv6_type"})
+FLOW_FIELDS = LINK_FIELDS | {
+    "icmpv4_type",
+    "arp_op",
+    "ipv4_src",
+    "ipv4_dst",
+    "ipv6_src",
+    "ipv6_dst",
+    "tcp_src",
+    "tcp_dst",
+    "udp_src",
+    "udp_dst",
+    "tcp_flags",
+}
+_PLAIN = FLOW_FIELDS - {"tcp_flags"}
+#: os-ken's name of Open vSwitch's match of TCP flags.
+_TCP_FLAGS = "tcp_flags_nxm"
+#: Its names of the fields that this one needs.
+_NEEDED_BY_FLAGS = {"eth_type": "eth_type_nxm", "ip_proto": "ip_proto_nxm"}
+_NXM_NAMES = {_TCP_FLAGS: "tcp_flags", **{theirs: ours for ours, theirs in _NEEDED_BY_FLAGS.items()}}
 
 
 class UnknownRuleError(Exception):
@@ -30,6 +61,11 @@ def match_out(match: Match) -> Any:
     fields: dict[str, Any] = {name: getattr(match, name) for name in _PLAIN if getattr(match, name) is not None}
     if match.eth_dst is not None:
         fields["eth_dst"] = match.eth_dst if match.eth_dst_mask is None else (match.eth_dst, match.eth_dst_mask)
+    if match.tcp_flags is not None:
+        # os-ken sorts fields by class, and a field must follow those that it needs (§A.2.3.6).
+        for ours, theirs in _NEEDED_BY_FLAGS.items():
+            fields[theirs] = fields.pop(ours)
+        fields[_TCP_FLAGS] = match.tcp_flags
     if match.vlan == UNTAGGED:
         fields["vlan_vid"] = of.OFPVID_NONE
     elif match.vlan == TAGGED:
@@ -39,20 +75,23 @@ def match_out(match: Match) -> Any:
     return parser.OFPMatch(**fields)
 
 
-def match_in(match: Any) -> Match:
-    """Convert a switch's match to our type; raises UnknownRuleError."""
+def match_in(match: Any, known: Set[str] = LINK_FIELDS) -> Match:
+    """Convert a switch's match to our type; raises UnknownRuleError for fields that are not `known`, and masks."""
     fields: dict[str, Any] = {}
-    for name, value in match.items():
-        if name in _PLAIN:
+    for told, value in match.items():
+        name = _NXM_NAMES.get(told, told)
+        if name in _PLAIN & known and not isinstance(value, tuple):
             fields[name] = value
         elif name == "eth_dst":
             fields["eth_dst"], fields["eth_dst_mask"] = value if isinstance(value, tuple) else (value, None)
+        elif name == "tcp_flags" and name in known and isinstance(value, tuple):
+            fields[name] = value
         elif name == "vlan_vid" and value == (_PRESENT, _PRESENT):
             fields["vlan"] = TAGGED
         elif name == "vlan_vid" and isinstance(value, int):
             fields["vlan"] = value & ~_PRESENT if value & _PRESENT else UNTAGGED
         else:
-            raise UnknownRuleError(f"matches {name} = {value}")
+            raise UnknownRuleError(f"matches {told} = {value}")
     return Match(**fields)
 
 
@@ -68,6 +107,10 @@ def actions_out(actions: Iterable[Action]) -> list[Any]:
                 made.append(parser.OFPActionSetField(vlan_vid=_PRESENT | vlan))
             case PopTag():
                 made.append(parser.OFPActionPopVlan())
+            case SetField(name, value):
+                made.append(parser.OFPActionSetField(**{name: value}))
+            case FinTimeout(idle):
+                made.append(parser.NXActionFinTimeout(idle, 0))
     return made
 
 
@@ -84,6 +127,10 @@ def actions_in(actions: Iterable[Any]) -> tuple[Action, ...]:
             made.append(PopTag())
         elif pushed:
             made.append(PushTag(action.value & ~_PRESENT))
+        elif isinstance(action, parser.OFPActionSetField):
+            made.append(SetField(action.key, action.value))
+        elif isinstance(action, parser.NXActionFinTimeout):
+            made.append(FinTimeout(action.fin_idle_timeout))
         elif not isinstance(action, parser.OFPActionPushVlan):
             raise UnknownRuleError("has an action of somebody else's")
         pushed = isinstance(action, parser.OFPActionPushVlan)
@@ -102,7 +149,7 @@ def instructions_out(rule: Rule) -> list[Any]:
     return made
 
 
-def rule_in(told: Any) -> Rule:
+def rule_in(told: Any, known: Set[str] = LINK_FIELDS) -> Rule:
     """Return the rule of a flow-mod or of an entry of flow statistics.
 
     A rule with unknown instructions is returned without the unknown actions and with cookie 0, so that it is seen to
@@ -112,7 +159,7 @@ def rule_in(told: Any) -> Rule:
     goto = None
     meter = None
     cookie = told.cookie
-    match = match_in(told.match)
+    match = match_in(told.match, known)
     for each in told.instructions:
         try:
             if isinstance(each, parser.OFPInstructionGotoTable):
@@ -125,7 +172,19 @@ def rule_in(told: Any) -> Rule:
                 raise UnknownRuleError("has an instruction of somebody else's")
         except UnknownRuleError:
             cookie = 0
-    return Rule(told.table_id, told.priority, match, actions, goto, cookie, told.hard_timeout, meter)
+    notify = bool(told.flags & of.OFPFF_SEND_FLOW_REM)
+    return Rule(
+        told.table_id,
+        told.priority,
+        match,
+        actions,
+        goto,
+        cookie,
+        told.hard_timeout,
+        meter,
+        told.idle_timeout,
+        notify,
+    )
 
 
 def foreign_text(told: Any) -> str:

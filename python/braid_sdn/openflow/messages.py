@@ -41,6 +41,18 @@ class Match:
     vlan: int | None = None
     ip_proto: int | None = None
     icmpv6_type: int | None = None
+    icmpv4_type: int | None = None
+    arp_op: int | None = None
+    ipv4_src: str | None = None
+    ipv4_dst: str | None = None
+    ipv6_src: str | None = None
+    ipv6_dst: str | None = None
+    tcp_src: int | None = None
+    tcp_dst: int | None = None
+    udp_src: int | None = None
+    udp_dst: int | None = None
+    #: Value and mask of TCP's flags; an extension of Open vSwitch (OpenFlow has them from 1.5 on).
+    tcp_flags: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +74,22 @@ class PopTag:
     """Remove the outer 802.1Q header."""
 
 
-Action = Output | PushTag | PopTag
+@dataclass(frozen=True, slots=True)
+class SetField:
+    """Write a header field, by its name in a match, such as `ipv4_src`; checksums follow."""
+
+    name: str
+    value: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class FinTimeout:
+    """Shorten the rule's idle timeout to this many seconds after a FIN or RST; an extension of Open vSwitch."""
+
+    idle: int
+
+
+Action = Output | PushTag | PopTag | SetField | FinTimeout
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +106,10 @@ class Rule:
     lease: int = 0
     #: Number of the meter that drops what exceeds its rate, before all else; None is no limit.
     meter: int | None = None
+    #: Idle timeout, seconds; 0 is none.
+    idle: int = 0
+    #: True if the switch reports its removal.
+    notify: bool = False
 
     @property
     def key(self) -> RuleKey:
@@ -157,6 +188,14 @@ class FlowStatsRequest:
     table: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RuleCountersRequest:
+    """Ask for the counters of rules by their cookies alone, which is quick for many rules."""
+
+    cookie: int
+    mask: int
+
+
 ToSwitch = (
     AddRule
     | DeleteRule
@@ -167,6 +206,7 @@ ToSwitch = (
     | Echo
     | PortStatsRequest
     | FlowStatsRequest
+    | RuleCountersRequest
 )
 
 
@@ -251,6 +291,33 @@ class FlowStatsReply:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleCounters:
+    """The counters of one rule."""
+
+    cookie: int
+    packets: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCountersReply:
+    """The counters of the requested rules."""
+
+    rules: tuple[RuleCounters, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRemoved:
+    """A rule with `notify` is gone, with its last counters."""
+
+    cookie: int
+    #: True if it was idle for its timeout; False if it was deleted.
+    idle: bool
+    packets: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MeterFeatures:
     """The highest number of a meter that drops packets by their rate; 0 if the switch has none."""
 
@@ -275,7 +342,16 @@ class Refused:
 
 
 FromSwitch = (
-    PortStatus | PacketIn | EchoReply | PortStatsReply | FlowStatsReply | MeterFeatures | BarrierReply | Refused
+    PortStatus
+    | PacketIn
+    | EchoReply
+    | PortStatsReply
+    | FlowStatsReply
+    | RuleCountersReply
+    | FlowRemoved
+    | MeterFeatures
+    | BarrierReply
+    | Refused
 )
 
 

@@ -11,13 +11,14 @@ import asyncio
 import contextlib
 import hashlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from pathlib import Path
 from typing import Protocol
 
 from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
-from braid_sdn.openflow.flows import DIALECT
+from braid_sdn.openflow.flows import DIALECT, LINK_FIELDS
 from braid_sdn.openflow.messages import FromSwitch, Hello, ToSwitch
 from braid_sdn.openflow.wire import HEADER, VERSION, Session, parse_reply, port_in
 
@@ -59,9 +60,10 @@ class Listener(Protocol):
 class Server:
     """All connections."""
 
-    def __init__(self, listener: Listener) -> None:
-        """Create it; `listen` opens a socket."""
+    def __init__(self, listener: Listener, fields: Set[str] = LINK_FIELDS) -> None:
+        """Create it; `listen` opens a socket. Rules that match other fields than these are somebody else's."""
         self.listener = listener
+        self.fields = fields
         self.switches: dict[int, Connection] = {}
         self.connections: set[Connection] = set()
         #: Connections in the handshake, the oldest first.
@@ -77,6 +79,10 @@ class Server:
             return await loop.create_server(lambda: Connection(self), host, port, backlog=1024)
         # Not `ssl=tls`: that tells nobody of connections which never get through TLS.
         return await loop.create_server(lambda: _PlainConnection(self, tls), host, port, backlog=1024)
+
+    async def listen_unix(self, path: Path) -> asyncio.Server:
+        """Accept switches at a Unix socket, whose mode says who may be one."""
+        return await asyncio.get_running_loop().create_unix_server(lambda: Connection(self), path)
 
     def upgrade(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
         """Begin TLS on a new connection."""
@@ -136,7 +142,8 @@ class _PlainConnection(asyncio.Protocol):
 
 def _address(transport: asyncio.Transport) -> str:
     peer = transport.get_extra_info("peername")
-    return f"{peer[0]}:{peer[1]}" if peer else "?"
+    # A Unix socket's peer has no address.
+    return f"{peer[0]}:{peer[1]}" if peer else "here"
 
 
 def _tls_refusal(error: ssl.SSLError) -> tuple[str, str]:
@@ -158,7 +165,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         """Create it, by asyncio, for every connection."""
         self.server = server
-        self.session = Session()
+        self.session = Session(server.fields)
         self.dpid: int | None = None
         self.heard = 0.0
         self.address = "?"

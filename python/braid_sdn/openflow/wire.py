@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Set
 from typing import Any
 
 from os_ken.ofproto import ofproto_parser  # type: ignore[import-untyped]
@@ -12,6 +13,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from braid_sdn.openflow.flows import (
     DIALECT,
+    LINK_FIELDS,
     UnknownRuleError,
     foreign_text,
     instructions_out,
@@ -25,6 +27,7 @@ from braid_sdn.openflow.messages import (
     DeleteRule,
     Echo,
     EchoReply,
+    FlowRemoved,
     FlowStats,
     FlowStatsReply,
     FlowStatsRequest,
@@ -40,6 +43,9 @@ from braid_sdn.openflow.messages import (
     PortStatus,
     Refused,
     Rule,
+    RuleCounters,
+    RuleCountersReply,
+    RuleCountersRequest,
     SetMeter,
     ToSwitch,
 )
@@ -47,6 +53,10 @@ from braid_sdn.openflow.messages import (
 HEADER = struct.Struct("!BBHI")
 _PACKET_OUT = struct.Struct("!IIH6x")
 _OUTPUT = struct.Struct("!HHIH6x")
+#: Of a flow's removal the cookie, reason, packets and bytes (OpenFlow 1.3 §A.4.2).
+_REMOVED = struct.Struct("!8xQ2xB13xQQ")
+#: Of a rule's statistics the length, cookie, packets and bytes (§A.3.5.2).
+_COUNTERS = struct.Struct("!H22xQQQ")
 
 #: Messages that os-ken parses for us, and replies; those of flows once their lengths have been checked.
 _PARSED = (of.OFPT_ERROR, of.OFPT_FEATURES_REPLY, of.OFPT_PORT_STATUS)
@@ -72,11 +82,14 @@ MAX_PENDING_RULES = 65536
 class Session:
     """Transaction state of one connection. No sockets."""
 
-    def __init__(self) -> None:
-        """Create the state of a new connection."""
+    def __init__(self, fields: Set[str] = LINK_FIELDS) -> None:
+        """Create the state of a new connection; rules that match other fields are somebody else's."""
+        self._fields = fields
         self._xid = 0
         self._rules: OrderedDict[int, Rule] = OrderedDict()
         self._tables: dict[int, int | None] = {}
+        #: Requests of which only counters are wanted.
+        self._counters: set[int] = set()
         #: The request for the number of meters, which switches without any may refuse.
         self._meters_asked: int | None = None
         #: Entries received of outstanding replies, the oldest first.
@@ -120,6 +133,11 @@ class Session:
                 self._tables[xid] = table
                 every = of.OFPTT_ALL if table is None else table
                 return _bytes(parser.OFPFlowStatsRequest(DIALECT, 0, every), xid)
+            case RuleCountersRequest(cookie, mask):
+                self._expect(xid)
+                self._counters.add(xid)
+                request = parser.OFPFlowStatsRequest(DIALECT, 0, of.OFPTT_ALL, of.OFPP_ANY, of.OFPG_ANY, cookie, mask)
+                return _bytes(request, xid)
 
     def _set_meter(self, xid: int, meter: SetMeter) -> bytes:
         # Deleting an unknown meter is no error, adding one twice is.
@@ -134,6 +152,7 @@ class Session:
         if len(self._parts) > MAX_OUTSTANDING:
             given_up, _ = self._parts.popitem(last=False)
             self._tables.pop(given_up, None)
+            self._counters.discard(given_up)
 
     # From the switch.
 
@@ -146,6 +165,10 @@ class Session:
             return EchoReply(data[8:])
         if kind == of.OFPT_BARRIER_REPLY:
             return self._barrier(xid)
+        if kind == of.OFPT_FLOW_REMOVED:
+            return _flow_removed(data)
+        if xid in self._counters and kind == of.OFPT_MULTIPART_REPLY:
+            return self._rule_counters(data, xid)
         if kind not in (of.OFPT_PORT_STATUS, of.OFPT_MULTIPART_REPLY, of.OFPT_ERROR):
             return None
         told = parse_reply(data)
@@ -168,6 +191,19 @@ class Session:
         words = f"error type {told.type} code {told.code}"
         return Refused("table-full" if full else words, self._rules.pop(told.xid, None))
 
+    def _rule_counters(self, data: bytes, xid: int) -> RuleCountersReply | None:
+        parts = self._parts.get(xid)
+        found = _counters_of(data)
+        if parts is None or found is None or len(parts) + len(found) > MAX_REPLY_ENTRIES:
+            self._parts.pop(xid, None)
+            self._counters.discard(xid)
+            return None
+        parts.extend(found)
+        if int.from_bytes(data[10:12], "big") & of.OFPMPF_REPLY_MORE:
+            return None
+        self._counters.discard(xid)
+        return RuleCountersReply(tuple(self._parts.pop(xid)))
+
     def _statistics(self, told: Any, xid: int) -> FromSwitch | None:
         if told is None:
             return None
@@ -186,7 +222,7 @@ class Session:
         if isinstance(told, parser.OFPPortStatsReply):
             return PortStatsReply(tuple(_counters(each) for each in whole if each.port_no <= of.OFPP_MAX))
         if isinstance(told, parser.OFPFlowStatsReply):
-            known = [_known(each) for each in whole]
+            known = [_known(each, self._fields) for each in whole]
             rules = tuple(each for each in known if isinstance(each, FlowStats))
             foreign = tuple(each for each in known if isinstance(each, str))
             return FlowStatsReply(rules, self._tables.pop(xid, None), foreign)
@@ -265,11 +301,13 @@ def _flow_mod(rule: Rule, command: int) -> Any:
         cookie=rule.cookie,
         table_id=rule.table,
         command=command,
+        idle_timeout=rule.idle,
         hard_timeout=rule.lease,
         priority=rule.priority,
         buffer_id=of.OFP_NO_BUFFER,
         out_port=of.OFPP_ANY,
         out_group=of.OFPG_ANY,
+        flags=of.OFPFF_SEND_FLOW_REM if rule.notify else 0,
         match=match_out(rule.match),
         instructions=instructions_out(rule),
     )
@@ -300,6 +338,29 @@ def _packet_in(data: bytes) -> PacketIn | None:
     return PacketIn(in_port, data[body:]) if in_port is not None and body <= len(data) else None
 
 
+def _flow_removed(data: bytes) -> FlowRemoved | None:
+    """Decode by hand: the cookie is all that identifies our rules."""
+    if len(data) < _REMOVED.size:
+        return None
+    cookie, reason, packets, size = _REMOVED.unpack_from(data)
+    return FlowRemoved(cookie, reason == of.OFPRR_IDLE_TIMEOUT, packets, size)
+
+
+def _counters_of(data: bytes) -> list[RuleCounters] | None:
+    """Decode by hand, because there are thousands; return None if a length does not fit."""
+    found = []
+    at = _FLOWS
+    while at < len(data):
+        if at + _FLOW_MIN > len(data):
+            return None
+        length, cookie, packets, size = _COUNTERS.unpack_from(data, at)
+        if length < _FLOW_MIN:
+            return None
+        found.append(RuleCounters(cookie, packets, size))
+        at += length
+    return found
+
+
 def port_in(told: Any) -> Port:
     """Convert a port description."""
     up = not told.config & of.OFPPC_PORT_DOWN and not told.state & of.OFPPS_LINK_DOWN
@@ -319,10 +380,10 @@ def _meters(told: Any) -> int:
     return min(told.max_meter, of.OFPM_MAX) if drops and told.capabilities & needed == needed else 0
 
 
-def _known(told: Any) -> FlowStats | str:
+def _known(told: Any, fields: Set[str]) -> FlowStats | str:
     """Return a text for a rule with an unknown match: it cannot be deleted as ours are, and is left alone."""
     try:
-        rule = rule_in(told)
+        rule = rule_in(told, fields)
     except UnknownRuleError:
         return foreign_text(told)
     return FlowStats(rule, told.packet_count, told.byte_count, told.duration_sec + told.duration_nsec / 1e9)

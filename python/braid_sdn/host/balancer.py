@@ -1,0 +1,682 @@
+"""Gives new flows their uplinks, and keeps the rules of all flows. Sans-IO: messages and times in, messages out.
+
+The daemon decides which uplinks a class may use and in which shares; its slot tables come with the desired state.
+Here each new flow takes the next slot.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from braid_sdn.host import flow_rules
+from braid_sdn.host.desired import ClassTable, Desired, FlowFacts, Uplink
+from braid_sdn.host.flow_rules import IN, OUT, OwnAddress, flow_of
+from braid_sdn.host.flow_table import QUIC_PORT, Counts, End, Flow, FlowTable, idle_limit
+from braid_sdn.host.neighbours import Neighbours
+from braid_sdn.host.packets import (
+    ACK,
+    ECHO_REPLY,
+    ECHO_REQUEST,
+    ERRORS,
+    ETHERTYPE_ARP,
+    ICMP,
+    ICMPV6,
+    SYN,
+    TCP,
+    UDP,
+    Packet,
+    arp_answer,
+    ethertype,
+    neighbour_answer,
+    parse,
+    quotation,
+    reset,
+    tcp_segment,
+    translated_echo,
+    translated_error,
+)
+from braid_sdn.openflow.messages import (
+    LAST_PORT,
+    AddRule,
+    DeleteRule,
+    FlowRemoved,
+    FlowStatsReply,
+    FlowStatsRequest,
+    FromSwitch,
+    Hello,
+    Mac,
+    PacketIn,
+    PacketOut,
+    Port,
+    PortStatus,
+    Refused,
+    Reserved,
+    Rule,
+    RuleCountersReply,
+    RuleCountersRequest,
+    ToSwitch,
+)
+
+#: Seconds between two readings of the rules' counters, and the share of time that reading may take.
+POLL_INTERVAL, POLL_SHARE = 1.0, 0.1
+#: Seconds after which an outstanding reading is given up.
+POLL_TIMEOUT = 10.0
+#: Seconds after which the inside of a closed connection is asked for a segment, until it sends one. The switch acts
+#: on a deleted rule only after a moment, and a host answers strange segments twice a second at most.
+PROMPT_DELAYS = (0.1, 0.8, 1.6)
+#: Packets that wait while the switch's rules are read after a start.
+MAX_WAITING = 1024
+
+
+@dataclass(slots=True)
+class ClosedConnection:
+    """A connection whose inside does not know yet that it is over."""
+
+    closed: float
+    #: A segment that a host answers.
+    prompt: bytes
+    prompts: int = 0
+
+    @property
+    def due(self) -> float:
+        """Return the time of the next prompt."""
+        return self.closed + PROMPT_DELAYS[self.prompts]
+
+
+@dataclass(slots=True)
+class UplinkCounts:
+    """Traffic of an uplink's flows since this controller started."""
+
+    tx: Counts = field(default_factory=Counts)
+    rx: Counts = field(default_factory=Counts)
+    flows_opened: int = 0
+
+
+class Balancer:
+    """All state of the controller."""
+
+    def __init__(self, inside: str) -> None:
+        """Create it; `inside` is the name of the port towards the host."""
+        self._inside_name = inside
+        self.desired: Desired | None = None
+        self.table = FlowTable()
+        self.neighbours = Neighbours()
+        self.counts: dict[int, UplinkCounts] = {}
+        #: Packets that opened no flow and were not passed on, by reason.
+        self.reasons: Counter[str] = Counter()
+        self._ports: dict[str, Port] = {}
+        self._connected = False
+        #: Packets that came before the switch's rules were read; None once they are.
+        self._waiting: deque[PacketIn] | None = deque(maxlen=MAX_WAITING)
+        #: The switch's rules, while the desired state is not known yet.
+        self._found: FlowStatsReply | None = None
+        self._static: list[Rule] = []
+        #: By inside and remote end.
+        self._closed: dict[tuple[End, End], ClosedConnection] = {}
+        self._next_slot: dict[tuple[int, int], int] = {}
+        self._messages: list[ToSwitch] = []
+        self._poll_due = 0.0
+        self._polled: float | None = None
+
+    # Inputs.
+
+    def handle_desired(self, now: float, desired: Desired) -> None:
+        """Follow a new desired state."""
+        self.desired = desired
+        hops = {
+            (uplink.number, family): (hop.address, hop.gateway)
+            for uplink in desired.uplinks.values()
+            for family, hop in uplink.next_hops.items()
+        }
+        self.neighbours.set(hops)
+        if self._found is not None:
+            self._adopt(now, desired, self._found)
+        self._follow(now)
+
+    def handle_release(self, now: float, number: int, *, is_reset: bool) -> None:
+        """Take a flow off its uplink although that works: reset a connection, let others choose anew."""
+        flow = self.table.flows.get(number)
+        if flow is not None and is_reset == (flow.protocol == TCP):
+            self._close(now, flow)
+
+    def handle_switch(self, now: float, hello: Hello) -> None:
+        """The bridge has connected: read its rules before anything else."""
+        self._connected = True
+        self._ports = {port.name: port for port in hello.ports}
+        self._waiting = deque(maxlen=MAX_WAITING)
+        self._found = None
+        self._static = []
+        self._polled = None
+        self._messages = [*flow_rules.METERS, FlowStatsRequest()]
+        self._poll_due = now + POLL_INTERVAL
+
+    def handle_gone(self) -> None:
+        """The bridge's connection has ended."""
+        self._connected = False
+        self._messages = []
+
+    def handle(self, now: float, message: FromSwitch) -> None:
+        """Handle a message of the bridge."""
+        match message:
+            case PacketIn():
+                if self._waiting is None:
+                    self._handle_packet(now, message)
+                else:
+                    self._waiting.append(message)
+            case RuleCountersReply(rules):
+                self._handle_counters(now, rules)
+            case FlowRemoved():
+                self._handle_removed(now, message)
+            case FlowStatsReply():
+                self._found = message
+                if self.desired is not None:
+                    self._adopt(now, self.desired, message)
+            case PortStatus(port, gone):
+                self._handle_port(now, port, gone=gone)
+            case Refused(reason, rule):
+                self._handle_refused(reason, rule)
+            case _:
+                pass
+
+    def handle_timeout(self, now: float) -> None:
+        """Do what is due: questions to gateways, a reading of the counters, the end of idle flows."""
+        if not self._connected:
+            return
+        for uplink, frame in self.neighbours.poll_questions(now, self._macs()):
+            port = self._port_of(uplink)
+            if port is not None:
+                self._messages.append(PacketOut((port,), frame))
+        self._prompt(now)
+        if self._waiting is None and now >= self._poll_due:
+            self._poll_due = now + POLL_INTERVAL
+            if self._polled is None or now - self._polled > POLL_TIMEOUT:
+                self._polled = now
+                self._messages.append(RuleCountersRequest(flow_rules.COOKIE, flow_rules.COOKIE_MASK))
+
+    # Outputs.
+
+    def poll_messages(self) -> list[ToSwitch]:
+        """Return the messages to send now, in this order."""
+        messages, self._messages = self._messages, []
+        return messages
+
+    def poll_timeout(self) -> float | None:
+        """Return the time of the next `handle_timeout`."""
+        if not self._connected:
+            return None
+        times = [self._poll_due, *(each.due for each in self._closed.values())]
+        asked = self.neighbours.poll_timeout()
+        return min(times if asked is None else [*times, asked])
+
+    def is_ready(self, now: float) -> bool:
+        """Return True if new flows get uplinks: rules are there, and gateways have had the time to answer."""
+        return (
+            self.desired is not None
+            and self._connected
+            and self._waiting is None
+            and self._inside() is not None
+            and self.neighbours.is_settled(now)
+        )
+
+    def report(self, now: float, *, with_flows: bool) -> dict[str, Any]:
+        """Return the state for the daemon."""
+        told: dict[str, Any] = {
+            "revision": self.desired.revision if self.desired is not None else 0,
+            "connected": self._connected,
+            "ready": self.is_ready(now),
+            "uplinks": [
+                {
+                    "id": number,
+                    "tx_packets": counts.tx.packets,
+                    "tx_bytes": counts.tx.bytes,
+                    "rx_packets": counts.rx.packets,
+                    "rx_bytes": counts.rx.bytes,
+                    "flows_opened": counts.flows_opened,
+                }
+                for number, counts in sorted(self.counts.items())
+            ],
+            "reasons": dict(self.reasons),
+        }
+        if with_flows:
+            told["flows"] = [_flow_report(now, flow) for flow in self.table.flows.values()]
+        return told
+
+    # Ports.
+
+    def _inside(self) -> int | None:
+        port = self._ports.get(self._inside_name)
+        return port.number if port is not None else None
+
+    def _uplinks(self) -> dict[int, Uplink]:
+        return dict(self.desired.uplinks) if self.desired is not None else {}
+
+    def _port_of(self, number: int) -> int | None:
+        uplink = self._uplinks().get(number)
+        port = self._ports.get(uplink.device) if uplink is not None else None
+        return port.number if port is not None else None
+
+    def _mac_of(self, number: int) -> Mac:
+        return self._ports[self._uplinks()[number].device].mac
+
+    def _macs(self) -> dict[int, Mac]:
+        return {number: self._mac_of(number) for number in self._uplinks() if self._port_of(number) is not None}
+
+    def _uplink_at(self, port: int) -> int | None:
+        return next((number for number in self._uplinks() if self._port_of(number) == port), None)
+
+    def _handle_port(self, now: float, port: Port, *, gone: bool) -> None:
+        before = self._ports.pop(port.name, None)
+        if not gone:
+            self._ports[port.name] = port
+        if before != self._ports.get(port.name):
+            for number, uplink in self._uplinks().items():
+                if uplink.device == port.name:
+                    self.neighbours.forget_macs(number)
+            self._follow(now)
+
+    # Rules.
+
+    def _follow(self, now: float) -> None:
+        """Bring the rules in line with desired state and ports."""
+        if not self._connected or self._waiting is not None or self.desired is None:
+            return
+        inside = self._inside()
+        if inside is None:
+            return
+        ports = [port for port in map(self._port_of, self._uplinks()) if port is not None]
+        wanted = flow_rules.static_rules(inside, ports, self._own_addresses())
+        if wanted != self._static:
+            stale = {rule.key for rule in self._static} - {rule.key for rule in wanted}
+            self._messages += [DeleteRule(key) for key in stale]
+            self._messages += [AddRule(rule) for rule in wanted]
+            self._static = wanted
+        for flow in list(self.table.flows.values()):
+            self._follow_flow(now, flow)
+        self.handle_timeout(now)
+
+    def _own_addresses(self) -> list[OwnAddress]:
+        own = []
+        for number, uplink in self._uplinks().items():
+            port = self._port_of(number)
+            for family, hop in uplink.next_hops.items():
+                gateway = self.neighbours.mac(number, family)
+                if port is not None and gateway is not None:
+                    own.append(OwnAddress(hop.address, family, port, self._mac_of(number), gateway))
+        return own
+
+    def _follow_flow(self, now: float, flow: Flow) -> None:
+        """Take a flow off an uplink that is dead, or whose address or port is gone.
+
+        A connection that lost its rules is reset by its next segment. Other flows choose anew with their next packet.
+        """
+        assert self.desired is not None  # noqa: S101
+        uplink = self.desired.uplinks.get(flow.uplink)
+        hop = uplink.next_hops.get(flow.family) if uplink is not None else None
+        lost = hop is None or hop.address != str(flow.outer[0]) or self._port_of(flow.uplink) is None
+        if not lost and uplink is not None and not uplink.accepts_new and self._has_other(flow):
+            lost = uplink.resets_tcp if flow.protocol == TCP else True
+        if lost:
+            self._close(now, flow)
+
+    def _has_other(self, flow: Flow) -> bool:
+        """Return True if another uplink takes flows of this one's class and IP version."""
+        assert self.desired is not None  # noqa: S101
+        table = self.desired.classes.get(flow.class_number)
+        slots = set(table.slots[flow.family]) if table is not None else set()
+        return any(self._takes(number, flow.family) for number in slots - {flow.uplink})
+
+    def _close(self, now: float, flow: Flow) -> None:
+        """Remove a flow. An answered connection's inside is asked for a segment, and that is answered by a reset."""
+        self._remove(flow)
+        if flow.protocol == TCP and flow.answered and flow.remote is not None:
+            # Numbers that it does not expect make a host tell those that it does (RFC 9293 §3.10.7.4).
+            mac = flow.inner_mac
+            prompt = tcp_segment(mac, mac, flow.remote, flow.inner, (0, 0, ACK))
+            self._closed[flow.inner, flow.remote] = ClosedConnection(now, prompt)
+            self.reasons["tcp_closed"] += 1
+
+    def _prompt(self, now: float) -> None:
+        """Ask the insides of closed connections for a segment."""
+        inside = self._inside()
+        for ends, closed in list(self._closed.items()):
+            if closed.due > now:
+                continue
+            if inside is not None:
+                self._messages.append(PacketOut((inside,), closed.prompt))
+            closed.prompts += 1
+            if closed.prompts == len(PROMPT_DELAYS):
+                del self._closed[ends]
+
+    def _remove(self, flow: Flow) -> None:
+        self._messages += [DeleteRule(key) for key in flow.keys]
+        self.table.remove(flow)
+
+    def _rules_of(self, flow: Flow) -> list[Rule]:
+        """Return both rules of a flow; none if one of its ports is gone, and its rules with it."""
+        inside, port = self._inside(), self._port_of(flow.uplink)
+        if inside is None or port is None:
+            return []
+        mac = self._mac_of(flow.uplink)
+        return [
+            flow_rules.inbound_rule(flow, inside=inside, port=port, mac=mac),
+            flow_rules.outbound_rule(flow, inside=inside, port=port, mac=mac, gateway=flow.gateway_mac),
+        ]
+
+    def _adopt(self, now: float, desired: Desired, told: FlowStatsReply) -> None:
+        """Continue with the flows whose rules the switch has: an earlier controller gave them."""
+        self._found = None
+        halves: dict[int, dict[int, tuple[Rule, int, int]]] = {}
+        for entry in told.rules:
+            named = flow_of(entry.rule.cookie)
+            if named is not None:
+                halves.setdefault(named[0], {})[named[1]] = (entry.rule, entry.packets, entry.bytes)
+        ports = {port: number for number in desired.uplinks if (port := self._port_of(number)) is not None}
+        for number, rules in halves.items():
+            known = self.table.flows.get(number)
+            whole = OUT in rules and IN in rules
+            flow = flow_rules.flow_from(rules[OUT][0], rules[IN][0], uplinks=ports, now=now) if whole else None
+            if flow is None:
+                self._messages += [DeleteRule(rule.key) for rule, _, _ in rules.values()]
+            elif known is None:
+                flow.rx = Counts(rules[IN][1], rules[IN][2])
+                flow.tx = Counts(rules[OUT][1], rules[OUT][2])
+                flow.rule_rx, flow.rule_tx = Counts(*rules[IN][1:]), Counts(*rules[OUT][1:])
+                flow.keys = tuple(rule.key for rule, _, _ in rules.values())
+                self.table.add(flow)
+        for flow in list(self.table.flows.values()):
+            if flow.number not in halves and not flow.is_relayed:
+                # The switch has started anew.
+                self.table.remove(flow)
+        waiting, self._waiting = self._waiting or (), None
+        self._static = []
+        self._follow(now)
+        for packet in waiting:
+            self._handle_packet(now, packet)
+
+    def _handle_refused(self, reason: str, rule: Rule | None) -> None:
+        self.reasons[reason.replace("-", "_").replace(" ", "_")] += 1
+        named = flow_of(rule.cookie) if rule is not None else None
+        flow = self.table.flows.get(named[0]) if named is not None else None
+        if flow is not None:
+            self._remove(flow)
+
+    # Counters.
+
+    def _handle_counters(self, now: float, rules: tuple[Any, ...]) -> None:
+        began, self._polled = self._polled, None
+        if began is not None:
+            self._poll_due = now + max(POLL_INTERVAL, (now - began) / POLL_SHARE)
+        for told in rules:
+            named = flow_of(told.cookie)
+            flow = self.table.flows.get(named[0]) if named is not None else None
+            if flow is not None and named is not None:
+                self._count(now, flow, told.packets, told.bytes, outbound=named[1] == OUT)
+        for flow in self.table.expired(now):
+            self._remove(flow)
+
+    def _count(self, now: float, flow: Flow, packets: int, size: int, *, outbound: bool) -> None:
+        total = flow.tx if outbound else flow.rx
+        before = (total.packets, total.bytes)
+        flow.note_rule(now, outbound=outbound, packets=packets, size=size)
+        self._note_traffic(flow.uplink, total.packets - before[0], total.bytes - before[1], outbound=outbound)
+
+    def _note_traffic(self, uplink: int, packets: int, size: int, *, outbound: bool) -> None:
+        counts = self.counts.setdefault(uplink, UplinkCounts())
+        total = counts.tx if outbound else counts.rx
+        total.packets += packets
+        total.bytes += size
+
+    def _handle_removed(self, now: float, told: FlowRemoved) -> None:
+        named = flow_of(told.cookie)
+        flow = self.table.flows.get(named[0]) if named is not None else None
+        if flow is None or named is None:
+            return
+        outbound = named[1] == OUT
+        self._count(now, flow, told.packets, told.bytes, outbound=outbound)
+        if told.idle and now - flow.last_seen >= idle_limit(flow):
+            self._remove(flow)
+            return
+        # The other direction is in use, or somebody else has deleted the rule.
+        (flow.rule_tx if outbound else flow.rule_rx).packets = 0
+        self._messages += [AddRule(rule) for rule in self._rules_of(flow) if flow_of(rule.cookie) == named]
+        self.reasons["rule_restored"] += 1
+
+    # Packets.
+
+    def _handle_packet(self, now: float, told: PacketIn) -> None:
+        if self.desired is None or told.in_port > LAST_PORT:
+            return
+        if told.in_port == self._inside():
+            packet = parse(told.data)
+            if packet is None:
+                self.reasons["not_translated"] += 1
+            else:
+                self._handle_outbound(now, self.desired, packet)
+            return
+        uplink = self._uplink_at(told.in_port)
+        if uplink is not None:
+            self._handle_inbound(now, uplink, told.data)
+
+    def _handle_outbound(self, now: float, desired: Desired, packet: Packet) -> None:
+        if not _is_translated(packet):
+            self.reasons["not_translated"] += 1
+            return
+        inner = (packet.source, packet.source_port)
+        remote = _remote_key(packet)
+        flow = self.table.find(packet.protocol, inner, remote)
+        if flow is None and packet.protocol == TCP and packet.tcp_flags & (SYN | ACK) != SYN:
+            self._answer_reset(packet)
+            return
+        if flow is None:
+            flow = self._open(now, desired, packet)
+            if flow is None:
+                return
+        self._pass_out(now, flow, packet)
+
+    def _open(self, now: float, desired: Desired, packet: Packet) -> Flow | None:
+        """Open a flow by its first packet; None if it is refused."""
+        if desired.is_limited(packet.source):
+            self.reasons["client_over_limit"] += 1
+            return None
+        if len(self.table) >= desired.max_flows:
+            self.reasons["flow_table_full"] += 1
+            return None
+        facts = FlowFacts(
+            packet.source, packet.target, packet.protocol, packet.source_port, packet.target_port, packet.dscp
+        )
+        number, rule = desired.class_of(facts)
+        table = desired.classes.get(number)
+        chosen = self._choose(table, packet) if table is not None else None
+        if chosen is None:
+            self.reasons["class_blocked" if number else "no_uplink"] += 1
+            return None
+        uplink, choice = chosen
+        remote = _remote_key(packet)
+        port = self.table.free_port(
+            uplink.number, packet.family, packet.protocol, uplink.ports, remote, packet.source_port
+        )
+        if port is None:
+            self.reasons["no_port"] += 1
+            return None
+        outer = (type(packet.source)(uplink.next_hops[packet.family].address), port)
+        flow = Flow(
+            number=self.table.next_number(),
+            protocol=packet.protocol,
+            inner=(packet.source, packet.source_port),
+            remote=remote,
+            outer=outer,
+            uplink=uplink.number,
+            inner_mac=packet.eth_src,
+            class_number=number,
+            rule=rule,
+            choice=choice,
+            created=now,
+            last_seen=now,
+            first_port=packet.target_port,
+            gateway_mac=self.neighbours.mac(uplink.number, packet.family) or "",
+        )
+        self.table.add(flow)
+        self.counts.setdefault(uplink.number, UplinkCounts()).flows_opened += 1
+        if not flow.is_relayed:
+            # Answers first: none may come before its rule.
+            rules = self._rules_of(flow)
+            flow.keys = tuple(each.key for each in rules)
+            self._messages += [AddRule(each) for each in rules]
+        return flow
+
+    def _choose(self, table: ClassTable, packet: Packet) -> tuple[Uplink, str] | None:
+        """Return the uplink of a new flow: that of the next slot, or the next one that takes flows."""
+        slots = table.slots[packet.family]
+        if not slots:
+            return None
+        if table.method == "round_robin":
+            key = (table.number, packet.family)
+            at = self._next_slot.get(key, 0)
+            self._next_slot[key] = (at + 1) % len(slots)
+            choice = "next_slot" if len(set(slots)) > 1 or table.number == 0 else "only"
+        else:
+            ends = packet.source.packed + (packet.target.packed if table.method == "hash_pair" else b"")
+            at, choice = zlib.crc32(ends), table.method
+        for step in range(len(slots)):
+            number = slots[(at + step) % len(slots)]
+            if self._takes(number, packet.family):
+                assert self.desired is not None  # noqa: S101
+                return self.desired.uplinks[number], choice if step == 0 else "next_usable"
+        return None
+
+    def _takes(self, number: int, family: int) -> bool:
+        """Return True if an uplink takes new flows of an IP version now."""
+        uplink = self._uplinks().get(number)
+        return (
+            uplink is not None
+            and uplink.accepts_new
+            and family in uplink.next_hops
+            and self._port_of(number) is not None
+            and self.neighbours.mac(number, family) is not None
+        )
+
+    def _pass_out(self, now: float, flow: Flow, packet: Packet) -> None:
+        inside, port = self._inside(), self._port_of(flow.uplink)
+        if inside is None or port is None:
+            return
+        if not flow.is_relayed:
+            # Through the rules that were just added, which count it.
+            self._messages.append(PacketOut((Reserved.TABLE,), packet.frame, inside))
+            return
+        macs = (self._mac_of(flow.uplink), flow.gateway_mac)
+        frame = translated_echo(packet, macs, source=flow.outer[0], identifier=flow.outer[1])
+        self._messages.append(PacketOut((port,), frame))
+        self._count_relayed(now, flow, len(frame), outbound=True)
+
+    def _count_relayed(self, now: float, flow: Flow, size: int, *, outbound: bool) -> None:
+        total = flow.tx if outbound else flow.rx
+        total.packets += 1
+        total.bytes += size
+        flow.last_seen = now
+        self._note_traffic(flow.uplink, 1, size, outbound=outbound)
+
+    def _answer_reset(self, packet: Packet) -> None:
+        inside = self._inside()
+        answer = reset(packet, mac=packet.eth_src)
+        if answer is not None and inside is not None:
+            self._messages.append(PacketOut((inside,), answer))
+            ends = ((packet.source, packet.source_port), (packet.target, packet.target_port))
+            self._closed.pop(ends, None)
+            self.reasons["reset_sent"] += 1
+
+    def _handle_inbound(self, now: float, uplink: int, data: bytes) -> None:
+        if ethertype(data) == ETHERTYPE_ARP:
+            answer = arp_answer(data)
+        else:
+            packet = parse(data)
+            if packet is None:
+                return
+            answer = neighbour_answer(packet)
+            if answer is None:
+                self._handle_icmp(now, uplink, packet)
+                return
+        if answer is not None and self.neighbours.handle_answer(now, uplink, *answer):
+            self._follow_gateway(uplink)
+            self._follow(now)
+
+    def _follow_gateway(self, uplink: int) -> None:
+        """Write the rules of flows whose gateway has another MAC now."""
+        for flow in self.table.on_uplink(uplink):
+            mac = self.neighbours.mac(uplink, flow.family)
+            if mac is not None and flow.gateway_mac != mac:
+                flow.gateway_mac = mac
+                if not flow.is_relayed:
+                    flow.rule_tx = Counts()
+                    self._messages += [AddRule(rule) for rule in self._rules_of(flow)[1:]]
+
+    def _handle_icmp(self, now: float, uplink: int, packet: Packet) -> None:
+        """Pass on an echo reply, or an error about a flow. Those for the kernel's own sockets it gets by itself."""
+        inside = self._inside()
+        if packet.protocol not in (ICMP, ICMPV6) or inside is None:
+            return
+        if packet.icmp_type == ECHO_REPLY[packet.family]:
+            flow = self.table.find_outer(uplink, packet.family, packet.protocol, packet.target_port, None)
+            if flow is not None and flow.outer[0] == packet.target:
+                macs = (self._mac_of(uplink), flow.inner_mac)
+                frame = translated_echo(packet, macs, target=flow.inner[0], identifier=flow.inner[1])
+                self._messages.append(PacketOut((inside,), frame))
+                self._count_relayed(now, flow, len(frame), outbound=False)
+        elif packet.icmp_type in ERRORS[packet.family]:
+            self._pass_error(uplink, inside, packet)
+
+    def _pass_error(self, uplink: int, inside: int, packet: Packet) -> None:
+        quoted = quotation(packet)
+        if quoted is None or quoted.protocol not in (TCP, UDP, ICMP, ICMPV6):
+            return
+        port = quoted.source_port
+        remote = _remote_key(quoted)
+        flow = self.table.find_outer(uplink, packet.family, quoted.protocol, port, remote)
+        if flow is None or flow.outer[0] != quoted.source or packet.target != flow.outer[0]:
+            return
+        macs = (self._mac_of(uplink), flow.inner_mac)
+        frame = translated_error(packet, quoted, macs, flow.inner)
+        self._messages.append(PacketOut((inside,), frame))
+
+
+def _is_translated(packet: Packet) -> bool:
+    """Return True for TCP, UDP and echo requests, all that the rules send up from inside."""
+    if packet.protocol in (TCP, UDP):
+        return True
+    own = ICMP if packet.family == 4 else ICMPV6
+    return packet.protocol == own and packet.icmp_type == ECHO_REQUEST[packet.family]
+
+
+def _remote_key(packet: Packet) -> End | None:
+    """Return the remote end of a packet's flow; None where a mapping serves every remote."""
+    if packet.protocol == TCP or (packet.protocol == UDP and packet.target_port == QUIC_PORT):
+        return packet.target, packet.target_port
+    return None
+
+
+def _flow_report(now: float, flow: Flow) -> dict[str, Any]:
+    return {
+        "number": flow.number,
+        "protocol": flow.protocol,
+        "inner": _end_text(flow.inner),
+        "remote": None if flow.remote is None else _end_text(flow.remote),
+        "outer": _end_text(flow.outer),
+        "uplink": flow.uplink,
+        "answered": flow.answered,
+        "choice": flow.choice,
+        "class": flow.class_number,
+        "rule": flow.rule,
+        "age_ms": round(1000 * (now - flow.created)),
+        "idle_ms": round(1000 * (now - flow.last_seen)),
+        "tx_packets": flow.tx.packets,
+        "tx_bytes": flow.tx.bytes,
+        "rx_packets": flow.rx.packets,
+        "rx_bytes": flow.rx.bytes,
+    }
+
+
+def _end_text(end: End) -> str:
+    address, port = end
+    return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"

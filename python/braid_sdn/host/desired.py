@@ -1,0 +1,162 @@
+"""The desired state: uplinks, slot tables and rules, as the daemon decides them."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class NextHop:
+    """Source address and gateway of one IP version on an uplink."""
+
+    address: str
+    gateway: str
+
+
+@dataclass(frozen=True, slots=True)
+class Uplink:
+    """An uplink whose device is a port of the bridge."""
+
+    number: int
+    device: str
+    #: By IP version, 4 or 6.
+    next_hops: Mapping[int, NextHop]
+    #: First and last source port of translated flows.
+    ports: tuple[int, int]
+    #: True if new flows may take it.
+    accepts_new: bool
+    #: True if its TCP connections are over: their next segment from inside is answered by a reset.
+    resets_tcp: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClassTable:
+    """Slots of one class of traffic."""
+
+    number: int
+    #: `round_robin`, `hash_source` or `hash_pair`.
+    method: str
+    #: Numbers of uplinks, by IP version.
+    slots: Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRule:
+    """Conditions of a class; None is any. Only TCP and UDP have ports."""
+
+    class_number: int
+    source: ipaddress.IPv4Network | ipaddress.IPv6Network | None
+    target: ipaddress.IPv4Network | ipaddress.IPv6Network | None
+    protocol: int | None
+    source_ports: tuple[int, int] | None
+    target_ports: tuple[int, int] | None
+    dscp: int | None
+    family: int | None
+
+    def matches(self, flow: FlowFacts) -> bool:
+        """Return True if a flow meets all conditions."""
+        return (
+            (self.family is None or self.family == flow.source.version)
+            and (self.protocol is None or self.protocol == flow.protocol)
+            and (self.dscp is None or self.dscp == flow.dscp)
+            and (self.source is None or flow.source in self.source)
+            and (self.target is None or flow.target in self.target)
+            and _has_port(self.source_ports, flow.protocol, flow.source_port)
+            and _has_port(self.target_ports, flow.protocol, flow.target_port)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FlowFacts:
+    """Facts of a new flow that rules match."""
+
+    source: Address
+    target: Address
+    protocol: int
+    source_port: int
+    target_port: int
+    dscp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """All of it. The daemon numbers its states; a report names the number that it follows."""
+
+    revision: int
+    uplinks: Mapping[int, Uplink]
+    classes: Mapping[int, ClassTable]
+    rules: tuple[ClassRule, ...]
+    #: Inside addresses whose new flows are refused.
+    limited: frozenset[str]
+    #: Most flows at once.
+    max_flows: int
+
+    def class_of(self, flow: FlowFacts) -> tuple[int, int | None]:
+        """Return the class of a new flow, and the position of the rule that set it."""
+        for at, rule in enumerate(self.rules):
+            if rule.matches(flow):
+                return rule.class_number, at
+        return 0, None
+
+    def is_limited(self, source: Address) -> bool:
+        """Return True if an inside address opens no more flows; IPv6 clients are limited by their /64."""
+        if not self.limited:
+            return False
+        if str(source) in self.limited:
+            return True
+        return source.version == 6 and str(ipaddress.ip_network((source, 64), strict=False)[0]) in self.limited
+
+
+def parse(told: Mapping[str, Any]) -> Desired:
+    """Parse the daemon's message; raises KeyError, TypeError or ValueError if it is none."""
+    uplinks = (_uplink(each) for each in told["uplinks"])
+    classes = (
+        ClassTable(each["id"], each["method"], {4: tuple(each["v4"]), 6: tuple(each["v6"])})
+        for each in told["classes"]
+    )
+    return Desired(
+        told["revision"],
+        {uplink.number: uplink for uplink in uplinks},
+        {table.number: table for table in classes},
+        tuple(_rule(each) for each in told["rules"]),
+        frozenset(told["limited"]),
+        told["max_flows"],
+    )
+
+
+def _uplink(told: Mapping[str, Any]) -> Uplink:
+    hops = {
+        family: NextHop(hop["address"], hop["gateway"])
+        for family, hop in ((4, told["v4"]), (6, told["v6"]))
+        if hop is not None
+    }
+    first, last = told["ports"]
+    return Uplink(told["id"], told["device"], hops, (first, last), told["accepts_new"], told["resets_tcp"])
+
+
+def _rule(told: Mapping[str, Any]) -> ClassRule:
+    def network(name: str) -> Any:
+        return ipaddress.ip_network(told[name], strict=False) if told[name] is not None else None
+
+    def ports(name: str) -> tuple[int, int] | None:
+        return (told[name][0], told[name][1]) if told[name] is not None else None
+
+    return ClassRule(
+        told["class"],
+        network("source"),
+        network("dest"),
+        told["protocol"],
+        ports("source_ports"),
+        ports("dest_ports"),
+        told["dscp"],
+        told["family"],
+    )
+
+
+def _has_port(wanted: tuple[int, int] | None, protocol: int, port: int) -> bool:
+    return wanted is None or (protocol in (6, 17) and wanted[0] <= port <= wanted[1])

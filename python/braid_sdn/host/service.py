@@ -1,0 +1,181 @@
+"""The running controller: sockets and clock around `Balancer`.
+
+Two sockets, both of Unix: the bridge connects to one (`unix:RUNDIR/BRIDGE.controller` is the only path that Open
+vSwitch takes for a bridge's controller), the daemon to the other. The daemon writes desired states and reads
+reports, each a line of JSON. Without a daemon the last desired state holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from braid_sdn.host.balancer import Balancer
+from braid_sdn.host.desired import parse
+from braid_sdn.openflow.flows import FLOW_FIELDS
+from braid_sdn.openflow.messages import FromSwitch, Hello, RuleCountersReply
+from braid_sdn.openflow.server import IDLE_TIMEOUT, Server
+
+#: Bytes of the daemon's longest message: 64 classes of 2 x 1024 slots, and rules.
+MAX_LINE = 4 << 20
+
+
+class AlreadyRunsError(Exception):
+    """Another controller serves this directory."""
+
+
+def claim(path: Path) -> TextIO:
+    """Take the lock of a run directory's controller; it lasts until the file is closed. Raises AlreadyRunsError."""
+    held = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        held.close()
+        raise AlreadyRunsError(f"another controller holds {path}") from error
+    held.write(f"{os.getpid()}\n")
+    held.truncate()
+    held.flush()
+    return held
+
+
+class HostService:
+    """Passes messages between the bridge, the daemon and the balancer."""
+
+    def __init__(self, inside: str) -> None:
+        """Create it; `run` opens its sockets. `inside` is the bridge's port towards the host."""
+        self.balancer = Balancer(inside)
+        self.server = Server(self, FLOW_FIELDS)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._pumping = False
+        self._daemon: asyncio.StreamWriter | None = None
+        self._told: dict[str, Any] = {}
+        self._ended = asyncio.Event()
+
+    async def run(self, daemon: Path, switch: Path) -> None:
+        """Serve until cancelled, or until the daemon ends it."""
+        with contextlib.ExitStack() as stack:
+            for path in (daemon, switch):
+                path.unlink(missing_ok=True)
+                stack.callback(path.unlink, missing_ok=True)
+            # Nobody but root may be the bridge, or the daemon.
+            before = os.umask(0o077)
+            stack.callback(os.umask, before)
+            bridge = await self.server.listen_unix(switch)
+            clients = await asyncio.start_unix_server(self._serve_daemon, daemon, limit=MAX_LINE)
+            sys.stderr.write(f"ready: bridge at {switch}, daemon at {daemon}\n")
+            sys.stderr.flush()
+            silence = self._loop.create_task(self._watch_silence())
+            try:
+                await self._ended.wait()
+            finally:
+                silence.cancel()
+                if self._timer is not None:
+                    self._timer.cancel()
+                self.server.close()
+                bridge.close()
+                clients.close()
+                if self._daemon is not None:
+                    self._daemon.close()
+
+    async def _watch_silence(self) -> None:
+        while True:
+            await asyncio.sleep(IDLE_TIMEOUT / 3)
+            self.server.expire(self._loop.time())
+
+    # The daemon.
+
+    async def _serve_daemon(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._daemon is not None:
+            self._daemon.close()
+        self._daemon, self._told = writer, {}
+        self._report(with_flows=True)
+        try:
+            while line := await reader.readline():
+                self._handle_line(line)
+        except (OSError, ValueError) as error:
+            # A line without an end, or the daemon was killed.
+            sys.stderr.write(f"daemon: {error}\n")
+        finally:
+            if self._daemon is writer:
+                self._daemon = None
+            writer.close()
+
+    def _handle_line(self, line: bytes) -> None:
+        told = json.loads(line)
+        if told.get("end"):
+            self._ended.set()
+            return
+        try:
+            if "release" in told:
+                for each in told["release"]:
+                    self.balancer.handle_release(self._loop.time(), each["number"], is_reset=each["reset"])
+            else:
+                self.balancer.handle_desired(self._loop.time(), parse(told))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a desired state: {error!r}") from error
+        self._pump()
+
+    def _report(self, *, with_flows: bool) -> None:
+        """Send the daemon a report: with the flows after each reading of counters, without them at a change."""
+        if self._daemon is None:
+            return
+        told = self.balancer.report(self._loop.time(), with_flows=with_flows)
+        state = {key: told[key] for key in ("revision", "connected", "ready")}
+        if not with_flows and state == self._told:
+            return
+        self._told = state
+        self._daemon.write(json.dumps(told, separators=(",", ":")).encode() + b"\n")
+
+    # Events of the bridge.
+
+    def connected(self, now: float, hello: Hello) -> None:
+        """Handle the bridge, which has completed the handshake."""
+        self.balancer.handle_switch(now, hello)
+        self._pump_soon()
+
+    def disconnected(self, now: float, dpid: int) -> None:  # noqa: ARG002
+        """Handle the end of the bridge's connection."""
+        self.balancer.handle_gone()
+        self._pump_soon()
+
+    def message(self, now: float, dpid: int, message: FromSwitch) -> None:  # noqa: ARG002
+        """Handle a message of the bridge."""
+        self.balancer.handle(now, message)
+        if isinstance(message, RuleCountersReply):
+            self._report(with_flows=True)
+        self._pump_soon()
+
+    def rejected(self, now: float, address: str, code: str, text: str) -> None:  # noqa: ARG002
+        """Report a connection that cannot be served."""
+        sys.stderr.write(f"{code}: {address} {text}\n")
+
+    # Time.
+
+    def _pump_soon(self) -> None:
+        """Send pending messages, once for all events in this turn of the loop."""
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        for dpid in list(self.server.switches):
+            for message in self.balancer.poll_messages():
+                self.server.send(dpid, message)
+        self._report(with_flows=False)
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self.balancer.poll_timeout()
+        self._timer = None if due is None else self._loop.call_at(due, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self.balancer.handle_timeout(self._loop.time())
+        self._pump()
