@@ -1,7 +1,6 @@
 """Real Open vSwitch in a namespace: one ovs-vswitchd in userspace, with a bridge per switch of a shape.
 
-All its files (database, sockets, logs) are in the lab's own directory, so several instances can run beside one
-another and beside the machine's own. Bridges are `datapath_type=netdev`, fail-mode secure, OpenFlow 1.3; links
+Bridges are `datapath_type=netdev`, fail-mode secure, OpenFlow 1.3; links
 between them are veth pairs, or emulated lines where they have a delay or a rate. Checksum offload is off on every
 veth end: packets with unfinished checksums would work for ping and fail for TCP.
 """
@@ -18,9 +17,7 @@ from braid_lab.fabric.shapes import Shape, Wire
 from braid_lab.net import scratch
 from braid_lab.net.links import Emulated, End, LinkSpec, emulated, set_offload, veth
 from braid_lab.net.namespace import Namespace, namespace
-from braid_lab.process import Process, wait_until
-
-SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+from braid_lab.net.open_vswitch import OpenVswitch, open_vswitch
 
 #: Where the controller of the lab's switches listens.
 CONTROLLER = "tcp:127.0.0.1:6653"
@@ -52,21 +49,18 @@ class OvsNetwork:
     shape: Shape
     place: Namespace
     folder: Path
+    switches: OpenVswitch
     stack: contextlib.ExitStack = field(repr=False)
     stations: dict[str, Station] = field(default_factory=dict)
     lines: dict[tuple[str, str], Emulated] = field(default_factory=dict)
-    _database: Process | None = None
-    _daemon: Process | None = None
-    _runs: int = 0
 
     def vsctl(self, *words: str) -> str:
         """Run ovs-vsctl on it."""
-        return self.place.run(["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *words]).stdout
+        return self.switches.vsctl(*words)
 
     def ofctl(self, command: str, switch: str, *words: str, check: bool = True) -> str:
         """Run ovs-ofctl on one of its switches."""
-        target = f"unix:{self.folder}/{switch}.mgmt"
-        return self.place.run(["ovs-ofctl", "-O", "OpenFlow13", command, target, *words], check=check).stdout
+        return self.switches.ofctl(command, switch, *words, check=check)
 
     def rules(self, switch: str) -> int:
         """Return how many rules a switch has."""
@@ -74,31 +68,11 @@ class OvsNetwork:
 
     def start(self) -> None:
         """Start the switches; their database keeps the configuration."""
-        self._runs += 1
-        environment = {"OVS_RUNDIR": str(self.folder), "OVS_LOGDIR": str(self.folder), "OVS_DBDIR": str(self.folder)}
-        # Real-time priority, like the emulated lines: a switch that does not run drops packets.
-        daemon = Process(
-            [
-                "chrt",
-                "--rr",
-                "1",
-                "ovs-vswitchd",
-                f"unix:{self.folder}/db.sock",
-                "--log-file=/dev/null",
-                "-vconsole:warn",
-            ],
-            log=self.folder / f"vswitchd{self._runs}",
-            namespace=self.place.name,
-            env=environment,
-        )
-        self._daemon = daemon
-        self.stack.callback(daemon.stop)
+        self.switches.start()
 
     def stop(self, *, how: signal.Signals = signal.SIGTERM) -> None:
         """Stop all switches; their rules are lost with them."""
-        assert self._daemon is not None  # noqa: S101
-        self._daemon.signal(how)
-        self._daemon.wait()
+        self.switches.stop(how=how)
 
     def control(self, target: str = CONTROLLER, *switches: str) -> None:
         """Make switches (all without a name) connect to a controller."""
@@ -110,21 +84,6 @@ class OvsNetwork:
     def connected(self, switch: str) -> bool:
         """Return whether a switch is connected to its controller."""
         return "is_connected: true" in self.vsctl("show").partition(f"Bridge {switch}\n")[2].partition("Bridge ")[0]
-
-
-def _database(net: OvsNetwork) -> None:
-    net.place.run(["ovsdb-tool", "create", net.folder / "conf.db", SCHEMA])
-    words: list[str | Path] = [
-        "ovsdb-server",
-        net.folder / "conf.db",
-        f"--remote=punix:{net.folder}/db.sock",
-        "--log-file=/dev/null",
-    ]
-    environment = {"OVS_RUNDIR": str(net.folder), "OVS_LOGDIR": str(net.folder)}
-    process = Process(words, log=net.folder / "ovsdb", namespace=net.place.name, env=environment)
-    net.stack.callback(process.stop)
-    wait_until(lambda: (net.folder / "db.sock").exists(), what="ovsdb-server")
-    net.vsctl("--no-wait", "init")
 
 
 @contextlib.contextmanager
@@ -141,9 +100,8 @@ def ovs_network(
         # Receive buffer of a switch's port; the kernel's default of 200 kB is 100 full frames.
         place.sysctl(core__rmem_default=4 << 20)
         folder = scratch.directory() / f"ovs-{place.name.rpartition('-')[0].rpartition('-')[2]}"
-        folder.mkdir(parents=True)
-        net = OvsNetwork(shape, place, folder, stack)
-        _database(net)
+        switches = stack.enter_context(open_vswitch(place, folder))
+        net = OvsNetwork(shape, place, folder, switches, stack)
         devices = shape.ports()
         for wire, ends in zip(shape.wires, devices, strict=True):
             _wire(net, wire, ends, plain=plain)

@@ -1,0 +1,93 @@
+"""Real Open vSwitch in a namespace: its database and one ovs-vswitchd with userspace bridges.
+
+All its files (database, sockets, logs) are in a directory of its own, so several instances can run beside one another
+and beside the machine's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from braid_lab.net.namespace import Namespace
+from braid_lab.process import Process, wait_until
+
+SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
+
+
+@dataclass
+class OpenVswitch:
+    """An instance; `folder` is its run directory."""
+
+    place: Namespace
+    folder: Path
+    stack: contextlib.ExitStack = field(repr=False)
+    _daemon: Process | None = None
+    _runs: int = 0
+
+    def vsctl(self, *words: str) -> str:
+        """Run ovs-vsctl on it."""
+        return self.place.run(["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *words]).stdout
+
+    def ofctl(self, command: str, bridge: str, *words: str, check: bool = True) -> str:
+        """Run ovs-ofctl on one of its bridges."""
+        target = f"unix:{self.folder}/{bridge}.mgmt"
+        return self.place.run(["ovs-ofctl", "-O", "OpenFlow13", command, target, *words], check=check).stdout
+
+    def start(self) -> None:
+        """Start the bridges; their database keeps the configuration."""
+        self._runs += 1
+        environment = {"OVS_RUNDIR": str(self.folder), "OVS_LOGDIR": str(self.folder), "OVS_DBDIR": str(self.folder)}
+        # Real-time priority, like the emulated lines: a switch that does not run drops packets.
+        daemon = Process(
+            [
+                "chrt",
+                "--rr",
+                "1",
+                "ovs-vswitchd",
+                f"unix:{self.folder}/db.sock",
+                "--log-file=/dev/null",
+                "-vconsole:warn",
+            ],
+            log=self.folder / f"vswitchd{self._runs}",
+            namespace=self.place.name,
+            env=environment,
+        )
+        self._daemon = daemon
+        self.stack.callback(daemon.stop)
+
+    @property
+    def pid(self) -> int:
+        """The process id of ovs-vswitchd."""
+        assert self._daemon is not None  # noqa: S101
+        return self._daemon.pid
+
+    def stop(self, *, how: signal.Signals = signal.SIGTERM) -> None:
+        """Stop all bridges; their rules are lost with them."""
+        assert self._daemon is not None  # noqa: S101
+        self._daemon.signal(how)
+        self._daemon.wait()
+
+
+@contextlib.contextmanager
+def open_vswitch(place: Namespace, folder: Path) -> Iterator[OpenVswitch]:
+    """Create a database and serve it; `start` starts the bridges."""
+    with contextlib.ExitStack() as stack:
+        folder.mkdir(parents=True, exist_ok=True)
+        place.run(["ovsdb-tool", "create", folder / "conf.db", SCHEMA])
+        words: list[str | Path] = [
+            "ovsdb-server",
+            folder / "conf.db",
+            f"--remote=punix:{folder}/db.sock",
+            "--log-file=/dev/null",
+        ]
+        environment = {"OVS_RUNDIR": str(folder), "OVS_LOGDIR": str(folder)}
+        process = Process(words, log=folder / "ovsdb", namespace=place.name, env=environment)
+        stack.callback(process.stop)
+        wait_until(lambda: (folder / "db.sock").exists(), what="ovsdb-server")
+        made = OpenVswitch(place, folder, stack)
+        made.vsctl("--no-wait", "init")
+        yield made
