@@ -24,6 +24,7 @@ pub mod bond;
 pub mod classes;
 pub mod config;
 mod connlimit;
+mod datapath;
 pub mod dns_snoop;
 pub mod doctor;
 mod engine;

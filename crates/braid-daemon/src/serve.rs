@@ -134,6 +134,7 @@ pub async fn run(
     let asked_down = following.follow(&mut requests, signals).await;
     following.notifier.stopping();
     following.engine.end_bond();
+    following.engine.release_datapath();
     following.engine.history.finish();
     let outcome = match asked_down {
         Some(answer) => {

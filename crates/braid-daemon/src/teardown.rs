@@ -7,6 +7,7 @@ use braid_host::user_error::UserError;
 use braid_uplink::BOND_DEVICE;
 
 use crate::bond;
+use crate::datapath::openflow;
 use crate::plumbing::{Plan, Plumbing};
 use crate::report::DownReport;
 use crate::user_errors;
@@ -51,6 +52,7 @@ pub async fn undo(run_dir: &RunDir, earlier: PreviousState) -> Result<DownReport
             removed.programs, removed.attachments, removed.maps
         ));
     }
+    report.undone.extend(openflow::remove(run_dir).await?);
     if let Some(plumbing) = &plumbing {
         if bond::remove_device()? {
             report.undone.push(format!("ip link delete {BOND_DEVICE}"));

@@ -88,6 +88,35 @@ impl RunDir {
         self.0.join("alarms.json")
     }
 
+    /// Returns the file that says that an OpenFlow bridge is at work.
+    #[must_use]
+    pub fn openflow_record(&self) -> PathBuf {
+        self.0.join("openflow.json")
+    }
+
+    /// Returns the socket on which the daemon tells the OpenFlow controller the desired state.
+    #[must_use]
+    pub fn openflow_socket(&self) -> PathBuf {
+        self.0.join("openflow.sock")
+    }
+
+    /// Returns the log file of the OpenFlow controller.
+    #[must_use]
+    pub fn openflow_log(&self) -> PathBuf {
+        self.0.join("openflow.log")
+    }
+
+    /// Returns all files of the OpenFlow datapath, the record last.
+    #[must_use]
+    pub fn openflow_files(&self) -> [PathBuf; 4] {
+        [
+            self.openflow_socket(),
+            self.0.join("openflow.lock"),
+            self.openflow_log(),
+            self.openflow_record(),
+        ]
+    }
+
     /// Returns the path to which an unreadable state file is moved, for inspection.
     #[must_use]
     pub fn broken_state(&self) -> PathBuf {

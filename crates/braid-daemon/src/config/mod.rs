@@ -11,6 +11,7 @@
 mod alarm;
 mod bond;
 mod conflict;
+mod datapath;
 mod domain;
 mod header;
 mod liveness;
@@ -27,7 +28,6 @@ mod target;
 mod uplink;
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use braid_alarm::MailServer;
 use braid_host::config::{ApiConfig, ConfigError, MetricsConfig, Warnings, WebConfig};
@@ -40,6 +40,7 @@ pub use bond::{
     OverflowConfig, Thousandths,
 };
 pub use braid_host::config::HostName;
+pub use datapath::{DatapathConfig, DatapathKind, Hook};
 pub use domain::DomainPattern;
 pub use header::{Dscp, IpProtocol};
 pub use liveness::LivenessConfig;
@@ -91,7 +92,7 @@ pub struct Config {
     /// Set if the machine is a gateway for the networks behind it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lan: Option<LanConfig>,
-    /// The in-kernel flow datapath.
+    /// The datapath that carries the flows.
     #[serde(default)]
     pub datapath: DatapathConfig,
     /// The local API on the Unix socket.
@@ -120,57 +121,6 @@ pub struct LanConfig {
     pub devices: Vec<String>,
     /// Switch IP forwarding on while Braid is up; `braid down` restores it.
     pub forward: bool,
-}
-
-/// The in-kernel flow datapath.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct DatapathConfig {
-    /// Kernel hook of the datapath's programs.
-    pub hook: Hook,
-    /// Share the hook with other programs instead of refusing to start.
-    pub coexist: bool,
-    /// Maximum number of established flows. A flow takes about half a KiB of kernel memory while it lives.
-    pub max_flows: u32,
-    /// Maximum number of flows without an answer; the oldest are evicted.
-    pub max_embryonic: u32,
-}
-
-impl Default for DatapathConfig {
-    fn default() -> Self {
-        Self {
-            hook: Hook::Auto,
-            coexist: false,
-            max_flows: 262_144,
-            max_embryonic: 65_536,
-        }
-    }
-}
-
-/// Kernel hook of the datapath's programs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum Hook {
-    /// TCX if the kernel has it (6.6), else clsact.
-    #[default]
-    Auto,
-    /// TCX links only.
-    Tcx,
-    /// clsact filters only.
-    Clsact,
-}
-
-impl FromStr for Hook {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "auto" => Ok(Hook::Auto),
-            "tcx" => Ok(Hook::Tcx),
-            "clsact" => Ok(Hook::Clsact),
-            _ => Err(format!("no hook {text:?}; there are auto, tcx, clsact")),
-        }
-    }
 }
 
 impl Config {

@@ -12,7 +12,6 @@ use super::race::race_settings;
 use crate::classes::UplinkStatus;
 use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
 use crate::rules::{CompiledRules, SystemIds};
-use crate::user_errors;
 
 impl Engine {
     /// Applies the first phase of a change, which must not wait: dead uplinks take no new flows from now on,
@@ -91,19 +90,13 @@ impl Engine {
             return Ok(());
         }
         if applied.is_none_or(|applied| applied.race != tables.race) {
-            self.datapath
-                .set_race(tables.race)
-                .map_err(user_errors::of_datapath)?;
+            self.datapath.set_race(tables.race)?;
         }
-        self.datapath
-            .set_uplinks(&tables.uplinks)
-            .map_err(user_errors::of_datapath)?;
+        self.datapath.set_uplinks(&tables.uplinks)?;
         match applied {
             Some(applied) if applied.rules == tables.rules => {
                 if applied.classes != tables.classes {
-                    self.datapath
-                        .set_classes(&tables.classes)
-                        .map_err(user_errors::of_datapath)?;
+                    self.datapath.set_classes(&tables.classes)?;
                 }
             }
             Some(applied) => {
@@ -111,27 +104,16 @@ impl Engine {
                 let fresh = tables.new_classes(applied);
                 if !fresh.is_empty() {
                     self.datapath
-                        .forget_sticky(|sticky| fresh.contains(&sticky.class))
-                        .map_err(user_errors::of_datapath)?;
+                        .forget_sticky(|sticky| fresh.contains(&sticky.class))?;
                 }
                 let both = tables.classes_of_both(applied);
-                self.datapath
-                    .set_classes(&both)
-                    .map_err(user_errors::of_datapath)?;
-                self.datapath
-                    .set_rules(&tables.rules)
-                    .map_err(user_errors::of_datapath)?;
-                self.datapath
-                    .set_classes(&tables.classes)
-                    .map_err(user_errors::of_datapath)?;
+                self.datapath.set_classes(&both)?;
+                self.datapath.set_rules(&tables.rules)?;
+                self.datapath.set_classes(&tables.classes)?;
             }
             None => {
-                self.datapath
-                    .set_classes(&tables.classes)
-                    .map_err(user_errors::of_datapath)?;
-                self.datapath
-                    .set_rules(&tables.rules)
-                    .map_err(user_errors::of_datapath)?;
+                self.datapath.set_classes(&tables.classes)?;
+                self.datapath.set_rules(&tables.rules)?;
             }
         }
         self.applied = Some(tables);

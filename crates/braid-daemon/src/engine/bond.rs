@@ -12,11 +12,12 @@ use braid_uplink::{BOND_DEVICE, Snapshot};
 
 use super::Engine;
 use crate::bond::{BondChange, BondEvent, BondUplink, State, parse_token};
+use crate::config::DatapathKind;
+use crate::datapath::openflow;
 use crate::events::EventKind;
 use crate::report::BondReport;
 use crate::uplinks::quota::Usage;
 use crate::uplinks::registry::{FAMILIES, UplinkRecord};
-use crate::user_errors;
 
 /// Delay until a bond driver that has ended is restarted.
 const BOND_RESTART_DELAY: Duration = Duration::from_secs(2);
@@ -66,6 +67,9 @@ impl Engine {
     /// # Errors
     /// The token is invalid, another hub was joined, or the disk refuses; then nothing has changed.
     pub fn join_bond(&mut self, token: &str) -> Result<BondReport, UserError> {
+        if self.settings.config.datapath.kind == DatapathKind::OpenFlow {
+            return Err(openflow::no_bond());
+        }
         let was_joined = self.bond.is_joined();
         self.bond.join(parse_token(token)?)?;
         if !was_joined {
@@ -106,7 +110,7 @@ impl Engine {
     /// Starts the bond driver if it should run and does not.
     pub(super) fn set_bond_going(&mut self) {
         let datapath = &self.datapath;
-        let lease = || datapath.lease().map_err(user_errors::of_datapath);
+        let lease = || datapath.lease();
         self.bond.set_going(&self.settings, lease);
         self.update_bond_links();
         if matches!(self.bond.state(), State::Stopped(_)) && self.bond.is_joined() {

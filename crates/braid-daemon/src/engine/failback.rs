@@ -21,7 +21,6 @@ use super::Engine;
 use super::failover::{TCP, plural};
 use crate::config::Failback;
 use crate::events::EventKind;
-use crate::user_errors;
 
 /// Time without packets after which a connection counts as idle: longer than any answer that somebody waits
 /// for, shorter than the pause after which programs drop a connection themselves.
@@ -117,8 +116,7 @@ impl Engine {
         let later: BTreeSet<UplinkId> = later.collect();
         // Sticky clients would take the uplink that took over again.
         self.datapath
-            .forget_sticky(|sticky| later.contains(&sticky.uplink))
-            .map_err(user_errors::of_datapath)?;
+            .forget_sticky(|sticky| later.contains(&sticky.uplink))?;
         let plan = FailbackPlan {
             failback,
             returned,
@@ -126,10 +124,7 @@ impl Engine {
             classes: self.classes.entries(),
             now: KernelTime::now(),
         };
-        let done = self
-            .datapath
-            .release(|flow| plan.fate(flow))
-            .map_err(user_errors::of_datapath)?;
+        let done = self.datapath.release(|flow| plan.fate(flow))?;
         if done != Released::default() {
             self.failover.watch_moved_flows(Instant::now());
             self.log_failback(returned, &done);
@@ -142,10 +137,7 @@ impl Engine {
     fn keep_alive_through_hub(&mut self, returned: &[UplinkId]) -> Result<(), UserError> {
         let mut records = returned.iter().filter_map(|id| self.registry.record(*id));
         if let Some(bond) = records.find(|record| record.is_bond()) {
-            let sent = self
-                .datapath
-                .keep_alive(bond.id)
-                .map_err(user_errors::of_datapath)?;
+            let sent = self.datapath.keep_alive(bond.id)?;
             tracing::debug!(sent, "keepalives through the hub");
         }
         Ok(())

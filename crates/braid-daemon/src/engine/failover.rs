@@ -33,7 +33,6 @@ use super::datapath_tables::Tables;
 use crate::events::EventKind;
 use crate::no_migration::NoMigration;
 use crate::uplinks::registry::{RENEWAL_GRACE, UplinkRecord};
-use crate::user_errors;
 
 /// Time in which a server has to answer a moved flow. Its answer takes one round trip; a client that gets none
 /// retransmits after two or three.
@@ -239,10 +238,7 @@ impl Engine {
             .map(|record| record.id)
             .collect();
         for id in waiting {
-            let asked = self
-                .datapath
-                .replay_unanswered(id)
-                .map_err(user_errors::of_datapath)?;
+            let asked = self.datapath.replay_unanswered(id)?;
             self.failover.asked_again.insert(id);
             tracing::debug!(uplink = %id, ?asked, "unanswered packets are sent again");
         }
@@ -254,10 +250,7 @@ impl Engine {
         let no_migration = &self.failover.no_migration;
         let tells = self.settings.config.liveness.tcp_reset;
         let survives = |server| no_migration.survives(server, now);
-        let done = self
-            .datapath
-            .evacuate(id, tells, survives)
-            .map_err(user_errors::of_datapath)?;
+        let done = self.datapath.evacuate(id, tells, survives)?;
         self.failover.evacuated.insert(id);
         // This covers flows that moved by themselves earlier, too.
         self.failover.watch_moved_flows(now);
@@ -289,20 +282,17 @@ impl Engine {
         if stale.is_empty() {
             return Ok(());
         }
-        let released = self
-            .datapath
-            .release(|flow| {
-                let of = |(id, address, _): &(UplinkId, IpAddr, Instant)| {
-                    (*id, *address) == (flow.uplink, flow.outer.ip())
-                };
-                let gone = stale.iter().any(of);
-                match flow.protocol {
-                    // Other flows move by themselves with their next packet.
-                    TCP if gone => Release::Reset,
-                    _ => Release::Keep,
-                }
-            })
-            .map_err(user_errors::of_datapath)?;
+        let released = self.datapath.release(|flow| {
+            let of = |(id, address, _): &(UplinkId, IpAddr, Instant)| {
+                (*id, *address) == (flow.uplink, flow.outer.ip())
+            };
+            let gone = stale.iter().any(of);
+            match flow.protocol {
+                // Other flows move by themselves with their next packet.
+                TCP if gone => Release::Reset,
+                _ => Release::Keep,
+            }
+        })?;
         self.failover.stale = still;
         for (id, address, _) in stale {
             let name = self.registry.record(id).map(|m| m.uplink.name.clone());
@@ -329,8 +319,7 @@ impl Engine {
         }
         let ended = self
             .datapath
-            .end_unanswered_moves(MOVED_FLOW_ANSWER_TIMEOUT, KernelTime::now())
-            .map_err(user_errors::of_datapath)?;
+            .end_unanswered_moves(MOVED_FLOW_ANSWER_TIMEOUT, KernelTime::now())?;
         for server in ended.iter().filter_map(server) {
             if self.failover.no_migration.learn(server, now) {
                 tracing::debug!(%server, "does not survive a move");

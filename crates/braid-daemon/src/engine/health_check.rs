@@ -21,7 +21,6 @@ use crate::events::EventKind;
 use crate::uplinks::capacities::Capacities;
 use crate::uplinks::liveness_rules::liveness_rules;
 use crate::uplinks::registry::UplinkRecord;
-use crate::user_errors;
 
 /// Interval between samples of the counters while packets flow: short against the time in which silence is
 /// noticed.
@@ -172,10 +171,7 @@ impl Engine {
         let now = Instant::now();
         let graced = self.failover.next(self.health_checks.looked);
         self.health_checks.looked = now;
-        let counters = self
-            .datapath
-            .uplink_counters()
-            .map_err(user_errors::of_datapath)?;
+        let counters = self.datapath.uplink_counters()?;
         let local_drops = self.bond_drops();
         self.health_checks.note(now, &counters, local_drops);
         self.poll_monitor()?;

@@ -29,7 +29,7 @@ mod upkeep;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use braid_balance::{Datapath, Flow};
+use braid_balance::Flow;
 use braid_host::run_dir::RunDir;
 use braid_host::state::State;
 use braid_host::user_error::UserError;
@@ -51,6 +51,7 @@ use crate::bond::{Bond, BondEvent};
 use crate::classes::Classes;
 use crate::config::{Settings, SettingsSource};
 use crate::connlimit::Limits;
+use crate::datapath::Datapath;
 use crate::dns_snoop::NameCache;
 use crate::events::{Event, EventKind, Events};
 use crate::history::History;
@@ -61,7 +62,6 @@ use crate::rules::{CompiledRules, SystemIds};
 use crate::runs::Runs;
 use crate::uplinks::registry::{Change, FAMILIES, UplinkRecord, UplinkRegistry};
 use crate::uplinks::uplink_forecasts::UplinkForecasts;
-use crate::user_errors;
 
 /// A running instance.
 pub struct Engine {
@@ -144,10 +144,12 @@ impl Engine {
         let lans = self.lans(snapshot);
         self.plumb(Divert::AsFound, &lans).await?;
         let attachments = self.attachments(&lans).await?;
-        self.datapath
-            .attach(&attachments)
-            .map_err(user_errors::of_datapath)?;
+        self.datapath.attach(&attachments).await?;
         self.settle()?;
+        if self.starting {
+            // Nothing is diverted into a datapath that is not ready.
+            self.datapath.wait_ready().await?;
+        }
         self.plumb(Divert::On, &lans).await?;
         self.poll_monitor()
     }
@@ -233,6 +235,11 @@ impl Engine {
         let known = || records.iter().map(|record| record.uplink.name.as_str());
         let found = records.iter().find(|record| record.uplink.name == name);
         found.ok_or_else(|| UserError::unknown_uplink(name, known()))
+    }
+
+    /// Lets go of the datapath, which works on.
+    pub fn release_datapath(&mut self) {
+        self.datapath.release_control();
     }
 
     /// Logs that the daemon ends and leaves the datapath running.

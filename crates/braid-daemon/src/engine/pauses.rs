@@ -223,13 +223,10 @@ impl Engine {
         let closes = |flow: &Flow| {
             flow.uplink == id && flow.protocol == TCP && flow.choice != Choice::OnLink
         };
-        let released = self
-            .datapath
-            .release(|flow| match closes(flow) {
-                true => Release::Reset,
-                false => Release::Keep,
-            })
-            .map_err(user_errors::of_datapath)?;
+        let released = self.datapath.release(|flow| match closes(flow) {
+            true => Release::Reset,
+            false => Release::Keep,
+        })?;
         Ok(released.reset)
     }
 }

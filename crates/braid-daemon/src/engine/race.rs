@@ -9,7 +9,6 @@ use braid_host::user_error::UserError;
 use super::Engine;
 use crate::config::Settings;
 use crate::path_cache_store::PathCacheSnapshot;
-use crate::user_errors;
 
 /// Returns the settings of races.
 pub(super) fn race_settings(settings: &Settings) -> RaceSettings {
@@ -48,16 +47,11 @@ impl Engine {
             self.forecasts.forget();
             return Ok(());
         }
-        let flow_activity = self
-            .datapath
-            .flow_activity()
-            .map_err(user_errors::of_datapath)?;
+        let flow_activity = self.datapath.flow_activity()?;
         let forecasts = self
             .forecasts
             .compute(&flow_activity, |id| self.classes.headroom(id));
-        self.datapath
-            .set_forecasts(forecasts)
-            .map_err(user_errors::of_datapath)
+        self.datapath.set_forecasts(forecasts)
     }
 
     /// Updates the forecasts at once if a candidate is new: without one an uplink is taken to carry nothing.
@@ -68,10 +62,7 @@ impl Engine {
         if candidates.all(|id| self.forecasts.load(*id, &[]).is_some()) {
             return Ok(());
         }
-        let counters = self
-            .datapath
-            .uplink_counters()
-            .map_err(user_errors::of_datapath)?;
+        let counters = self.datapath.uplink_counters()?;
         self.update_forecasts(Instant::now(), &counters)
     }
 
@@ -83,10 +74,7 @@ impl Engine {
         if !self.walks(&[LbMethod::Race, LbMethod::Fastest]) {
             return Ok(None);
         }
-        let paths = self
-            .datapath
-            .path_cache()
-            .map_err(user_errors::of_datapath)?;
+        let paths = self.datapath.path_cache()?;
         let uplink_of = |id| {
             let record = self.registry.record(id)?;
             Some((record.uplink.device.clone(), record.route_hash()))
@@ -111,8 +99,6 @@ impl Engine {
             paths = paths.len(),
             "path cache of an earlier instance restored"
         );
-        self.datapath
-            .restore_path_cache(&paths)
-            .map_err(user_errors::of_datapath)
+        self.datapath.restore_path_cache(&paths)
     }
 }

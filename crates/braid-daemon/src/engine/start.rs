@@ -1,8 +1,6 @@
 //! Start of an instance: on a clean machine, or by taking over from an earlier daemon.
 
-use std::path::Path;
-
-use braid_balance::{ClassId, Datapath, Family, HookKind, MAX_CLASSES, Opened};
+use braid_balance::{ClassId, Family, MAX_CLASSES, Opened};
 use braid_core::UplinkId;
 use braid_core::slots::SlotTable;
 use braid_host::run_dir::RunDir;
@@ -24,8 +22,9 @@ use super::{Engine, Started};
 use crate::alarms::AlarmMonitor;
 use crate::bond::Bond;
 use crate::classes::Classes;
-use crate::config::{Hook, Settings, SettingsSource};
+use crate::config::{DatapathKind, Settings, SettingsSource};
 use crate::connlimit::Limits;
+use crate::datapath::{Datapath, openflow};
 use crate::dns_snoop::NameCache;
 use crate::events::{EventKind, Events};
 use crate::history::History;
@@ -67,7 +66,7 @@ impl Engine {
         let clean = match &earlier {
             PreviousState::Nothing => true,
             PreviousState::State(_) => false,
-            PreviousState::Broken(_) => !run_dir.pins().exists(),
+            PreviousState::Broken(_) => !run_dir.pins().exists() && !openflow::is_at_work(&run_dir),
         };
         if clean {
             refuse_remains(&snapshot)?;
@@ -149,10 +148,11 @@ impl Engine {
         if !kept {
             state.store(&run_dir)?;
         }
-        run_dir.mount_bpffs()?;
         step("loading the datapath");
-        let (datapath, opened) = Datapath::open(&options(&settings, &run_dir.pins()))
-            .map_err(user_errors::of_datapath)?;
+        let (datapath, opened) = Datapath::open(&settings.config.datapath, &run_dir).await?;
+        if bond.is_joined() && settings.config.datapath.kind == DatapathKind::OpenFlow {
+            return Err(openflow::no_bond());
+        }
         match &opened {
             Opened::Fresh => tracing::info!("datapath loaded"),
             Opened::Adopted => tracing::info!("datapath taken over as it is"),
@@ -175,7 +175,7 @@ impl Engine {
             health_checks: HealthChecks::new(tell),
             failover: Failover::default(),
             working: WorkingUplinks::default(),
-            upcalls: UpcallHandler::new(datapath.upcalls().map_err(user_errors::of_datapath)?),
+            upcalls: UpcallHandler::new(datapath.upcalls()?),
             limits: Limits::default(),
             system: SystemIds::look_up(&settings),
             cached_flows: CachedSnapshot::default(),
@@ -199,13 +199,7 @@ impl Engine {
             state,
         };
         if let Some(why) = lost {
-            engine.state.uplinks = numbers(
-                &engine
-                    .datapath
-                    .uplink_devices()
-                    .map_err(user_errors::of_datapath)?,
-                snapshot,
-            );
+            engine.state.uplinks = numbers(&engine.datapath.uplink_devices()?, snapshot);
             engine.registry.recall(engine.state.uplinks.clone());
             let text = "the state of an earlier daemon could not be read: sysctls will stay as \
                         Braid set them";
@@ -216,10 +210,7 @@ impl Engine {
         }
         engine.follow_names()?;
         // Clients that an earlier daemon limited would stay limited: this one limits nobody yet.
-        engine
-            .datapath
-            .limit_clients(&[])
-            .map_err(user_errors::of_datapath)?;
+        engine.datapath.limit_clients(&[])?;
         engine.inherit_bond(snapshot);
         step("setting up routes");
         engine.reconcile(snapshot).await?;
@@ -265,9 +256,7 @@ fn slots_at_work(datapath: &Datapath) -> Result<Vec<(ClassId, Family, SlotTable)
     let mut tables = Vec::new();
     for class in (0..MAX_CLASSES).filter_map(|class| u8::try_from(class).ok().map(ClassId)) {
         for family in FAMILIES {
-            let slots = datapath
-                .class_slots(class, family)
-                .map_err(user_errors::of_datapath)?;
+            let slots = datapath.class_slots(class, family)?;
             tables.extend(SlotTable::from_slots(&slots).map(|table| (class, family, table)));
         }
     }
@@ -287,19 +276,4 @@ fn numbers(devices: &[(UplinkId, u32)], snapshot: &Snapshot) -> Vec<UplinkNumber
         })
     });
     known.collect()
-}
-
-fn options(settings: &Settings, pins: &Path) -> braid_balance::Options {
-    let config = &settings.config.datapath;
-    braid_balance::Options {
-        pin_dir: pins.to_owned(),
-        hook: match config.hook {
-            Hook::Auto => HookKind::Auto,
-            Hook::Tcx => HookKind::Tcx,
-            Hook::Clsact => HookKind::Clsact,
-        },
-        coexist: config.coexist,
-        max_flows: config.max_flows,
-        max_embryonic: config.max_embryonic,
-    }
 }

@@ -6,17 +6,17 @@
 //! nothing else.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use braid_balance::{Fragments, KernelTime, Upcall, Upcalls};
+use braid_balance::{Fragments, KernelTime, Upcall};
 use braid_host::user_error::UserError;
 use braid_uplink::Snapshot;
 
 use super::Engine;
+use crate::datapath::UpcallSource;
 use crate::dns_snoop;
 use crate::plumbing::{INNER_V4, INNER_V6};
-use crate::user_errors;
 
 /// Most upcalls handled before other events have their turn.
 const MAX_UPCALL_BATCH: usize = 256;
@@ -25,14 +25,14 @@ const FRAGMENT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// State of the handling of upcalls.
 pub(super) struct UpcallHandler {
-    notices: Upcalls,
+    notices: UpcallSource,
     fragments: Fragments,
     /// Time of the next check for first fragments; `None` if none is held.
     look_at: Option<Instant>,
 }
 
 impl UpcallHandler {
-    pub fn new(notices: Upcalls) -> UpcallHandler {
+    pub fn new(notices: UpcallSource) -> UpcallHandler {
         UpcallHandler {
             notices,
             fragments: Fragments::new(),
@@ -42,7 +42,7 @@ impl UpcallHandler {
 
     /// Returns a descriptor of its own that is readable while there are upcalls.
     pub fn readiness(&self) -> io::Result<OwnedFd> {
-        self.notices.as_fd().try_clone_to_owned()
+        self.notices.readiness()
     }
 }
 
@@ -69,12 +69,8 @@ impl Engine {
                 Some(Upcall::DnsAnswer { from, to, payload }) => {
                     match self.names.handle_answer(now, from, to, &payload) {
                         Ok(learned) => {
-                            self.datapath
-                                .learn_names(&learned.learn)
-                                .map_err(user_errors::of_datapath)?;
-                            self.datapath
-                                .forget_names(&learned.forget)
-                                .map_err(user_errors::of_datapath)?;
+                            self.datapath.learn_names(&learned.learn)?;
+                            self.datapath.forget_names(&learned.forget)?;
                         }
                         Err(reject) => tracing::debug!(?reject, "DNS answer rejected"),
                     }
@@ -103,9 +99,7 @@ impl Engine {
         if fragments.is_empty() {
             return Ok(());
         }
-        self.datapath
-            .reinject(fragments, KernelTime::now())
-            .map_err(user_errors::of_datapath)?;
+        self.datapath.reinject(fragments, KernelTime::now())?;
         if !fragments.is_empty() {
             *look_at = Some(Instant::now() + FRAGMENT_POLL_INTERVAL);
         }
@@ -116,15 +110,9 @@ impl Engine {
     pub(crate) fn follow_names(&mut self) -> Result<(), UserError> {
         let known = self.names.set_rules(&self.settings);
         self.note_name_servers();
-        self.datapath
-            .keep_names(self.names.rules_hash())
-            .map_err(user_errors::of_datapath)?;
-        self.datapath
-            .learn_names(&known)
-            .map_err(user_errors::of_datapath)?;
-        self.datapath
-            .snoop_dns(self.names.is_active())
-            .map_err(user_errors::of_datapath)?;
+        self.datapath.keep_names(self.names.rules_hash())?;
+        self.datapath.learn_names(&known)?;
+        self.datapath.snoop_dns(self.names.is_active())?;
         Ok(())
     }
 
@@ -144,9 +132,7 @@ impl Engine {
 
     pub(super) fn forget_names(&mut self) -> Result<(), UserError> {
         let ended = self.names.expire(KernelTime::now());
-        self.datapath
-            .forget_names(&ended)
-            .map_err(user_errors::of_datapath)?;
+        self.datapath.forget_names(&ended)?;
         Ok(())
     }
 }

@@ -10,7 +10,6 @@ use super::Engine;
 use crate::connlimit::OverLimit;
 use crate::events::EventKind;
 use crate::report::FlowCounts;
-use crate::user_errors;
 
 impl Engine {
     /// Removes flows that ended or fell silent, limits hosts that hold too many, and checks the counters for
@@ -19,16 +18,12 @@ impl Engine {
     /// # Errors
     /// The tables cannot be read or written.
     pub fn sweep(&mut self) -> Result<SweepReport, UserError> {
-        let report = self
-            .datapath
-            .sweep(KernelTime::now())
-            .map_err(user_errors::of_datapath)?;
+        let report = self.datapath.sweep(KernelTime::now())?;
         self.swept_flows = Some(FlowCounts {
             established: report.established as u64,
             embryonic: report.embryos as u64,
         });
-        self.incidents
-            .note(&self.datapath.counters().map_err(user_errors::of_datapath)?);
+        self.incidents.note(&self.datapath.counters()?);
         self.limit_clients(report.established)?;
         self.check_moved_flows()?;
         self.forget_names()?;
@@ -41,12 +36,11 @@ impl Engine {
 
     /// Counts flows per host only while the table fills up: reading all of it takes a while.
     fn limit_clients(&mut self, held: usize) -> Result<(), UserError> {
-        let capacity = usize::try_from(self.datapath.capacity().map_err(user_errors::of_datapath)?)
-            .unwrap_or(usize::MAX);
+        let capacity = usize::try_from(self.datapath.capacity()?).unwrap_or(usize::MAX);
         if !self.limits.applies(held, capacity) {
             return Ok(());
         }
-        let flows = self.datapath.flows().map_err(user_errors::of_datapath)?;
+        let flows = self.datapath.flows()?;
         let kept = flows.iter().filter(|flow| flow.assured);
         let changes = self
             .limits
@@ -54,9 +48,7 @@ impl Engine {
         if changes == Default::default() {
             return Ok(());
         }
-        self.datapath
-            .limit_clients(&self.limits.limited())
-            .map_err(user_errors::of_datapath)?;
+        self.datapath.limit_clients(&self.limits.limited())?;
         changes.limited.iter().for_each(|over| self.log_limit(over));
         for client in changes.freed {
             let text = format!("{client} may open flows again");

@@ -67,6 +67,13 @@ pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
             fix: "connect it, or take it out of the configuration".into(),
         });
     }
+    if let Some(why) = engine.datapath.problem() {
+        health.push(HealthProblem {
+            code: "openflow-controller".into(),
+            text: format!("{why}: flows go on, new ones wait"),
+            fix: "see openflow.log in the run directory, and ovs-vsctl show".into(),
+        });
+    }
     health.extend(unmet_config::unmet(engine));
     if let Some(failure) = &engine.incidents.reconcile_error {
         health.push(HealthProblem {

@@ -12,7 +12,6 @@ use crate::explain::{OtherFlow, Snapshot, client, explain};
 use crate::plumbing::own_route::OwnRoute;
 use crate::report::{ExplainQuestion, ExplainReport};
 use crate::uplinks::registry::UplinkRecord;
-use crate::user_errors;
 
 impl Engine {
     /// Returns the reason why a client may open no flow, if there is one; the datapath decides the same.
@@ -61,20 +60,14 @@ impl Engine {
     ) -> Result<ExplainReport, UserError> {
         let flows = self.flows_that(|flow| describes(question, flow))?;
         let other_flows: Vec<OtherFlow> = flows_to(question, &self.cached_flows()?).collect();
-        let path = self
-            .datapath
-            .path_cache_entry(question.destination)
-            .map_err(user_errors::of_datapath)?;
-        let flow_activity = self
-            .datapath
-            .flow_activity()
-            .map_err(user_errors::of_datapath)?;
+        let path = self.datapath.path_cache_entry(question.destination)?;
+        let flow_activity = self.datapath.flow_activity()?;
         let snapshot = Snapshot {
             now: KernelTime::now(),
             settings: &self.settings,
             rules: &self.rules,
             classes: &self.classes,
-            sticky: &self.datapath.sticky().map_err(user_errors::of_datapath)?,
+            sticky: &self.datapath.sticky()?,
             path: path.as_ref(),
             load: &|id| self.forecasts.load(id, &flow_activity),
             names: &self.names,

@@ -24,7 +24,6 @@ use crate::report::{
     UplinkState, UplinksReport,
 };
 use crate::uplinks::registry::{FAMILIES, UplinkRecord};
-use crate::user_errors;
 
 impl Engine {
     /// Returns every uplink with its counters.
@@ -32,13 +31,8 @@ impl Engine {
     /// # Errors
     /// The counters cannot be read.
     pub fn uplinks(&self) -> Result<UplinksReport, UserError> {
-        let counters: BTreeMap<UplinkId, UplinkCounters> = self
-            .datapath
-            .counters()
-            .map_err(user_errors::of_datapath)?
-            .uplinks
-            .into_iter()
-            .collect();
+        let counters: BTreeMap<UplinkId, UplinkCounters> =
+            self.datapath.counters()?.uplinks.into_iter().collect();
         let records = self.registry.records().iter();
         let uplinks = records.map(|record| {
             let counters = counters.get(&record.id).copied().unwrap_or_default();
@@ -219,7 +213,7 @@ impl Engine {
     /// # Errors
     /// The datapath's tables cannot be read.
     pub fn status(&self) -> Result<StatusReport, UserError> {
-        let counters = self.datapath.counters().map_err(user_errors::of_datapath)?;
+        let counters = self.datapath.counters()?;
         let reasons = counters
             .reasons
             .iter()
@@ -232,13 +226,7 @@ impl Engine {
             bond: self.joined_bond(),
             flows: self.flow_counts()?,
             reasons: reasons.collect(),
-            memory_bytes: self
-                .datapath
-                .memory()
-                .map_err(user_errors::of_datapath)?
-                .iter()
-                .map(|map| map.bytes)
-                .sum(),
+            memory_bytes: self.datapath.memory()?.iter().map(|map| map.bytes).sum(),
             paused_rules: self
                 .rules_report()
                 .rules
@@ -259,7 +247,7 @@ impl Engine {
 
     /// Returns the flow table, read at most once a second if reading is slow.
     fn cached_flows(&self) -> Result<Rc<Vec<Flow>>, UserError> {
-        let read = || self.datapath.flows().map_err(user_errors::of_datapath);
+        let read = || self.datapath.flows();
         self.cached_flows.get_or_read(Instant::now, read)
     }
 

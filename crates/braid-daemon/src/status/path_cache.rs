@@ -9,7 +9,6 @@ use super::millis;
 use crate::engine::Engine;
 use crate::explain::{is_valid, predict};
 use crate::report::{DestinationReport, PathReport, PathsReport};
-use crate::user_errors;
 
 impl Engine {
     /// Returns the whole path cache.
@@ -17,16 +16,10 @@ impl Engine {
     /// # Errors
     /// The datapath's tables cannot be read.
     pub fn paths(&self) -> Result<PathsReport, UserError> {
-        let mut paths = self
-            .datapath
-            .path_cache()
-            .map_err(user_errors::of_datapath)?;
+        let mut paths = self.datapath.path_cache()?;
         paths.retain(|path| !path.paths.is_empty());
         paths.sort_by_key(|path| (path.paths.iter().map(|way| way.age).min(), path.prefix));
-        let flow_activity = self
-            .datapath
-            .flow_activity()
-            .map_err(user_errors::of_datapath)?;
+        let flow_activity = self.datapath.flow_activity()?;
         let report = |path: &PathCacheEntry| self.path(path, &flow_activity);
         Ok(PathsReport {
             destinations: paths.iter().map(report).collect(),

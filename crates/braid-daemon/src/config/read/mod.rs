@@ -2,6 +2,7 @@
 
 mod alarms;
 mod bond;
+mod datapath;
 mod liveness;
 mod race;
 mod rules;
@@ -18,9 +19,7 @@ use toml::de::DeTable;
 use uplinks::UplinkDraft;
 
 use super::policy::{Failback, Policy};
-use super::{
-    BondConfig, Config, DatapathConfig, Hook, LanConfig, LivenessConfig, NameServers, RaceConfig,
-};
+use super::{BondConfig, Config, LanConfig, LivenessConfig, NameServers, RaceConfig};
 
 const TOP: (&str, &[&str]) = (
     "the top level",
@@ -117,7 +116,14 @@ const RULE: (&str, &[&str]) = (
 const LAN: (&str, &[&str]) = ("[lan]", &["devices", "forward"]);
 const DATAPATH: (&str, &[&str]) = (
     "[datapath]",
-    &["hook", "coexist", "max_flows", "max_embryonic"],
+    &[
+        "kind",
+        "hook",
+        "coexist",
+        "max_flows",
+        "max_embryonic",
+        "ovs_run_dir",
+    ],
 );
 const ALARM: (&str, &[&str]) = (
     "[[alarm]]",
@@ -190,9 +196,9 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         });
     let rules = rules::rules(&mut table, &drafts, problems, warnings);
     let lan = section(&mut table, "lan", problems).map(|(inner, _)| lan(inner, &drafts, problems));
-    let datapath = section(&mut table, "datapath", problems)
-        .map_or_else(DatapathConfig::default, |(inner, _)| {
-            datapath(inner, problems)
+    let (datapath, openflow) = section(&mut table, "datapath", problems)
+        .map_or_else(Default::default, |(inner, _)| {
+            datapath::datapath(inner, problems)
         });
     let api = section(&mut table, "api", problems).map_or_else(ApiConfig::default, |(inner, _)| {
         api(inner, SECTIONS, problems)
@@ -212,9 +218,11 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
 
     let unsaid = match drafts.iter().any(UplinkDraft::has_share) {
         true => Policy::Wrr,
+        // A bridge has no races.
+        false if openflow.is_some() => Policy::Rr,
         false => Policy::default(),
     };
-    Config {
+    let config = Config {
         policy: policy.map_or(unsaid, |policy| policy.value),
         sticky: sticky.map(|sticky| sticky.value).unwrap_or_default(),
         failback: failback.map(|word| word.value).unwrap_or_default(),
@@ -234,7 +242,11 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         alarms,
         mail,
         web,
+    };
+    if let Some(at) = openflow {
+        datapath::refuse_missing(&config, &at, problems);
     }
+    config
 }
 
 /// Takes an optional name that no other table of its kind has; `unnamed` is used if there is none.
@@ -294,21 +306,5 @@ fn lan(inner: &DeTable<'_>, drafts: &[UplinkDraft], problems: &mut Vec<Problem>)
     LanConfig {
         devices: devices.into_iter().map(|device| device.value).collect(),
         forward,
-    }
-}
-
-fn datapath(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> DatapathConfig {
-    let mut table = Table::new(DATAPATH.0, DATAPATH.1, inner);
-    let default = DatapathConfig::default();
-    let hook = table.keyword::<Hook>("hook", &["auto", "tcx", "clsact"], problems);
-    let coexist = table.boolean("coexist", problems);
-    let max_flows = table.count("max_flows", 1024..=16_777_216, problems);
-    let max_embryonic = table.count("max_embryonic", 1024..=4_194_304, problems);
-    table.finish(SECTIONS, problems);
-    DatapathConfig {
-        hook: hook.map_or(default.hook, |hook| hook.value),
-        coexist: coexist.unwrap_or(default.coexist),
-        max_flows: max_flows.map_or(default.max_flows, |n| n.value),
-        max_embryonic: max_embryonic.map_or(default.max_embryonic, |n| n.value),
     }
 }

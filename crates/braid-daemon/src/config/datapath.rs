@@ -1,0 +1,147 @@
+//! `[datapath]`: which datapath carries the flows, and its settings.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Action, Config, RuleConfig, Sticky};
+
+/// Default run directory of Open vSwitch.
+const OVS_RUN_DIR: &str = "/run/openvswitch";
+
+/// The datapath that carries the flows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DatapathConfig {
+    /// Kind of the datapath.
+    pub kind: DatapathKind,
+    /// Kernel hook of the datapath's programs.
+    pub hook: Hook,
+    /// Share the hook with other programs instead of refusing to start.
+    pub coexist: bool,
+    /// Maximum number of established flows. A flow takes about half a KiB of kernel memory while it lives.
+    pub max_flows: u32,
+    /// Maximum number of flows without an answer; the oldest are evicted.
+    pub max_embryonic: u32,
+    /// Run directory of Open vSwitch, with the socket of its database.
+    pub ovs_run_dir: PathBuf,
+}
+
+impl Default for DatapathConfig {
+    fn default() -> Self {
+        Self {
+            kind: DatapathKind::Ebpf,
+            hook: Hook::Auto,
+            coexist: false,
+            max_flows: 262_144,
+            max_embryonic: 65_536,
+            ovs_run_dir: PathBuf::from(OVS_RUN_DIR),
+        }
+    }
+}
+
+/// Kernel hook of the datapath's programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hook {
+    /// TCX if the kernel has it (6.6), else clsact.
+    #[default]
+    Auto,
+    /// TCX links only.
+    Tcx,
+    /// clsact filters only.
+    Clsact,
+}
+
+impl FromStr for Hook {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Hook::Auto),
+            "tcx" => Ok(Hook::Tcx),
+            "clsact" => Ok(Hook::Clsact),
+            _ => Err(format!("no hook {text:?}; there are auto, tcx, clsact")),
+        }
+    }
+}
+
+/// Kind of the datapath.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum DatapathKind {
+    /// Programs in the kernel.
+    #[default]
+    Ebpf,
+    /// Rules of an Open vSwitch bridge, written by an OpenFlow controller.
+    #[serde(rename = "openflow")]
+    OpenFlow,
+}
+
+impl DatapathKind {
+    /// The accepted keywords.
+    pub(super) const NAMES: [&'static str; 2] = ["ebpf", "openflow"];
+}
+
+impl FromStr for DatapathKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "ebpf" => Ok(Self::Ebpf),
+            "openflow" => Ok(Self::OpenFlow),
+            _ => Err(format!(
+                "no kind {text:?}; there are {}",
+                Self::NAMES.join(", ")
+            )),
+        }
+    }
+}
+
+impl Config {
+    /// Returns what the configuration asks for and a bridge of Open vSwitch does not do, each with the fix.
+    pub(super) fn missing_in_openflow(&self) -> Vec<(String, String)> {
+        let mut missing = Vec::new();
+        if self.policy.races() {
+            let what = format!("policy = \"{}\"", self.policy);
+            missing.push((
+                what,
+                "choose rr, wrr, hash-source, hash-pair or least-loaded",
+            ));
+        }
+        if self.sticky != Sticky::Off {
+            missing.push((
+                "sticky".to_owned(),
+                "remove it; hash-pair keeps a client on its uplink",
+            ));
+        }
+        let of = |rule: &RuleConfig, what: &str| format!("rule {:?}: {what}", rule.name);
+        for rule in self.rules.iter().filter(|rule| rule.action != Action::None) {
+            let own = !rule.uid.is_empty() || rule.user.is_some() || rule.cgroup.is_some();
+            for (asked, what) in [
+                (!rule.domain.is_empty(), "domain"),
+                (!rule.mac.is_empty(), "mac"),
+                (own, "a user or control group"),
+            ] {
+                if asked {
+                    missing.push((of(rule, what), "match addresses, ports, protocol or dscp"));
+                }
+            }
+            match &rule.action {
+                Action::Policy(policy) if policy.races() => {
+                    let what = format!("use = \"{policy}\"");
+                    missing.push((of(rule, &what), "choose another policy"));
+                }
+                Action::Bond => missing.push((of(rule, "use = \"bond\""), "name an uplink")),
+                _ => {}
+            }
+            if rule.sticky.is_some_and(|sticky| sticky != Sticky::Off) {
+                missing.push((of(rule, "sticky"), "remove it"));
+            }
+        }
+        let missing = missing.into_iter();
+        missing.map(|(what, fix)| (what, fix.to_owned())).collect()
+    }
+}

@@ -1,0 +1,400 @@
+//! The datapath that obeys the engine: eBPF programs in the kernel, or rules of an Open vSwitch bridge.
+//!
+//! The engine decides which uplinks take flows, and in which shares. It does not know which datapath obeys: this is the
+//! one place that tells them apart. Features that a datapath lacks are refused where they are configured
+//! (`config/datapath.rs`), so what this module leaves out is never asked for.
+
+pub(crate) mod openflow;
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use braid_balance::{
+    Attachments, ClassEntry, ClassId, Counters, Evacuated, Family, Flow, FlowActivity, Fragments,
+    HookKind, KernelTime, Lease, MapMemory, Name, Opened, PathCacheEntry, RaceSettings,
+    RefusedPacket, Release, Released, RuleEntry, Sticky, SweepReport, Upcall, Upcalls,
+    UplinkCounters, UplinkEntry, UplinkForecast,
+};
+use braid_core::UplinkId;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
+
+use self::openflow::OpenFlow;
+use crate::config::{DatapathConfig, DatapathKind, Hook};
+use crate::user_errors::of_datapath;
+
+/// The datapath at work. Its methods are those of [`braid_balance::Datapath`], which describes them.
+pub(crate) enum Datapath {
+    /// Programs in the kernel.
+    Ebpf(Box<braid_balance::Datapath>),
+    /// An Open vSwitch bridge and its controller.
+    OpenFlow(Box<OpenFlow>),
+}
+
+/// Upcalls of a datapath that has them.
+pub(crate) enum UpcallSource {
+    /// The ring buffer of the programs.
+    Ring(Upcalls),
+    /// The controller of a bridge answers by itself. The descriptor never becomes readable.
+    Never(OwnedFd),
+}
+
+impl UpcallSource {
+    /// Returns a descriptor of its own that is readable while there are upcalls.
+    pub fn readiness(&self) -> std::io::Result<OwnedFd> {
+        match self {
+            Self::Ring(ring) => ring.as_fd().try_clone_to_owned(),
+            Self::Never(descriptor) => descriptor.try_clone(),
+        }
+    }
+
+    /// Returns the next upcall.
+    pub fn next(&mut self) -> Option<Upcall> {
+        match self {
+            Self::Ring(ring) => ring.next(),
+            Self::Never(_) => None,
+        }
+    }
+}
+
+impl Datapath {
+    /// Opens the configured datapath, or adopts the one at work.
+    ///
+    /// # Errors
+    /// The kernel or Open vSwitch refuses, or a datapath of the other kind is at work.
+    pub async fn open(
+        config: &DatapathConfig,
+        run_dir: &RunDir,
+    ) -> Result<(Self, Opened), UserError> {
+        let other = match config.kind {
+            DatapathKind::Ebpf => openflow::is_at_work(run_dir),
+            DatapathKind::OpenFlow => run_dir.pins().join("datapath").exists(),
+        };
+        if other {
+            let text = "the datapath at work is of another kind than [datapath] kind";
+            let fix = "braid down, then braid up; running flows are lost";
+            return Err(UserError::new("fixed", text).fix(fix));
+        }
+        match config.kind {
+            DatapathKind::Ebpf => {
+                run_dir.mount_bpffs()?;
+                let options = ebpf_options(config, run_dir);
+                let (datapath, opened) =
+                    braid_balance::Datapath::open(&options).map_err(of_datapath)?;
+                Ok((Self::Ebpf(Box::new(datapath)), opened))
+            }
+            DatapathKind::OpenFlow => {
+                let (datapath, opened) = OpenFlow::open(config, run_dir).await?;
+                Ok((Self::OpenFlow(Box::new(datapath)), opened))
+            }
+        }
+    }
+
+    /// Attaches to exactly these devices.
+    pub async fn attach(&mut self, wanted: &Attachments) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.attach(wanted).map_err(of_datapath),
+            Self::OpenFlow(openflow) => openflow.attach(wanted).await,
+        }
+    }
+
+    /// Waits until new flows get uplinks. The programs need no time.
+    pub async fn wait_ready(&mut self) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(_) => Ok(()),
+            Self::OpenFlow(openflow) => openflow.wait_ready().await,
+        }
+    }
+
+    /// Lets go of the datapath, which works on without this daemon.
+    pub fn release_control(&mut self) {
+        if let Self::OpenFlow(openflow) = self {
+            openflow.release_control();
+        }
+    }
+
+    /// Returns why new flows get no uplink at the moment; `None`: they do.
+    pub fn problem(&self) -> Option<String> {
+        match self {
+            Self::Ebpf(_) => None,
+            Self::OpenFlow(openflow) => openflow.problem(),
+        }
+    }
+
+    pub fn set_uplinks(&mut self, uplinks: &[UplinkEntry]) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.set_uplinks(uplinks).map_err(of_datapath),
+            Self::OpenFlow(openflow) => {
+                openflow.set_uplinks(uplinks);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn set_classes(&mut self, classes: &[ClassEntry]) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.set_classes(classes).map_err(of_datapath),
+            Self::OpenFlow(openflow) => {
+                openflow.set_classes(classes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the slots at work; a bridge's controller does not tell them.
+    pub fn class_slots(&self, class: ClassId, family: Family) -> Result<Vec<UplinkId>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.class_slots(class, family).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(Vec::new()),
+        }
+    }
+
+    pub fn set_rules(&mut self, rules: &[RuleEntry]) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.set_rules(rules).map_err(of_datapath),
+            Self::OpenFlow(openflow) => {
+                openflow.set_rules(rules);
+                Ok(())
+            }
+        }
+    }
+
+    pub fn limit_clients(&mut self, clients: &[IpAddr]) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.limit_clients(clients).map_err(of_datapath),
+            Self::OpenFlow(openflow) => {
+                openflow.limit_clients(clients);
+                Ok(())
+            }
+        }
+    }
+
+    /// Replays unanswered flows elsewhere. By a bridge, their next packet from inside chooses anew.
+    pub fn replay_unanswered(&mut self, uplink: UplinkId) -> Result<Evacuated, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.replay_unanswered(uplink).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(Evacuated::default()),
+        }
+    }
+
+    pub fn evacuate(
+        &mut self,
+        uplink: UplinkId,
+        resets_tcp: bool,
+        survives: impl Fn(IpAddr) -> bool,
+    ) -> Result<Evacuated, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf
+                .evacuate(uplink, resets_tcp, survives)
+                .map_err(of_datapath),
+            Self::OpenFlow(openflow) => Ok(openflow.evacuated(uplink, resets_tcp)),
+        }
+    }
+
+    pub fn release(&mut self, which: impl Fn(&Flow) -> Release) -> Result<Released, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.release(which).map_err(of_datapath),
+            Self::OpenFlow(openflow) => Ok(openflow.release(which)),
+        }
+    }
+
+    pub fn keep_alive(&mut self, uplink: UplinkId) -> Result<usize, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.keep_alive(uplink).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(0),
+        }
+    }
+
+    pub fn end_unanswered_moves(
+        &mut self,
+        older_than: Duration,
+        now: KernelTime,
+    ) -> Result<Vec<Flow>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf
+                .end_unanswered_moves(older_than, now)
+                .map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Opens the lease of the bond, which only the programs have.
+    pub fn lease(&self) -> Result<Lease, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.lease().map_err(of_datapath),
+            Self::OpenFlow(_) => Err(openflow::no_bond()),
+        }
+    }
+
+    pub fn upcalls(&self) -> Result<UpcallSource, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.upcalls().map(UpcallSource::Ring).map_err(of_datapath),
+            Self::OpenFlow(openflow) => openflow.never_readable().map(UpcallSource::Never),
+        }
+    }
+
+    pub fn sweep(&mut self, now: KernelTime) -> Result<SweepReport, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.sweep(now).map_err(of_datapath),
+            Self::OpenFlow(openflow) => Ok(openflow.swept()),
+        }
+    }
+
+    pub fn flows(&self) -> Result<Vec<Flow>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.flows().map_err(of_datapath),
+            Self::OpenFlow(openflow) => Ok(openflow.flows()),
+        }
+    }
+
+    pub fn counters(&self) -> Result<Counters, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.counters().map_err(of_datapath),
+            Self::OpenFlow(openflow) => Ok(openflow.counters()),
+        }
+    }
+
+    pub fn uplink_counters(&self) -> Result<Vec<(UplinkId, UplinkCounters)>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.uplink_counters().map_err(of_datapath),
+            Self::OpenFlow(openflow) => Ok(openflow.counters().uplinks),
+        }
+    }
+
+    pub fn uplink_devices(&self) -> Result<Vec<(UplinkId, u32)>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.uplink_devices().map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(Vec::new()),
+        }
+    }
+
+    pub fn capacity(&self) -> Result<u32, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.capacity().map_err(of_datapath),
+            Self::OpenFlow(openflow) => Ok(openflow.max_flows()),
+        }
+    }
+
+    pub fn memory(&self) -> Result<Vec<MapMemory>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.memory().map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Features of the programs alone: names of remotes, sticky clients, fragments, races and the path cache.
+impl Datapath {
+    pub fn learn_names(&mut self, names: &[(IpAddr, Name)]) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.learn_names(names).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(()),
+        }
+    }
+
+    pub fn keep_names(&mut self, meaning: u32) -> Result<bool, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.keep_names(meaning).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(false),
+        }
+    }
+
+    pub fn forget_names(&mut self, remotes: &[IpAddr]) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.forget_names(remotes).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(()),
+        }
+    }
+
+    pub fn snoop_dns(&mut self, wanted: bool) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.snoop_dns(wanted).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(()),
+        }
+    }
+
+    pub fn sticky(&self) -> Result<Vec<Sticky>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.sticky().map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(Vec::new()),
+        }
+    }
+
+    pub fn forget_sticky(&mut self, which: impl Fn(&Sticky) -> bool) -> Result<usize, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.forget_sticky(which).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(0),
+        }
+    }
+
+    pub fn reinject(&mut self, held: &mut Fragments, now: KernelTime) -> Result<usize, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.reinject(held, now).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(0),
+        }
+    }
+
+    pub fn send_icmp_error(&mut self, refused: &RefusedPacket) -> Result<bool, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.send_icmp_error(refused).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(false),
+        }
+    }
+
+    pub fn set_race(&mut self, race: RaceSettings) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.set_race(race).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(()),
+        }
+    }
+
+    pub fn set_forecasts(&mut self, forecasts: &[UplinkForecast]) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.set_forecasts(forecasts).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(()),
+        }
+    }
+
+    pub fn flow_activity(&self) -> Result<Vec<FlowActivity>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.flow_activity().map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(Vec::new()),
+        }
+    }
+
+    pub fn path_cache_entry(&self, remote: IpAddr) -> Result<Option<PathCacheEntry>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.path_cache_entry(remote).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(None),
+        }
+    }
+
+    pub fn path_cache(&self) -> Result<Vec<PathCacheEntry>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.path_cache().map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(Vec::new()),
+        }
+    }
+
+    pub fn restore_path_cache(&mut self, memory: &[PathCacheEntry]) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.restore_path_cache(memory).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(()),
+        }
+    }
+}
+
+fn ebpf_options(config: &DatapathConfig, run_dir: &RunDir) -> braid_balance::Options {
+    braid_balance::Options {
+        pin_dir: run_dir.pins(),
+        hook: match config.hook {
+            Hook::Auto => HookKind::Auto,
+            Hook::Tcx => HookKind::Tcx,
+            Hook::Clsact => HookKind::Clsact,
+        },
+        coexist: config.coexist,
+        max_flows: config.max_flows,
+        max_embryonic: config.max_embryonic,
+    }
+}

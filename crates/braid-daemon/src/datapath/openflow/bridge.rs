@@ -1,0 +1,154 @@
+//! The bridge, by `ovs-vsctl`. Each call is one transaction of Open vSwitch's database: all of it happens, or nothing.
+//!
+//! The bridge forwards nothing by itself (`fail_mode=secure`) from the moment it exists, so that uplinks are never
+//! switched to one another. It bears the run directory it belongs to; a bridge without that is somebody else's.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use braid_host::user_error::UserError;
+use tokio::process::Command;
+
+/// Name of the bridge.
+const BRIDGE: &str = "braid-ovs";
+/// Seconds for Open vSwitch to act.
+const TIMEOUT_SECS: &str = "5";
+
+pub(super) struct Bridge {
+    ovs_run_dir: PathBuf,
+    /// The run directory, as its mark.
+    owner: String,
+}
+
+impl Bridge {
+    pub fn new(ovs_run_dir: PathBuf, run_dir: &Path) -> Self {
+        Self {
+            ovs_run_dir,
+            owner: run_dir.display().to_string(),
+        }
+    }
+
+    /// Returns the one path of a Unix socket that Open vSwitch takes for this bridge's controller.
+    pub fn controller_socket(&self) -> PathBuf {
+        self.ovs_run_dir.join(format!("{BRIDGE}.controller"))
+    }
+
+    /// Returns true if the bridge exists.
+    ///
+    /// # Errors
+    /// Open vSwitch does not answer, or a bridge of this name is somebody else's.
+    pub async fn find(&self) -> Result<bool, UserError> {
+        let bridges = self.vsctl(&["list-br"]).await?;
+        if !bridges.lines().any(|name| name == BRIDGE) {
+            return Ok(false);
+        }
+        let owner = self.vsctl(&["br-get-external-id", BRIDGE, "braid"]).await?;
+        if owner.trim() == self.owner {
+            return Ok(true);
+        }
+        let text = match owner.trim() {
+            "" => format!("a bridge named {BRIDGE} exists and is not Braid's"),
+            other => format!("the bridge {BRIDGE} belongs to the run directory {other}"),
+        };
+        let fix = format!("braid down with that --run-dir, or ovs-vsctl del-br {BRIDGE}");
+        Err(UserError::new("foreign-bridge", text).fix(fix))
+    }
+
+    /// Makes the bridge if it does not exist, with exactly these ports.
+    ///
+    /// # Errors
+    /// Open vSwitch refuses; a port belongs to another bridge.
+    pub async fn set_ports(&self, wanted: &[&str]) -> Result<(), UserError> {
+        let mut words: Vec<String> = Vec::new();
+        let mut add = |command: &[&str]| {
+            words.push("--".to_owned());
+            words.extend(command.iter().map(|word| (*word).to_owned()));
+        };
+        let exists = self.find().await?;
+        let present = match exists {
+            true => self.vsctl(&["list-ports", BRIDGE]).await?,
+            false => String::new(),
+        };
+        if !exists {
+            let target = format!("unix:{}", self.controller_socket().display());
+            let owner = format!("external_ids:braid=\"{}\"", self.owner);
+            add(&["add-br", BRIDGE]);
+            add(&[
+                "set",
+                "bridge",
+                BRIDGE,
+                "datapath_type=netdev",
+                "fail_mode=secure",
+                "protocols=OpenFlow13",
+                &owner,
+            ]);
+            add(&["set-controller", BRIDGE, &target]);
+            add(&[
+                "set",
+                "controller",
+                BRIDGE,
+                "max_backoff=1000",
+                "inactivity_probe=5000",
+                "connection_mode=out-of-band",
+            ]);
+        }
+        let missing = wanted
+            .iter()
+            .filter(|port| !present.lines().any(|name| name == **port));
+        missing.for_each(|port| add(&["add-port", BRIDGE, port]));
+        let stale = present.lines().filter(|port| !wanted.contains(port));
+        stale.for_each(|port| add(&["--if-exists", "del-port", BRIDGE, port]));
+        if words.is_empty() {
+            return Ok(());
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        self.vsctl(&words).await.map(drop)
+    }
+
+    /// Removes the bridge if it exists and is ours. Returns what was undone.
+    ///
+    /// # Errors
+    /// Open vSwitch does not answer.
+    pub async fn remove(&self) -> Result<Option<String>, UserError> {
+        // A bridge that somebody else made in its place stays.
+        if !self
+            .find()
+            .await
+            .or_else(|error| match error.code.as_str() {
+                "foreign-bridge" => Ok(false),
+                _ => Err(error),
+            })?
+        {
+            return Ok(None);
+        }
+        self.vsctl(&["--if-exists", "del-br", BRIDGE]).await?;
+        Ok(Some(format!("ovs-vsctl del-br {BRIDGE}")))
+    }
+
+    async fn vsctl(&self, words: &[&str]) -> Result<String, UserError> {
+        let database = format!("--db=unix:{}/db.sock", self.ovs_run_dir.display());
+        let output = Command::new("ovs-vsctl")
+            .args([&database, &format!("--timeout={TIMEOUT_SECS}")])
+            .args(words)
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .map_err(|error| {
+                let failure = UserError::new("ovs", format!("ovs-vsctl: {error}"));
+                failure.fix("install Open vSwitch (openvswitch-switch), or set kind = \"ebpf\"")
+            })?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        // It reports a port that the switch could not open as a warning.
+        let broken = !output.status.success() || said.contains("Error detected");
+        if !broken {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let said = said.lines().next().unwrap_or("no word of why");
+        let failure = UserError::new("ovs", format!("Open vSwitch refuses: {said}"));
+        Err(failure.fix(format!(
+            "see that ovsdb-server and ovs-vswitchd run, with their sockets in {} (ovs_run_dir in [datapath])",
+            self.ovs_run_dir.display()
+        )))
+    }
+}

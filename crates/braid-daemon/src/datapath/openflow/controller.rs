@@ -1,0 +1,416 @@
+//! The controller's process and the connection to it.
+//!
+//! A thread of its own connects, starts the controller where none answers, and writes; another one reads. The engine
+//! never waits for either: it leaves the latest desired state, and finds the latest report. The process is in a group of
+//! its own and outlives the daemon, as the traffic does. A lock in the run directory keeps a second one away.
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid_balance::{Counters, Flow, KernelTime, UplinkCounters};
+use braid_core::UplinkId;
+use braid_host::program;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
+use tokio::sync::watch;
+
+use super::messages::{ReleasedFlow, Report, UplinkReport};
+
+/// Pause between two attempts to connect, and least time between two starts of the process.
+const CONNECT_INTERVAL: Duration = Duration::from_millis(50);
+const RESTART_INTERVAL: Duration = Duration::from_secs(1);
+/// Time for the process to end.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Reasons of the controller that are counted.
+const REASONS: [&str; 10] = [
+    "no_uplink",
+    "class_blocked",
+    "client_over_limit",
+    "flow_table_full",
+    "table_full",
+    "no_port",
+    "not_translated",
+    "tcp_closed",
+    "reset_sent",
+    "rule_restored",
+];
+
+/// The connection's state, followed by those who wait for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Status {
+    /// The controller has answered on the present connection.
+    answers: bool,
+    /// Revision that the controller follows, with rules and gateways in place.
+    ready: Option<u64>,
+    /// Reason that new flows get no uplinks; `None`: they do.
+    problem: Option<String>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The latest desired state, as a line.
+    desired: Option<(u64, String)>,
+    /// Revision that was written to the present connection.
+    written: u64,
+    /// Lines besides.
+    commands: Vec<String>,
+    connection_over: bool,
+    ending: bool,
+    flows: Vec<(u64, Flow)>,
+    /// Counters of this daemon's time, and of the controller's at the last report.
+    totals: BTreeMap<u8, UplinkCounters>,
+    last: BTreeMap<u8, UplinkReport>,
+    reasons: BTreeMap<String, u64>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    status: watch::Sender<Status>,
+}
+
+pub(super) struct Controller {
+    shared: Arc<Shared>,
+    status: watch::Receiver<Status>,
+}
+
+impl Controller {
+    /// Starts to connect. `switch` is the socket for the bridge.
+    ///
+    /// # Errors
+    /// There is no controller's program, or no thread.
+    pub fn start(run_dir: &RunDir, switch: &Path) -> Result<Self, UserError> {
+        let program = program::find("braid-sdn").ok_or_else(|| {
+            UserError::new(
+                "no-program",
+                "the OpenFlow controller, braid-sdn, is not installed",
+            )
+            .fix("install it (package braid-sdn), or set kind = \"ebpf\" in [datapath]")
+        })?;
+        let (sender, status) = watch::channel(Status {
+            answers: false,
+            ready: None,
+            problem: Some("the controller does not answer yet".to_owned()),
+        });
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            status: sender,
+        });
+        let process = Process {
+            program,
+            run_dir: run_dir.path().to_owned(),
+            switch: switch.to_owned(),
+            log: run_dir.openflow_log(),
+            child: None,
+            started: None,
+        };
+        let (socket, kept) = (run_dir.openflow_socket(), Arc::clone(&shared));
+        thread::Builder::new()
+            .name("openflow".to_owned())
+            .spawn(move || run(&shared, &socket, process))
+            .map_err(|error| UserError::io("start a thread", &error))?;
+        Ok(Self {
+            shared: kept,
+            status,
+        })
+    }
+
+    /// Stops writing and reading; the process goes on.
+    pub fn stop(&self) {
+        self.shared.lock().ending = true;
+        self.shared.changed.notify_all();
+    }
+
+    pub fn send_desired(&self, revision: u64, line: String) {
+        self.shared.lock().desired = Some((revision, line));
+        self.shared.changed.notify_all();
+    }
+
+    pub fn send_release(&self, flows: &[ReleasedFlow]) {
+        let line = serde_json::json!({ "release": flows }).to_string();
+        self.shared.lock().commands.push(line);
+        self.shared.changed.notify_all();
+    }
+
+    /// Waits until the controller listens; not for long.
+    pub async fn wait_answer(&mut self, timeout: Duration) {
+        let answer = self.status.wait_for(|status| status.answers);
+        // A bridge without a controller tries again and again.
+        let _ = tokio::time::timeout(timeout, answer).await;
+    }
+
+    /// Waits until the controller follows this revision; false if that takes too long.
+    pub async fn wait_ready(&mut self, revision: u64, timeout: Duration) -> bool {
+        let ready = self
+            .status
+            .wait_for(|status| status.ready.is_some_and(|ready| ready >= revision));
+        matches!(tokio::time::timeout(timeout, ready).await, Ok(Ok(_)))
+    }
+
+    pub fn problem(&self) -> Option<String> {
+        self.status.borrow().problem.clone()
+    }
+
+    pub fn for_each_flow(&self, mut what: impl FnMut(u64, &Flow)) {
+        let state = self.shared.lock();
+        state
+            .flows
+            .iter()
+            .for_each(|(number, flow)| what(*number, flow));
+    }
+
+    /// Returns the counters of the last report, for each uplink that is known.
+    pub fn counters(&self, known: impl Iterator<Item = UplinkId>) -> Counters {
+        let state = self.shared.lock();
+        let count =
+            |reason: &&'static str| (*reason, state.reasons.get(*reason).copied().unwrap_or(0));
+        Counters {
+            reasons: REASONS.iter().map(count).collect(),
+            uplinks: known
+                .map(|id| (id, state.totals.get(&id.0).copied().unwrap_or_default()))
+                .collect(),
+        }
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A thread that panicked has left plain data.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_problem(&self, problem: String) {
+        self.status.send_if_modified(|status| {
+            let told = Status {
+                answers: false,
+                ready: None,
+                problem: Some(problem),
+            };
+            let changed = *status != told;
+            *status = told;
+            changed
+        });
+    }
+
+    fn handle_report(&self, report: Report) {
+        let problem = match (report.connected, report.ready) {
+            (false, _) => Some("the bridge is not connected to its controller".to_owned()),
+            (true, false) => Some("the controller is still reading the bridge".to_owned()),
+            (true, true) => None,
+        };
+        let status = Status {
+            answers: true,
+            ready: report.ready.then_some(report.revision),
+            problem,
+        };
+        let mut state = self.lock();
+        for uplink in &report.uplinks {
+            let last = state.last.insert(uplink.id, *uplink);
+            add(state.totals.entry(uplink.id).or_default(), uplink, last);
+        }
+        state.reasons = report.reasons;
+        if let Some(flows) = report.flows {
+            let now = KernelTime::now();
+            state.flows = flows
+                .iter()
+                .map(|told| (told.number, told.flow(now)))
+                .collect();
+        }
+        drop(state);
+        self.status.send_if_modified(|before| {
+            let changed = *before != status;
+            *before = status;
+            changed
+        });
+    }
+}
+
+/// Adds the traffic since the last report. A controller that has started anew counts from zero.
+fn add(total: &mut UplinkCounters, now: &UplinkReport, last: Option<UplinkReport>) {
+    let since = |of: fn(&UplinkReport) -> u64| {
+        let before = last.as_ref().map_or(0, of);
+        of(now).checked_sub(before).unwrap_or(of(now))
+    };
+    total.tx.packets += since(|told| told.tx_packets);
+    total.tx.bytes += since(|told| told.tx_bytes);
+    total.rx.packets += since(|told| told.rx_packets);
+    total.rx.bytes += since(|told| told.rx_bytes);
+    total.flows_opened += since(|told| told.flows_opened);
+}
+
+/// The controller's process, if it is this daemon's child.
+struct Process {
+    program: PathBuf,
+    run_dir: PathBuf,
+    switch: PathBuf,
+    log: PathBuf,
+    child: Option<Child>,
+    started: Option<Instant>,
+}
+
+impl Process {
+    /// Starts it unless it runs, or was started a moment ago. One that finds another one at work ends at once.
+    fn start(&mut self) -> io::Result<()> {
+        let runs = match &mut self.child {
+            Some(child) => child.try_wait()?.is_none(),
+            None => false,
+        };
+        let recent = self
+            .started
+            .is_some_and(|at| at.elapsed() < RESTART_INTERVAL);
+        if runs || recent {
+            return Ok(());
+        }
+        self.started = Some(Instant::now());
+        let log = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&self.log)?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(["host", "run", "--run-dir"])
+            .arg(&self.run_dir)
+            .arg("--switch")
+            .arg(&self.switch)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .process_group(0);
+        self.child = Some(command.spawn()?);
+        tracing::info!("OpenFlow controller started");
+        Ok(())
+    }
+}
+
+/// Keeps a connection to the controller until the end.
+fn run(shared: &Arc<Shared>, socket: &Path, mut process: Process) {
+    loop {
+        if shared.lock().ending {
+            return;
+        }
+        let stream = match UnixStream::connect(socket) {
+            Ok(stream) => stream,
+            Err(_) => {
+                if let Err(error) = process.start() {
+                    shared.set_problem(format!("the controller cannot be started: {error}"));
+                }
+                thread::sleep(CONNECT_INTERVAL);
+                continue;
+            }
+        };
+        if let Err(error) = converse(shared, stream) {
+            tracing::debug!(%error, "connection to the OpenFlow controller ended");
+        }
+        if shared.lock().ending {
+            return;
+        }
+        shared.set_problem("the controller has ended and is started anew".to_owned());
+        tracing::warn!("the OpenFlow controller has ended");
+    }
+}
+
+/// Writes what there is to write until the connection ends.
+fn converse(shared: &Arc<Shared>, mut stream: UnixStream) -> io::Result<()> {
+    let reading = stream.try_clone()?;
+    {
+        let mut state = shared.lock();
+        state.connection_over = false;
+        state.written = 0;
+        state.commands.clear();
+    }
+    let reader = {
+        let shared = Arc::clone(shared);
+        thread::Builder::new()
+            .name("openflow-read".to_owned())
+            .spawn(move || read(&shared, reading))?
+    };
+    let outcome = write(shared, &mut stream);
+    let _ = stream.shutdown(std::net::Shutdown::Both);
+    let _ = reader.join();
+    outcome
+}
+
+fn write(shared: &Shared, stream: &mut UnixStream) -> io::Result<()> {
+    loop {
+        let mut state = shared.lock();
+        let lines = loop {
+            if state.ending || state.connection_over {
+                return Ok(());
+            }
+            let mut lines = std::mem::take(&mut state.commands);
+            let due = state
+                .desired
+                .clone()
+                .filter(|(revision, _)| *revision > state.written);
+            if let Some((revision, line)) = due {
+                state.written = revision;
+                lines.insert(0, line);
+            }
+            if !lines.is_empty() {
+                break lines;
+            }
+            state = shared
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        };
+        drop(state);
+        for line in lines {
+            stream.write_all(line.as_bytes())?;
+            stream.write_all(b"\n")?;
+        }
+    }
+}
+
+fn read(shared: &Shared, stream: UnixStream) {
+    for line in BufReader::new(stream).lines() {
+        let Ok(line) = line else { break };
+        match serde_json::from_str(&line) {
+            Ok(report) => shared.handle_report(report),
+            Err(error) => {
+                tracing::warn!(%error, "unexpected line from the OpenFlow controller");
+                break;
+            }
+        }
+    }
+    shared.lock().connection_over = true;
+    shared.changed.notify_all();
+}
+
+/// Ends the controller. Returns `false` if there was none.
+///
+/// # Errors
+/// It does not end.
+pub(super) fn end(socket: &Path) -> Result<bool, UserError> {
+    let Ok(mut stream) = UnixStream::connect(socket) else {
+        return Ok(false);
+    };
+    let mut finish = || {
+        stream.set_read_timeout(Some(END_TIMEOUT))?;
+        stream.write_all(b"{\"end\":true}\n")?;
+        // It closes the connection when it ends.
+        io::copy(&mut stream, &mut io::sink())
+    };
+    finish().map_err(|error| {
+        UserError::io("end the OpenFlow controller", &error)
+            .fix("kill the process of braid-sdn host run, then braid down")
+    })?;
+    Ok(true)
+}

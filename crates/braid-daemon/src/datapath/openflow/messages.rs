@@ -1,0 +1,301 @@
+//! Messages between daemon and controller, one JSON object a line. `python/braid_sdn/host/desired.py` reads the one, and
+//! `balancer.py` there writes the other.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use braid_balance::{
+    Choice, ClassEntry, ClassId, Family, Flow, FlowState, KernelTime, LbMethod, NextHop, Protocol,
+    RuleEntry, Traffic, UplinkEntry,
+};
+use braid_core::UplinkId;
+use serde::{Deserialize, Serialize};
+
+/// The desired state.
+#[derive(Debug, Serialize)]
+pub(super) struct Desired {
+    revision: u64,
+    uplinks: Vec<UplinkMessage>,
+    classes: Vec<ClassMessage>,
+    rules: Vec<RuleMessage>,
+    limited: Vec<IpAddr>,
+    max_flows: u32,
+    /// Parts that are set; a state without its uplinks would end every flow of an earlier daemon.
+    #[serde(skip)]
+    known: Known,
+}
+
+/// Parts of the desired state that the engine has given.
+#[derive(Debug, Default)]
+struct Known {
+    uplinks: bool,
+    classes: bool,
+    rules: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct UplinkMessage {
+    id: u8,
+    device: String,
+    v4: Option<NextHopMessage>,
+    v6: Option<NextHopMessage>,
+    ports: (u16, u16),
+    accepts_new: bool,
+    resets_tcp: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct NextHopMessage {
+    address: IpAddr,
+    gateway: IpAddr,
+}
+
+#[derive(Debug, Serialize)]
+struct ClassMessage {
+    id: ClassId,
+    method: LbMethod,
+    v4: Vec<u8>,
+    v6: Vec<u8>,
+}
+
+#[derive(Debug, Serialize)]
+struct RuleMessage {
+    class: ClassId,
+    source: Option<String>,
+    dest: Option<String>,
+    protocol: Option<u8>,
+    source_ports: Option<(u16, u16)>,
+    dest_ports: Option<(u16, u16)>,
+    dscp: Option<u8>,
+    family: Option<u8>,
+}
+
+impl Desired {
+    /// Returns a state without uplinks. The numbers of its revisions are above those of every earlier daemon of this
+    /// boot, whose state the controller may still follow.
+    pub fn new(max_flows: u32) -> Self {
+        let since_boot = KernelTime::now().since(KernelTime::from_nanos(0));
+        Self {
+            revision: u64::try_from(since_boot.as_micros()).unwrap_or_default(),
+            uplinks: Vec::new(),
+            classes: Vec::new(),
+            rules: Vec::new(),
+            limited: Vec::new(),
+            max_flows,
+            known: Known::default(),
+        }
+    }
+
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Returns the state as a line, under the next number; `None` until all of it is known.
+    pub fn next_line(&mut self) -> Option<(u64, String)> {
+        let known = &self.known;
+        if !(known.uplinks && known.classes && known.rules) {
+            return None;
+        }
+        self.revision += 1;
+        let line = serde_json::to_string(self).expect("a desired state is plain data");
+        Some((self.revision, line))
+    }
+
+    pub fn set_uplinks<'a>(&mut self, uplinks: impl Iterator<Item = (String, &'a UplinkEntry)>) {
+        let message = |(device, entry): (String, &UplinkEntry)| UplinkMessage {
+            id: entry.id.0,
+            device,
+            v4: entry.v4.and_then(next_hop),
+            v6: entry.v6.and_then(next_hop),
+            ports: (*entry.ports.start(), *entry.ports.end()),
+            accepts_new: entry.accepts_new,
+            resets_tcp: entry.resets_tcp,
+        };
+        self.uplinks = uplinks.map(message).collect();
+        self.known.uplinks = true;
+    }
+
+    pub fn set_classes(&mut self, classes: &[ClassEntry]) {
+        let slots = |slots: &[UplinkId]| slots.iter().map(|id| id.0).collect();
+        let message = |class: &ClassEntry| ClassMessage {
+            id: class.id,
+            method: class.lb_method,
+            v4: slots(&class.v4),
+            v6: slots(&class.v6),
+        };
+        self.classes = classes.iter().map(message).collect();
+        self.known.classes = true;
+    }
+
+    pub fn set_rules(&mut self, rules: &[RuleEntry]) {
+        let prefix = |(address, length): (IpAddr, u8)| format!("{address}/{length}");
+        let ports = |range: &std::ops::RangeInclusive<u16>| (*range.start(), *range.end());
+        let message = |rule: &RuleEntry| RuleMessage {
+            class: rule.class,
+            source: rule.source.map(prefix),
+            dest: rule.dest.map(prefix),
+            protocol: rule.protocol,
+            source_ports: rule.source_ports.as_ref().map(ports),
+            dest_ports: rule.dest_ports.as_ref().map(ports),
+            dscp: rule.dscp,
+            family: rule.family.map(|family| match family {
+                Family::V4 => 4,
+                Family::V6 => 6,
+            }),
+        };
+        self.rules = rules.iter().map(message).collect();
+        self.known.rules = true;
+    }
+
+    pub fn limit_clients(&mut self, clients: &[IpAddr]) {
+        self.limited = clients.to_vec();
+    }
+}
+
+/// A next hop without a gateway is for links without Ethernet headers, which the bridge does not have.
+fn next_hop<A: Into<IpAddr>>(hop: NextHop<A>) -> Option<NextHopMessage> {
+    Some(NextHopMessage {
+        address: hop.address.into(),
+        gateway: hop.gateway?.into(),
+    })
+}
+
+/// A flow that leaves its uplink, by the controller's number.
+#[derive(Debug, Serialize)]
+pub(super) struct ReleasedFlow {
+    pub number: u64,
+    /// Reset it; otherwise it chooses anew.
+    pub reset: bool,
+}
+
+/// The controller's report.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Report {
+    /// Number of the desired state that it follows.
+    pub revision: u64,
+    /// The bridge is connected.
+    pub connected: bool,
+    /// New flows get uplinks.
+    pub ready: bool,
+    pub uplinks: Vec<UplinkReport>,
+    pub reasons: std::collections::BTreeMap<String, u64>,
+    /// All flows; none if they have not been read since the last report.
+    pub flows: Option<Vec<FlowReport>>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct UplinkReport {
+    pub id: u8,
+    pub tx_packets: u64,
+    pub tx_bytes: u64,
+    pub rx_packets: u64,
+    pub rx_bytes: u64,
+    pub flows_opened: u64,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct FlowReport {
+    pub number: u64,
+    protocol: u8,
+    inner: SocketAddr,
+    remote: Option<SocketAddr>,
+    outer: SocketAddr,
+    uplink: u8,
+    answered: bool,
+    choice: String,
+    class: u8,
+    rule: Option<usize>,
+    age_ms: u64,
+    idle_ms: u64,
+    tx_packets: u64,
+    tx_bytes: u64,
+    rx_packets: u64,
+    rx_bytes: u64,
+}
+
+impl FlowReport {
+    /// Returns the flow as the engine knows flows. `now` is the time of the report.
+    pub fn flow(&self, now: KernelTime) -> Flow {
+        let since_boot = now.since(KernelTime::from_nanos(0));
+        let before = |millis| {
+            let at = since_boot.saturating_sub(Duration::from_millis(millis));
+            KernelTime::from_nanos(0).after(at)
+        };
+        Flow {
+            protocol: Protocol(self.protocol),
+            inner: self.inner,
+            remote: self.remote,
+            outer: self.outer,
+            uplink: UplinkId(self.uplink),
+            state: match self.answered {
+                true => FlowState::Established,
+                false => FlowState::New,
+            },
+            assured: self.answered,
+            fast: false,
+            choice: match self.choice.as_str() {
+                "hash_source" => Choice::HashSource,
+                "hash_pair" => Choice::HashPair,
+                "next_usable" => Choice::NextUsable,
+                "only" => Choice::Only,
+                _ => Choice::NextSlot,
+            },
+            class: ClassId(self.class),
+            rule: self.rule,
+            came_from: None,
+            created: before(self.age_ms),
+            last_seen: before(self.idle_ms),
+            tx: Traffic {
+                packets: self.tx_packets,
+                bytes: self.tx_bytes,
+            },
+            rx: Traffic {
+                packets: self.rx_packets,
+                bytes: self.rx_bytes,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_state_is_told_before_all_of_it_is_known() {
+        let mut desired = Desired::new(1024);
+        desired.limit_clients(&[]);
+        desired.set_uplinks(std::iter::empty());
+        desired.set_classes(&[]);
+        assert_eq!(desired.next_line(), None);
+        desired.set_rules(&[RuleEntry {
+            dest: Some((IpAddr::from([192, 0, 2, 0]), 24)),
+            dest_ports: Some(80..=90),
+            class: ClassId(3),
+            ..RuleEntry::default()
+        }]);
+        let (first, line) = desired.next_line().unwrap();
+        assert!(
+            line.contains(r#""class":3,"source":null,"dest":"192.0.2.0/24""#),
+            "{line}"
+        );
+        assert!(line.contains(r#""dest_ports":[80,90]"#), "{line}");
+        assert!(line.contains(r#""max_flows":1024}"#), "{line}");
+        assert_eq!(desired.next_line().unwrap().0, first + 1);
+    }
+
+    #[test]
+    fn a_report_reads_as_flows() {
+        let line = r#"{"revision":7,"connected":true,"ready":true,"uplinks":[],"reasons":{"no_port":2},
+            "flows":[{"number":9,"protocol":6,"inner":"192.0.0.8:40000","remote":"[2001:db8::1]:80",
+            "outer":"192.0.2.1:16384","uplink":1,"answered":true,"choice":"next_usable","class":2,"rule":null,
+            "age_ms":5000,"idle_ms":1000,"tx_packets":1,"tx_bytes":2,"rx_packets":3,"rx_bytes":4}]}"#;
+        let report: Report = serde_json::from_str(line).unwrap();
+        let now = KernelTime::from_nanos(60_000_000_000);
+        let flow = report.flows.unwrap()[0].flow(now);
+        assert_eq!(flow.choice, Choice::NextUsable);
+        assert_eq!(now.since(flow.last_seen), Duration::from_secs(1));
+        assert_eq!(now.since(flow.created), Duration::from_secs(5));
+        assert_eq!((flow.assured, flow.rx.bytes), (true, 4));
+    }
+}

@@ -1,0 +1,338 @@
+//! The datapath of Open vSwitch: a bridge whose ports are `braid1` and the uplinks, and its controller.
+//!
+//! The daemon makes the bridge ([`bridge`]), keeps the kernel from answering packets that are the bridge's
+//! ([`kernel_filter`]), and runs the controller, `braid-sdn host run` ([`controller`]). It writes the controller the
+//! desired state ([`messages`]) and reads its reports. The controller gives each new flow the next slot of the daemon's
+//! tables; it works on without the daemon, and rules of flows work on without the controller.
+//!
+//! The uplinks keep their addresses in the kernel. A userspace bridge (`datapath_type=netdev`) reads frames beside the
+//! kernel's own stack, so probes, DHCP and local servers on the uplinks go on whatever happens to the bridge.
+
+mod bridge;
+mod controller;
+mod kernel_filter;
+mod messages;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use braid_balance::{
+    Attachments, ClassEntry, Counters, Evacuated, Flow, Layer, Opened, Protocol, Release, Released,
+    RuleEntry, SweepReport, UplinkEntry,
+};
+use braid_core::UplinkId;
+use braid_device::Interface;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
+use serde::{Deserialize, Serialize};
+
+use self::bridge::Bridge;
+use self::controller::Controller;
+use self::kernel_filter::KernelFilter;
+use self::messages::{Desired, ReleasedFlow};
+use crate::config::DatapathConfig;
+use crate::plumbing::{PEER_DEVICE, STEER_DEVICE};
+
+/// Time for the bridge to connect to its controller, and for gateways to answer, at a start.
+const READY_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// Time for the controller's program to start.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+const TCP: Protocol = Protocol(6);
+const UDP: Protocol = Protocol(17);
+const QUIC_PORT: u16 = 443;
+
+/// Contents of the file that says that a bridge is at work, for `braid down`.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    ovs_run_dir: PathBuf,
+}
+
+/// The datapath.
+pub(crate) struct OpenFlow {
+    bridge: Bridge,
+    filter: KernelFilter,
+    controller: Controller,
+    desired: Desired,
+    uplinks: Vec<UplinkEntry>,
+    max_flows: u32,
+    log: PathBuf,
+    /// True once the bridge has its ports.
+    attached: bool,
+    /// Stands for upcalls, of which there are none: nothing is ever written to the second one.
+    silence: (UnixStream, UnixStream),
+}
+
+/// Returns true if a bridge of this run directory is at work.
+pub(crate) fn is_at_work(run_dir: &RunDir) -> bool {
+    run_dir.openflow_record().exists()
+}
+
+/// Returns the error of a bond beside this datapath.
+pub(crate) fn no_bond() -> UserError {
+    let text = "a bond needs the eBPF datapath, and [datapath] kind is \"openflow\"";
+    UserError::new("no-bond", text).fix("braid leave, or set kind = \"ebpf\"")
+}
+
+/// Ends the controller and removes the bridge of this run directory. Returns what was undone; finding nothing is success.
+///
+/// # Errors
+/// Open vSwitch or nftables refuses. Calling again continues.
+pub(crate) async fn remove(run_dir: &RunDir) -> Result<Vec<String>, UserError> {
+    let path = run_dir.openflow_record();
+    let record: Record = match fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
+            UserError::new("openflow", format!("{}: {error}", path.display()))
+                .fix("ovs-vsctl del-br braid-ovs, remove that file, then braid down")
+        })?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(UserError::io(format!("read {}", path.display()), &error)),
+    };
+    let mut undone = Vec::new();
+    if controller::end(&run_dir.openflow_socket())? {
+        undone.push("the controller has ended".to_owned());
+    }
+    let bridge = Bridge::new(record.ovs_run_dir, run_dir.path());
+    undone.extend(bridge.remove().await?);
+    undone.extend(kernel_filter::remove().await?);
+    for file in run_dir.openflow_files() {
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(UserError::io(format!("remove {}", file.display()), &error));
+            }
+            _ => {}
+        }
+    }
+    Ok(undone)
+}
+
+impl OpenFlow {
+    /// Starts the controller, or finds the one of an earlier daemon. The bridge is made by [`OpenFlow::attach`].
+    pub async fn open(
+        config: &DatapathConfig,
+        run_dir: &RunDir,
+    ) -> Result<(Self, Opened), UserError> {
+        let bridge = Bridge::new(config.ovs_run_dir.clone(), run_dir.path());
+        let adopted = bridge.find().await?;
+        let record = Record {
+            ovs_run_dir: config.ovs_run_dir.clone(),
+        };
+        let path = run_dir.openflow_record();
+        let text = serde_json::to_string(&record).expect("a path is plain data");
+        fs::write(&path, text)
+            .map_err(|error| UserError::io(format!("write {}", path.display()), &error))?;
+        let controller = Controller::start(run_dir, &bridge.controller_socket())?;
+        let datapath = Self {
+            bridge,
+            filter: KernelFilter::default(),
+            controller,
+            desired: Desired::new(config.max_flows),
+            uplinks: Vec::new(),
+            max_flows: config.max_flows,
+            log: run_dir.openflow_log(),
+            attached: adopted,
+            silence: UnixStream::pair()
+                .map_err(|error| UserError::io("make a pair of sockets", &error))?,
+        };
+        let opened = match adopted {
+            true => Opened::Adopted,
+            false => Opened::Fresh,
+        };
+        Ok((datapath, opened))
+    }
+
+    /// Makes the bridge, with exactly these uplinks as its ports.
+    pub async fn attach(&mut self, wanted: &Attachments) -> Result<(), UserError> {
+        let present = |entry: &&UplinkEntry| wanted.uplinks.contains(&entry.ifindex);
+        let entries: Vec<&UplinkEntry> = self.uplinks.iter().filter(present).collect();
+        let mut ports = BTreeMap::new();
+        for entry in &entries {
+            let device = device_of(entry.ifindex)?;
+            check_device(entry, &device)?;
+            ports.insert(device, *entry);
+        }
+        // A userspace bridge sends what it reads: packets must be whole, with complete checksums.
+        let steer = Interface::open(STEER_DEVICE)
+            .and_then(|interface| interface.switch_off_send_offloads());
+        steer.map_err(|error| device_error(STEER_DEVICE, &error))?;
+        self.filter.set(&ports).await?;
+        if !self.attached {
+            // The bridge's first attempt to connect succeeds then, and it need not wait for the second.
+            self.controller.wait_answer(ANSWER_TIMEOUT).await;
+        }
+        let mut names: Vec<&str> = ports.keys().map(String::as_str).collect();
+        names.push(PEER_DEVICE);
+        self.bridge.set_ports(&names).await?;
+        self.attached = true;
+        Ok(())
+    }
+
+    /// Waits until the controller has rules in the bridge and knows the gateways.
+    pub async fn wait_ready(&mut self) -> Result<(), UserError> {
+        let revision = self.desired.revision();
+        if self.controller.wait_ready(revision, READY_TIMEOUT).await {
+            return Ok(());
+        }
+        let why = self.controller.problem();
+        let text = format!(
+            "the OpenFlow controller is not ready: {}",
+            why.as_deref().unwrap_or("it is still at work")
+        );
+        Err(UserError::new("openflow", text).fix(format!("see {}", self.log.display())))
+    }
+
+    /// Stops watching the controller, which goes on.
+    pub fn release_control(&mut self) {
+        self.controller.stop();
+    }
+
+    pub fn problem(&self) -> Option<String> {
+        self.controller.problem()
+    }
+
+    pub fn set_uplinks(&mut self, uplinks: &[UplinkEntry]) {
+        self.uplinks = uplinks.to_vec();
+        // An uplink without a device has no port either.
+        let named = uplinks
+            .iter()
+            .filter_map(|entry| Some((device_of(entry.ifindex).ok()?, entry)));
+        self.desired.set_uplinks(named);
+        self.send();
+    }
+
+    pub fn set_classes(&mut self, classes: &[ClassEntry]) {
+        self.desired.set_classes(classes);
+        self.send();
+    }
+
+    pub fn set_rules(&mut self, rules: &[RuleEntry]) {
+        self.desired.set_rules(rules);
+        self.send();
+    }
+
+    pub fn limit_clients(&mut self, clients: &[IpAddr]) {
+        self.desired.limit_clients(clients);
+        self.send();
+    }
+
+    fn send(&mut self) {
+        if let Some((revision, line)) = self.desired.next_line() {
+            self.controller.send_desired(revision, line);
+        }
+    }
+
+    /// Returns what leaves a dead uplink, by the last report. The controller acts on [`OpenFlow::set_uplinks`] alone.
+    pub fn evacuated(&self, uplink: UplinkId, resets_tcp: bool) -> Evacuated {
+        let mut done = Evacuated::default();
+        self.controller.for_each_flow(|_, flow| {
+            if flow.uplink != uplink {
+                return;
+            }
+            match flow.protocol {
+                TCP if !flow.assured => done.tcp_moved += 1,
+                TCP if resets_tcp => done.tcp_reset += 1,
+                UDP if flow.remote.is_some_and(|remote| remote.port() == QUIC_PORT) => {
+                    done.quic_moved += 1;
+                }
+                UDP if !flow.assured => done.udp_moved += 1,
+                _ => {}
+            }
+        });
+        done
+    }
+
+    /// Has the controller move or reset flows.
+    pub fn release(&mut self, which: impl Fn(&Flow) -> Release) -> Released {
+        let mut released = Released::default();
+        let mut chosen = Vec::new();
+        self.controller.for_each_flow(|number, flow| {
+            let reset = match (which(flow), flow.protocol) {
+                (Release::Reset, TCP) => true,
+                (Release::Move, UDP) => false,
+                _ => return,
+            };
+            match reset {
+                true => released.reset += 1,
+                false => released.moved += 1,
+            }
+            chosen.push(ReleasedFlow { number, reset });
+        });
+        if !chosen.is_empty() {
+            self.controller.send_release(&chosen);
+        }
+        released
+    }
+
+    pub fn swept(&self) -> SweepReport {
+        let mut report = SweepReport::default();
+        self.controller.for_each_flow(|_, flow| match flow.assured {
+            true => report.established += 1,
+            false => report.embryos += 1,
+        });
+        report
+    }
+
+    pub fn flows(&self) -> Vec<Flow> {
+        let mut flows = Vec::new();
+        self.controller
+            .for_each_flow(|_, flow| flows.push(flow.clone()));
+        flows
+    }
+
+    pub fn counters(&self) -> Counters {
+        let known = self.uplinks.iter().map(|entry| entry.id);
+        self.controller.counters(known)
+    }
+
+    pub fn max_flows(&self) -> u32 {
+        self.max_flows
+    }
+
+    /// Returns a descriptor that never becomes readable.
+    pub fn never_readable(&self) -> Result<OwnedFd, UserError> {
+        let near = self.silence.0.try_clone();
+        near.map(OwnedFd::from)
+            .map_err(|error| UserError::io("copy a socket", &error))
+    }
+}
+
+fn device_of(ifindex: u32) -> Result<String, UserError> {
+    let name = nix::net::if_::if_indextoname(ifindex);
+    let name = name.map_err(|errno| {
+        UserError::io(
+            format!("find the device with index {ifindex}"),
+            &errno.into(),
+        )
+    })?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// Refuses a device that a userspace bridge cannot serve.
+fn check_device(entry: &UplinkEntry, device: &str) -> Result<(), UserError> {
+    if entry.layer == Layer::L3 {
+        let text =
+            format!("uplink on {device}: it has no Ethernet headers, which Open vSwitch needs");
+        let fix = "name the other devices in [[uplink]], or set kind = \"ebpf\" in [datapath]";
+        return Err(UserError::new("openflow-device", text).fix(fix));
+    }
+    let merges = Interface::open(device).and_then(|interface| interface.merges_received_packets());
+    if merges.map_err(|error| device_error(device, &error))? {
+        let text = format!(
+            "uplink on {device}: it merges received packets, and Open vSwitch's userspace datapath loses merged ones"
+        );
+        let fix = format!("ethtool -K {device} gro off lro off");
+        return Err(UserError::new("openflow-device", text).fix(fix));
+    }
+    Ok(())
+}
+
+fn device_error(device: &str, error: &braid_device::InterfaceError) -> UserError {
+    UserError::io(format!("{device}: {}", error.step), &error.source)
+}
