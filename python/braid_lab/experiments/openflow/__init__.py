@@ -1,0 +1,1 @@
+"""Balance by Open vSwitch and OpenFlow."""
