@@ -88,7 +88,7 @@ pub async fn run(
     // From here on signals end the daemon in order, and not in the middle of a change.
     let signals = Signals::new()?;
     let listener = api_socket::bind(&run_dir, &gate)?;
-    let web = WebAccess::open(state_dir.clone(), "web")?;
+    let web = WebAccess::open(state_dir.clone(), "web", "braid web token")?;
     let begun = begin(settings, settings_source, &run_dir, state_dir, observer).await;
     if begun.is_err() && !run_dir.state().exists() {
         // If nothing was at work before and nothing is now, no file stays.

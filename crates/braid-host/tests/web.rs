@@ -47,6 +47,7 @@ impl Page {
         let guard = Guard {
             auth: Arc::new(WebAuth::new(tokens.clone()).unwrap()),
             names: vec!["gate.example".parse().unwrap()],
+            command: "braid web token",
         };
         tokio::spawn(serve(listener, None, guarded(routes, guard)));
         Page { address, tokens }
@@ -112,6 +113,7 @@ async fn without_a_session_there_is_the_form_and_nothing_else() {
         let answer = page.ask(&format!("GET {path}"), "").await;
         assert_eq!(answer.status, 401, "{path}");
         assert!(answer.body.contains("name=\"token\""), "{path}");
+        assert!(answer.body.contains("<code>sudo braid web token</code>"));
         assert!(!answer.body.contains("the page"), "{path}");
     }
     for request in ["GET /v1/status", "GET /session", "GET /v1/nothing"] {

@@ -106,7 +106,11 @@ pub async fn run(
             _ => failure,
         })?;
     let signals = Signals::new()?;
-    let web = WebAccess::open(StateDir::new(folder_of(&config.store)), PAGE_FILES)?;
+    let web = WebAccess::open(
+        StateDir::new(folder_of(&config.store)),
+        PAGE_FILES,
+        "braid hub web token",
+    )?;
     let mut store = Embedded::open(&config.store)?;
     let mut identity = store.load_or_create(StoredIdentity::new(random()?, random()?))?;
     if identity.is_overlap_over(now()) {

@@ -268,7 +268,12 @@ mod tests {
         let api = ApiState {
             jobs,
             feed: LiveFeed::new(),
-            web: WebAccess::open(StateDir::new(folder.path().join("state")), "web").unwrap(),
+            web: WebAccess::open(
+                StateDir::new(folder.path().join("state")),
+                "web",
+                "braid web token",
+            )
+            .unwrap(),
             commit: Some("c0ffee"),
         };
         let service = tokio::spawn(serve(listener, auth, api, async {

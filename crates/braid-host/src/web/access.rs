@@ -43,6 +43,8 @@ pub struct TokenReport {
 #[derive(Clone)]
 pub struct WebAccess {
     pub(super) auth: Arc<WebAuth>,
+    /// The command that prints a token.
+    pub(super) command: &'static str,
     state_dir: StateDir,
     tokens: PathBuf,
     certificate: PathBuf,
@@ -51,20 +53,26 @@ pub struct WebAccess {
 }
 
 impl WebAccess {
-    /// Reads the tokens that were given out. The names of its files begin with `prefix`.
+    /// Reads the tokens that were given out. The names of its files begin with `prefix`; `command` prints a token.
     ///
     /// # Errors
     /// The system has no random numbers.
-    pub fn open(state_dir: StateDir, prefix: &str) -> Result<WebAccess, UserError> {
+    pub fn open(
+        state_dir: StateDir,
+        prefix: &str,
+        command: &'static str,
+    ) -> Result<WebAccess, UserError> {
         let tokens = state_dir.path().join(format!("{prefix}-tokens.json"));
         let certificate = state_dir.path().join(format!("{prefix}-certificate.json"));
-        let known = state_dir.read::<LoginTokens>(&tokens, "web token --new makes another one");
+        let known =
+            state_dir.read::<LoginTokens>(&tokens, &format!("{command} --new makes another one"));
         let known = known.unwrap_or_else(|failure| {
             tracing::warn!(%failure, "nobody can log in to the page with an earlier token");
             None
         });
         Ok(WebAccess {
             auth: Arc::new(WebAuth::new(known.unwrap_or_default())?),
+            command,
             state_dir,
             tokens,
             certificate,
@@ -170,7 +178,7 @@ mod tests {
     use super::*;
 
     fn access(folder: &Path) -> WebAccess {
-        WebAccess::open(StateDir::new(folder), "web").unwrap()
+        WebAccess::open(StateDir::new(folder), "web", "braid web token").unwrap()
     }
 
     #[test]

@@ -38,9 +38,10 @@ const LOGIN_BODY_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1
 const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
-const LOGIN_PAGE: &str = include_str!("login.html");
-/// Place of the message in it.
+const LOGIN_PAGE: &str = include_str!("../../web/login.html");
+/// Places in it: of a message, and of the command that prints a token.
 const MESSAGE: &str = "<!-- message -->";
+const COMMAND: &str = "<!-- command -->";
 
 /// The way in which a connection reached this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub struct Guard {
     pub auth: Arc<WebAuth>,
     /// Names of this machine, besides its address and `localhost`.
     pub names: Vec<HostName>,
+    /// The command that prints a token.
+    pub command: &'static str,
 }
 
 /// Answer to `GET /session`: the browser's own session.
@@ -131,7 +134,7 @@ async fn decide(guard: &Guard, arrival: Arrival, mut request: Request, next: Nex
     let found = cookies(headers, &cookie_name(arrival))
         .find_map(|cookie| Some((guard.auth.session(cookie, clock)?, cookie.to_owned())));
     let Some((session, cookie)) = found else {
-        return without_session(&request);
+        return guard.without_session(&request);
     };
     if !shows {
         let presented = text(headers, &CSRF_HEADER).unwrap_or_default();
@@ -169,6 +172,25 @@ impl Guard {
         own.chain(["localhost"])
             .any(|own| own.eq_ignore_ascii_case(name))
     }
+
+    /// Answers a request without a session: a browser's navigation gets the form, a program an error.
+    fn without_session(&self, request: &Request) -> Response {
+        if request.uri().path().starts_with("/v1/") || request.uri().path() == "/session" {
+            let fix = format!("{}, then POST /login", self.command);
+            return ApiError(UserError::new("no-session", "log in first").fix(fix)).into_response();
+        }
+        self.login_form(StatusCode::UNAUTHORIZED, "")
+    }
+
+    fn login_form(&self, status: StatusCode, message: &str) -> Response {
+        let page = LOGIN_PAGE.replace(MESSAGE, message);
+        let page = page.replace(COMMAND, self.command);
+        let mut answer = (status, Html(page)).into_response();
+        answer
+            .headers_mut()
+            .insert(CONTENT_SECURITY_POLICY, login_policy());
+        answer
+    }
 }
 
 fn text<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
@@ -198,25 +220,6 @@ fn refused(why: &str) -> Response {
     ApiError(UserError::new("forbidden", why)).into_response()
 }
 
-/// Answers a request without a session: a browser's navigation gets the form, a program an error.
-fn without_session(request: &Request) -> Response {
-    if request.uri().path().starts_with("/v1/") || request.uri().path() == "/session" {
-        let failure =
-            UserError::new("no-session", "log in first").fix("braid web token, then POST /login");
-        return ApiError(failure).into_response();
-    }
-    login_form(StatusCode::UNAUTHORIZED, "")
-}
-
-fn login_form(status: StatusCode, message: &str) -> Response {
-    let page = LOGIN_PAGE.replace(MESSAGE, message);
-    let mut answer = (status, Html(page)).into_response();
-    answer
-        .headers_mut()
-        .insert(CONTENT_SECURITY_POLICY, login_policy());
-    answer
-}
-
 /// Returns the login form's policy: it is complete in itself, so that nothing else is served without a session. Its
 /// style is allowed by its hash.
 fn login_policy() -> HeaderValue {
@@ -242,7 +245,7 @@ async fn log_in(guard: &Guard, arrival: Arrival, request: Request) -> Response {
         _ => None,
     };
     let Some(LoginForm { token }) = form else {
-        return login_form(StatusCode::BAD_REQUEST, "The form was incomplete.");
+        return guard.login_form(StatusCode::BAD_REQUEST, "The form was incomplete.");
     };
     let (now, clock) = (Instant::now(), SystemTime::now());
     match guard.auth.log_in(arrival.from, &token, (now, clock)) {
@@ -259,12 +262,12 @@ async fn log_in(guard: &Guard, arrival: Arrival, request: Request) -> Response {
         }
         Err(LoginError::Wrong) => {
             tracing::warn!(from = %arrival.from, "wrong token for the page");
-            login_form(StatusCode::UNAUTHORIZED, "That is not a valid token.")
+            guard.login_form(StatusCode::UNAUTHORIZED, "That is not a valid token.")
         }
         Err(LoginError::TooMany(wait)) => {
             let seconds = wait.as_secs() + 1;
             let message = format!("Too many wrong tokens. Try again in {seconds} s.");
-            let mut answer = login_form(StatusCode::TOO_MANY_REQUESTS, &message);
+            let mut answer = guard.login_form(StatusCode::TOO_MANY_REQUESTS, &message);
             answer
                 .headers_mut()
                 .insert(RETRY_AFTER, HeaderValue::from(seconds));

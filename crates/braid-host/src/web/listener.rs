@@ -58,6 +58,7 @@ impl BoundPage {
         let guard = Guard {
             auth: access.auth.clone(),
             names: config.names.clone(),
+            command: access.command,
         };
         Ok(BoundPage {
             listener,
