@@ -14,7 +14,7 @@ export async function send(method, path, { headers = {}, body = null } = {}) {
   if (answer.status === 401) location.reload();
   const read = answer.status === 204 ? null : await answer.json();
   if (answer.ok) return read;
-  const { code, text, fix } = read.error;
+  const { code, text, fix } = typeof read.error === "string" ? { text: read.error } : read.error;
   throw Object.assign(new Error(fix ? `${text} (${fix})` : text), { code });
 }
 
@@ -27,9 +27,9 @@ export async function openSession() {
   return { ...session, act, operator: session.role === "operator" };
 }
 
-/** Shows the section of actions to operators, and makes its buttons and that of the end of the session work. */
+/** Shows the section of actions, if there is one, to operators, and makes its buttons and that of the end of the session work. */
 export function offerActions(session, texts) {
-  $("actions").hidden = !session.operator;
+  if ($("actions")) $("actions").hidden = !session.operator;
   for (const button of document.querySelectorAll("[data-post]")) {
     button.addEventListener("click", () => attempt(button, $("outcome"), texts, () => session.act("POST", button.dataset.post)));
   }
@@ -51,6 +51,24 @@ export async function attempt(button, outcome, texts, work) {
   setText(outcome, failure ? texts.failed(failure.message) : texts.done);
   button.disabled = false;
   return !failure;
+}
+
+/** Opens a stream of snapshots, each after the events that came before it; and again when it is closed for good.
+ *  Browsers mend broken connections themselves. */
+export function followStream(path, addEvents, showSnapshot) {
+  const stream = new EventSource(path);
+  let waiting = [];
+  stream.addEventListener("event", ({ data }) => waiting.push(JSON.parse(data)));
+  stream.addEventListener("snapshot", ({ data }) => {
+    if (waiting.length) addEvents(waiting);
+    waiting = [];
+    showSnapshot(JSON.parse(data));
+  });
+  stream.addEventListener("error", () => {
+    if (stream.readyState !== EventSource.CLOSED) return;
+    // Without a session the answer to this request leads to the login form.
+    send("GET", "/session").catch(() => {}).finally(() => setTimeout(() => followStream(path, addEvents, showSnapshot), 2000));
+  });
 }
 
 /** Says when the page is old. */

@@ -15,11 +15,12 @@ const CSS: &str = "text/css; charset=utf-8";
 const SVG: &str = "image/svg+xml";
 
 /// Files that every page has.
-const SHARED: [PageFile; 6] = [
+const SHARED: [PageFile; 7] = [
     ("/page.css", CSS, include_str!("../../web/page.css")),
     ("/icon.svg", SVG, include_str!("../../web/icon.svg")),
     ("/dom.js", JS, include_str!("../../web/dom.js")),
     ("/format.js", JS, include_str!("../../web/format.js")),
+    ("/events.js", JS, include_str!("../../web/events.js")),
     ("/chart.js", JS, include_str!("../../web/chart.js")),
     ("/session.js", JS, include_str!("../../web/session.js")),
 ];
