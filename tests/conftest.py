@@ -174,3 +174,11 @@ def location(request: pytest.FixtureRequest, make_network: MakeNetwork) -> Locat
     """An application on the host, then one behind it, with two emulated lines."""
     clients = 1 if request.param == "gateway" else 0
     return Location(request.param, make_network(*LINES, lan_clients=clients, serving=("http1", "http3", "dns")))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """The folder of screenshots: that of `make screenshots`, or one that nobody looks at."""
+    folder = Path(os.environ.get("BRAID_SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

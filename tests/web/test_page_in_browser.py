@@ -18,22 +18,13 @@ from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import states
 from braid_lab.page import LISTEN, WEB, token
 from braid_lab.process import Process, wait_until
-from braid_lab.product import Braid, repository
+from braid_lab.product import Braid
+from braid_lab.programs.album import SENTENCE, Album, violations
 from braid_lab.programs.devtools import Tab, browser
 from braid_lab.remote_hub import running_hub
 from conftest import LINES, MakeNetwork, StartBraid, StartHub, configured
 
 URL = f"http://{LISTEN}/"
-AXE = repository() / ".tools/axe/axe_playwright_python/axe.min.js"
-SCHEMES = ("light", "dark")
-#: Widths and heights of a desk and of a telephone.
-WINDOWS = {"wide": (1280, 900), "narrow": (390, 844)}
-SENTENCE = "document.querySelector('#sentence').textContent"
-#: The charts are drawn for the window's present size.
-DRAWN = (
-    "[...document.querySelectorAll('figure svg, .spark')]"
-    ".every((svg) => svg.viewBox.baseVal.width === svg.clientWidth)"
-)
 ALL_WELL = f"{SENTENCE} === 'The internet is all right.'"
 
 
@@ -50,40 +41,6 @@ class Shown:
         self.tab.open(URL)
         self.tab.type("#token", token(self.daemon, role), enter=True)
         self.tab.wait("document.querySelectorAll('.card').length > 0")
-
-
-def violations(tab: Tab) -> list[str]:
-    """Return the rules of axe-core that a page breaks, each with the first place."""
-    tab.evaluate(AXE.read_text() + "; 0")
-    found = json.loads(
-        tab.evaluate("axe.run().then(({violations}) => JSON.stringify(violations))"),
-    )
-    return [f"{each['id']}: {each['help']}: {each['nodes'][0]['html']}" for each in found]
-
-
-class Album:
-    """Pictures of a page, wide and narrow, light and dark, and the rules of accessibility that it breaks in each."""
-
-    def __init__(self, tab: Tab, folder: Path) -> None:
-        """Take pictures of `tab` into `folder`."""
-        self.tab = tab
-        self.folder = folder
-        self.broken: dict[str, list[str]] = {}
-
-    def photograph(self, name: str) -> None:
-        """Take the pictures of the page as it is."""
-        for scheme in SCHEMES:
-            for window, (width, height) in WINDOWS.items():
-                self.tab.look(width, height, scheme)
-                self.tab.evaluate("scrollTo({top: 0, behavior: 'instant'})")
-                # The next snapshot draws the charts for this window.
-                self.tab.wait(DRAWN)
-                file = f"{name}-{window}-{scheme}"
-                if found := violations(self.tab):
-                    self.broken[file] = found
-                self.tab.screenshot(self.folder / f"{file}.png")
-                wide = self.tab.evaluate("document.documentElement.scrollWidth")
-                assert wide <= width, f"{file} is {wide} pixels wide"
 
 
 @pytest.fixture
@@ -341,14 +298,6 @@ def downloads(net: Topology) -> Iterator[None]:
             log = net.scratch / f"download-{number}"
             stack.enter_context(Process([*words, url], log=log, namespace=net.host.name))
         yield
-
-
-@pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """The folder of screenshots: that of `make screenshots`, or one that nobody looks at."""
-    folder = Path(os.environ.get("BRAID_SCREENSHOTS", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def test_screenshots_have_no_accessibility_violation(
