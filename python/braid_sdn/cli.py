@@ -13,6 +13,7 @@ import ssl
 import sys
 import urllib.parse
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
         ("hosts", "show hosts, their places, and since when nothing was heard of them"),
         ("paths", "show the paths and shares of each pair of edges"),
         ("explain", "show the route of traffic between two hosts or edges, and the reasons"),
+        ("events", "show what changed lately, when, and why"),
     ):
         shown = command(name, text)
         shown.add_argument("--json", action="store_true", help="print JSON as docs/fabric.md describes it")
@@ -104,7 +106,6 @@ def _add_host(applications: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     # Slow to load, and of no use to the other commands.
     from dataclasses import replace
-    from datetime import UTC, datetime
 
     from braid_sdn.fabric.api.events import Event
     from braid_sdn.fabric.config import ConfigError, read
@@ -233,15 +234,20 @@ def _svg(options: argparse.Namespace) -> int:
     return 0
 
 
+def _events(options: argparse.Namespace) -> int:
+    return _show(options, _ask(options, "events"), _events_text)
+
+
 def _show(options: argparse.Namespace, body: bytes, text: Any) -> int:
     told = json.loads(body)
+    health = told.get("health", [])
     if options.json:
         sys.stdout.write(body.decode())
     else:
         sys.stdout.write(text(told))
-        for each in told["health"]:
+        for each in health:
             sys.stdout.write(f"# health: {each['subject']}: {each['text']} ({each['code']})\n")
-    return DEGRADED if told["health"] else 0
+    return DEGRADED if health else 0
 
 
 def _status_text(told: dict[str, Any]) -> str:
@@ -260,13 +266,35 @@ def _status_text(told: dict[str, Any]) -> str:
         for each in told["links"]
     ]
     hosts = [[each["mac"], each["port"], " ".join(each["addresses"])] for each in told["hosts"]]
-    return "\n".join(
-        (
-            table(["SWITCH", "ID", "PORTS UP", "RULES", "ECHO ms", "ADDRESS"], switches, texts=(0, 1, 5)),
-            table(["LINK FROM", "TO", "LATENCY ms", "USED Mbit/s", "CAPACITY Mbit/s"], links, texts=(0, 1)),
-            table(["HOST", "PORT", "ADDRESSES"], hosts, texts=(0, 1, 2)),
-        )
-    )
+    lost = [[each["name"], _span(each["lost_ms"]), each["why"]] for each in told["lost_switches"]]
+    lost += [
+        [f"{each['source']} → {each['target']}", _span(each["lost_ms"]), each["why"]] for each in told["lost_links"]
+    ]
+    tables = [
+        table(["SWITCH", "ID", "PORTS UP", "RULES", "ECHO ms", "ADDRESS"], switches, texts=(0, 1, 5)),
+        table(["LINK FROM", "TO", "LATENCY ms", "USED Mbit/s", "CAPACITY Mbit/s"], links, texts=(0, 1)),
+        table(["HOST", "PORT", "ADDRESSES"], hosts, texts=(0, 1, 2)),
+    ]
+    if lost:
+        tables.append(table(["LOST", "FOR", "WHY"], lost, texts=(0, 2)))
+    return "\n".join(tables)
+
+
+def _span(milliseconds: float) -> str:
+    """Return a span of time for people."""
+    seconds = milliseconds / 1000
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def _events_text(told: dict[str, Any]) -> str:
+    lines = []
+    for each in told["events"]:
+        facts = dict(each["fields"])
+        why = facts.pop("why", "")
+        when = datetime.fromtimestamp(each["unix_ms"] / 1000, UTC).astimezone().strftime("%m-%d %H:%M:%S")
+        words = " ".join(f"{name}={value}" for name, value in facts.items())
+        lines.append([when, each["level"], each["event"], words, why])
+    return table(["TIME", "LEVEL", "EVENT", "FACTS", "WHY"], lines, texts=(0, 1, 2, 3, 4))
 
 
 def _hosts_text(told: dict[str, Any]) -> str:

@@ -113,7 +113,7 @@ class Ear:
     def connected(self, now: float, hello: Hello) -> None:  # noqa: ARG002
         self.hellos.append(hello)
 
-    def disconnected(self, now: float, dpid: int) -> None:
+    def disconnected(self, now: float, dpid: int, why: str) -> None:
         pass
 
     def message(self, now: float, dpid: int, message: FromSwitch) -> None:  # noqa: ARG002

@@ -330,6 +330,7 @@ def test_a_client_that_does_not_speak_http_is_told_so(tmp_path: Path) -> None:
             writer.close()
             assert int(head.split()[1]) == 400
             assert "not a request of HTTP/1.1" in json.loads(body)["error"]
+            assert (await asked(socket, "//["))[0] == 404
 
     asyncio.run(story())
 
@@ -405,7 +406,9 @@ def test_changes_become_lines_of_a_log() -> None:
     assert set(events) == {"link-lost", "paths-used", "problem"}
     assert events["link-lost"].warning
     lost = events["paths-used"].text("2026-01-01T00:00:00.000+00:00")
-    assert lost == "2026-01-01T00:00:00.000+00:00 info paths-used source=hb target=ha paths=B>Q>A"
+    why = "B>P>A is left: a link of it is lost (port A:A-P is down)"
+    assert lost == f'2026-01-01T00:00:00.000+00:00 info paths-used source=hb target=ha paths=B>Q>A why="{why}"'
+    assert events["link-lost"].fields["why"] == "port A:A-P is down"
     told = json.loads(events["problem"].json("now"))
     assert (told["level"], told["event"], told["code"]) == ("warn", "problem", "link-unknown")
     assert 'text="no such link is found' in events["problem"].text("now")

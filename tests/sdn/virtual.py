@@ -211,7 +211,7 @@ class Network:
     def disconnect(self, *switches: str) -> None:
         for name in switches or self.shape.switches:
             self.connected.discard(self.shape.dpid(name))
-            self.controller.handle_gone(self.now, self.shape.dpid(name))
+            self.controller.handle_gone(self.now, self.shape.dpid(name), "the test ended its connection")
 
     def restart_controller(self, late: Mapping[str, float] | None = None) -> None:
         """Replace the controller by one that knows nothing, and connect the switches to it, some so much later, s."""

@@ -166,9 +166,9 @@ class Controller:
             self._schedule.at_once(now, PortId(dpid, number))
         self._throttle.improvement(now)
 
-    def handle_gone(self, now: float, dpid: int) -> None:
-        """Take in that a switch's connection ended."""
-        self.topology.handle_gone(now, dpid)
+    def handle_gone(self, now: float, dpid: int, why: str) -> None:
+        """Take in that a switch's connection ended, and why."""
+        self.topology.handle_gone(now, dpid, why)
         if self.updater.installed.get(dpid):
             self._left[dpid] = now
         self._emptied.pop(dpid, None)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from braid_sdn.fabric.api.events import Event, Snapshot, changes
+from braid_sdn.fabric.api.events import Event, Journal, Snapshot, changes
 from braid_sdn.fabric.api.server import Api
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.controller import Controller
@@ -37,7 +37,9 @@ class Service:
         self._timer: asyncio.TimerHandle | None = None
         self._pumping = False
         self._stopped = False
-        self._api = Api(self.controller, self._loop.time, self._pump_soon)
+        # Events are numbered from the start's time on, so that they follow those of the controller before.
+        self._journal = Journal(_unix_ms())
+        self._api = Api(self.controller, self._loop.time, self._pump_soon, self._journal)
 
     async def run(self, socket: Path, http: tuple[str, int] | None) -> None:
         """Serve until cancelled."""
@@ -75,6 +77,7 @@ class Service:
             now = Snapshot.of(self.controller, self._loop.time())
             for event in changes(self._logged, now):
                 self._log(event)
+                self._journal.add(_unix_ms(), event)
             self._logged = now
 
     # Events of switches.
@@ -84,9 +87,9 @@ class Service:
         self.controller.handle_switch(now, hello)
         self._pump_soon()
 
-    def disconnected(self, now: float, dpid: int) -> None:
+    def disconnected(self, now: float, dpid: int, why: str) -> None:
         """Handle the end of a switch's connection."""
-        self.controller.handle_gone(now, dpid)
+        self.controller.handle_gone(now, dpid, why)
         self._pump_soon()
 
     def message(self, now: float, dpid: int, message: FromSwitch) -> None:
@@ -123,3 +126,7 @@ class Service:
         self._timer = None
         self.controller.handle_timeout(self._loop.time())
         self._pump()
+
+
+def _unix_ms() -> int:
+    return round(time.time() * 1000)

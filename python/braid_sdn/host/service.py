@@ -140,7 +140,7 @@ class HostService:
         self.balancer.handle_switch(now, hello)
         self._pump_soon()
 
-    def disconnected(self, now: float, dpid: int) -> None:  # noqa: ARG002
+    def disconnected(self, now: float, dpid: int, why: str) -> None:  # noqa: ARG002
         """Handle the end of the bridge's connection."""
         self.balancer.handle_gone()
         self._pump_soon()

@@ -47,8 +47,8 @@ class Listener(Protocol):
     def connected(self, now: float, hello: Hello) -> None:
         """A switch completed the handshake."""
 
-    def disconnected(self, now: float, dpid: int) -> None:
-        """A switch's connection ended."""
+    def disconnected(self, now: float, dpid: int, why: str) -> None:
+        """A switch's connection ended, for a reason."""
 
     def message(self, now: float, dpid: int, message: FromSwitch) -> None:
         """A switch sent a message."""
@@ -119,12 +119,12 @@ class Server:
         """Close connections that have been silent for too long."""
         for connection in list(self.connections):
             if now - connection.heard > IDLE_TIMEOUT:
-                connection.end()
+                connection.end(f"nothing came from it for {IDLE_TIMEOUT:g} s")
 
     def close(self) -> None:
         """Close all connections."""
         for connection in list(self.connections):
-            connection.end()
+            connection.end("the controller ends")
 
 
 class _PlainConnection(asyncio.Protocol):
@@ -175,6 +175,8 @@ class Connection(asyncio.Protocol):
         self._ports: list[object] = []
         self._handshake: Callable[[int, bytes, float], None] | None = self._hello
         self._deadline: asyncio.TimerHandle | None = None
+        #: Why it was ended by us.
+        self._ended = ""
 
     # Callbacks of asyncio.
 
@@ -188,7 +190,7 @@ class Connection(asyncio.Protocol):
         self.server.connections.add(self)
         self.server.handshakes[self] = None
         if len(self.server.handshakes) > MAX_HANDSHAKES:
-            next(iter(self.server.handshakes)).end()
+            next(iter(self.server.handshakes)).end("too many connections introduce themselves")
         self._deadline = loop.call_later(HANDSHAKE_TIMEOUT, self._never_introduced)
         bitmap = parser.OFPHelloElemVersionBitmap([VERSION])
         hello = parser.OFPHello(DIALECT, [bitmap])
@@ -196,7 +198,7 @@ class Connection(asyncio.Protocol):
         hello.serialize()
         transport.write(bytes(hello.buf))
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         """Report the end of the connection."""
         if self._deadline:
             self._deadline.cancel()
@@ -204,7 +206,8 @@ class Connection(asyncio.Protocol):
         self.server.handshakes.pop(self, None)
         if self.dpid is not None and self.server.switches.get(self.dpid) is self:
             del self.server.switches[self.dpid]
-            self.server.listener.disconnected(asyncio.get_running_loop().time(), self.dpid)
+            why = self._ended or (f"its connection failed: {exc}" if exc else "it closed its connection")
+            self.server.listener.disconnected(asyncio.get_running_loop().time(), self.dpid, why)
 
     def data_received(self, data: bytes) -> None:
         """Split the stream into messages."""
@@ -244,10 +247,11 @@ class Connection(asyncio.Protocol):
             return
         self._transport.write(data)
         if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
-            self.end()
+            self.end("it does not read what it is told")
 
-    def end(self) -> None:
-        """Abort the connection."""
+    def end(self, why: str) -> None:
+        """Abort the connection, for a reason."""
+        self._ended = why
         self.server.handshakes.pop(self, None)
         if self._transport is not None:
             self._transport.abort()

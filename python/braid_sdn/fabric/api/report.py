@@ -75,6 +75,10 @@ def health(fabric: Controller, now: float) -> list[dict[str, str]]:
 def status(fabric: Controller, now: float) -> dict[str, Any]:
     """Return switches, links, hosts, edges and health."""
     topology, plan = fabric.topology, fabric.plan
+    # The plan's own graph is as old as the plan.
+    graph = fabric.traffic.graph(now, topology)
+    stale = {hearing.source for hearing in topology.links() if hearing.stale}
+    lost_links, lost_switches = topology.missing(now)
     rules = {dpid: len(has) for dpid, has in fabric.updater.installed.items()}
     return {
         "version": VERSION,
@@ -89,12 +93,21 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
             }
             for dpid, switch in sorted(topology.switches.items())
         ],
-        "links": [_link(fabric, arc) for arc in fabric.graph.arcs],
+        "links": [{**_link(fabric, arc), "stale": arc.source in stale} for arc in graph.arcs],
+        "lost_switches": [
+            {"name": topology.name(dpid), "id": f"{dpid:016x}", "lost_ms": _ms(now - loss.at), "why": loss.why}
+            for dpid, loss in sorted(lost_switches.items())
+        ],
+        "lost_links": [
+            {**_ends(fabric, *key), "lost_ms": _ms(now - loss.at), "why": loss.why}
+            for key, loss in sorted(lost_links.items())
+        ],
         "hosts": [_host(fabric, now, host) for _, host in sorted(fabric.hosts.known.items())],
         "edges": [
             {
                 "name": edge.name,
                 "port": topology.port_name(edge.port),
+                "switch": topology.name(edge.port.switch),
                 "answers": edge.name not in fabric.path_monitor.silent,
             }
             for edge in fabric.edges
@@ -104,6 +117,7 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
         + sum(len(pair.paths) for pair in plan.pairs.values())
         + (plan.flood is not None),
         "changing": not fabric.updater.idle,
+        "planned": fabric.planned,
         "health": health(fabric, now),
     }
 
@@ -119,16 +133,20 @@ def hosts(fabric: Controller, now: float) -> dict[str, Any]:
 
 def paths(fabric: Controller, now: float) -> dict[str, Any]:
     """Return the paths of every pair of edges."""
-    pairs = [_pair(fabric, now, pair) for _, pair in sorted(fabric.tables.pairs.items())]
-    unserved = [
-        {"source": source, "target": target, "why": why} for (source, target), why in fabric.plan.unserved.items()
-    ]
     return {
         "version": VERSION,
         "generation": fabric.tables.generation,
-        "pairs": pairs,
-        "unserved": unserved,
+        **_pairs(fabric, now),
         "health": health(fabric, now),
+    }
+
+
+def _pairs(fabric: Controller, now: float) -> dict[str, Any]:
+    return {
+        "pairs": [_pair(fabric, now, pair) for _, pair in sorted(fabric.tables.pairs.items())],
+        "unserved": [
+            {"source": source, "target": target, "why": why} for (source, target), why in fabric.plan.unserved.items()
+        ],
     }
 
 
@@ -337,12 +355,18 @@ def _pair(fabric: Controller, now: float, pair: Pair) -> dict[str, Any]:
     }
 
 
+def _ends(fabric: Controller, source: PortId, target: PortId) -> dict[str, str]:
+    return {
+        "source": fabric.topology.port_name(source),
+        "target": fabric.topology.port_name(target),
+        "source_switch": fabric.topology.name(source.switch),
+        "target_switch": fabric.topology.name(target.switch),
+    }
+
+
 def _link(fabric: Controller, arc: Arc) -> dict[str, Any]:
     return {
-        "source": fabric.topology.port_name(arc.source),
-        "target": fabric.topology.port_name(arc.target),
-        "source_switch": fabric.topology.name(arc.source.switch),
-        "target_switch": fabric.topology.name(arc.target.switch),
+        **_ends(fabric, arc.source, arc.target),
         "capacity_bit_s": round(arc.capacity),
         "used_bit_s": round(arc.used),
         "latency_ms": _ms(arc.latency),

@@ -7,6 +7,7 @@ GET  /v1/fabric/explain?source=A&target=B
 GET  /v1/fabric/figures
 GET  /v1/fabric/edges/NAME                        (ETag, If-None-Match)
 GET  /v1/fabric/hosts                             /metrics
+GET  /v1/fabric/events?after=NUMBER
 POST /v1/fabric/hosts/HOST/forget                 (on the Unix socket)
 POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS&COUNTERS&shim=1
      with rx=TAG:PACKETS,…  rx_bytes=TAG:BYTES,…  tx=TAG:PACKETS,…
@@ -30,6 +31,7 @@ import h11
 
 from braid_sdn.fabric.api import metrics, report
 from braid_sdn.fabric.api.drawing import svg
+from braid_sdn.fabric.api.events import Journal, event_number
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.edges.auth import EdgeAuth, UnauthorizedError, VerifiedRequest
 
@@ -61,10 +63,18 @@ class Api:
     """Serves the API of one controller."""
 
     def __init__(
-        self, fabric: Controller, clock: Callable[[], float], on_change: Callable[[], None] = lambda: None
+        self,
+        fabric: Controller,
+        clock: Callable[[], float],
+        on_change: Callable[[], None] = lambda: None,
+        journal: Journal | None = None,
     ) -> None:
-        """Create it; `listen` opens its sockets. `on_change` is called when a request leaves the controller work."""
+        """Create it; `listen` opens its sockets.
+
+        `on_change` is called when a request leaves the controller work.
+        """
         self.on_change = on_change
+        self._journal = journal or Journal()
         self.fabric = fabric
         self.clock = clock
         self._servers: list[asyncio.Server] = []
@@ -300,6 +310,11 @@ class Api:
                     return _error(404, str(error))
             case _ if path in METRICS:
                 return Response(200, metrics.exposition(self.fabric, now).encode(), metrics.KIND)
+            case ["v1", "fabric", "events"]:
+                after = event_number(query.get("after", "0"))
+                if after is None:
+                    return _error(400, "after must be an event's number")
+                return _json({"version": report.VERSION, "events": self._journal.after(after)})
             case ["v1", "fabric", "figures"]:
                 return _json(report.figures(self.fabric))
             case ["v1", "fabric", "edges", name]:
@@ -341,7 +356,11 @@ def _written(connection: h11.Connection, answer: Response, headers: list[tuple[s
 def _parts(request: str) -> tuple[list[str], dict[str, str]]:
     """Return the path's segments and the query of a request line."""
     words = request.split(" ")
-    url = urllib.parse.urlsplit(words[1] if len(words) == 3 else "")
+    try:
+        url = urllib.parse.urlsplit(words[1] if len(words) == 3 else "")
+    except ValueError:
+        # An address in brackets that do not close, for one.
+        return [], {}
     path = [urllib.parse.unquote(part) for part in url.path.split("/")[1:]]
     return path, dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
 

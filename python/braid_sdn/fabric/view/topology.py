@@ -8,8 +8,9 @@ bytes is alive without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from braid_sdn.fabric.model import PortId, Problem
 from braid_sdn.fabric.monitor.probe import Probe
@@ -17,8 +18,14 @@ from braid_sdn.fabric.view.latency import BASE_WINDOW, WindowedMinimum, link_lat
 from braid_sdn.fabric.view.load import Saturation
 from braid_sdn.openflow.messages import Port, PortCounters
 
+Key = TypeVar("Key")
+
 #: A link is removed when this many discovery frames in a row are missing.
 MAX_MISSED_FRAMES = 3.5
+
+#: Seconds for which a link or a switch that was lost is remembered, and the most of them.
+LOSS_RETENTION = 3600.0
+MAX_LOSSES = 1000
 
 #: If a check is late by more than this, seconds, the controller was busy and frames may not be read yet.
 BUSY_DELAY = 0.3
@@ -71,6 +78,14 @@ class Switch:
         return (number for number, port in sorted(self.ports.items()) if port.up)
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """When something was lost, and why."""
+
+    at: float
+    why: str
+
+
 @dataclass
 class LinkCheck:
     """A check of a link that is suspect."""
@@ -96,6 +111,9 @@ class Topology:
     changed: float = 0.0
     #: Since when each port is up.
     up_since: dict[PortId, float] = field(default_factory=dict)
+    #: Links and switches that are lost and were not found again, the oldest first.
+    lost_links: dict[tuple[PortId, PortId], Loss] = field(default_factory=dict)
+    lost_switches: dict[int, Loss] = field(default_factory=dict)
     _checks: dict[tuple[PortId, PortId], LinkCheck] = field(default_factory=dict)
     _look_at: float = 0.0
     _from: dict[PortId, dict[PortId, LinkDirection]] = field(default_factory=dict)
@@ -123,6 +141,7 @@ class Topology:
 
     def handle_switch(self, now: float, dpid: int, ports: Iterable[Port], address: str) -> None:
         """Take in a switch that has connected."""
+        self.lost_switches.pop(dpid, None)
         self.switches[dpid] = Switch(dpid, address, now, {port.number: port for port in ports})
         for number in self.switches[dpid].up():
             self.up_since[PortId(dpid, number)] = now
@@ -131,9 +150,10 @@ class Topology:
                 hearing.last = now
         self.changed = now
 
-    def handle_gone(self, now: float, dpid: int) -> None:
+    def handle_gone(self, now: float, dpid: int, why: str) -> None:
         """Take in that a switch's connection ended. It may still forward, so its links stay, stale."""
-        self.switches.pop(dpid, None)
+        if self.switches.pop(dpid, None) is not None:
+            _remember(self.lost_switches, dpid, Loss(now, why))
         self.changed = now
 
     def handle_port(self, now: float, dpid: int, port: Port, *, gone: bool) -> bool:
@@ -143,6 +163,7 @@ class Topology:
             return False
         before = switch.ports.get(port.number)
         here = PortId(dpid, port.number)
+        why = f"port {self.port_name(here)} {'was removed' if gone else 'is down'}"
         if gone:
             switch.ports.pop(port.number, None)
         else:
@@ -155,7 +176,7 @@ class Topology:
         self.up_since.pop(here, None)
         self._linked.discard(here)
         self._echoed.pop(here, None)
-        return self._forget(now, [key for key in self.heard if here in key])
+        return self._forget(now, dict.fromkeys((key for key in self.heard if here in key), why))
 
     def is_relayed(
         self, now: float, source: PortId, arrived: PortId, inhabited: Callable[[], Container[PortId]]
@@ -187,6 +208,7 @@ class Topology:
         known = self.heard.get(key)
         if known is None:
             known = self.heard[key] = LinkDirection(probe.source, arrived, now, now)
+            self.lost_links.pop(key, None)
             self._from.setdefault(probe.source, {})[arrived] = known
             self._to.setdefault(arrived, {})[probe.source] = known
             self.changed = now
@@ -246,15 +268,21 @@ class Topology:
                 asked.due = max(asked.due, now + LINK_CHECK_TIMEOUT)
             return False
         late = [key for key, asked in self._checks.items() if now >= asked.due]
-        old = [key for key, hearing in self.heard.items() if self._is_old(now, hearing)]
+        lost = {
+            key: f"no discovery frame has come for {now - hearing.last:.1f} s"
+            for key, hearing in self.heard.items()
+            if self._is_old(now, hearing)
+        }
         for key in late:
             del self._checks[key]
-        lost = {*old, *late} & self.heard.keys()
+            if key in self.heard:
+                lost[key] = "a path over it fell silent, and it brought nothing when it was checked"
         silent = {key for key in lost if not {key[0].switch, key[1].switch} <= self.switches.keys()}
         for key in silent:
             self.heard[key].stale = True
             self.changed = now
-        return self._forget(now, list(lost - silent)) or bool(silent)
+            del lost[key]
+        return self._forget(now, lost) or bool(silent)
 
     def _is_old(self, now: float, hearing: LinkDirection) -> bool:
         missed = MAX_MISSED_FRAMES
@@ -263,15 +291,17 @@ class Topology:
         late = now - hearing.last >= missed * self.interval and hearing.unanswered >= missed
         return late and not hearing.stale
 
-    def _forget(self, now: float, keys: list[tuple[PortId, PortId]]) -> bool:
-        for key in keys:
+    def _forget(self, now: float, lost: Mapping[tuple[PortId, PortId], str]) -> bool:
+        """Forget links, each for a reason; return true if there are any."""
+        for key, why in lost.items():
+            _remember(self.lost_links, key, Loss(now, why))
             del self.heard[key]
             del self._from[key[0]][key[1]]
             del self._to[key[1]][key[0]]
             self._checks.pop(key, None)
-        if keys:
+        if lost:
             self.changed = now
-        return bool(keys)
+        return bool(lost)
 
     def poll_timeout(self) -> float | None:
         """Return when to look for expired links: coarsely, since there are very many."""
@@ -323,6 +353,10 @@ class Topology:
     def echoed(self, now: float) -> set[PortId]:
         """Return the ports that hear their own discovery frames."""
         return {port for port, at in self._echoed.items() if now - at < MAX_MISSED_FRAMES * self.interval}
+
+    def missing(self, now: float) -> tuple[dict[tuple[PortId, PortId], Loss], dict[int, Loss]]:
+        """Return the links and the switches that were lost lately and are not back."""
+        return _lately(now, self.lost_links), _lately(now, self.lost_switches)
 
     def links(self) -> list[LinkDirection]:
         """Return both directions of all working links: each is heard, and neither end has another neighbour."""
@@ -382,3 +416,15 @@ class Topology:
                 text = f"a switch ({names}) is plugged in where this edge should be: the edge is left out"
                 found.append(Problem("miscabled-edge", edge_ports[port], text))
         return found
+
+
+def _remember(lost: dict[Key, Loss], key: Key, loss: Loss) -> None:
+    """Record a loss; beyond MAX_LOSSES the oldest one is forgotten."""
+    lost.pop(key, None)
+    lost[key] = loss
+    if len(lost) > MAX_LOSSES:
+        del lost[next(iter(lost))]
+
+
+def _lately(now: float, lost: dict[Key, Loss]) -> dict[Key, Loss]:
+    return {key: loss for key, loss in lost.items() if now - loss.at < LOSS_RETENTION}
