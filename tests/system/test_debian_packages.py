@@ -205,6 +205,7 @@ def test_the_controllers_package_has_what_it_needs_and_nothing_of_the_programs(
         "usr/share/doc/braid-sdn/fabric.md",
     }
     sources = {f"usr/share/braid-sdn/{file.relative_to(repository() / 'python')}" for file in _sources("braid_sdn")}
+    assert "usr/share/braid-sdn/braid_sdn/web/shared/dom.js" in sources
     assert {file for file in files if not file.startswith("DEBIAN/")} == wanted | sources
     # Two packages that contain the same file cannot be installed together.
     shared = {file for file in files & files_in(roots["braid"]) if not file.startswith("DEBIAN/")}
@@ -214,7 +215,10 @@ def test_the_controllers_package_has_what_it_needs_and_nothing_of_the_programs(
 
 
 def _sources(package: str) -> list[Path]:
-    return list((repository() / "python" / package).rglob("*.py"))
+    """Return the files of a package, links followed."""
+    folder = repository() / "python" / package
+    found = run(["find", "-L", folder, "-type", "f", "-not", "-path", "*/__pycache__/*"]).stdout
+    return [Path(line) for line in found.splitlines()]
 
 
 def test_the_controllers_example_is_valid_and_changes_nothing(roots: dict[str, Path], tmp_path: Path) -> None:
@@ -230,6 +234,6 @@ def test_the_controllers_example_is_valid_and_changes_nothing(roots: dict[str, P
 
 def test_the_controllers_page_is_about_every_command(roots: dict[str, Path]) -> None:
     page = gzip.decompress((roots["braid-sdn"] / "usr/share/man/man1/braid-sdn.1.gz").read_bytes()).decode()
-    for command in ("run", "status", "paths", "explain", "svg"):
+    for command in ("run", "status", "paths", "explain", "events", "svg"):
         assert f".SS braid sdn fabric {command}\n" in page
     assert r"\fB\-\-listen\fR" in page
