@@ -21,6 +21,7 @@ from typing import Any
 FAILED, USAGE, UNREACHABLE, DEGRADED = 1, 2, 3, 4
 
 RUN_DIR = Path("/run/braid")
+STATE_DIR = Path("/var/lib/braid")
 
 
 class StopError(Exception):
@@ -54,9 +55,9 @@ def parser() -> argparse.ArgumentParser:
     fabric = applications.add_parser("fabric", help="one flow over several paths of a network of switches")
     verbs = fabric.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(name: str, text: str) -> argparse.ArgumentParser:
-        made: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
-        made.set_defaults(act=globals()[f"_{name}"])
+    def command(name: str, text: str, among: Any = verbs, act: Any = None) -> argparse.ArgumentParser:
+        made: argparse.ArgumentParser = among.add_parser(name, help=text, description=text)
+        made.set_defaults(act=act or globals()[f"_{name}"])
         default = os.environ.get("BRAID_RUN_DIR", RUN_DIR)
         made.add_argument("--run-dir", type=Path, default=default, metavar="DIR", help=f"default: {RUN_DIR}")
         return made
@@ -68,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
         "--log", choices=("text", "json"), default="text", help="form of the log on standard error (default: text)"
     )
     run.add_argument("--http", metavar="ADDRESS:PORT", help="serve the API there too, for edges with a key_file")
+    kept = os.environ.get("BRAID_STATE_DIR", STATE_DIR)
+    text = f"where the page's tokens and its certificate are kept; default: {STATE_DIR}"
+    run.add_argument("--state-dir", type=Path, default=kept, metavar="DIR", help=text)
     for name, text in (
         ("status", "show switches, links, hosts, edges, and problems"),
         ("hosts", "show hosts, their places, and since when nothing was heard of them"),
@@ -83,6 +87,14 @@ def parser() -> argparse.ArgumentParser:
     forget = command("forget", "forget a host, which its next packet teaches again")
     forget.add_argument("host", help="its MAC or IP address")
     command("svg", "print the network as a drawing with shares, latency and load")
+    text = "manage the page for browsers, which [web] listen in the configuration switches on"
+    page = verbs.add_parser("web", help=text, description=text).add_subparsers(required=True, metavar="COMMAND")
+    token = command("token", "print a token with which a browser logs in to the page", page, _web_token)
+    text = "rights of whoever logs in with it: a viewer looks, an operator may also forget hosts (default: operator)"
+    token.add_argument("--role", choices=("viewer", "operator"), default="operator", help=text)
+    text = "replace the token: whoever is logged in with the old one is logged out"
+    token.add_argument("--new", action="store_true", help=text)
+    token.add_argument("--json", action="store_true", help="print JSON as docs/fabric.md describes it")
     _add_host(applications)
     return top
 
@@ -134,7 +146,7 @@ def _run(options: argparse.Namespace) -> int:
         assert task is not None  # noqa: S101
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        await Service(config, log).run(options.run_dir / "fabric.sock", http)
+        await Service(config, options.state_dir, log).run(options.run_dir / "fabric.sock", http)
 
     try:
         asyncio.run(serve())
@@ -236,6 +248,23 @@ def _svg(options: argparse.Namespace) -> int:
 
 def _events(options: argparse.Namespace) -> int:
     return _show(options, _ask(options, "events"), _events_text)
+
+
+def _web_token(options: argparse.Namespace) -> int:
+    more = {"new": "1"} if options.new else {}
+    return _show(options, _ask(options, "web/token", method="POST", role=options.role, **more), _token_text)
+
+
+def _token_text(told: dict[str, Any]) -> str:
+    where = " or ".join(told["urls"])
+    lines = [told["token"]]
+    if where:
+        lines.append(f"# for {where}")
+    else:
+        lines.append("# no page yet: write [web] listen in the configuration, then restart the controller")
+    if "certificate_sha256" in told:
+        lines.append(f"# SHA-256 of its certificate: {told['certificate_sha256']}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _show(options: argparse.Namespace, body: bytes, text: Any) -> int:

@@ -178,3 +178,25 @@ addresses = ["fd77:0::1"]
 def test_hosts_live_long_enough_to_be_asked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least 10 s"):
         read(written(tmp_path, 'host_lifetime = "3 s"'))
+
+
+def test_a_page_is_off_until_it_is_configured_and_its_mistakes_are_named(tmp_path: Path) -> None:
+    assert read(None).web is None
+    good = '[web]\nlisten = "[fd00::1]:8444"\nnames = ["fabric.home.arpa"]\ncertificate = "c.pem"\nkey = "/k.pem"\n'
+    web = read(written(tmp_path, good)).web
+    assert web is not None
+    assert (str(web.listen[0]), web.listen[1], web.names) == ("fd00::1", 8444, ("fabric.home.arpa",))
+    assert (web.certificate, web.key) == (tmp_path / "c.pem", Path("/k.pem"))
+    for line, why in (
+        ('listen = "here"', "web.listen: must be an address and a port"),
+        ('listen = "1.2.3:80"', "web.listen: '1.2.3' is no IP address"),
+        ('listen = "127.0.0.1:0"', "web.listen: cannot have port 0"),
+        ('names = ["a:80"]', "web.names: must be names such as"),
+        ("names = [5]", "web.names: must be names such as"),
+        ('names = ["a", "A"]', "web.names: a name is given twice"),
+        ('key = "k.pem"', "web: a certificate and its key come together"),
+        ('listne = "127.0.0.1:80"', "web.listne: is not known here"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            read(written(tmp_path, f"[web]\n{line}\n"))
+        assert why in str(refused.value), line

@@ -122,7 +122,7 @@ def serving(test: Callable[[Service, tuple[str, int]], Awaitable[None]], *, tls:
 
     async def run() -> None:
         config = Config(Settings(KEY), port=0, tls=tls)
-        service = Service(config)
+        service = Service(config, Path("/nonexistent"))
         from braid_sdn.openflow.tls import server_context
 
         listening = await service.server.listen("127.0.0.1", 0, server_context(tls) if tls else None)

@@ -8,7 +8,7 @@ from braid_lab.product import repository
 
 SHARED = "crates/braid-host/web"
 #: The folders of pages.
-PAGES = ("crates/braid-daemon/web", "crates/braid-hub/web")
+PAGES = ("crates/braid-daemon/web", "crates/braid-hub/web", "python/braid_sdn/fabric/page")
 #: Bytes of all files of a page, not even compressed.
 MOST_BYTES = 150_000
 #: Ways in which a text could become part of the page's code.

@@ -203,9 +203,12 @@ def test_the_controllers_package_has_what_it_needs_and_nothing_of_the_programs(
         "usr/share/doc/braid-sdn/copyright",
         "usr/share/doc/braid-sdn/changelog.gz",
         "usr/share/doc/braid-sdn/fabric.md",
+        "usr/share/doc/braid-sdn/web.md",
     }
     sources = {f"usr/share/braid-sdn/{file.relative_to(repository() / 'python')}" for file in _sources("braid_sdn")}
-    assert "usr/share/braid-sdn/braid_sdn/web/shared/dom.js" in sources
+    assert {
+        f"usr/share/braid-sdn/braid_sdn/{name}" for name in ("web/shared/dom.js", "fabric/page/main.js")
+    } <= sources
     assert {file for file in files if not file.startswith("DEBIAN/")} == wanted | sources
     # Two packages that contain the same file cannot be installed together.
     shared = {file for file in files & files_in(roots["braid"]) if not file.startswith("DEBIAN/")}
@@ -234,6 +237,6 @@ def test_the_controllers_example_is_valid_and_changes_nothing(roots: dict[str, P
 
 def test_the_controllers_page_is_about_every_command(roots: dict[str, Path]) -> None:
     page = gzip.decompress((roots["braid-sdn"] / "usr/share/man/man1/braid-sdn.1.gz").read_bytes()).decode()
-    for command in ("run", "status", "paths", "explain", "events", "svg"):
+    for command in ("run", "status", "paths", "explain", "events", "svg", "web token"):
         assert f".SS braid sdn fabric {command}\n" in page
     assert r"\fB\-\-listen\fR" in page

@@ -17,6 +17,7 @@ import pytest
 
 from braid_lab.net.namespace import namespace
 from braid_lab.net.scratch import directory
+from braid_lab.page import Visitor
 from braid_lab.process import Process, run, wait_until
 from braid_lab.product import binary, repository
 
@@ -126,14 +127,21 @@ def test_a_hub_works_as_its_unit_has_it(folder: Path) -> None:
 
 
 def test_a_controller_works_as_its_unit_has_it(folder: Path) -> None:
-    with service_manager(folder) as (address, listener):
-        argv = [*confinement("braid-sdn.service"), sys.executable, "-m", "braid_sdn.cli", "fabric", "run"]
-        argv += ["--run-dir", folder, "--listen", "127.0.0.1:0"]
-        controller = Process(argv, log=folder / "controller", env={"NOTIFY_SOCKET": address})
+    with namespace("controller") as box, service_manager(folder) as (address, listener):
+        box.ip("link set lo up")
+        config = folder / "fabric.toml"
+        # The page's thread gives up its privileges, of which there are none, and a certificate is made.
+        config.write_text('[web]\nlisten = "0.0.0.0:8443"\n')
+        sdn = [sys.executable, "-m", "braid_sdn.cli", "fabric"]
+        argv = [*confinement("braid-sdn.service"), *sdn, "run", "--config", config, "--listen", "127.0.0.1:0"]
+        argv += ["--run-dir", folder, "--state-dir", folder / "state"]
+        controller = Process(argv, log=folder / "controller", namespace=box.name, env={"NOTIFY_SOCKET": address})
         try:
             assert listener.recv(100) == b"READY=1", controller.stderr()
-            said = run([sys.executable, "-m", "braid_sdn.cli", "fabric", "status", "--run-dir", folder])
+            said = run([*sdn, "status", "--run-dir", folder])
             assert "SWITCH" in said.stdout
+            token = run([*sdn, "web", "token", "--run-dir", folder]).stdout.splitlines()[0]
+            assert Visitor(box, folder, "https://127.0.0.1:8443").log_in(token).status == 303
         finally:
             controller.signal(signal.SIGTERM)
             ended = controller.wait()

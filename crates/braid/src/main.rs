@@ -193,7 +193,10 @@ fn run(cli: Cli) -> CommandResult {
             Err(external::exec_program("lab", &external.arguments, &[]).into())
         }
         Command::Sdn(external) => {
-            let environment = [("BRAID_RUN_DIR", run_dir.path())];
+            let environment = [
+                ("BRAID_RUN_DIR", run_dir.path()),
+                ("BRAID_STATE_DIR", &state_dir),
+            ];
             Err(external::exec_program("sdn", &external.arguments, &environment).into())
         }
     }

@@ -52,7 +52,7 @@ class Fabric:
         """Start it; returns its switches' address once it listens."""
         self._runs += 1
         self.process = Process(
-            [*SDN, "run", "--run-dir", self.folder, "--config", self.config, *self.options],
+            [*SDN, "run", *self._folders(), "--config", self.config, *self.options],
             log=self.folder / f"controller{self._runs}",
             namespace=self.place.name if self.place else None,
         )
@@ -65,6 +65,9 @@ class Fabric:
 
         match = wait_until(ready, what="the controller to be ready", timeout=60)
         return f"{match[1]}:{match[2]}"
+
+    def _folders(self) -> list[str | Path]:
+        return ["--run-dir", self.folder, "--state-dir", self.folder / "state"]
 
     def stop(self) -> None:
         """Stop it; the network keeps forwarding."""

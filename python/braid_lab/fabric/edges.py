@@ -157,16 +157,17 @@ def edged_network(
     shims: Container[str] = (),
     hook: str = "auto",
     capacities: bool = True,
+    more: str = "",
 ) -> Iterator[EdgedNetwork]:
     """Build a shape with its controller and edges.
 
     `limits` is the controller's `[paths]`; `order` is the edges' `--order`, one for all or by edge; `shims` are the
     edges that request sequence numbers for packets without any; `hook` is how programs are attached to devices;
-    `capacities` tells the controller the lines' rates.
+    `capacities` tells the controller the lines' rates; `more` are further tables of its configuration.
     """
     with contextlib.ExitStack() as stack:
         net = stack.enter_context(ovs_network(shape, boxes=True, plain=plain))
-        config = f"{configuration(shape, probe=True, capacities=capacities)}\n[paths]\n{limits}\n"
+        config = f"{configuration(shape, probe=True, capacities=capacities)}\n[paths]\n{limits}\n{more}"
         fabric = stack.enter_context(controller(net.place, net.folder, config))
         edges = {}
         for station in shape.stations:

@@ -22,6 +22,10 @@ addresses = ["10.0.0.7"]
 [paths]
 leave_out_skew = "200 ms"
 scheduler = "earliest-arrival"
+
+[web]
+listen = "192.168.1.1:8444"
+names = ["fabric.home.arpa"]
 """
 
 from __future__ import annotations
@@ -40,12 +44,16 @@ from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.settings import EdgeSettings, HostSettings, LinkSettings, Settings
 from braid_sdn.fabric.view.hosts import HOST_LIFETIME
 from braid_sdn.openflow.tls import TlsFiles
+from braid_sdn.web.access import WebSettings
 
 _RATE = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
 _TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 #: The shortest lifetime of hosts, seconds: silent ones are asked three times in a quarter of it.
 MIN_HOST_LIFETIME = 10.0
+
+#: A name of a machine (RFC 1123 §2.1).
+_HOST_NAME = re.compile(r"(?!-)[a-zA-Z0-9-]{1,63}(?:\.(?!-)[a-zA-Z0-9-]{1,63})*\.?")
 
 #: Bytes of a generated key.
 KEY_BYTES = 32
@@ -66,6 +74,8 @@ class Config:
     tls: TlsFiles | None = None
     #: Address at which everybody may read metrics.
     metrics: tuple[str, int] | None = None
+    #: The page for browsers; None: no port is opened for it.
+    web: WebSettings | None = None
 
 
 @dataclass
@@ -148,6 +158,7 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
         paths=dict,
         tls=dict,
         metrics=dict,
+        web=dict,
     )
     names = _switches(reader, top.get("switch", []))
     limits, scheduler = _paths(reader, top.get("paths", {}))
@@ -170,7 +181,7 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
         files = reader.table(top["tls"], "tls", certificate=str, key=str, authority=str)
         if reader.need(files, "tls", "certificate", "key", "authority"):
             tls = TlsFiles(folder / files["certificate"], folder / files["key"], folder / files["authority"])
-    return Config(settings, host, port, tls, metrics)
+    return Config(settings, host, port, tls, metrics, _web(reader, top.get("web", {}), folder))
 
 
 def _address(reader: _Reader, where: str, text: str) -> tuple[str, int]:
@@ -179,6 +190,29 @@ def _address(reader: _Reader, where: str, text: str) -> tuple[str, int]:
         return match[1], int(match[2])
     reader.wrong.append(f'{where}: must be an address and a port such as "127.0.0.1:6653", not {text!r}')
     return "", 0
+
+
+def _web(reader: _Reader, table: Any, folder: Path) -> WebSettings | None:
+    found = reader.table(table, "web", listen=str, names=list, certificate=str, key=str)
+    names = [name for name in found.get("names", []) if isinstance(name, str) and _HOST_NAME.fullmatch(name)]
+    if len(names) < len(found.get("names", [])):
+        reader.wrong.append('web.names: must be names such as "fabric.home.arpa", without a port')
+    if len({name.lower() for name in names}) < len(names):
+        reader.wrong.append("web.names: a name is given twice")
+    if ("certificate" in found) != ("key" in found):
+        reader.wrong.append("web: a certificate and its key come together: write both, or neither to have one made")
+    if "listen" not in found:
+        return None
+    host, port = _address(reader, "web.listen", found["listen"])
+    try:
+        listen = ipaddress.ip_address(host or "127.0.0.1")
+    except ValueError:
+        reader.wrong.append(f"web.listen: {host!r} is no IP address")
+        return None
+    if host and not port:
+        reader.wrong.append("web.listen: cannot have port 0: nobody would find it")
+    files = [folder / found[key] if key in found else None for key in ("certificate", "key")]
+    return WebSettings((listen, port), tuple(names), *files)
 
 
 def _key(reader: _Reader, where: str, name: str, folder: Path) -> bytes:

@@ -8,8 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from braid_sdn.fabric.api.events import Event, Journal, Snapshot, changes
+from braid_sdn.fabric.api import page, report
+from braid_sdn.fabric.api.events import Event, Snapshot, changes
+from braid_sdn.fabric.api.live import Live
 from braid_sdn.fabric.api.server import Api
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.controller import Controller
@@ -18,6 +21,8 @@ from braid_sdn.openflow.messages import FromSwitch, Hello
 from braid_sdn.openflow.server import IDLE_TIMEOUT, Server
 from braid_sdn.openflow.tls import server_context
 from braid_sdn.service_manager import tell_service_manager
+from braid_sdn.web.access import WebAccess, urls
+from braid_sdn.web.auth import Role
 
 #: Seconds between two looks for changes to log: what comes and goes within is a flap, and problems count those.
 LOG_INTERVAL = 1.0
@@ -26,8 +31,8 @@ LOG_INTERVAL = 1.0
 class Service:
     """Passes messages between switches and the controller."""
 
-    def __init__(self, config: Config, log: Callable[[Event], None] = lambda _: None) -> None:
-        """Create it; `run` opens its sockets, and hands events to `log`."""
+    def __init__(self, config: Config, state_dir: Path, log: Callable[[Event], None] = lambda _: None) -> None:
+        """Create it; `run` opens its sockets, and hands events to `log`. The page's tokens are in `state_dir`."""
         self._log = log
         self._logged = Snapshot()
         self.config = config
@@ -37,16 +42,19 @@ class Service:
         self._timer: asyncio.TimerHandle | None = None
         self._pumping = False
         self._stopped = False
-        # Events are numbered from the start's time on, so that they follow those of the controller before.
-        self._journal = Journal(_unix_ms())
-        self._api = Api(self.controller, self._loop.time, self._pump_soon, self._journal)
+        self._access = WebAccess(state_dir, page.STATE_PREFIX)
+        self._live = Live(self._snapshot, _unix_ms())
+        self._api = Api(self.controller, self._loop.time, self._pump_soon, self._live.journal, self._token)
 
     async def run(self, socket: Path, http: tuple[str, int] | None) -> None:
         """Serve until cancelled."""
+        web = self.config.web
+        thread = page.serve(page.Page(self._api, self._live), self._access, web, self._log) if web else None
         tls = server_context(self.config.tls) if self.config.tls else None
         listening = await self.server.listen(self.config.host, self.config.port, tls)
         await self._api.listen(socket, http, self.config.metrics)
-        sys.stderr.write(f"ready: switches at {listening.sockets[0].getsockname()[:2]}, API at {socket}\n")
+        shown = "".join(f", page at {url}" for url in urls(web)[-1:])
+        sys.stderr.write(f"ready: switches at {listening.sockets[0].getsockname()[:2]}, API at {socket}{shown}\n")
         sys.stderr.flush()
         tell_service_manager("READY=1")
         try:
@@ -58,6 +66,8 @@ class Service:
             self.stop()
             self.server.close()
             listening.close()
+            if thread is not None:
+                await thread.stop()
             await self._api.close()
 
     def stop(self) -> None:
@@ -77,8 +87,19 @@ class Service:
             now = Snapshot.of(self.controller, self._loop.time())
             for event in changes(self._logged, now):
                 self._log(event)
-                self._journal.add(_unix_ms(), event)
+                self._live.note(_unix_ms(), event)
             self._logged = now
+            self._live.turn()
+
+    # The page.
+
+    def _snapshot(self) -> dict[str, Any]:
+        return {"unix_ms": _unix_ms(), **report.snapshot(self.controller, self._loop.time())}
+
+    def _token(self, role: str, new: bool) -> dict[str, Any]:
+        """Return the report of a role's login token; raises KeyError or OSError."""
+        known = {each.word: each for each in Role}
+        return self._access.report(known[role], self.config.web, new=new)
 
     # Events of switches.
 

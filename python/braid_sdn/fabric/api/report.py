@@ -150,6 +150,11 @@ def _pairs(fabric: Controller, now: float) -> dict[str, Any]:
     }
 
 
+def snapshot(fabric: Controller, now: float) -> dict[str, Any]:
+    """Return all that the page shows at one moment: the status, and the paths of every pair of edges."""
+    return {**status(fabric, now), **_pairs(fabric, now)}
+
+
 def edge_revision(fabric: Controller, name: str) -> str:
     """Return the revision of an edge's table, which differs for different tables. Cheap: it is compared often."""
     targets = [pair.target for pair in fabric.tables.egress.values() if pair.source.name == name]

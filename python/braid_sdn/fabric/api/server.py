@@ -9,6 +9,7 @@ GET  /v1/fabric/edges/NAME                        (ETag, If-None-Match)
 GET  /v1/fabric/hosts                             /metrics
 GET  /v1/fabric/events?after=NUMBER
 POST /v1/fabric/hosts/HOST/forget                 (on the Unix socket)
+POST /v1/fabric/web/token?role=ROLE&new=1         (on the Unix socket)
 POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS&COUNTERS&shim=1
      with rx=TAG:PACKETS,…  rx_bytes=TAG:BYTES,…  tx=TAG:PACKETS,…
 """
@@ -26,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import h11
 
@@ -68,13 +70,16 @@ class Api:
         clock: Callable[[], float],
         on_change: Callable[[], None] = lambda: None,
         journal: Journal | None = None,
+        token: Callable[[str, bool], dict[str, Any]] | None = None,
     ) -> None:
         """Create it; `listen` opens its sockets.
 
-        `on_change` is called when a request leaves the controller work.
+        `on_change` is called when a request leaves the controller work. `token` returns the report of a role's login
+        token, or of a new one; it raises KeyError if there is no such role, or OSError.
         """
         self.on_change = on_change
         self._journal = journal or Journal()
+        self._token = token
         self.fabric = fabric
         self.clock = clock
         self._servers: list[asyncio.Server] = []
@@ -214,10 +219,12 @@ class Api:
             match path:
                 case ["v1", "fabric", "edges", name, "report"] if "revision" in query:
                     return await self._report(name, query, verified)
-                case ["v1", "fabric", "hosts", host, "forget"] if verified is None:
-                    return self._forget(host)
-            return _error(
-                405, "only POST edges/NAME/report?revision=…, and hosts/HOST/forget on the socket, is answered"
+                case ["v1", "fabric", "web", "token"] if verified is None:
+                    return self._web_token(query)
+            done = self.change(request) if verified is None else None
+            return done or _error(
+                405,
+                "only POST edges/NAME/report?revision=… is answered; on the socket hosts/HOST/forget and web/token",
             )
         return self.answer(request, headers)
 
@@ -252,6 +259,24 @@ class Api:
             self.fabric.poller.handle_response(self.clock(), name)
         answer = self._table(name)
         return Response(204, b"") if answer.etag == _etag(revision) else answer
+
+    def change(self, request: str) -> Response | None:
+        """Return the response to a request of an operator's that changes something; None if it is no such one."""
+        match request.split(" ")[0], _parts(request)[0]:
+            case "POST", ["v1", "fabric", "hosts", host, "forget"]:
+                return self._forget(host)
+        return None
+
+    def _web_token(self, query: dict[str, str]) -> Response:
+        """Return a login token of the page."""
+        if self._token is None:
+            return _error(404, "this controller has no page")
+        try:
+            return _json(self._token(query.get("role", ""), query.get("new") == "1"))
+        except KeyError:
+            return _error(400, "role must be viewer or operator")
+        except OSError as error:
+            return _error(500, f"the token cannot be kept: {error}; see --state-dir")
 
     def _forget(self, word: str) -> Response:
         """Forget a host by its MAC or IP address."""
