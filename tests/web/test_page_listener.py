@@ -117,6 +117,21 @@ def test_viewers_look_and_operators_act(net: Topology, shown: Braid) -> None:
         assert operator.change(path).status in (404, NOT_ALLOWED), path
 
 
+def test_an_operator_tries_alarms_which_are_told_with_the_daemons_privileges(
+    net: Topology, start_braid: StartBraid, tmp_path: Path
+) -> None:
+    script, told = tmp_path / "told.sh", tmp_path / "told"
+    script.write_text(f"#!/bin/sh\ngrep CapEff /proc/self/status >{told}\n")
+    script.chmod(0o755)
+    alarm = f'[[alarm]]\nname = "line"\nwhen = "uplink-dead"\ncommand = ["{script}"]\n'
+    daemon = start_braid(net, "--config", configured(net, WEB + alarm))
+    assert page(net, daemon, "viewer").change("/v1/alarms/test").status == FORBIDDEN
+    answer = page(net, daemon, "operator").change("/v1/alarms/test")
+    assert [result.get("error") for result in answer.json["results"]] == [None]
+    own = re.search(r"^CapEff:.*$", Path(f"/proc/{daemon.pid}/status").read_text(), re.MULTILINE)
+    assert own and told.read_text().strip() == own.group()
+
+
 def test_an_operator_pauses_uplinks_and_rules_and_a_viewer_sees_it(net: Topology, start_braid: StartBraid) -> None:
     rule = '[[rule]]\nname = "bank.de"\nport = 4711\nuse = "lte"\n'
     daemon = start_braid(net, "--config", configured(net, WEB + rule))

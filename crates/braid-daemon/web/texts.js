@@ -17,6 +17,8 @@ const en = {
   more: "Show more",
   failback: "Return flows to preferred uplinks",
   reload: "Read the configuration again",
+  testAlarms: "Send a test of each alarm",
+  alarmsTested: ({ results }) => results.map(({ destination, error }) => `${destination}: ${error ?? "sent"}`).join(" · "),
   done: "Done.",
   waiting: "Waiting for the gateway …",
   lost: "No connection to the gateway. What you see is old; the page keeps trying.",

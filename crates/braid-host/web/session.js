@@ -39,16 +39,19 @@ export function offerActions(session, texts) {
   });
 }
 
-/** Does something that a button asks for, and says in `outcome` how it went. Returns true if it worked. */
+/** Does something that a button asks for, and says in `outcome` how it went: in the words of the button's
+ *  `data-outcome`, if it has some. Returns true if it worked. */
 export async function attempt(button, outcome, texts, work) {
   button.disabled = true;
   let failure = null;
+  let answer = null;
   try {
-    await work();
+    answer = await work();
   } catch (error) {
     failure = error;
   }
-  setText(outcome, failure ? texts.failed(failure.message) : texts.done);
+  const done = () => texts[button.dataset.outcome]?.(answer) ?? texts.done;
+  setText(outcome, failure ? texts.failed(failure.message) : done());
   button.disabled = false;
   return !failure;
 }

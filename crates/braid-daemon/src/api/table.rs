@@ -142,6 +142,13 @@ fn changing() -> Vec<Request> {
             pauses::resume_rule,
         )
         .answers::<RulesReport>(),
+        Request::post(
+            "/v1/alarms/test",
+            "Sends a message to each destination of alarms",
+            alarms::test,
+        )
+        .asks::<AlarmTestQuestion>()
+        .answers::<AlarmTestReport>(),
     ];
     all.into_iter().map(Request::on_page).collect()
 }
@@ -164,13 +171,6 @@ fn private() -> Vec<Request> {
         )
         .answers_as(OPEN_METRICS),
         Request::get("/v1/alarms", "Shows alarms", alarms::list).answers::<AlarmsReport>(),
-        Request::post(
-            "/v1/alarms/test",
-            "Sends a message to each destination of alarms",
-            alarms::test,
-        )
-        .asks::<AlarmTestQuestion>()
-        .answers::<AlarmTestReport>(),
         Request::get(
             "/v1/runs",
             "Shows programs that run on one uplink",
