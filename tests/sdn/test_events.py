@@ -1,4 +1,4 @@
-"""What changed, when and why: the journal, and the reasons of what is lost and of paths that change."""
+"""The journal of changes, and the reasons of what is lost and of paths that change."""
 
 from __future__ import annotations
 

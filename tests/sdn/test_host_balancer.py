@@ -438,7 +438,7 @@ def test_a_new_controller_continues_with_the_flows_of_the_switch() -> None:
     assert {number: flow.outer for number, flow in other.balancer.table.flows.items()} == before
     assert half.key not in other.rules
     assert {rule.key for rule in bridge.flow_rules()} <= set(other.rules)
-    # What it continued with is answered, and what comes now has other numbers and ports.
+    # The flows that it continued with are answered, and new ones have other numbers and ports.
     assert all(flow.answered for flow in other.balancer.table.flows.values())
     for number, port in ((0, DSL), (1, LTE)):
         other.receive(port, arp_reply(port, f"100.64.{number}.1"))

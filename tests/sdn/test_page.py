@@ -229,7 +229,7 @@ def test_the_stream_says_what_changed_and_why_and_ends_with_its_session(tmp_path
             kinds.append(told[1]["event"])
         assert kinds.count("link-found") == 8
         assert len(told[1]["links"]) == 8
-        # Who has them already gets none again.
+        # The page that has them already gets none again.
         assert (await message(others))[0] == "snapshot"
         net.unplug("A", "P")
         net.run(1)

@@ -304,7 +304,7 @@ def test_tokens_are_made_once_kept_and_roots(tmp_path: Path) -> None:
 def test_a_file_of_the_state_is_replaced_as_a_whole(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b.json"
     assert state_file.read(path) is None
-    # What an interrupted earlier one left.
+    # An interrupted earlier write left this.
     path.parent.mkdir()
     path.with_suffix(".new").write_text("half")
     state_file.write(path, {"x": 1})

@@ -1,4 +1,4 @@
-"""What those who watch get: one snapshot a second for all of them together, and events as they are noticed."""
+"""The stream for those who watch: one snapshot a second for all of them together, and events as they are noticed."""
 
 from __future__ import annotations
 
