@@ -97,14 +97,16 @@ class WebAuth:
         wait = self._attempts.wait(source, now)
         if wait:
             raise TooManyError(wait)
+        # Another thread may replace them.
+        tokens = self.tokens
         # All are compared, so the time taken does not depend on the one that is right.
-        same = [role for role, token in self.tokens.items() if hmac.compare_digest(plain(token), plain(typed))]
+        same = [role for role, token in tokens.items() if hmac.compare_digest(plain(token), plain(typed))]
         if not same:
             self._attempts.note_failure(source, now)
             raise WrongTokenError
         self._attempts.forget(source)
         session = Session(same[0], int(clock) + same[0].lifetime, secrets.token_bytes(NONCE_BYTES))
-        tag = hmac.digest(plain(self.tokens[session.role]), session.claim, "sha256")
+        tag = hmac.digest(plain(tokens[session.role]), session.claim, "sha256")
         return session, _text(session.claim + tag)
 
     def session(self, cookie: str, clock: float) -> Session | None:

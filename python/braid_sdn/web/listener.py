@@ -117,14 +117,23 @@ class Listener:
         )
         try:
             await self._exchange(arrival, reader, writer)
-        except (OSError, EOFError, TimeoutError):
-            # The browser has gone, or is too slow.
+        except TimeoutError:
+            # The browser is too slow.
+            transport.abort()
+        except (OSError, EOFError):
+            # The browser has gone.
             pass
         except asyncio.CancelledError:
             transport.abort()
             raise
         finally:
+            # Its place is free once its socket is closed: the kernel holds the rest of an answer that nobody reads.
             writer.close()
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    await writer.wait_closed()
+            except (OSError, TimeoutError):
+                transport.abort()
 
     async def _exchange(self, arrival: Arrival, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer a connection's requests, one after the other."""
