@@ -108,9 +108,17 @@ impl Pauses {
         ended
     }
 
-    /// Ends the pauses whose time is over, and returns them.
+    /// Ends the pauses whose time is over, and returns them. If the clock was set back to before a pause, that begins now.
     pub fn end_overdue(&mut self, now_unix_ms: u64) -> Vec<(PauseSubject, String)> {
         let mut ended = Vec::new();
+        for subject in [PauseSubject::Uplink, PauseSubject::Rule] {
+            let all = self.now.of(subject).values_mut();
+            for pause in all.filter(|pause| now_unix_ms < pause.since_unix_ms) {
+                let length = |until: u64| until.saturating_sub(pause.since_unix_ms);
+                pause.until_unix_ms = pause.until_unix_ms.map(|until| now_unix_ms + length(until));
+                pause.since_unix_ms = now_unix_ms;
+            }
+        }
         for subject in [PauseSubject::Uplink, PauseSubject::Rule] {
             let all = self.now.of(subject);
             let is_over = |pause: &Pause| pause.until_unix_ms.is_some_and(|end| end <= now_unix_ms);
@@ -179,6 +187,17 @@ mod tests {
         let last = Pauses::open(state_dir);
         assert!(last.uplinks().is_empty());
         assert_eq!(last.rules().keys().collect::<Vec<_>>(), ["bank"]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_does_not_prolong_a_pause() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut pauses = Pauses::open(StateDir::new(folder.path().join("state")));
+        let (uplink, until) = (PauseSubject::Uplink, Some(5000));
+        pauses.add(uplink, "lte", pause(until)).unwrap();
+        assert_eq!(pauses.end_overdue(100), []);
+        assert_eq!(pauses.uplinks()["lte"].until_unix_ms, Some(4100));
+        assert_eq!(pauses.end_overdue(4100), [(uplink, "lte".to_owned())]);
     }
 
     #[test]

@@ -168,11 +168,15 @@ impl Engine {
         for (subject, name) in &ended {
             self.note_resumed(*subject, name, "since its time is over");
         }
-        let any = |of| ended.iter().any(|(subject, _)| *subject == of);
-        if any(PauseSubject::Uplink) {
+        if ended
+            .iter()
+            .any(|(subject, _)| *subject == PauseSubject::Uplink)
+        {
             self.follow_uplink_pauses()?;
         }
-        Ok(any(PauseSubject::Rule))
+        // Also after a client that hung up between a pause and its effect.
+        let wanted = self.pauses.rules().keys();
+        Ok(!self.settings.paused_rules.iter().eq(wanted))
     }
 
     /// Returns every rule of the configuration.
