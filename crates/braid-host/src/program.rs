@@ -3,18 +3,16 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Looks for a program beside this one, in `.venv/bin` of a folder that contains this program or the working directory,
-/// and on PATH.
+/// Looks for a program beside this one, in `.venv/bin` of a folder that contains this program, and on PATH. It does not look
+/// near the working directory: root may stand in a folder that is somebody else's.
 #[must_use]
 pub fn find(program: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok();
     let beside = own
         .iter()
         .filter_map(|own| Some(own.parent()?.join(program)));
-    let here = std::env::current_dir().ok();
-    let above = own.iter().chain(&here).flat_map(|start| {
-        start
-            .ancestors()
+    let above = own.iter().flat_map(|own| {
+        own.ancestors()
             .map(|folder| folder.join(".venv/bin").join(program))
     });
     let path = std::env::var_os("PATH").unwrap_or_default();
