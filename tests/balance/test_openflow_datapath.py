@@ -346,10 +346,19 @@ def test_a_controller_that_hangs_holds_up_neither_daemon_nor_flows(net: Topology
             net.host.ip("link set lte up")
             # The switch notices a silent controller after some seconds.
             wait_until(lambda: "false" in connected(net), what="the bridge to give up", timeout=20)
+            wait_until(lambda: problems(daemon), what="the problem to be named", timeout=20)
         finally:
             os.kill(controller(daemon), signal.SIGCONT)
         wait_until(lambda: "true" in connected(net) and not problems(daemon), what="the controller to be back")
         assert ended(process) == []
+
+
+def test_a_flushed_ruleset_is_written_again_by_a_reload(net: Topology, start: StartOpenFlow) -> None:
+    daemon = start()
+    net.host.run(["nft", "flush", "ruleset"])
+    daemon.call("reload")
+    assert "table inet braid_openflow" in net.host.run(["nft", "list", "ruleset"]).stdout
+    assert by_uplink(net, ask_tcp(net.host, 2, net.server())) == {"dsl": 1, "lte": 1}
 
 
 def connected(net: Topology) -> str:

@@ -396,13 +396,50 @@ def test_one_direction_that_is_idle_gets_its_rule_back_while_the_other_is_in_use
     bridge.count(tx=900, rx=1)
     (back,) = bridge.flow_rules(INBOUND)
     del bridge.rules[back.key]
-    bridge.balancer.handle(bridge.now + 1, FlowRemoved(back.cookie, idle=True, packets=1, bytes=100))
+    bridge.balancer.handle(
+        bridge.now + 1, FlowRemoved(back.cookie, idle=True, packets=1, bytes=100, idle_timeout=300)
+    )
     bridge.drain()
     assert bridge.flow_rules(INBOUND) == [back]
     (out,) = bridge.flow_rules(OUTBOUND)
-    bridge.balancer.handle(bridge.now + 400, FlowRemoved(out.cookie, idle=True, packets=900, bytes=90000))
+    bridge.balancer.handle(
+        bridge.now + 400, FlowRemoved(out.cookie, idle=True, packets=900, bytes=90000, idle_timeout=300)
+    )
     bridge.drain()
     assert len(bridge.balancer.table) == 0
+
+
+def test_a_connection_that_has_ended_is_gone_once_its_rules_are() -> None:
+    bridge = Bridge()
+    bridge.receive(INSIDE, tcp(40000))
+    bridge.count(tx=5, rx=3)
+    bridge.now += 240
+    for rule in bridge.flow_rules():
+        bridge.rules.pop(rule.key, None)
+        packets = 5 if flow_of(rule.cookie) == (1, OUT) else 3
+        told = FlowRemoved(rule.cookie, idle=True, packets=packets, bytes=100 * packets, idle_timeout=240)
+        bridge.balancer.handle(bridge.now, told)
+        bridge.drain()
+    assert len(bridge.balancer.table) == 0
+    assert bridge.flow_rules() == []
+
+
+def test_nothing_is_due_while_the_daemon_has_not_spoken() -> None:
+    balancer = Balancer("braid1")
+    balancer.handle_switch(100.0, Hello(1, PORTS))
+    balancer.handle_timeout(110.0)
+    assert balancer.poll_timeout() is None
+
+
+def test_a_port_that_is_given_back_to_a_full_pool_is_found() -> None:
+    bridge = Bridge(classes=[{"id": 0, "method": "round_robin", "v4": [0], "v6": []}])
+    table = bridge.balancer.table
+    for source in range(5000, 5010):
+        bridge.receive(INSIDE, udp(source, to=5000))
+    assert len(table) == 7
+    bridge.balancer.handle_release(bridge.now, next(iter(table.flows)), is_reset=False)
+    bridge.receive(INSIDE, udp(5010, to=5000))
+    assert len(table) == 7
 
 
 def test_counters_add_up_over_replaced_rules() -> None:

@@ -14,7 +14,16 @@ from typing import Any
 from braid_sdn.host import flow_rules
 from braid_sdn.host.desired import ClassTable, Desired, FlowFacts, Uplink
 from braid_sdn.host.flow_rules import IN, OUT, OwnAddress, flow_of
-from braid_sdn.host.flow_table import QUIC_PORT, Counts, End, Flow, FlowTable, idle_limit
+from braid_sdn.host.flow_table import (
+    QUIC_PORT,
+    TCP_TRANSITORY_IDLE,
+    Counts,
+    End,
+    Flow,
+    FlowTable,
+    idle_limit,
+    rule_idle,
+)
 from braid_sdn.host.neighbours import Neighbours
 from braid_sdn.host.packets import (
     ACK,
@@ -207,9 +216,14 @@ class Balancer:
         """Return the time of the next `handle_timeout`."""
         if not self._connected:
             return None
-        times = [self._poll_due, *(each.due for each in self._closed.values())]
+        times = [each.due for each in self._closed.values()]
+        # What ends the waiting is a message.
+        if self._waiting is None:
+            times.append(self._poll_due)
         asked = self.neighbours.poll_timeout()
-        return min(times if asked is None else [*times, asked])
+        if asked is not None:
+            times.append(asked)
+        return min(times, default=None)
 
     def is_ready(self, now: float) -> bool:
         """Return True if new flows get uplinks: rules are there, and gateways have had the time to answer."""
@@ -436,7 +450,10 @@ class Balancer:
             return
         outbound = named[1] == OUT
         self._count(now, flow, told.packets, told.bytes, outbound=outbound)
-        if told.idle and now - flow.last_seen >= idle_limit(flow):
+        # A FIN or RST has shortened the time of a rule of TCP.
+        is_closing = told.idle and flow.protocol == TCP and told.idle_timeout < rule_idle(flow)
+        limit = TCP_TRANSITORY_IDLE - POLL_TIMEOUT if is_closing else idle_limit(flow)
+        if told.idle and now - flow.last_seen >= limit:
             self._remove(flow)
             return
         # The other direction is in use, or somebody else has deleted the rule.

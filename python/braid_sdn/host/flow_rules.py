@@ -58,8 +58,12 @@ OUT, IN = 1, 2
 CONNECTION, MAPPING = 100, 90
 
 #: Numbers of the meters, and what each lets pass to the controller: packets a second, and at once.
-NEW_FLOWS, OTHERS = 1, 2
-METERS = (SetMeter(NEW_FLOWS, rate=3000, burst=3000), SetMeter(OTHERS, rate=1000, burst=1000))
+NEW_FLOWS, OTHERS, NEIGHBOURS = 1, 2, 3
+METERS = (
+    SetMeter(NEW_FLOWS, rate=3000, burst=3000),
+    SetMeter(OTHERS, rate=1000, burst=1000),
+    SetMeter(NEIGHBOURS, rate=300, burst=300),
+)
 
 _ETHERTYPES = {4: ETHERTYPE_IPV4, 6: ETHERTYPE_IPV6}
 _PORTS = {TCP: "tcp", UDP: "udp"}
@@ -128,7 +132,7 @@ def static_rules(inside: int, uplinks: Iterable[int], own: Iterable[OwnAddress] 
         Match(eth_type=ETHERTYPE_ARP, arp_op=ARP_REPLY),
         _icmp(6, NEIGHBOUR_ADVERTISEMENT),
     )
-    rules += [rule(INBOUND, 30, answer, to_controller, meter=OTHERS) for answer in answers]
+    rules += [rule(INBOUND, 30, answer, to_controller, meter=NEIGHBOURS) for answer in answers]
     return rules
 
 

@@ -102,6 +102,8 @@ class FlowTable:
     _next_number: int = 0
     #: The port after the last one given, by uplink and protocol.
     _next_port: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    #: Pools in which the last search for a mapping's port was in vain: none is free before one is given back.
+    _full: set[tuple[int, int, int]] = field(default_factory=set)
 
     def __len__(self) -> int:
         return len(self.flows)
@@ -129,6 +131,8 @@ class FlowTable:
         if first <= preferred <= last and self._is_free((uplink, family, protocol, preferred), remote):
             return preferred
         pool = (uplink, family, protocol)
+        if remote is None and pool in self._full:
+            return None
         size = last - first + 1
         start = self._next_port.get(pool, first)
         for step in range(size):
@@ -136,6 +140,8 @@ class FlowTable:
             if self._is_free((uplink, family, protocol, port), remote):
                 self._next_port[pool] = port + 1
                 return port
+        if remote is None:
+            self._full.add(pool)
         return None
 
     def _is_free(self, key: _PortKey, remote: End | None) -> bool:
@@ -165,6 +171,7 @@ class FlowTable:
         del there[flow.remote]
         if not there:
             del self._by_port[key]
+            self._full.discard(key[:3])
 
     def on_uplink(self, uplink: int) -> list[Flow]:
         """Return the flows of an uplink."""

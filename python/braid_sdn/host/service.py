@@ -109,6 +109,8 @@ class HostService:
 
     def _handle_line(self, line: bytes) -> None:
         told = json.loads(line)
+        if not isinstance(told, dict):
+            raise ValueError("not an object of JSON")
         if told.get("end"):
             self._ended.set()
             return
@@ -124,7 +126,8 @@ class HostService:
 
     def _report(self, *, with_flows: bool) -> None:
         """Send the daemon a report: with the flows after each reading of counters, without them at a change."""
-        if self._daemon is None:
+        # A daemon that does not read gets the next report once it has read the last one.
+        if self._daemon is None or self._daemon.transport.get_write_buffer_size():
             return
         told = self.balancer.report(self._loop.time(), with_flows=with_flows)
         state = {key: told[key] for key in ("revision", "connected", "ready")}

@@ -315,6 +315,8 @@ class FlowRemoved:
     idle: bool
     packets: int
     bytes: int
+    #: Seconds; the switch shortens it at the end of a connection.
+    idle_timeout: int
 
 
 @dataclass(frozen=True, slots=True)

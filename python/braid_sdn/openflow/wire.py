@@ -53,8 +53,8 @@ from braid_sdn.openflow.messages import (
 HEADER = struct.Struct("!BBHI")
 _PACKET_OUT = struct.Struct("!IIH6x")
 _OUTPUT = struct.Struct("!HHIH6x")
-#: Of a flow's removal the cookie, reason, packets and bytes (OpenFlow 1.3 §A.4.2).
-_REMOVED = struct.Struct("!8xQ2xB13xQQ")
+#: Of a flow's removal the cookie, reason, idle timeout, packets and bytes (OpenFlow 1.3 §A.4.2).
+_REMOVED = struct.Struct("!8xQ2xB9xH2xQQ")
 #: Of a rule's statistics the length, cookie, packets and bytes (§A.3.5.2).
 _COUNTERS = struct.Struct("!H22xQQQ")
 
@@ -342,8 +342,8 @@ def _flow_removed(data: bytes) -> FlowRemoved | None:
     """Decode by hand: the cookie is all that identifies our rules."""
     if len(data) < _REMOVED.size:
         return None
-    cookie, reason, packets, size = _REMOVED.unpack_from(data)
-    return FlowRemoved(cookie, reason == of.OFPRR_IDLE_TIMEOUT, packets, size)
+    cookie, reason, idle_timeout, packets, size = _REMOVED.unpack_from(data)
+    return FlowRemoved(cookie, reason == of.OFPRR_IDLE_TIMEOUT, packets, size, idle_timeout)
 
 
 def _counters_of(data: bytes) -> list[RuleCounters] | None:

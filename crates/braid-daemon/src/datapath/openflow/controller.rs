@@ -26,6 +26,10 @@ use super::messages::{ReleasedFlow, Report, UplinkReport};
 
 /// Pause between two attempts to connect, and least time between two starts of the process.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(50);
+/// Pause after a conversation that has ended.
+const END_PAUSE: Duration = Duration::from_millis(500);
+/// Time without a report, of which there is one a second, after which a controller counts as hung.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(15);
 const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for the process to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
@@ -65,6 +69,8 @@ struct State {
     commands: Vec<String>,
     connection_over: bool,
     ending: bool,
+    /// Time of the last report.
+    reported: Option<Instant>,
     flows: Vec<(u64, Flow)>,
     /// Counters of this daemon's time, and of the controller's at the last report.
     totals: BTreeMap<u8, UplinkCounters>,
@@ -158,7 +164,17 @@ impl Controller {
     }
 
     pub fn problem(&self) -> Option<String> {
-        self.status.borrow().problem.clone()
+        let problem = self.status.borrow().problem.clone();
+        problem.or_else(|| {
+            let silent = self.shared.lock().reported?.elapsed();
+            let text = || {
+                format!(
+                    "the controller has reported nothing for {} s",
+                    silent.as_secs()
+                )
+            };
+            (silent >= REPORT_TIMEOUT).then(text)
+        })
     }
 
     pub fn for_each_flow(&self, mut what: impl FnMut(u64, &Flow)) {
@@ -220,6 +236,7 @@ impl Shared {
             problem,
         };
         let mut state = self.lock();
+        state.reported = Some(Instant::now());
         for uplink in &report.uplinks {
             let last = state.last.insert(uplink.id, *uplink);
             add(state.totals.entry(uplink.id).or_default(), uplink, last);
@@ -323,6 +340,8 @@ fn run(shared: &Arc<Shared>, socket: &Path, mut process: Process) {
         }
         shared.set_problem("the controller has ended and is started anew".to_owned());
         tracing::warn!("the OpenFlow controller has ended");
+        // One that ends each conversation at once costs little.
+        thread::sleep(END_PAUSE);
     }
 }
 

@@ -20,13 +20,13 @@ const TABLE: &str = "inet braid_openflow";
 pub(super) struct KernelFilter(String);
 
 impl KernelFilter {
-    /// Writes the table for these uplinks, by device.
+    /// Writes the table for these uplinks, by device, also if somebody has flushed it.
     ///
     /// # Errors
     /// There is no `nft`, or it refuses.
     pub async fn set(&mut self, uplinks: &BTreeMap<String, &UplinkEntry>) -> Result<(), UserError> {
         let wanted = ruleset(uplinks);
-        if self.0 != wanted {
+        if self.0 != wanted || !nftables::has_table(TABLE).await.map_err(explained)? {
             nftables::load(&wanted).await.map_err(explained)?;
             self.0 = wanted;
         }
