@@ -18,7 +18,8 @@ from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Problem
 from braid_sdn.openflow.messages import FromSwitch, Hello
-from braid_sdn.openflow.server import IDLE_TIMEOUT, Server
+from braid_sdn.openflow.pump import Pump
+from braid_sdn.openflow.server import Server
 from braid_sdn.openflow.tls import server_context
 from braid_sdn.service_manager import tell_service_manager
 from braid_sdn.web.access import WebAccess, urls
@@ -39,12 +40,10 @@ class Service:
         self.controller = Controller(config.settings, time.perf_counter, nonce=secrets.randbits(64))
         self.server = Server(self)
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._pumping = False
-        self._stopped = False
+        self._pump = Pump(self._send, self.controller.handle_timeout)
         self._access = WebAccess(state_dir, page.STATE_PREFIX)
         self._live = Live(self._snapshot, _unix_ms())
-        self._api = Api(self.controller, self._loop.time, self._pump_soon, self._live.journal, self._token)
+        self._api = Api(self.controller, self._loop.time, self._pump.run_soon, self._live.journal, self._token)
 
     async def run(self, socket: Path, http: tuple[str, int] | None) -> None:
         """Serve until cancelled."""
@@ -59,7 +58,7 @@ class Service:
         tell_service_manager("READY=1")
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._watch_silence())
+                group.create_task(self.server.watch_silence())
                 group.create_task(self._log_changes())
         finally:
             self._log(Event("stopped", {"switches": len(self.controller.topology.switches)}))
@@ -72,14 +71,7 @@ class Service:
 
     def stop(self) -> None:
         """Send nothing any more, and stop the timer."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-
-    async def _watch_silence(self) -> None:
-        while True:
-            await asyncio.sleep(IDLE_TIMEOUT / 3)
-            self.server.expire(self._loop.time())
+        self._pump.stop()
 
     async def _log_changes(self) -> None:
         while True:
@@ -106,17 +98,17 @@ class Service:
     def connected(self, now: float, hello: Hello) -> None:
         """Handle a switch that has completed the handshake."""
         self.controller.handle_switch(now, hello)
-        self._pump_soon()
+        self._pump.run_soon()
 
     def disconnected(self, now: float, dpid: int, why: str) -> None:
         """Handle the end of a switch's connection."""
         self.controller.handle_gone(now, dpid, why)
-        self._pump_soon()
+        self._pump.run_soon()
 
     def message(self, now: float, dpid: int, message: FromSwitch) -> None:
         """Handle a switch's message."""
         self.controller.handle(now, dpid, message)
-        self._pump_soon()
+        self._pump.run_soon()
 
     def rejected(self, now: float, address: str, code: str, text: str) -> None:
         """Report a switch that cannot be served."""
@@ -125,28 +117,11 @@ class Service:
 
     # Time.
 
-    def _pump_soon(self) -> None:
-        """Send pending messages, once for all events in this turn of the loop."""
-        if not self._pumping:
-            self._pumping = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pumping = False
-        if self._stopped:
-            return
+    def _send(self) -> float | None:
         for dpid, message in self.controller.poll_messages():
             self.server.send(dpid, message)
         self._api.notify()
-        if self._timer is not None:
-            self._timer.cancel()
-        due = self.controller.poll_timeout()
-        self._timer = None if due is None else self._loop.call_at(due, self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self.controller.handle_timeout(self._loop.time())
-        self._pump()
+        return self.controller.poll_timeout()
 
 
 def _unix_ms() -> int:

@@ -217,7 +217,7 @@ class Balancer:
         if not self._connected:
             return None
         times = [each.due for each in self._closed.values()]
-        # What ends the waiting is a message.
+        # A message of the bridge or of the daemon ends the waiting.
         if self._waiting is None:
             times.append(self._poll_due)
         asked = self.neighbours.poll_timeout()
@@ -450,7 +450,7 @@ class Balancer:
             return
         outbound = named[1] == OUT
         self._count(now, flow, told.packets, told.bytes, outbound=outbound)
-        # A FIN or RST has shortened the time of a rule of TCP.
+        # A FIN or RST has shortened the time of a rule of TCP. Its last packet was counted up to a poll too late.
         is_closing = told.idle and flow.protocol == TCP and told.idle_timeout < rule_idle(flow)
         limit = TCP_TRANSITORY_IDLE - POLL_TIMEOUT if is_closing else idle_limit(flow)
         if told.idle and now - flow.last_seen >= limit:

@@ -20,7 +20,8 @@ from braid_sdn.host.balancer import Balancer
 from braid_sdn.host.desired import parse
 from braid_sdn.openflow.flows import FLOW_FIELDS
 from braid_sdn.openflow.messages import FromSwitch, Hello, RuleCountersReply
-from braid_sdn.openflow.server import IDLE_TIMEOUT, Server
+from braid_sdn.openflow.pump import Pump
+from braid_sdn.openflow.server import Server
 
 #: Bytes of the daemon's longest message: 64 classes of 2 x 1024 slots, and rules.
 MAX_LINE = 4 << 20
@@ -52,8 +53,7 @@ class HostService:
         self.balancer = Balancer(inside)
         self.server = Server(self, FLOW_FIELDS)
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._pumping = False
+        self._pump = Pump(self._send, self.balancer.handle_timeout)
         self._daemon: asyncio.StreamWriter | None = None
         self._told: dict[str, Any] = {}
         self._ended = asyncio.Event()
@@ -71,23 +71,17 @@ class HostService:
             clients = await asyncio.start_unix_server(self._serve_daemon, daemon, limit=MAX_LINE)
             sys.stderr.write(f"ready: bridge at {switch}, daemon at {daemon}\n")
             sys.stderr.flush()
-            silence = self._loop.create_task(self._watch_silence())
+            silence = self._loop.create_task(self.server.watch_silence())
             try:
                 await self._ended.wait()
             finally:
                 silence.cancel()
-                if self._timer is not None:
-                    self._timer.cancel()
+                self._pump.stop()
                 self.server.close()
                 bridge.close()
                 clients.close()
                 if self._daemon is not None:
                     self._daemon.close()
-
-    async def _watch_silence(self) -> None:
-        while True:
-            await asyncio.sleep(IDLE_TIMEOUT / 3)
-            self.server.expire(self._loop.time())
 
     # The daemon.
 
@@ -122,7 +116,7 @@ class HostService:
                 self.balancer.handle_desired(self._loop.time(), parse(told))
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a desired state: {error!r}") from error
-        self._pump()
+        self._pump.run()
 
     def _report(self, *, with_flows: bool) -> None:
         """Send the daemon a report: with the flows after each reading of counters, without them at a change."""
@@ -141,19 +135,19 @@ class HostService:
     def connected(self, now: float, hello: Hello) -> None:
         """Handle the bridge, which has completed the handshake."""
         self.balancer.handle_switch(now, hello)
-        self._pump_soon()
+        self._pump.run_soon()
 
     def disconnected(self, now: float, dpid: int, why: str) -> None:  # noqa: ARG002
         """Handle the end of the bridge's connection."""
         self.balancer.handle_gone()
-        self._pump_soon()
+        self._pump.run_soon()
 
     def message(self, now: float, dpid: int, message: FromSwitch) -> None:  # noqa: ARG002
         """Handle a message of the bridge."""
         self.balancer.handle(now, message)
         if isinstance(message, RuleCountersReply):
             self._report(with_flows=True)
-        self._pump_soon()
+        self._pump.run_soon()
 
     def rejected(self, now: float, address: str, code: str, text: str) -> None:  # noqa: ARG002
         """Report a connection that cannot be served."""
@@ -161,24 +155,9 @@ class HostService:
 
     # Time.
 
-    def _pump_soon(self) -> None:
-        """Send pending messages, once for all events in this turn of the loop."""
-        if not self._pumping:
-            self._pumping = True
-            self._loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pumping = False
+    def _send(self) -> float | None:
         for dpid in list(self.server.switches):
             for message in self.balancer.poll_messages():
                 self.server.send(dpid, message)
         self._report(with_flows=False)
-        if self._timer is not None:
-            self._timer.cancel()
-        due = self.balancer.poll_timeout()
-        self._timer = None if due is None else self._loop.call_at(due, self._due)
-
-    def _due(self) -> None:
-        self._timer = None
-        self.balancer.handle_timeout(self._loop.time())
-        self._pump()
+        return self.balancer.poll_timeout()

@@ -115,8 +115,13 @@ class Server:
         if connection is not None:
             connection.send(message)
 
-    def expire(self, now: float) -> None:
-        """Close connections that have been silent for too long."""
+    async def watch_silence(self) -> None:
+        """Close connections that have been silent for too long, until cancelled."""
+        while True:
+            await asyncio.sleep(IDLE_TIMEOUT / 3)
+            self._expire(asyncio.get_running_loop().time())
+
+    def _expire(self, now: float) -> None:
         for connection in list(self.connections):
             if now - connection.heard > IDLE_TIMEOUT:
                 connection.end(f"nothing came from it for {IDLE_TIMEOUT:g} s")

@@ -1,0 +1,45 @@
+"""Drives decisions that do no I/O: sends their messages, and calls them when they are due."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class Pump:
+    """One run for all events in a turn of the loop, and one at each time that the last run returned."""
+
+    def __init__(self, send: Callable[[], float | None], handle_timeout: Callable[[float], None]) -> None:
+        """Create it in a running loop. `send` sends all messages and returns the time of the next timeout, if any."""
+        self._send, self._handle_timeout = send, handle_timeout
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_soon = False
+        self._is_stopped = False
+
+    def run_soon(self) -> None:
+        """Run once in the next turn of the loop."""
+        if not self._is_soon:
+            self._is_soon = True
+            self._loop.call_soon(self.run)
+
+    def run(self) -> None:
+        """Send what there is, and wait for the next timeout."""
+        self._is_soon = False
+        if self._is_stopped:
+            return
+        due = self._send()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if due is None else self._loop.call_at(due, self._due)
+
+    def stop(self) -> None:
+        """Send nothing any more, and stop the timer."""
+        self._is_stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _due(self) -> None:
+        self._timer = None
+        self._handle_timeout(self._loop.time())
+        self.run()
