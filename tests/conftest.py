@@ -129,6 +129,22 @@ def configured(net: Topology, text: str) -> Path:
     return file
 
 
+def check_transfers(net: Topology, family: int) -> tuple[int, int]:
+    """Check that two downloads and two uploads of the host arrive whole; return the bytes of one of each."""
+    down, body = 3_000_000, net.scratch / "body"
+    body.write_bytes(bytes(range(256)) * 8192)
+    up = body.stat().st_size
+    server = net.server(1, family) if family == 4 else f"[{net.server(1, family)}]"
+    # Two flows of each kind, so that each uplink has one. The server sends zeros.
+    for _ in range(2):
+        net.host.run(["curl", "-sSf", f"http://{server}/bytes/{down}", "-o", net.scratch / "got"])
+        assert (net.scratch / "got").read_bytes() == bytes(down)
+    for _ in range(2):
+        sent = net.host.run(["curl", "-sSf", "--data-binary", f"@{body}", f"http://{server}/sink"])
+        assert sent.stdout == f"{up}\n"
+    return down, up
+
+
 def came_in_order(flow: SplitFlow) -> None:
     """Check that a flow of 14 Mbit/s, more than either of two paths of 10 Mbit/s carries, arrived in order."""
     assert flow.transfer.steady(2) > 12

@@ -19,7 +19,7 @@ from braid_lab.observe import ask_tcp, ask_udp, by_uplink, differences, kernel_s
 from braid_lab.process import CommandError, Process, wait_until
 from braid_lab.product import Braid
 from braid_lab.servers import catalog
-from conftest import LINES, PLAIN, MakeNetwork, StartBraid, configured
+from conftest import LINES, PLAIN, MakeNetwork, StartBraid, check_transfers, configured
 
 BRIDGE = "braid-ovs"
 WEIGHTS = {"dsl": 3, "lte": 1}
@@ -119,20 +119,11 @@ def test_http3_flows_take_both_uplinks_and_stay_there(net: Topology, start: Star
 @both_families
 def test_transfers_arrive_whole(net: Topology, start: StartOpenFlow, family: int) -> None:
     daemon = start()
-    body = net.scratch / "body"
-    body.write_bytes(bytes(range(256)) * 8192)
-    server = net.server(1, family) if family == 4 else f"[{net.server(1, family)}]"
-    # Two flows of each kind, so that each uplink has one. The server sends zeros.
-    for _ in range(2):
-        net.host.run(["curl", "-sSf", f"http://{server}/bytes/3000000", "-o", net.scratch / "got"])
-        assert (net.scratch / "got").read_bytes() == bytes(3_000_000)
-    for _ in range(2):
-        sent = net.host.run(["curl", "-sSf", "--data-binary", f"@{body}", f"http://{server}/sink"])
-        assert sent.stdout == f"{body.stat().st_size}\n"
+    down, up = check_transfers(net, family)
 
     def counted() -> bool:
         uplinks = daemon.json("uplinks")["uplinks"]
-        return all(each["rx_bytes"] > 3_000_000 and each["tx_bytes"] > body.stat().st_size for each in uplinks)
+        return all(each["rx_bytes"] > down and each["tx_bytes"] > up for each in uplinks)
 
     wait_until(counted, what="the bytes of both uplinks to be counted")
 

@@ -143,6 +143,19 @@ class Tab:
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **common)
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
+    def tab_through(self, presses: int) -> set[str]:
+        """Press the Tab key so often, and return all that had the focus, by id or else by the name of its tag."""
+        reached = set()
+        for _ in range(presses):
+            self.press("Tab")
+            reached.add(self.evaluate("document.activeElement.id || document.activeElement.tagName"))
+        return reached
+
+    def add_script(self, text: str) -> None:
+        """Put a script into the document, as foreign text would that was taken for HTML."""
+        script = f"Object.assign(document.createElement('script'), {{text: {json.dumps(text)}}})"
+        self.evaluate(f"document.body.append({script})")
+
     def click(self, selector: str) -> None:
         """Press a button."""
         self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
