@@ -121,6 +121,12 @@ def test_whatever_happens_to_a_paused_line_is_no_problem_and_no_alarm(
         for = "0 s"
         command = ["/bin/true"]
         [[alarm]]
+        name = "lossy"
+        when = "loss"
+        at = "20 %"
+        for = "0 s"
+        command = ["/bin/true"]
+        [[alarm]]
         name = "any"
         when = "problem"
         for = "0 s"
