@@ -83,3 +83,13 @@ def test_a_routers_fits_and_says_what_it_has_not(machine: str) -> None:
         said = braid(machine, "router", word, "--help")
         assert said.status == 2
         assert f"this build has no braid {word}" in said.stderr
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_routers_has_no_datapath_of_open_vswitch(machine: str, tmp_path: Path) -> None:
+    asks = tmp_path / "asks.toml"
+    asks.write_text('[datapath]\nkind = "openflow"\n')
+    said = braid(machine, "router", "config", "check", asks)
+    assert said.status == 1
+    assert "this build has no datapath of Open vSwitch" in said.stderr
+    assert braid(machine, "release", "config", "check", asks).status == 0

@@ -50,7 +50,10 @@ use braid_host::run_dir::RunDir;
 use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 use serde::de::DeserializeOwned;
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::{
     AlarmCommand, Cli, Command, ConfigCommand, FlowsArgs, Output, RuleCommand, UplinkCommand,
@@ -243,13 +246,22 @@ fn wants_json(command: &Command) -> bool {
 
 /// Starts logging to standard error; BRAID_LOG sets the level (`warn`, `debug`, `braid_daemon=trace`).
 fn start_log() {
-    let filter = EnvFilter::try_from_env("BRAID_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let asked = std::env::var("BRAID_LOG").unwrap_or_else(|_| "info".into());
+    let filter = asked.parse::<Targets>();
+    let refused = filter.is_err();
     let colour = paint(&io::stderr()) == braid_host::config::Paint::Colour;
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(io::stderr)
-        .with_ansi(colour)
+        .with_ansi(colour);
+    tracing_subscriber::registry()
+        .with(filter.unwrap_or_else(|_| Targets::new().with_default(LevelFilter::INFO)))
+        .with(lines)
         .init();
+    if refused {
+        tracing::warn!(
+            "BRAID_LOG cannot be {asked:?}, so it is info; write a level or PART=LEVEL, with commas between"
+        );
+    }
 }
 
 /// Returns a single-threaded runtime: every command and the daemon do one thing at a time.

@@ -4,6 +4,10 @@
 //! one place that tells them apart. Features that a datapath lacks are refused where they are configured
 //! (`config/datapath.rs`), so what this module leaves out is never asked for.
 
+#[cfg(not(feature = "openflow"))]
+#[path = "no_openflow.rs"]
+pub(crate) mod openflow;
+#[cfg(feature = "openflow")]
 pub(crate) mod openflow;
 
 use std::net::IpAddr;
@@ -68,7 +72,7 @@ impl Datapath {
         run_dir: &RunDir,
     ) -> Result<(Self, Opened), UserError> {
         let other = match config.kind {
-            DatapathKind::Ebpf => openflow::is_at_work(run_dir),
+            DatapathKind::Ebpf => is_bridge_at_work(run_dir),
             DatapathKind::OpenFlow => run_dir.pins().join("datapath").exists(),
         };
         if other {
@@ -223,7 +227,7 @@ impl Datapath {
     pub fn lease(&self) -> Result<Lease, UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.lease().map_err(of_datapath),
-            Self::OpenFlow(_) => Err(openflow::no_bond()),
+            Self::OpenFlow(_) => Err(no_bond()),
         }
     }
 
@@ -383,6 +387,17 @@ impl Datapath {
             Self::OpenFlow(_) => Ok(()),
         }
     }
+}
+
+/// Returns true if a bridge of this run directory is at work.
+pub(crate) fn is_bridge_at_work(run_dir: &RunDir) -> bool {
+    run_dir.openflow_record().exists()
+}
+
+/// Returns the error of a bond beside a bridge of Open vSwitch.
+pub(crate) fn no_bond() -> UserError {
+    let text = "a bond needs the eBPF datapath, and [datapath] kind is \"openflow\"";
+    UserError::new("no-bond", text).fix("braid leave, or set kind = \"ebpf\"")
 }
 
 fn ebpf_options(config: &DatapathConfig, run_dir: &RunDir) -> braid_balance::Options {

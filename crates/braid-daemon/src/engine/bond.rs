@@ -13,7 +13,7 @@ use braid_uplink::{BOND_DEVICE, Snapshot};
 use super::Engine;
 use crate::bond::{BondChange, BondEvent, BondUplink, State, parse_token};
 use crate::config::DatapathKind;
-use crate::datapath::openflow;
+use crate::datapath::no_bond;
 use crate::events::EventKind;
 use crate::report::BondReport;
 use crate::uplinks::quota::Usage;
@@ -68,7 +68,7 @@ impl Engine {
     /// The token is invalid, another hub was joined, or the disk refuses; then nothing has changed.
     pub fn join_bond(&mut self, token: &str) -> Result<BondReport, UserError> {
         if self.settings.config.datapath.kind == DatapathKind::OpenFlow {
-            return Err(openflow::no_bond());
+            return Err(no_bond());
         }
         let was_joined = self.bond.is_joined();
         self.bond.join(parse_token(token)?)?;

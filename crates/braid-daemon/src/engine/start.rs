@@ -24,7 +24,7 @@ use crate::bond::Bond;
 use crate::classes::Classes;
 use crate::config::{DatapathKind, Settings, SettingsSource};
 use crate::connlimit::Limits;
-use crate::datapath::{Datapath, openflow};
+use crate::datapath::{Datapath, is_bridge_at_work, no_bond};
 use crate::dns_snoop::NameCache;
 use crate::events::{EventKind, Events};
 use crate::history::History;
@@ -66,7 +66,7 @@ impl Engine {
         let clean = match &earlier {
             PreviousState::Nothing => true,
             PreviousState::State(_) => false,
-            PreviousState::Broken(_) => !run_dir.pins().exists() && !openflow::is_at_work(&run_dir),
+            PreviousState::Broken(_) => !run_dir.pins().exists() && !is_bridge_at_work(&run_dir),
         };
         if clean {
             refuse_remains(&snapshot)?;
@@ -151,7 +151,7 @@ impl Engine {
         step("loading the datapath");
         let (datapath, opened) = Datapath::open(&settings.config.datapath, &run_dir).await?;
         if bond.is_joined() && settings.config.datapath.kind == DatapathKind::OpenFlow {
-            return Err(openflow::no_bond());
+            return Err(no_bond());
         }
         match &opened {
             Opened::Fresh => tracing::info!("datapath loaded"),

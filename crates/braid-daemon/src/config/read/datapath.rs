@@ -33,6 +33,18 @@ pub(super) fn datapath(
         );
     }
     let openflow = kind.filter(|kind| kind.value == DatapathKind::OpenFlow);
+    if let Some(kind) = &openflow
+        && !cfg!(feature = "openflow")
+    {
+        problems.push(
+            Problem::new(
+                "this build has no datapath of Open vSwitch",
+                kind.at.clone(),
+                "not in the build for routers",
+            )
+            .fix("take the full build, as make build makes it, or set kind = \"ebpf\""),
+        );
+    }
     let config = DatapathConfig {
         kind: openflow
             .as_ref()

@@ -70,17 +70,6 @@ pub(crate) struct OpenFlow {
     silence: (UnixStream, UnixStream),
 }
 
-/// Returns true if a bridge of this run directory is at work.
-pub(crate) fn is_at_work(run_dir: &RunDir) -> bool {
-    run_dir.openflow_record().exists()
-}
-
-/// Returns the error of a bond beside this datapath.
-pub(crate) fn no_bond() -> UserError {
-    let text = "a bond needs the eBPF datapath, and [datapath] kind is \"openflow\"";
-    UserError::new("no-bond", text).fix("braid leave, or set kind = \"ebpf\"")
-}
-
 /// Ends the controller and removes the bridge of this run directory. Returns what was undone; finding nothing is success.
 ///
 /// # Errors

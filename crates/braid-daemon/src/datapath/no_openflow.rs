@@ -1,0 +1,99 @@
+//! Stands for the datapath of Open vSwitch in a build without it: there never is one.
+
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use braid_balance::{
+    Attachments, ClassEntry, Counters, Evacuated, Flow, Opened, Release, Released, RuleEntry,
+    SweepReport, UplinkEntry,
+};
+use braid_core::UplinkId;
+use braid_host::run_dir::RunDir;
+use braid_host::user_error::UserError;
+
+use crate::config::DatapathConfig;
+
+/// A datapath that cannot be made.
+pub(crate) enum OpenFlow {}
+
+/// Does nothing if no bridge is at work.
+///
+/// # Errors
+/// One is, which a full build has made.
+pub(crate) async fn remove(run_dir: &RunDir) -> Result<Vec<String>, UserError> {
+    match super::is_bridge_at_work(run_dir) {
+        true => Err(missing()),
+        false => Ok(Vec::new()),
+    }
+}
+
+fn missing() -> UserError {
+    UserError::new("openflow", "this build has no datapath of Open vSwitch")
+        .fix("it is the small one for routers: take the full one, as make build makes it")
+}
+
+impl OpenFlow {
+    pub async fn open(_: &DatapathConfig, _: &RunDir) -> Result<(Self, Opened), UserError> {
+        Err(missing())
+    }
+
+    pub async fn attach(&mut self, _: &Attachments) -> Result<(), UserError> {
+        match *self {}
+    }
+
+    pub async fn wait_ready(&mut self) -> Result<(), UserError> {
+        match *self {}
+    }
+
+    pub fn release_control(&mut self) {
+        match *self {}
+    }
+
+    pub fn problem(&self) -> Option<String> {
+        match *self {}
+    }
+
+    pub fn set_uplinks(&mut self, _: &[UplinkEntry]) {
+        match *self {}
+    }
+
+    pub fn set_classes(&mut self, _: &[ClassEntry]) {
+        match *self {}
+    }
+
+    pub fn set_rules(&mut self, _: &[RuleEntry]) {
+        match *self {}
+    }
+
+    pub fn limit_clients(&mut self, _: &[IpAddr]) {
+        match *self {}
+    }
+
+    pub fn evacuated(&self, _: UplinkId, _: bool) -> Evacuated {
+        match *self {}
+    }
+
+    pub fn release(&mut self, _: impl Fn(&Flow) -> Release) -> Released {
+        match *self {}
+    }
+
+    pub fn swept(&self) -> SweepReport {
+        match *self {}
+    }
+
+    pub fn flows(&self) -> Vec<Flow> {
+        match *self {}
+    }
+
+    pub fn counters(&self) -> Counters {
+        match *self {}
+    }
+
+    pub fn max_flows(&self) -> u32 {
+        match *self {}
+    }
+
+    pub fn never_readable(&self) -> Result<OwnedFd, UserError> {
+        match *self {}
+    }
+}
