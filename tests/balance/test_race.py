@@ -27,7 +27,7 @@ from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
 from braid_lab.servers import catalog
 from braid_lab.servers.catalog import HTTP_PORT
-from conftest import MakeNetwork, StartBraid, configured
+from conftest import MakeNetwork, StartBraid, StartKind, configured
 
 #: Round trips of 50 and 16 ms; round robin would take the slow one first.
 SLOW, QUICK = LinkSpec(delay="25ms"), LinkSpec(delay="8ms")
@@ -58,6 +58,12 @@ class Racing:
         reasons = self.daemon.json("status")["reasons"]
         return tuple(reasons[name] for name in names)
 
+    def expect(self, **reasons: int) -> None:
+        """Wait until Braid has counted this; a controller of Open vSwitch tells its counters once a second."""
+        names = list(reasons)
+        wanted = tuple(reasons.values())
+        wait_until(lambda: self.counted(*names) == wanted, what=f"{reasons}, not {self.counted(*names)}")
+
     def connect(self, *addresses: str) -> list[Fetched]:
         return fetch(self.client, addresses, Amount(0, 1.0))
 
@@ -84,20 +90,32 @@ def racing(net: Topology, daemon: Braid, family: int) -> Iterator[Racing]:
         yield Racing(net, daemon, (net.clients or [net.host])[0], family)
 
 
-@pytest.fixture(params=["host-ipv4", "host-ipv6", "gateway-ipv4", "gateway-ipv6"])
-def race(request: pytest.FixtureRequest, make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
-    """Two lines, one of them faster, over each IP version, from the host and from behind it."""
-    where, _, version = request.param.partition("-ipv")
+@pytest.fixture(
+    params=[
+        "ebpf-host-ipv4",
+        "ebpf-host-ipv6",
+        "ebpf-gateway-ipv4",
+        "ebpf-gateway-ipv6",
+        "openflow-host-ipv4",
+        "openflow-gateway-ipv6",
+    ]
+)
+def race(request: pytest.FixtureRequest, make_network: MakeNetwork, start_kind: StartKind) -> Iterator[Racing]:
+    """Two lines, one of them faster, over each IP version, from the host and from behind it, by each datapath."""
+    kind, where, version = request.param.split("-")
     net = make_network(*LINES, lan_clients=where == "gateway", serving=("dns", "http3"))
-    with racing(net, start_braid(net, "--config", configured(net, RACE)), int(version)) as made:
+    with racing(net, start_kind(net, kind, RACE), int(version[-1])) as made:
         yield made
 
 
-@pytest.fixture
-def three(make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
+both_datapaths = pytest.fixture(params=["ebpf", "openflow"])
+
+
+@both_datapaths
+def three(request: pytest.FixtureRequest, make_network: MakeNetwork, start_kind: StartKind) -> Iterator[Racing]:
     """Three lines, two fast ones and a slow one, IPv4 from the host."""
     net = make_network(*SILENT, serving=())
-    with racing(net, start_braid(net, "--config", configured(net, RACE)), 4) as made:
+    with racing(net, start_kind(net, request.param, RACE), 4) as made:
         yield made
 
 
@@ -107,19 +125,19 @@ def test_the_quicker_uplink_wins_and_nothing_is_left_of_the_losers(race: Racing)
     "Finally, all the duplicated handshaking are closed, and the selected connection behaves like a normal [one]."
     """
     assert race.via(*(new_site(race.family) for _ in range(6))) == {"dsl": 0, "lte": 6}
-    assert race.counted("race_begun", "race_won") == (6, 6)
-    wait_until(lambda: race.counted("race_lost") == (6,), what="the losers' answers to be reset")
+    race.expect(race_begun=6, race_won=6)
+    race.expect(race_lost=6)
     assert left_over(race.net.internet) == 0
 
 
 def test_what_is_known_is_not_raced(race: Racing) -> None:
     site = new_site(race.family)
     assert race.via(site) == {"dsl": 0, "lte": 1}
-    wait_until(lambda: race.counted("race_lost") == (1,), what="the loser's answer")
+    race.expect(race_lost=1)
     with tcp_counters([race.net.uplinks["dsl"]]) as count_tcp:
         assert race.via(*[site] * 5) == {"dsl": 0, "lte": 5}
         assert count_tcp().syns == 0
-    assert race.counted("race_begun", "path_remembered") == (1, 5)
+    race.expect(race_begun=1, path_remembered=5)
 
 
 def test_what_is_not_tcp_follows_what_is_known(race: Racing) -> None:
@@ -129,7 +147,7 @@ def test_what_is_not_tcp_follows_what_is_known(race: Racing) -> None:
     with inside(race.client), socket.socket(socket.AF_INET6 if race.family == 6 else socket.AF_INET) as tcp:
         tcp.settimeout(5)
         tcp.connect((server, HTTP_PORT))
-    wait_until(lambda: race.counted("race_lost") == (1,), what="the loser's answer")
+    race.expect(race_lost=1)
     sockets = ask_udp(race.client, 4, server)
     assert by_uplink(race.net, [seen for (seen,) in sockets]) == {"dsl": 0, "lte": 4}
     for _ in range(2):
@@ -157,7 +175,7 @@ def test_raced_connections_carry_data_whole(
                 ["curl", "-sSf", "--max-time", "10", "--data-binary", f"@{body}", f"http://{site}/sink"]
             )
             assert sent.stdout == f"{body.stat().st_size}\n"
-        assert made.counted("race_begun") == (10,)
+        made.expect(race_begun=10)
         assert left_over(net.internet) == 0
 
 
@@ -197,6 +215,7 @@ def test_one_refusal_is_not_an_answer(three: Racing, how: str) -> None:
         got = three.connect(*(new_site(4) for _ in range(4)))
     assert [each.via for each in got] == [three.net.uplinks["sat"].address4] * 4
     assert max(each.connect_s for each in got) < AT_ONCE_S
+    three.expect(race_won=4)
     # A refusal that comes after the reply is the loser's, and counted as such.
     (refused,) = three.counted("race_refused")
     assert 4 <= refused <= 8
@@ -231,7 +250,7 @@ def lost_syn_is_repeated(race: Racing) -> bool:
         if race.counted("race_repeated") > (repeated + 1,):
             return False
         wait_until(lambda: count_tcp().syns == 6, what="the repeated SYN by all uplinks")
-    assert race.counted("race_begun", "race_repeated") == (begun + 1, repeated + 1)
+    race.expect(race_begun=begun + 1, race_repeated=repeated + 1)
     return True
 
 
@@ -243,8 +262,10 @@ def test_a_syn_that_is_lost_is_repeated_on_all(three: Racing) -> None:
 def test_private_destinations_are_not_raced(three: Racing) -> None:
     private = ["10.77.0.1", "172.16.9.1", "192.168.77.1"]
     three.net.internet.ip(*(f"address add {each}/32 dev lo" for each in private))
-    assert sum(three.via(*private).values()) == 3
-    assert three.counted("race_begun") == (0,)
+    with tcp_counters(list(three.net.uplinks.values())) as count_tcp:
+        assert sum(three.via(*private).values()) == 3
+        assert count_tcp().syns == 3
+    three.expect(race_begun=0)
 
 
 def test_syns_with_data_are_not_raced(three: Racing) -> None:
@@ -257,7 +278,7 @@ def test_syns_with_data_are_not_raced(three: Racing) -> None:
         tcp.sendto(b"GET /address HTTP/1.1\r\nHost: lab\r\n\r\n", socket.MSG_FASTOPEN, (new_site(4), HTTP_PORT))
         assert tcp.recv(1000).startswith(b"HTTP/1.1 200 OK")
         assert count_tcp().syns == 1
-    assert three.counted("race_begun") == (0,)
+    three.expect(race_begun=0)
 
 
 METERED = """
@@ -280,14 +301,14 @@ def test_metered_uplinks_are_left_out(make_network: MakeNetwork, start_braid: St
     with racing(net, daemon, 4) as made, tcp_counters([net.uplinks["dsl"]]) as count_tcp:
         assert made.via(*(new_site(4) for _ in range(5))) == {"dsl": 0, "lte": 5, "sat": 0}
         assert count_tcp().syns == 0
-        assert made.counted("race_begun") == (5,)
+        made.expect(race_begun=5)
 
 
 def test_no_daemon_is_needed_to_race(race: Racing) -> None:
     race.daemon.kill9()
     assert race.via(*(new_site(race.family) for _ in range(3))) == {"dsl": 0, "lte": 3}
-    race.daemon.up("--config", configured(race.net, RACE))
-    assert race.counted("race_begun") == (3,)
+    race.daemon.up("--config", race.net.scratch / f"{race.net.host.name}.toml")
+    race.expect(race_begun=3)
 
 
 def test_too_many_races_are_none(make_network: MakeNetwork, start_braid: StartBraid) -> None:
@@ -310,10 +331,10 @@ def test_fastest_races_what_is_new_and_predicts_what_is_known(
     with racing(net, daemon, 4) as made:
         site = new_site(4)
         assert made.via(site) == {"dsl": 0, "lte": 1}
-        wait_until(lambda: made.counted("race_lost") == (1,), what="the loser's answer")
+        made.expect(race_lost=1)
         # Their uplinks also depend on headroom: each recent connection takes some.
         assert sum(made.via(*[site] * 3).values()) == 3
-        assert made.counted("race_begun", "path_predicted") == (1, 3)
+        made.expect(race_begun=1, path_predicted=3)
 
 
 #: Eight downloads over both lines take two seconds, over the nearer one alone four.
@@ -324,12 +345,12 @@ SHARED = (
 DOWNLOAD = Amount(1_200_000, 20.0)
 
 
-@pytest.fixture(params=[4, 6], ids=["ipv4", "ipv6"])
-def shared(request: pytest.FixtureRequest, make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
+@pytest.fixture(params=["ebpf-ipv4", "ebpf-ipv6", "openflow-ipv4"])
+def shared(request: pytest.FixtureRequest, make_network: MakeNetwork, start_kind: StartKind) -> Iterator[Racing]:
     """Two lines of different rate and delay under `fastest`, over each IP version, from the host."""
+    kind, version = request.param.split("-")
     net = make_network(*SHARED, serving=())
-    daemon = start_braid(net, "--config", configured(net, RACE.replace('"race"', '"fastest"')))
-    with racing(net, daemon, request.param) as made:
+    with racing(net, start_kind(net, kind, RACE.replace('"race"', '"fastest"')), int(version[-1])) as made:
         yield made
 
 
@@ -340,7 +361,7 @@ def test_downloads_at_once_from_an_unknown_network_share_the_lines(shared: Racin
     assert min(seen.values()) >= 3, seen
     took = max(each.ended for each in got) - min(each.began for each in got)
     assert 8e-6 * 8 * DOWNLOAD.bytes / took > 1.4 * 20, seen
-    assert shared.counted("race_begun") == (8,)
+    shared.expect(race_begun=8)
 
 
 def test_who_is_waited_for_and_silent_is_not_waited_for_again(shared: Racing) -> None:

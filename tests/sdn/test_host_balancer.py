@@ -27,7 +27,6 @@ from braid_sdn.openflow.messages import (
     PacketIn,
     PacketOut,
     Port,
-    Reserved,
     Rule,
     RuleCounters,
     RuleCountersReply,
@@ -61,17 +60,24 @@ def desired(revision: int = 1, **changes: Any) -> dict[str, Any]:
             "ports": [16384, 16390],
             "accepts_new": True,
             "resets_tcp": False,
+            "epoch": 1,
             **changes.get(device, {}),
         }
 
     return {
         "revision": revision,
         "uplinks": [uplink(0, "dsl"), uplink(1, "lte")],
-        "classes": changes.get("classes", [{"id": 0, "method": "round_robin", "v4": [0, 0, 1], "v6": []}]),
+        "classes": changes.get("classes", [class_table([0, 0, 1])]),
         "rules": changes.get("rules", []),
         "limited": changes.get("limited", []),
         "max_flows": changes.get("max_flows", 100),
+        "race": {"cache_ttl_s": 120.0, "explore_one_in": 0, "per_prefix": 8, "total": 200, **changes.get("race", {})},
     }
+
+
+def class_table(slots: list[int], number: int = 0, method: str = "round_robin") -> dict[str, Any]:
+    """The daemon's table of a class; all its uplinks may race."""
+    return {"id": number, "method": method, "v4": slots, "v6": [], "candidates": sorted(set(slots))}
 
 
 class Bridge:
@@ -186,6 +192,16 @@ def echo(kind: int, identifier: int, source: str, target: str) -> bytes:
     return ip4(1, dpkt.icmp.ICMP(type=kind, data=body), source, target)
 
 
+def ends(frame: bytes) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Return both ends of a whole TCP segment."""
+    packet = parse(frame)
+    assert packet is not None
+    assert dpkt.in_cksum(frame[14:34]) == 0
+    pseudo = frame[26:34] + struct.pack("!BBH", 0, 6, len(frame) - 34)
+    assert dpkt.in_cksum(pseudo + frame[34:]) == 0
+    return (str(packet.source), packet.source_port), (str(packet.target), packet.target_port)
+
+
 def field(rule: Rule, name: str) -> Any:
     return next(each.value for each in rule.actions if isinstance(each, SetField) and each.name == name)
 
@@ -194,7 +210,10 @@ def test_new_connections_take_the_next_slots_and_get_rules_both_ways() -> None:
     bridge = Bridge()
     for port in range(40000, 40006):
         (sent,) = bridge.receive(INSIDE, tcp(port))
-        assert sent == PacketOut((Reserved.TABLE,), tcp(port), INSIDE)
+        flow = bridge.balancer.table.flows[port - 39999]
+        # The tables lead SYNs to the controller, so it translates this one itself.
+        assert sent.ports == (DSL if flow.uplink == 0 else LTE,)
+        assert ends(sent.data) == ((str(flow.outer[0]), flow.outer[1]), ("198.51.100.1", 80))
     assert bridge.uplinks() == [0, 0, 1, 0, 0, 1]
     out, back = bridge.flow_rules(OUTBOUND)[2], bridge.flow_rules(INBOUND)[2]
     assert (out.match.ipv4_dst, out.match.tcp_src, out.match.tcp_dst) == ("198.51.100.1", 40002, 80)
@@ -233,7 +252,7 @@ def test_a_udp_socket_has_one_mapping_for_all_remotes_and_quic_one_for_each() ->
 
 
 def test_ports_are_shared_by_remotes_and_run_out_for_one() -> None:
-    bridge = Bridge(classes=[{"id": 0, "method": "round_robin", "v4": [0], "v6": []}])
+    bridge = Bridge(classes=[class_table([0])])
     for port in range(40000, 40009):
         bridge.receive(INSIDE, tcp(port))
     assert len(bridge.balancer.table) == 7
@@ -432,7 +451,7 @@ def test_nothing_is_due_while_the_daemon_has_not_spoken() -> None:
 
 
 def test_a_port_that_is_given_back_to_a_full_pool_is_found() -> None:
-    bridge = Bridge(classes=[{"id": 0, "method": "round_robin", "v4": [0], "v6": []}])
+    bridge = Bridge(classes=[class_table([0])])
     table = bridge.balancer.table
     for source in range(5000, 5010):
         bridge.receive(INSIDE, udp(source, to=5000))
@@ -450,9 +469,10 @@ def test_counters_add_up_over_replaced_rules() -> None:
     # The rule was added anew and counts from zero.
     bridge.count(tx=2, rx=4)
     (flow,) = bridge.balancer.table.flows.values()
-    assert (flow.tx.packets, flow.tx.bytes, flow.rx.packets) == (9, 900, 4)
+    # Beside the SYN, which the controller has sent itself.
+    assert (flow.tx.packets, flow.tx.bytes, flow.rx.packets) == (10, 900 + len(tcp(40000)), 4)
     (uplink,) = bridge.balancer.report(bridge.now, with_flows=False)["uplinks"]
-    assert (uplink["tx_packets"], uplink["rx_bytes"], uplink["flows_opened"]) == (9, 400, 1)
+    assert (uplink["tx_packets"], uplink["rx_bytes"], uplink["flows_opened"]) == (10, 400, 1)
 
 
 def test_a_new_controller_continues_with_the_flows_of_the_switch() -> None:
@@ -506,8 +526,8 @@ def test_rules_classes_and_limits_are_the_daemons() -> None:
         "family": None,
     }
     classes = [
-        {"id": 0, "method": "round_robin", "v4": [0], "v6": []},
-        {"id": 1, "method": "round_robin", "v4": [1], "v6": []},
+        class_table([0]),
+        class_table([1], number=1),
     ]
     bridge = Bridge(rules=[rule], classes=classes, limited=["192.0.0.9"])
     bridge.receive(INSIDE, tcp(40000))

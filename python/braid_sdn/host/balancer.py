@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,7 @@ from braid_sdn.host.packets import (
     ETHERTYPE_ARP,
     ICMP,
     ICMPV6,
+    RST,
     SYN,
     TCP,
     UDP,
@@ -46,7 +48,10 @@ from braid_sdn.host.packets import (
     tcp_segment,
     translated_echo,
     translated_error,
+    translated_segment,
 )
+from braid_sdn.host.path_cache import PathCache, Plan
+from braid_sdn.host.races import RACE_TIMEOUT, Attempt, Race, Races, Verdict
 from braid_sdn.openflow.messages import (
     LAST_PORT,
     AddRule,
@@ -76,6 +81,12 @@ POLL_TIMEOUT = 10.0
 #: Seconds after which the inside of a closed connection is asked for a segment, until it sends one. The switch acts
 #: on a deleted rule only after a moment, and a host answers strange segments twice a second at most.
 PROMPT_DELAYS = (0.1, 0.8, 1.6)
+#: Packets since it was last counted after which a flow counts as active.
+ACTIVE_PACKETS = 64
+#: Microseconds assumed for the round trip of an uplink that no handshake has measured.
+DEFAULT_RTT = 50_000
+#: Ports of traceroute: all probes to one destination take one path.
+TRACE_PORTS = range(33434, 33534)
 #: Packets that wait while the switch's rules are read after a start.
 MAX_WAITING = 1024
 
@@ -102,6 +113,9 @@ class UplinkCounts:
     tx: Counts = field(default_factory=Counts)
     rx: Counts = field(default_factory=Counts)
     flows_opened: int = 0
+    #: Microseconds from SYN to SYN/ACK of raced connections, and their number.
+    rtt_us_sum: int = 0
+    rtt_samples: int = 0
 
 
 class Balancer:
@@ -116,6 +130,10 @@ class Balancer:
         self.counts: dict[int, UplinkCounts] = {}
         #: Packets that opened no flow and were not passed on, by reason.
         self.reasons: Counter[str] = Counter()
+        self.paths = PathCache(self.reasons)
+        self.races = Races(self.table, self.paths)
+        #: Number of the daemon's forecasts so far.
+        self._forecast = 0
         self._ports: dict[str, Port] = {}
         self._connected = False
         #: Packets that came before the switch's rules were read; None once they are.
@@ -141,6 +159,7 @@ class Balancer:
             for family, hop in uplink.next_hops.items()
         }
         self.neighbours.set(hops)
+        self.paths.follow(desired)
         if self._found is not None:
             self._adopt(now, desired, self._found)
         self._follow(now)
@@ -150,6 +169,11 @@ class Balancer:
         flow = self.table.flows.get(number)
         if flow is not None and is_reset == (flow.protocol == TCP):
             self._close(now, flow)
+
+    def handle_forecasts(self, told: Iterable[Mapping[str, Any]]) -> None:
+        """Take in the daemon's forecasts of the uplinks; counting of active flows starts anew."""
+        self.paths.set_forecasts(told)
+        self._forecast += 1
 
     def handle_switch(self, now: float, hello: Hello) -> None:
         """The bridge has connected: read its rules before anything else."""
@@ -199,6 +223,7 @@ class Balancer:
             if port is not None:
                 self._messages.append(PacketOut((port,), frame))
         self._prompt(now)
+        self.races.expire(now)
         if self._waiting is None and now >= self._poll_due:
             self._poll_due = now + POLL_INTERVAL
             if self._polled is None or now - self._polled > POLL_TIMEOUT:
@@ -249,8 +274,14 @@ class Balancer:
                     "rx_packets": counts.rx.packets,
                     "rx_bytes": counts.rx.bytes,
                     "flows_opened": counts.flows_opened,
+                    "rtt_us_sum": counts.rtt_us_sum,
+                    "rtt_samples": counts.rtt_samples,
                 }
                 for number, counts in sorted(self.counts.items())
+            ],
+            "activity": [
+                {"id": number, "opened": each.opened, "active": each.active, "busy": each.busy}
+                for number, each in sorted(self.paths.forecasts.items())
             ],
             "reasons": dict(self.reasons),
         }
@@ -309,6 +340,8 @@ class Balancer:
             self._static = wanted
         for flow in list(self.table.flows.values()):
             self._follow_flow(now, flow)
+        for race in self.races:
+            self._follow_race(race)
         self.handle_timeout(now)
 
     def _own_addresses(self) -> list[OwnAddress]:
@@ -435,6 +468,12 @@ class Balancer:
         total = flow.tx if outbound else flow.rx
         before = (total.packets, total.bytes)
         flow.note_rule(now, outbound=outbound, packets=packets, size=size)
+        flow.moved += total.packets - before[0]
+        forecast = self.paths.forecasts.get(flow.uplink)
+        if forecast is not None and flow.protocol == TCP and flow.moved >= ACTIVE_PACKETS:
+            flow.moved = 0
+            forecast.active += flow.active_in != self._forecast
+            flow.active_in = self._forecast
         self._note_traffic(flow.uplink, total.packets - before[0], total.bytes - before[1], outbound=outbound)
 
     def _note_traffic(self, uplink: int, packets: int, size: int, *, outbound: bool) -> None:
@@ -484,14 +523,33 @@ class Balancer:
         inner = (packet.source, packet.source_port)
         remote = _remote_key(packet)
         flow = self.table.find(packet.protocol, inner, remote)
-        if flow is None and packet.protocol == TCP and packet.tcp_flags & (SYN | ACK) != SYN:
-            self._answer_reset(packet)
-            return
+        if packet.protocol == TCP:
+            race = self.races.find(inner, (packet.target, packet.target_port))
+            if race is not None and flow is None and self._handle_raced(now, race, packet):
+                return
+            if packet.tcp_flags & (SYN | ACK) == SYN:
+                flow = self._retried(flow, packet)
+            elif flow is None:
+                self._answer_reset(packet)
+                return
         if flow is None:
             flow = self._open(now, desired, packet)
             if flow is None:
                 return
         self._pass_out(now, flow, packet)
+
+    def _retried(self, flow: Flow | None, packet: Packet) -> Flow | None:
+        """Return the flow of a SYN; None if it is placed anew, since the path that the cache named is silent."""
+        if flow is None:
+            return None
+        repeated = flow.syn == packet.sequence and not flow.answered
+        flow.syn = packet.sequence
+        if not repeated or flow.choice not in ("remembered", "predicted"):
+            return flow
+        self.reasons["path_silent"] += 1
+        self.paths.forget(packet.target, flow.uplink)
+        self._remove(flow)
+        return None
 
     def _open(self, now: float, desired: Desired, packet: Packet) -> Flow | None:
         """Open a flow by its first packet; None if it is refused."""
@@ -511,45 +569,63 @@ class Balancer:
             self.reasons["class_blocked" if number else "no_uplink"] += 1
             return None
         uplink, choice = chosen
-        remote = _remote_key(packet)
+        plan = self._plan(now, table, packet) if table is not None else Plan()
+        if plan.racers and table is not None:
+            race = Race(packet, number, rule, table.method == "fastest", now, now, preferred=plan.preferred)
+            if self._begin_race(race, plan.racers):
+                return None
+        elif plan.uplink is not None:
+            uplink, choice = desired.uplinks[plan.uplink], plan.choice
         port = self.table.free_port(
-            uplink.number, packet.family, packet.protocol, uplink.ports, remote, packet.source_port
+            uplink.number, packet.family, packet.protocol, uplink.ports, _remote_key(packet), packet.source_port
         )
         if port is None:
             self.reasons["no_port"] += 1
             return None
         outer = (type(packet.source)(uplink.next_hops[packet.family].address), port)
-        flow = Flow(
+        flow = self._flow_of(now, packet, uplink.number, outer, choice, (number, rule))
+        self.paths.count_opened(uplink.number)
+        self._add(flow)
+        return flow
+
+    def _flow_of(
+        self, now: float, packet: Packet, uplink: int, outer: End, choice: str, placed: tuple[int, int | None]
+    ) -> Flow:
+        """Return a new flow for its first packet; `placed` are its class and rule."""
+        return Flow(
             number=self.table.next_number(),
             protocol=packet.protocol,
             inner=(packet.source, packet.source_port),
-            remote=remote,
+            remote=_remote_key(packet),
             outer=outer,
-            uplink=uplink.number,
+            uplink=uplink,
             inner_mac=packet.eth_src,
-            class_number=number,
-            rule=rule,
+            class_number=placed[0],
+            rule=placed[1],
             choice=choice,
             created=now,
             last_seen=now,
             first_port=packet.target_port,
-            gateway_mac=self.neighbours.mac(uplink.number, packet.family) or "",
+            gateway_mac=self.neighbours.mac(uplink, packet.family) or "",
+            syn=packet.sequence if packet.protocol == TCP else None,
         )
+
+    def _add(self, flow: Flow) -> None:
+        """Add a flow and its rules."""
         self.table.add(flow)
-        self.counts.setdefault(uplink.number, UplinkCounts()).flows_opened += 1
+        self.counts.setdefault(flow.uplink, UplinkCounts()).flows_opened += 1
         if not flow.is_relayed:
             # Answers first: none may come before its rule.
             rules = self._rules_of(flow)
             flow.keys = tuple(each.key for each in rules)
             self._messages += [AddRule(each) for each in rules]
-        return flow
 
     def _choose(self, table: ClassTable, packet: Packet) -> tuple[Uplink, str] | None:
         """Return the uplink of a new flow: that of the next slot, or the next one that takes flows."""
         slots = table.slots[packet.family]
         if not slots:
             return None
-        if table.method == "round_robin":
+        if table.method not in ("hash_source", "hash_pair"):
             key = (table.number, packet.family)
             at = self._next_slot.get(key, 0)
             self._next_slot[key] = (at + 1) % len(slots)
@@ -579,14 +655,161 @@ class Balancer:
         inside, port = self._inside(), self._port_of(flow.uplink)
         if inside is None or port is None:
             return
-        if not flow.is_relayed:
+        macs = (self._mac_of(flow.uplink), flow.gateway_mac)
+        if packet.protocol == TCP and packet.tcp_flags & (SYN | ACK) == SYN:
+            # The tables lead every SYN here.
+            frame = translated_segment(packet, macs, flow.outer)
+        elif not flow.is_relayed:
             # Through the rules that were just added, which count it.
             self._messages.append(PacketOut((Reserved.TABLE,), packet.frame, inside))
             return
-        macs = (self._mac_of(flow.uplink), flow.gateway_mac)
-        frame = translated_echo(packet, macs, source=flow.outer[0], identifier=flow.outer[1])
+        else:
+            frame = translated_echo(packet, macs, source=flow.outer[0], identifier=flow.outer[1])
         self._messages.append(PacketOut((port,), frame))
         self._count_relayed(now, flow, len(frame), outbound=True)
+
+    # Races.
+
+    def _plan(self, now: float, table: ClassTable, packet: Packet) -> Plan:
+        """Return the placement of a flow whose class races."""
+        is_trace = packet.protocol == UDP and packet.target_port in TRACE_PORTS
+        if table.method not in ("race", "fastest") or is_trace:
+            return Plan()
+        candidates = [number for number in table.candidates if self._takes(number, packet.family)]
+        return self.paths.plan(
+            now, packet.target, candidates, fastest=table.method == "fastest", may_race=packet.is_bare_syn
+        )
+
+    def _begin_race(self, race: Race, racers: Iterable[int]) -> bool:
+        """Send the SYN by several uplinks; False if they have no ports for it."""
+        syn, outers = race.syn, {}
+        for number in racers:
+            uplink = self._uplinks()[number]
+            address = type(syn.source)(uplink.next_hops[syn.family].address)
+            outers[number] = ((address, syn.source_port), uplink.ports)
+        if not self.races.begin(race, outers):
+            return False
+        self.reasons["race_begun"] += 1
+        self._send_copies(race, race.attempts)
+        return True
+
+    def _send_copies(self, race: Race, uplinks: Iterable[int]) -> None:
+        """Send a race's SYN by these uplinks, after the rules for its answers."""
+        numbers = list(uplinks)
+        ports = {number: port for number in numbers if (port := self._port_of(number)) is not None}
+        for number, port in ports.items():
+            rule = flow_rules.attempt_rule(port, race.attempts[number].outer, race.remote, RACE_TIMEOUT)
+            self._messages.append(AddRule(rule))
+        for number, port in ports.items():
+            macs = (self._mac_of(number), self.neighbours.mac(number, race.syn.family) or "")
+            frame = translated_segment(race.syn, macs, race.attempts[number].outer)
+            self._messages.append(PacketOut((port,), frame))
+            self._note_traffic(number, 1, len(frame), outbound=True)
+        self.reasons["race_copy"] += max(0, len(ports) - 1)
+
+    def _handle_raced(self, now: float, race: Race, packet: Packet) -> bool:
+        """Handle a packet from inside whose connection is being raced; False if that race is over."""
+        if packet.tcp_flags & (SYN | ACK) != SYN:
+            self.reasons["race_undecided"] += 1
+            return True
+        if packet.sequence != race.sequence:
+            self._end_race(race)
+            return False
+        again = self.races.repeat(now, race, packet, lambda number: self._takes(number, packet.family))
+        if again:
+            self.reasons["race_repeated"] += 1
+            self._send_copies(race, again)
+            return True
+        refused = self.races.all_refused(race)
+        self._end_race(race)
+        if refused:
+            self.reasons["race_none_left"] += 1
+            self._answer_reset(packet)
+        return refused
+
+    def _end_race(self, race: Race) -> None:
+        for number in list(race.attempts):
+            self._withdraw(race, number)
+        self.races.end(race)
+
+    def _withdraw(self, race: Race, number: int) -> None:
+        """Take an attempt out, with its rule unless a flow has replaced that."""
+        port, outer = self._port_of(number), race.attempts[number].outer
+        flow = self.table.find_outer(number, race.syn.family, TCP, outer[1], race.remote)
+        if port is not None and flow is None:
+            self._messages.append(DeleteRule(flow_rules.attempt_rule(port, outer, race.remote, 0).key))
+        self.races.lose_uplink(race, number)
+
+    def _follow_race(self, race: Race) -> None:
+        """Take uplinks out of a race whose address or port is gone; repeat the SYN if it waits for a dead one."""
+        family = race.syn.family
+        for number, racer in list(race.attempts.items()):
+            uplink = self._uplinks().get(number)
+            hop = uplink.next_hops.get(family) if uplink is not None else None
+            if hop is None or hop.address != str(racer.outer[0]) or self._port_of(number) is None:
+                self._withdraw(race, number)
+        preferred = race.preferred
+        decided = self.table.find(TCP, race.inner, race.remote) is not None
+        if preferred is not None and not decided and not self._takes(preferred, family):
+            race.preferred, race.is_awaited = None, False
+            race.syns += 1
+            self._send_copies(race, [number for number in race.attempts if self._takes(number, family)])
+
+    def _handle_answer(self, now: float, uplink: int, packet: Packet) -> None:
+        """Handle a segment that the rule of a race's attempt has led here."""
+        outer, remote = (packet.target, packet.target_port), (packet.source, packet.source_port)
+        race = self.races.find_attempt(uplink, outer, remote)
+        if race is None:
+            # A race of an earlier controller, or one that has ended.
+            if packet.tcp_flags & (SYN | ACK | RST) == SYN | ACK:
+                self._reject(uplink, packet)
+            return
+        verdict = self._judge(now, uplink, race, packet.tcp_flags, packet.acknowledged)
+        if verdict is Verdict.WINS:
+            self._messages.append(PacketOut((Reserved.TABLE,), packet.frame, self._port_of(uplink) or 0))
+            return
+        self._note_traffic(uplink, 1, len(packet.frame), outbound=False)
+        if verdict is Verdict.RESET:
+            self.reasons["race_lost"] += 1
+            self._reject(uplink, packet)
+        elif packet.tcp_flags & RST and self.table.find(TCP, race.inner, race.remote) is None:
+            self.reasons["race_refused"] += 1
+        else:
+            self.reasons["race_late"] += 1
+
+    def _judge(self, now: float, uplink: int, race: Race, flags: int, acknowledged: int) -> Verdict:
+        """Return the verdict on an answer to an attempt; a winner's flow is there then."""
+        family = race.syn.family
+        usable = {number for number in race.attempts if self._takes(number, family)}
+        decided = self.table.find(TCP, race.inner, race.remote) is not None
+        is_answer = flags & (SYN | ACK | RST) == SYN | ACK and acknowledged == (race.sequence + 1) & 0xFFFFFFFF
+        if is_answer and not decided:
+            self.races.prefer_unanswered(now, race, uplink, usable, self._mean_rtt)
+        if is_answer and race.syns == 1 and race.attempts[uplink].state is Attempt.SENT:
+            counts = self.counts.setdefault(uplink, UplinkCounts())
+            counts.rtt_us_sum += round(1e6 * (now - race.created))
+            counts.rtt_samples += 1
+        verdict = self.races.answer(now, race, uplink, (flags, acknowledged), usable, decided=decided)
+        if verdict is Verdict.WINS:
+            outer = race.attempts[uplink].outer
+            flow = self._flow_of(now, race.syn, uplink, outer, "raced", (race.class_number, race.rule))
+            flow.tx = Counts(1, len(race.syn.frame))
+            self._add(flow)
+            if not (race.is_awaited and race.preferred == uplink):
+                self.paths.count_opened(uplink)
+            self.reasons["race_won"] += 1
+        return verdict
+
+    def _mean_rtt(self, uplink: int) -> int:
+        counts = self.counts.get(uplink)
+        return counts.rtt_us_sum // counts.rtt_samples if counts is not None and counts.rtt_samples else DEFAULT_RTT
+
+    def _reject(self, uplink: int, packet: Packet) -> None:
+        """Answer a segment from outside by a reset, so that a server keeps no half of a connection."""
+        port = self._port_of(uplink)
+        answer = reset(packet, mac=self._mac_of(uplink)) if port is not None else None
+        if answer is not None and port is not None:
+            self._messages.append(PacketOut((port,), answer))
 
     def _count_relayed(self, now: float, flow: Flow, size: int, *, outbound: bool) -> None:
         total = flow.tx if outbound else flow.rx
@@ -610,6 +833,9 @@ class Balancer:
         else:
             packet = parse(data)
             if packet is None:
+                return
+            if packet.protocol == TCP:
+                self._handle_answer(now, uplink, packet)
                 return
             answer = neighbour_answer(packet)
             if answer is None:
@@ -642,12 +868,20 @@ class Balancer:
                 self._messages.append(PacketOut((inside,), frame))
                 self._count_relayed(now, flow, len(frame), outbound=False)
         elif packet.icmp_type in ERRORS[packet.family]:
-            self._pass_error(uplink, inside, packet)
+            self._pass_error(now, uplink, inside, packet)
 
-    def _pass_error(self, uplink: int, inside: int, packet: Packet) -> None:
+    def _pass_error(self, now: float, uplink: int, inside: int, packet: Packet) -> None:
         quoted = quotation(packet)
         if quoted is None or quoted.protocol not in (TCP, UDP, ICMP, ICMPV6):
             return
+        ends = ((quoted.source, quoted.source_port), (quoted.target, quoted.target_port))
+        race = self.races.find_attempt(uplink, *ends) if quoted.protocol == TCP else None
+        if race is not None and self.table.find(TCP, race.inner, race.remote) is None:
+            # It refuses as a reset does.
+            refusal = self._judge(now, uplink, race, RST | ACK, (quoted.sequence + 1) & 0xFFFFFFFF)
+            if refusal is not Verdict.WINS:
+                self.reasons["race_refused"] += 1
+                return
         port = quoted.source_port
         remote = _remote_key(quoted)
         flow = self.table.find_outer(uplink, packet.family, quoted.protocol, port, remote)

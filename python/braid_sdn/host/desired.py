@@ -32,6 +32,8 @@ class Uplink:
     accepts_new: bool
     #: True if its TCP connections are over: their next segment from inside is answered by a reset.
     resets_tcp: bool
+    #: Changes with the uplink's paths: what was measured in another epoch is void.
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +41,12 @@ class ClassTable:
     """Slots of one class of traffic."""
 
     number: int
-    #: `round_robin`, `hash_source` or `hash_pair`.
+    #: `round_robin`, `hash_source`, `hash_pair`, `race` or `fastest`.
     method: str
     #: Numbers of uplinks, by IP version.
     slots: Mapping[int, tuple[int, ...]]
+    #: Numbers of uplinks on which new flows may be raced.
+    candidates: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,19 @@ class FlowFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RaceSettings:
+    """Settings of races and of the path cache."""
+
+    #: Seconds for which a round trip counts.
+    cache_ttl: float = 120.0
+    #: One flow in this many is raced although every path is known; 0 is none.
+    explore_one_in: int = 16
+    #: Most races a second to one network, and to all.
+    per_prefix: int = 8
+    total: int = 200
+
+
+@dataclass(frozen=True, slots=True)
 class Desired:
     """All of it. The daemon numbers its states; a report names the number that it follows."""
 
@@ -95,6 +112,7 @@ class Desired:
     limited: frozenset[str]
     #: Most flows at once.
     max_flows: int
+    race: RaceSettings = RaceSettings()
 
     def class_of(self, flow: FlowFacts) -> tuple[int, int | None]:
         """Return the class of a new flow, and the position of the rule that set it."""
@@ -116,9 +134,12 @@ def parse(told: Mapping[str, Any]) -> Desired:
     """Parse the daemon's message; raises KeyError, TypeError or ValueError if it is none."""
     uplinks = (_uplink(each) for each in told["uplinks"])
     classes = (
-        ClassTable(each["id"], each["method"], {4: tuple(each["v4"]), 6: tuple(each["v6"])})
+        ClassTable(
+            each["id"], each["method"], {4: tuple(each["v4"]), 6: tuple(each["v6"])}, tuple(each["candidates"])
+        )
         for each in told["classes"]
     )
+    race = told["race"]
     return Desired(
         told["revision"],
         {uplink.number: uplink for uplink in uplinks},
@@ -126,6 +147,7 @@ def parse(told: Mapping[str, Any]) -> Desired:
         tuple(_rule(each) for each in told["rules"]),
         frozenset(told["limited"]),
         told["max_flows"],
+        RaceSettings(race["cache_ttl_s"], race["explore_one_in"], race["per_prefix"], race["total"]),
     )
 
 
@@ -136,7 +158,9 @@ def _uplink(told: Mapping[str, Any]) -> Uplink:
         if hop is not None
     }
     first, last = told["ports"]
-    return Uplink(told["id"], told["device"], hops, (first, last), told["accepts_new"], told["resets_tcp"])
+    return Uplink(
+        told["id"], told["device"], hops, (first, last), told["accepts_new"], told["resets_tcp"], told["epoch"]
+    )
 
 
 def _rule(told: Mapping[str, Any]) -> ClassRule:

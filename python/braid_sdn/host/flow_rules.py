@@ -49,10 +49,10 @@ from braid_sdn.openflow.messages import (
 INGRESS, OUTBOUND, INBOUND = range(3)
 
 #: Upper 16 bits of all our cookies. Below: class (6 bits), rule and 1 (8 bits), the flow's number (32 bits), and the
-#: direction (2 bits; 0 in rules that belong to no flow).
+#: direction (2 bits; 0 in rules that belong to no flow, ATTEMPT in those of a race).
 COOKIE = 0xB1D0 << 48
 COOKIE_MASK = 0xFFFF << 48
-OUT, IN = 1, 2
+OUT, IN, ATTEMPT = 1, 2, 3
 
 #: Priorities of flows: a connection's rule wins over the mapping of its UDP port.
 CONNECTION, MAPPING = 100, 90
@@ -113,7 +113,8 @@ def static_rules(inside: int, uplinks: Iterable[int], own: Iterable[OwnAddress] 
         tcp, udp = Match(eth_type=kind, ip_proto=TCP), Match(eth_type=kind, ip_proto=UDP)
         syn = Match(eth_type=kind, ip_proto=TCP, tcp_flags=(SYN, SYN | ACK))
         rules += [
-            rule(OUTBOUND, 30, syn, to_controller, meter=NEW_FLOWS),
+            # Also those of known flows: a SYN that is repeated tells that an uplink is silent.
+            rule(OUTBOUND, CONNECTION + 5, syn, to_controller, meter=NEW_FLOWS),
             rule(OUTBOUND, 20, udp, to_controller, meter=NEW_FLOWS),
             # A QUIC connection is a flow of its own, even where its socket has a mapping for others.
             rule(OUTBOUND, MAPPING + 5, replace(udp, udp_dst=QUIC_PORT), to_controller, meter=NEW_FLOWS),
@@ -150,7 +151,7 @@ def _icmp(family: int, kind: int) -> Match:
 
 def outbound_rule(flow: Flow, *, inside: int, port: int, mac: Mac, gateway: Mac) -> Rule:
     """Return the rule that sends a flow's packets out of an uplink; `mac` is the uplink's own."""
-    match = _match(flow, inside, flow.inner, flow.remote)
+    match = _ends_match(inside, flow.protocol, flow.inner, flow.remote)
     actions: list[Action] = [
         SetField("eth_src", mac),
         SetField("eth_dst", gateway),
@@ -162,7 +163,7 @@ def outbound_rule(flow: Flow, *, inside: int, port: int, mac: Mac, gateway: Mac)
 
 def inbound_rule(flow: Flow, *, inside: int, port: int, mac: Mac) -> Rule:
     """Return the rule that sends a flow's answers inside; `mac` is the uplink's own."""
-    match = _match(flow, port, flow.remote, flow.outer)
+    match = _ends_match(port, flow.protocol, flow.remote, flow.outer)
     actions: list[Action] = [
         SetField("eth_src", mac),
         SetField("eth_dst", flow.inner_mac),
@@ -170,6 +171,19 @@ def inbound_rule(flow: Flow, *, inside: int, port: int, mac: Mac) -> Rule:
         SetField(f"{_PORTS[flow.protocol]}_dst", flow.inner[1]),
     ]
     return _rule(INBOUND, flow, IN, match, [*actions, *_fin(flow), Output(inside)])
+
+
+def attempt_rule(port: int, outer: End, remote: End, lease: int) -> Rule:
+    """Return the rule that leads a race's answers by one uplink to the controller; a winner's rule replaces it."""
+    return Rule(
+        INBOUND,
+        CONNECTION,
+        _ends_match(port, TCP, remote, outer),
+        (Output(Reserved.CONTROLLER),),
+        cookie=COOKIE | ATTEMPT,
+        lease=lease,
+        meter=NEW_FLOWS,
+    )
 
 
 def _rule(table: int, flow: Flow, direction: int, match: Match, actions: list[Action]) -> Rule:
@@ -189,16 +203,18 @@ def _fin(flow: Flow) -> list[Action]:
     return [FinTimeout(TCP_TRANSITORY_IDLE)] if flow.protocol == TCP else []
 
 
-def _match(flow: Flow, port: int, source: End | None, target: End | None) -> Match:
+def _ends_match(port: int, protocol: int, source: End | None, target: End | None) -> Match:
     fields: dict[str, str | int] = {}
+    family = 4
     for end, name in ((source, "src"), (target, "dst")):
         if end is not None:
-            fields[f"ipv{flow.family}_{name}"] = str(end[0])
-            fields[f"{_PORTS[flow.protocol]}_{name}"] = end[1]
+            family = end[0].version
+            fields[f"ipv{family}_{name}"] = str(end[0])
+            fields[f"{_PORTS[protocol]}_{name}"] = end[1]
     return Match(
         in_port=port,
-        eth_type=_ETHERTYPES[flow.family],
-        ip_proto=flow.protocol,
+        eth_type=_ETHERTYPES[family],
+        ip_proto=protocol,
         **fields,  # type: ignore[arg-type]
     )
 

@@ -57,6 +57,11 @@ class Flow:
     gateway_mac: Mac = ""
     #: Keys of its rules, by which they are deleted even when a port is gone.
     keys: tuple[RuleKey, ...] = ()
+    #: Sequence number of the SYN that opened it; None if that is not known.
+    syn: int | None = None
+    #: Packets since it was last counted as active, and the count of forecasts then.
+    moved: int = 0
+    active_in: int = -1
 
     @property
     def family(self) -> int:
@@ -97,8 +102,9 @@ class FlowTable:
 
     flows: dict[int, Flow] = field(default_factory=dict)
     _by_inner: dict[InnerKey, Flow] = field(default_factory=dict)
-    #: Flows by outer port and remote; None is a mapping, which has its port alone.
-    _by_port: dict[_PortKey, dict[End | None, Flow]] = field(default_factory=dict)
+    #: Flows by outer port and remote; the remote None is a mapping, which has its port alone. Without a flow the port
+    #: is reserved.
+    _by_port: dict[_PortKey, dict[End | None, Flow | None]] = field(default_factory=dict)
     _next_number: int = 0
     #: The port after the last one given, by uplink and protocol.
     _next_port: dict[tuple[int, int, int], int] = field(default_factory=dict)
@@ -148,6 +154,17 @@ class FlowTable:
         there = self._by_port.get(key)
         return not there or (remote is not None and remote not in there and None not in there)
 
+    def reserve(self, uplink: int, family: int, protocol: int, port: int, remote: End) -> None:
+        """Keep a free port for a flow that may be added."""
+        self._by_port.setdefault((uplink, family, protocol, port), {})[remote] = None
+
+    def release(self, uplink: int, family: int, protocol: int, port: int, remote: End) -> None:
+        """Give back a reserved port, unless its flow was added."""
+        key = (uplink, family, protocol, port)
+        there = self._by_port.get(key, {})
+        if remote in there and there[remote] is None:
+            self._drop_port(key, remote)
+
     def next_number(self) -> int:
         """Return a number that no flow has."""
         while True:
@@ -166,9 +183,11 @@ class FlowTable:
         """Remove a flow."""
         del self.flows[flow.number]
         del self._by_inner[flow.protocol, flow.inner, flow.remote]
-        key = (flow.uplink, flow.family, flow.protocol, flow.outer[1])
+        self._drop_port((flow.uplink, flow.family, flow.protocol, flow.outer[1]), flow.remote)
+
+    def _drop_port(self, key: _PortKey, remote: End | None) -> None:
         there = self._by_port[key]
-        del there[flow.remote]
+        del there[remote]
         if not there:
             del self._by_port[key]
             self._full.discard(key[:3])

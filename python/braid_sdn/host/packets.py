@@ -60,6 +60,21 @@ class Packet:
         return self.frame[self.transport + 13]
 
     @property
+    def sequence(self) -> int:
+        """Return TCP's sequence number."""
+        return int.from_bytes(self.frame[self.transport + 4 : self.transport + 8], "big")
+
+    @property
+    def acknowledged(self) -> int:
+        """Return TCP's acknowledgement number."""
+        return int.from_bytes(self.frame[self.transport + 8 : self.transport + 12], "big")
+
+    @property
+    def is_bare_syn(self) -> bool:
+        """Return True for a SYN without data, copies of which may be sent."""
+        return self.protocol == TCP and self.tcp_flags & (SYN | ACK | RST | FIN) == SYN and segment_length(self) == 0
+
+    @property
     def icmp_type(self) -> int:
         """Return the type of an ICMP message."""
         return self.frame[self.transport]
@@ -179,7 +194,7 @@ def reset(packet: Packet, *, mac: Mac) -> bytes | None:
     if packet.tcp_flags & ACK:
         numbers = (acknowledged, 0, RST)
     else:
-        occupied = _segment_length(packet) + bool(packet.tcp_flags & SYN) + bool(packet.tcp_flags & FIN)
+        occupied = segment_length(packet) + bool(packet.tcp_flags & SYN) + bool(packet.tcp_flags & FIN)
         numbers = (0, (sequence + occupied) & 0xFFFFFFFF, RST | ACK)
     return tcp_segment(
         mac,
@@ -209,6 +224,18 @@ def tcp_segment(
         return _frame(eth_dst, eth_src, ETHERTYPE_IPV4, head + body)
     head = struct.pack("!IHBB", 6 << 28, len(body), TCP, 64) + ends
     return _frame(eth_dst, eth_src, ETHERTYPE_IPV6, head + body)
+
+
+def translated_segment(packet: Packet, macs: tuple[Mac, Mac], source: tuple[Address, int]) -> bytes:
+    """Return the frame of a TCP segment with another source; `macs` are source and destination."""
+    frame = bytearray(packet.frame)
+    _put_macs(frame, macs)
+    _put_addresses(frame, _ETHERNET, packet.family, source[0], None)
+    struct.pack_into("!H", frame, packet.transport, source[1])
+    at, end = packet.transport, _end(packet)
+    pseudo = _pseudo(packet.family, source[0].packed + packet.target.packed, TCP, end - at)
+    frame[at:end] = _with_checksum(bytes(frame[at:end]), 16, pseudo)
+    return bytes(frame)
 
 
 def translated_echo(
@@ -266,13 +293,17 @@ def _finish_icmp(frame: bytearray, at: int, family: int) -> bytes:
     return bytes(frame)
 
 
-def _segment_length(packet: Packet) -> int:
+def segment_length(packet: Packet) -> int:
+    """Return the bytes of data in a TCP segment."""
+    return max(0, _end(packet) - packet.transport - 4 * (packet.frame[packet.transport + 12] >> 4))
+
+
+def _end(packet: Packet) -> int:
+    """Return the offset of the packet's end in its frame, which may be padded."""
     frame = packet.frame
     if packet.family == 4:
-        end = _ETHERNET + int.from_bytes(frame[_ETHERNET + 2 : _ETHERNET + 4], "big")
-    else:
-        end = _ETHERNET + _IPV6 + int.from_bytes(frame[_ETHERNET + 4 : _ETHERNET + 6], "big")
-    return max(0, end - packet.transport - 4 * (frame[packet.transport + 12] >> 4))
+        return _ETHERNET + int.from_bytes(frame[_ETHERNET + 2 : _ETHERNET + 4], "big")
+    return _ETHERNET + _IPV6 + int.from_bytes(frame[_ETHERNET + 4 : _ETHERNET + 6], "big")
 
 
 def _frame(target: Mac, source: Mac, kind: int, body: bytes) -> bytes:

@@ -108,14 +108,19 @@ class HostService:
         if told.get("end"):
             self._ended.set()
             return
+        now = self._loop.time()
         try:
-            if "release" in told:
+            if "forecasts" in told:
+                self.balancer.handle_forecasts(told["forecasts"])
+            elif "paths" in told:
+                self.balancer.paths.restore(now, told["paths"])
+            elif "release" in told:
                 for each in told["release"]:
-                    self.balancer.handle_release(self._loop.time(), each["number"], is_reset=each["reset"])
+                    self.balancer.handle_release(now, each["number"], is_reset=each["reset"])
             else:
-                self.balancer.handle_desired(self._loop.time(), parse(told))
+                self.balancer.handle_desired(now, parse(told))
         except (KeyError, TypeError) as error:
-            raise ValueError(f"not a desired state: {error!r}") from error
+            raise ValueError(f"no message that is known: {error!r}") from error
         self._pump.run()
 
     def _report(self, *, with_flows: bool) -> None:
@@ -123,10 +128,13 @@ class HostService:
         # A daemon that does not read gets the next report once it has read the last one.
         if self._daemon is None or self._daemon.transport.get_write_buffer_size():
             return
-        told = self.balancer.report(self._loop.time(), with_flows=with_flows)
+        now = self._loop.time()
+        told = self.balancer.report(now, with_flows=with_flows)
         state = {key: told[key] for key in ("revision", "connected", "ready")}
         if not with_flows and state == self._told:
             return
+        if with_flows:
+            told["paths"] = self.balancer.paths.changes(now, all_of_it=not self._told)
         self._told = state
         self._daemon.write(json.dumps(told, separators=(",", ":")).encode() + b"\n")
 

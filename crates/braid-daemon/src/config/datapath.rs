@@ -104,13 +104,6 @@ impl Config {
     /// Returns what the configuration asks for and a bridge of Open vSwitch does not do, each with the fix.
     pub(super) fn missing_in_openflow(&self) -> Vec<(String, String)> {
         let mut missing = Vec::new();
-        if self.policy.races() {
-            let what = format!("policy = \"{}\"", self.policy);
-            missing.push((
-                what,
-                "choose rr, wrr, hash-source, hash-pair or least-loaded",
-            ));
-        }
         if self.sticky != Sticky::Off {
             missing.push((
                 "sticky".to_owned(),
@@ -130,10 +123,6 @@ impl Config {
                 }
             }
             match &rule.action {
-                Action::Policy(policy) if policy.races() => {
-                    let what = format!("use = \"{policy}\"");
-                    missing.push((of(rule, &what), "choose another policy"));
-                }
                 Action::Bond => missing.push((of(rule, "use = \"bond\""), "name an uplink")),
                 _ => {}
             }

@@ -10,7 +10,7 @@ use braid_host::config::Quota;
 use braid_host::user_error::UserError;
 use braid_uplink::{BOND_DEVICE, Discovery, Override, Selection, UplinkSpec};
 
-use super::{Action, Config, DatapathKind, FIRST_TIER, Policy, Ports, RuleConfig, UplinkConfig};
+use super::{Action, Config, FIRST_TIER, Policy, Ports, RuleConfig, UplinkConfig};
 use crate::user_errors;
 
 /// Options of `braid up` that override the file.
@@ -98,11 +98,6 @@ impl Settings {
             None if weighted && !asks_for_weights(config.policy) => Policy::Wrr,
             None => config.policy,
         };
-        if config.datapath.kind == DatapathKind::OpenFlow && config.policy.races() {
-            let text = format!("policy {} needs the eBPF datapath", config.policy);
-            let fix = "choose another --policy, or set kind = \"ebpf\" in [datapath]";
-            return Err(UserError::new("usage", text).fix(fix));
-        }
         let given = config.uplinks.iter().any(|uplink| uplink.weight.is_some());
         let mut weights = configured_weights(&config);
         if !config.uplinks.is_empty() {

@@ -288,7 +288,7 @@ impl Datapath {
     }
 }
 
-/// Features of the programs alone: names of remotes, sticky clients, fragments, races and the path cache.
+/// Names of remotes, sticky clients and fragments, which the programs alone have; races and the path cache.
 impl Datapath {
     pub fn learn_names(&mut self, names: &[(IpAddr, Name)]) -> Result<(), UserError> {
         match self {
@@ -349,42 +349,51 @@ impl Datapath {
     pub fn set_race(&mut self, race: RaceSettings) -> Result<(), UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.set_race(race).map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(()),
+            Self::OpenFlow(openflow) => {
+                openflow.set_race(race);
+                Ok(())
+            }
         }
     }
 
     pub fn set_forecasts(&mut self, forecasts: &[UplinkForecast]) -> Result<(), UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.set_forecasts(forecasts).map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(()),
+            Self::OpenFlow(openflow) => {
+                openflow.set_forecasts(forecasts);
+                Ok(())
+            }
         }
     }
 
     pub fn flow_activity(&self) -> Result<Vec<FlowActivity>, UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.flow_activity().map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(Vec::new()),
+            Self::OpenFlow(openflow) => Ok(openflow.flow_activity()),
         }
     }
 
     pub fn path_cache_entry(&self, remote: IpAddr) -> Result<Option<PathCacheEntry>, UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.path_cache_entry(remote).map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(None),
+            Self::OpenFlow(openflow) => Ok(openflow.path_cache_entry(remote)),
         }
     }
 
     pub fn path_cache(&self) -> Result<Vec<PathCacheEntry>, UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.path_cache().map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(Vec::new()),
+            Self::OpenFlow(openflow) => Ok(openflow.path_cache()),
         }
     }
 
     pub fn restore_path_cache(&mut self, memory: &[PathCacheEntry]) -> Result<(), UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.restore_path_cache(memory).map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(()),
+            Self::OpenFlow(openflow) => {
+                openflow.restore_path_cache(memory);
+                Ok(())
+            }
         }
     }
 }

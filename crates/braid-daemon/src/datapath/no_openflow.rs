@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use braid_balance::{
-    Attachments, ClassEntry, Counters, Evacuated, Flow, Opened, Release, Released, RuleEntry,
-    SweepReport, UplinkEntry,
+    Attachments, ClassEntry, Counters, Evacuated, Flow, FlowActivity, Opened, PathCacheEntry,
+    RaceSettings, Release, Released, RuleEntry, SweepReport, UplinkEntry, UplinkForecast,
 };
 use braid_core::UplinkId;
 use braid_host::run_dir::RunDir;
@@ -62,6 +62,30 @@ impl OpenFlow {
     }
 
     pub fn set_rules(&mut self, _: &[RuleEntry]) {
+        match *self {}
+    }
+
+    pub fn set_race(&mut self, _: RaceSettings) {
+        match *self {}
+    }
+
+    pub fn set_forecasts(&mut self, _: &[UplinkForecast]) {
+        match *self {}
+    }
+
+    pub fn flow_activity(&self) -> Vec<FlowActivity> {
+        match *self {}
+    }
+
+    pub fn path_cache(&self) -> Vec<PathCacheEntry> {
+        match *self {}
+    }
+
+    pub fn path_cache_entry(&self, _: IpAddr) -> Option<PathCacheEntry> {
+        match *self {}
+    }
+
+    pub fn restore_path_cache(&mut self, _: &[PathCacheEntry]) {
         match *self {}
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Write};
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -15,14 +16,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use braid_balance::{Counters, Flow, KernelTime, UplinkCounters};
+use braid_balance::{
+    CachedPath, Counters, Flow, FlowActivity, KernelTime, PathCacheEntry, Traffic, UplinkCounters,
+    prefix_of,
+};
 use braid_core::UplinkId;
 use braid_host::program;
 use braid_host::run_dir::RunDir;
 use braid_host::user_error::UserError;
 use tokio::sync::watch;
 
-use super::messages::{ReleasedFlow, Report, UplinkReport};
+use super::messages::{ReleasedFlow, Report, UplinkReport, path_cache_entry, paths_line};
 
 /// Pause between two attempts to connect, and least time between two starts of the process.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(50);
@@ -35,7 +39,7 @@ const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reasons of the controller that are counted.
-const REASONS: [&str; 10] = [
+const REASONS: [&str; 24] = [
     "no_uplink",
     "class_blocked",
     "client_over_limit",
@@ -46,6 +50,20 @@ const REASONS: [&str; 10] = [
     "tcp_closed",
     "reset_sent",
     "rule_restored",
+    "race_begun",
+    "race_repeated",
+    "race_copy",
+    "race_none_left",
+    "race_undecided",
+    "race_lost",
+    "race_refused",
+    "race_late",
+    "race_won",
+    "race_over_rate",
+    "race_crowded",
+    "path_remembered",
+    "path_predicted",
+    "path_silent",
 ];
 
 /// The connection's state, followed by those who wait for it.
@@ -67,6 +85,8 @@ struct State {
     written: u64,
     /// Lines besides.
     commands: Vec<String>,
+    forecasts: Option<String>,
+    restored: Option<String>,
     connection_over: bool,
     ending: bool,
     /// Time of the last report.
@@ -74,8 +94,14 @@ struct State {
     flows: Vec<(u64, Flow)>,
     /// Counters of this daemon's time, and of the controller's at the last report.
     totals: BTreeMap<u8, UplinkCounters>,
+    /// The same at the report before, and the times of both.
+    before: BTreeMap<u8, UplinkCounters>,
+    counted: Option<(Instant, Instant)>,
     last: BTreeMap<u8, UplinkReport>,
     reasons: BTreeMap<String, u64>,
+    activity: Vec<FlowActivity>,
+    /// The path cache, by the first address of each network.
+    paths: BTreeMap<IpAddr, Vec<(Instant, CachedPath)>>,
 }
 
 struct Shared {
@@ -143,9 +169,43 @@ impl Controller {
     }
 
     pub fn send_release(&self, flows: &[ReleasedFlow]) {
-        let line = serde_json::json!({ "release": flows }).to_string();
+        self.send_command(serde_json::json!({ "release": flows }).to_string());
+    }
+
+    /// Leaves a line; it is lost if the connection ends before it is written.
+    pub fn send_command(&self, line: String) {
         self.shared.lock().commands.push(line);
         self.shared.changed.notify_all();
+    }
+
+    /// Leaves the forecasts, which replace earlier ones that are not written yet.
+    pub fn send_forecasts(&self, line: String) {
+        self.shared.lock().forecasts = Some(line);
+        self.shared.changed.notify_all();
+    }
+
+    /// Leaves the path cache of an earlier instance, for when the controller follows a state: epochs are part of it.
+    pub fn send_paths(&self, line: String) {
+        self.shared.lock().restored = Some(line);
+        self.shared.changed.notify_all();
+    }
+
+    pub fn flow_activity(&self) -> Vec<FlowActivity> {
+        self.shared.lock().activity.clone()
+    }
+
+    pub fn path_cache(&self) -> Vec<PathCacheEntry> {
+        let now = Instant::now();
+        let state = self.shared.lock();
+        let entry = |(prefix, paths): (&IpAddr, &Vec<_>)| path_cache_entry(*prefix, paths, now);
+        state.paths.iter().map(entry).collect()
+    }
+
+    pub fn path_cache_entry(&self, remote: IpAddr) -> Option<PathCacheEntry> {
+        let prefix = prefix_of(remote).0;
+        let state = self.shared.lock();
+        let paths = state.paths.get(&prefix)?;
+        Some(path_cache_entry(prefix, paths, Instant::now()))
     }
 
     /// Waits until the controller listens; not for long.
@@ -185,16 +245,32 @@ impl Controller {
             .for_each(|(number, flow)| what(*number, flow));
     }
 
-    /// Returns the counters of the last report, for each uplink that is known.
+    /// Returns the counters for each uplink that is known.
+    ///
+    /// Packets and bytes are a report old and pass evenly from one report to the next: rates are measured once a second,
+    /// as often as reports come, and would now see none of them, now two.
     pub fn counters(&self, known: impl Iterator<Item = UplinkId>) -> Counters {
         let state = self.shared.lock();
+        let now = Instant::now();
+        let passed = state.counted.map_or(1.0, |(before, last)| {
+            let period = last.saturating_duration_since(before).as_secs_f64();
+            let since = now.saturating_duration_since(last).as_secs_f64();
+            (since / period.max(1e-3)).min(1.0)
+        });
+        let counters = |id: UplinkId| {
+            let total = state.totals.get(&id.0).copied().unwrap_or_default();
+            let before = state.before.get(&id.0).copied().unwrap_or_default();
+            UplinkCounters {
+                tx: between(before.tx, total.tx, passed),
+                rx: between(before.rx, total.rx, passed),
+                ..total
+            }
+        };
         let count =
             |reason: &&'static str| (*reason, state.reasons.get(*reason).copied().unwrap_or(0));
         Counters {
             reasons: REASONS.iter().map(count).collect(),
-            uplinks: known
-                .map(|id| (id, state.totals.get(&id.0).copied().unwrap_or_default()))
-                .collect(),
+            uplinks: known.map(|id| (id, counters(id))).collect(),
         }
     }
 }
@@ -237,11 +313,25 @@ impl Shared {
         };
         let mut state = self.lock();
         state.reported = Some(Instant::now());
+        // Reports of a change of state come between two readings of the counters.
+        if report.flows.is_some() {
+            let now = Instant::now();
+            state.before = state.totals.clone();
+            state.counted = Some((state.counted.map_or(now, |(_, last)| last), now));
+        }
         for uplink in &report.uplinks {
             let last = state.last.insert(uplink.id, *uplink);
             add(state.totals.entry(uplink.id).or_default(), uplink, last);
         }
         state.reasons = report.reasons;
+        state.activity = report.activity.iter().map(|told| told.activity()).collect();
+        let now = Instant::now();
+        for network in &report.paths {
+            match network.paths.is_empty() {
+                true => state.paths.remove(&network.prefix),
+                false => state.paths.insert(network.prefix, network.measured(now)),
+            };
+        }
         if let Some(flows) = report.flows {
             let now = KernelTime::now();
             state.flows = flows
@@ -258,6 +348,18 @@ impl Shared {
     }
 }
 
+/// Returns the traffic at a part of the way from one count to the next.
+fn between(before: Traffic, after: Traffic, passed: f64) -> Traffic {
+    let part = |before: u64, after: u64| {
+        let more = after.saturating_sub(before);
+        after - more + (more as f64 * passed) as u64
+    };
+    Traffic {
+        packets: part(before.packets, after.packets),
+        bytes: part(before.bytes, after.bytes),
+    }
+}
+
 /// Adds the traffic since the last report. A controller that has started anew counts from zero.
 fn add(total: &mut UplinkCounters, now: &UplinkReport, last: Option<UplinkReport>) {
     let since = |of: fn(&UplinkReport) -> u64| {
@@ -269,6 +371,8 @@ fn add(total: &mut UplinkCounters, now: &UplinkReport, last: Option<UplinkReport
     total.rx.packets += since(|told| told.rx_packets);
     total.rx.bytes += since(|told| told.rx_bytes);
     total.flows_opened += since(|told| told.flows_opened);
+    total.rtt_us_sum += since(|told| told.rtt_us_sum);
+    total.rtt_samples += since(|told| told.rtt_samples);
 }
 
 /// The controller's process, if it is this daemon's child.
@@ -353,6 +457,14 @@ fn converse(shared: &Arc<Shared>, mut stream: UnixStream) -> io::Result<()> {
         state.connection_over = false;
         state.written = 0;
         state.commands.clear();
+        // A controller that runs tells all that it knows; one that was started anew takes in what the last one knew.
+        let known = std::mem::take(&mut state.paths);
+        if !known.is_empty() {
+            let now = Instant::now();
+            let entry = |(prefix, paths): (&IpAddr, &Vec<_>)| path_cache_entry(*prefix, paths, now);
+            let known: Vec<_> = known.iter().map(entry).collect();
+            state.restored = Some(paths_line(&known));
+        }
     }
     let reader = {
         let shared = Arc::clone(shared);
@@ -381,6 +493,10 @@ fn write(shared: &Shared, stream: &mut UnixStream) -> io::Result<()> {
             if let Some((revision, line)) = due {
                 state.written = revision;
                 lines.insert(0, line);
+            }
+            if state.written > 0 {
+                lines.extend(state.forecasts.take());
+                lines.extend(state.restored.take());
             }
             if !lines.is_empty() {
                 break lines;

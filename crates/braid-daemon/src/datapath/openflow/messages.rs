@@ -2,13 +2,15 @@
 //! `balancer.py` there writes the other.
 
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_balance::{
-    Choice, ClassEntry, ClassId, Family, Flow, FlowState, KernelTime, LbMethod, NextHop, Protocol,
-    RuleEntry, Traffic, UplinkEntry,
+    CachedPath, Choice, ClassEntry, ClassId, Family, Flow, FlowActivity, FlowState, KernelTime,
+    LbMethod, NextHop, PathCacheEntry, Protocol, RaceSettings, RuleEntry, Traffic, UplinkEntry,
+    UplinkForecast, prefix_of,
 };
 use braid_core::UplinkId;
+use braid_core::forecast::{kilobytes_per_sec, ppm};
 use serde::{Deserialize, Serialize};
 
 /// The desired state.
@@ -20,6 +22,7 @@ pub(super) struct Desired {
     rules: Vec<RuleMessage>,
     limited: Vec<IpAddr>,
     max_flows: u32,
+    race: RaceMessage,
     /// Parts that are set; a state without its uplinks would end every flow of an earlier daemon.
     #[serde(skip)]
     known: Known,
@@ -31,6 +34,15 @@ struct Known {
     uplinks: bool,
     classes: bool,
     rules: bool,
+    race: bool,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct RaceMessage {
+    cache_ttl_s: f64,
+    explore_one_in: u32,
+    per_prefix: u32,
+    total: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -42,6 +54,7 @@ struct UplinkMessage {
     ports: (u16, u16),
     accepts_new: bool,
     resets_tcp: bool,
+    epoch: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -56,6 +69,7 @@ struct ClassMessage {
     method: LbMethod,
     v4: Vec<u8>,
     v6: Vec<u8>,
+    candidates: Vec<u8>,
 }
 
 #[derive(Debug, Serialize)]
@@ -82,6 +96,7 @@ impl Desired {
             rules: Vec::new(),
             limited: Vec::new(),
             max_flows,
+            race: RaceMessage::default(),
             known: Known::default(),
         }
     }
@@ -93,7 +108,7 @@ impl Desired {
     /// Returns the state as a line, under the next number; `None` until all of it is known.
     pub fn next_line(&mut self) -> Option<(u64, String)> {
         let known = &self.known;
-        if !(known.uplinks && known.classes && known.rules) {
+        if !(known.uplinks && known.classes && known.rules && known.race) {
             return None;
         }
         self.revision += 1;
@@ -110,6 +125,7 @@ impl Desired {
             ports: (*entry.ports.start(), *entry.ports.end()),
             accepts_new: entry.accepts_new,
             resets_tcp: entry.resets_tcp,
+            epoch: entry.epoch,
         };
         self.uplinks = uplinks.map(message).collect();
         self.known.uplinks = true;
@@ -122,6 +138,7 @@ impl Desired {
             method: class.lb_method,
             v4: slots(&class.v4),
             v6: slots(&class.v6),
+            candidates: slots(&class.candidates),
         };
         self.classes = classes.iter().map(message).collect();
         self.known.classes = true;
@@ -147,6 +164,16 @@ impl Desired {
         self.known.rules = true;
     }
 
+    pub fn set_race(&mut self, race: RaceSettings) {
+        self.race = RaceMessage {
+            cache_ttl_s: race.cache_ttl.as_secs_f64(),
+            explore_one_in: race.explore_one_in,
+            per_prefix: race.per_prefix,
+            total: race.total,
+        };
+        self.known.race = true;
+    }
+
     pub fn limit_clients(&mut self, clients: &[IpAddr]) {
         self.limited = clients.to_vec();
     }
@@ -158,6 +185,37 @@ fn next_hop<A: Into<IpAddr>>(hop: NextHop<A>) -> Option<NextHopMessage> {
         address: hop.address.into(),
         gateway: hop.gateway?.into(),
     })
+}
+
+/// Returns the line that tells the forecasts.
+pub(super) fn forecasts_line(forecasts: &[UplinkForecast]) -> String {
+    let message = |forecast: &UplinkForecast| {
+        serde_json::json!({
+            "id": forecast.uplink.0,
+            "capacity": kilobytes_per_sec(forecast.capacity),
+            "spare": kilobytes_per_sec(forecast.spare),
+            "busy": forecast.busy,
+            "loss": ppm(forecast.loss),
+        })
+    };
+    let forecasts: Vec<_> = forecasts.iter().map(message).collect();
+    serde_json::json!({ "forecasts": forecasts }).to_string()
+}
+
+/// Returns the line that restores an earlier instance's path cache.
+pub(super) fn paths_line(memory: &[PathCacheEntry]) -> String {
+    let path = |path: &CachedPath| PathReport {
+        uplink: path.uplink.0,
+        rtt_us: path.rtt.map(|rtt| rtt.as_micros() as u64),
+        age_ms: path.age.as_millis() as u64,
+        valid: path.valid,
+    };
+    let network = |entry: &PathCacheEntry| NetworkReport {
+        prefix: entry.prefix,
+        paths: entry.paths.iter().map(path).collect(),
+    };
+    let paths: Vec<_> = memory.iter().map(network).collect();
+    serde_json::json!({ "paths": paths }).to_string()
 }
 
 /// A flow that leaves its uplink, by the controller's number.
@@ -179,6 +237,12 @@ pub(super) struct Report {
     pub ready: bool,
     pub uplinks: Vec<UplinkReport>,
     pub reasons: std::collections::BTreeMap<String, u64>,
+    /// Activity of the flows since the last forecasts.
+    #[serde(default)]
+    pub activity: Vec<ActivityReport>,
+    /// Networks of the path cache that have changed; all of them on a new connection.
+    #[serde(default)]
+    pub paths: Vec<NetworkReport>,
     /// All flows; none if they have not been read since the last report.
     pub flows: Option<Vec<FlowReport>>,
 }
@@ -191,6 +255,79 @@ pub(super) struct UplinkReport {
     pub rx_packets: u64,
     pub rx_bytes: u64,
     pub flows_opened: u64,
+    /// Round trips of raced handshakes in microseconds, summed, and their number.
+    pub rtt_us_sum: u64,
+    pub rtt_samples: u64,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub(super) struct ActivityReport {
+    id: u8,
+    opened: u32,
+    active: u32,
+    busy: u32,
+}
+
+impl ActivityReport {
+    pub fn activity(self) -> FlowActivity {
+        FlowActivity {
+            uplink: UplinkId(self.id),
+            opened: self.opened,
+            active: self.active,
+            busy: self.busy,
+        }
+    }
+}
+
+/// A network of the path cache; without paths it is forgotten.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct NetworkReport {
+    pub prefix: IpAddr,
+    pub paths: Vec<PathReport>,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct PathReport {
+    uplink: u8,
+    rtt_us: Option<u64>,
+    age_ms: u64,
+    valid: bool,
+}
+
+impl NetworkReport {
+    /// Returns the entry with the times of its measurements; `now` is the time of the report.
+    pub fn measured(&self, now: Instant) -> Vec<(Instant, CachedPath)> {
+        let path = |told: &PathReport| {
+            let age = Duration::from_millis(told.age_ms);
+            let path = CachedPath {
+                uplink: UplinkId(told.uplink),
+                rtt: told.rtt_us.map(Duration::from_micros),
+                age,
+                packets: 0,
+                lost: 0,
+                valid: told.valid,
+            };
+            (now.checked_sub(age).unwrap_or(now), path)
+        };
+        self.paths.iter().map(path).collect()
+    }
+}
+
+/// Returns the entry of a network as the engine knows it at this time.
+pub(super) fn path_cache_entry(
+    prefix: IpAddr,
+    paths: &[(Instant, CachedPath)],
+    now: Instant,
+) -> PathCacheEntry {
+    let path = |(measured, path): &(Instant, CachedPath)| CachedPath {
+        age: now.saturating_duration_since(*measured),
+        ..*path
+    };
+    PathCacheEntry {
+        prefix,
+        bits: prefix_of(prefix).1,
+        paths: paths.iter().map(path).collect(),
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -238,6 +375,9 @@ impl FlowReport {
                 "hash_pair" => Choice::HashPair,
                 "next_usable" => Choice::NextUsable,
                 "only" => Choice::Only,
+                "raced" => Choice::Raced,
+                "remembered" => Choice::Remembered,
+                "predicted" => Choice::Predicted,
                 _ => Choice::NextSlot,
             },
             class: ClassId(self.class),
@@ -267,6 +407,12 @@ mod tests {
         desired.limit_clients(&[]);
         desired.set_uplinks(std::iter::empty());
         desired.set_classes(&[]);
+        desired.set_race(RaceSettings {
+            cache_ttl: Duration::from_secs(120),
+            explore_one_in: 16,
+            per_prefix: 8,
+            total: 200,
+        });
         assert_eq!(desired.next_line(), None);
         desired.set_rules(&[RuleEntry {
             dest: Some((IpAddr::from([192, 0, 2, 0]), 24)),
@@ -280,7 +426,10 @@ mod tests {
             "{line}"
         );
         assert!(line.contains(r#""dest_ports":[80,90]"#), "{line}");
-        assert!(line.contains(r#""max_flows":1024}"#), "{line}");
+        assert!(
+            line.contains(r#""max_flows":1024,"race":{"cache_ttl_s":120.0,"#),
+            "{line}"
+        );
         assert_eq!(desired.next_line().unwrap().0, first + 1);
     }
 

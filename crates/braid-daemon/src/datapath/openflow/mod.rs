@@ -23,8 +23,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use braid_balance::{
-    Attachments, ClassEntry, Counters, Evacuated, Flow, Layer, Opened, Protocol, Release, Released,
-    RuleEntry, SweepReport, UplinkEntry,
+    Attachments, ClassEntry, Counters, Evacuated, Flow, FlowActivity, Layer, Opened,
+    PathCacheEntry, Protocol, RaceSettings, Release, Released, RuleEntry, SweepReport, UplinkEntry,
+    UplinkForecast,
 };
 use braid_core::UplinkId;
 use braid_device::Interface;
@@ -204,6 +205,32 @@ impl OpenFlow {
     pub fn set_rules(&mut self, rules: &[RuleEntry]) {
         self.desired.set_rules(rules);
         self.send();
+    }
+
+    pub fn set_race(&mut self, race: RaceSettings) {
+        self.desired.set_race(race);
+        self.send();
+    }
+
+    pub fn set_forecasts(&mut self, forecasts: &[UplinkForecast]) {
+        let line = messages::forecasts_line(forecasts);
+        self.controller.send_forecasts(line);
+    }
+
+    pub fn flow_activity(&self) -> Vec<FlowActivity> {
+        self.controller.flow_activity()
+    }
+
+    pub fn path_cache(&self) -> Vec<PathCacheEntry> {
+        self.controller.path_cache()
+    }
+
+    pub fn path_cache_entry(&self, remote: IpAddr) -> Option<PathCacheEntry> {
+        self.controller.path_cache_entry(remote)
+    }
+
+    pub fn restore_path_cache(&mut self, memory: &[PathCacheEntry]) {
+        self.controller.send_paths(messages::paths_line(memory));
     }
 
     pub fn limit_clients(&mut self, clients: &[IpAddr]) {
