@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -61,7 +62,9 @@ def start(net: Topology, ovs: OpenVswitch, start_braid: StartBraid) -> StartOpen
     """Start a daemon with this datapath and further configuration."""
 
     def begin(text: str = "") -> Braid:
-        config = f'{text}\n[datapath]\nkind = "openflow"\novs_run_dir = "{ovs.folder}"\n'
+        kind = '[datapath]\nkind = "openflow"\n'
+        config = text if kind in text else f"{text}\n{kind}"
+        config = config.replace(kind, f'{kind}ovs_run_dir = "{ovs.folder}"\n')
         return start_braid(net, "--config", configured(net, config))
 
     return begin
@@ -342,6 +345,64 @@ def test_a_controller_that_hangs_holds_up_neither_daemon_nor_flows(net: Topology
             os.kill(controller(daemon), signal.SIGCONT)
         wait_until(lambda: "true" in connected(net) and not problems(daemon), what="the controller to be back")
         assert ended(process) == []
+
+
+@contextlib.contextmanager
+def hung(daemon: Braid) -> Iterator[None]:
+    """A controller that hangs is not started again."""
+    os.kill(controller(daemon), signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(controller(daemon), signal.SIGCONT)
+
+
+@host_and_gateway
+def test_new_flows_take_the_best_uplink_while_there_is_no_controller(
+    net: Topology, start: StartOpenFlow, ovs: OpenVswitch, lan_clients: int
+) -> None:
+    """OpenFlow 1.3 §6.4: "fail standalone mode". They outlive the controller's return."""
+    daemon = start(STANDALONE)
+    location = Location("gateway" if lan_clients else "host", net)
+    with location.start("open_connections", 1, 2, net.server()) as before:
+        held_by(before)
+        with contextlib.ExitStack() as stack:
+            with hung(daemon):
+                wait_until(lambda: "table=20" not in leases(ovs), what="the leases to end", timeout=20)
+                for family in (4, 6):
+                    seen = ask_tcp(application(net), 4, net.server(1, family))
+                    assert by_uplink(net, seen) == {"dsl": 0, "lte": 4}
+                    sockets = ask_udp(application(net), 2, net.server(1, family))
+                    assert by_uplink(net, [socket[0] for socket in sockets]) == {"dsl": 0, "lte": 2}
+                    ping = ["ping", "-c", "1", "-W", "2", net.server(1, family)]
+                    assert "1 received" in application(net).run(ping).stdout
+                process = stack.enter_context(location.start("open_connections", 2, 2, net.server()))
+                assert set(held_by(process)) == {net.uplinks["lte"].address4}
+            wait_until(lambda: "true" in connected(net) and not problems(daemon), what="the controller to be back")
+            wait_until(lambda: "table=20" in leases(ovs), what="the leases")
+            seen = ask_tcp(application(net), 4, net.server())
+            assert by_uplink(net, seen) == {"dsl": 1, "lte": 3}
+            assert ended(process) == []
+        assert ended(before) == []
+
+
+#: The best uplink is that with the most slots.
+STANDALONE = """
+[datapath]
+kind = "openflow"
+fail_mode = "standalone"
+[[uplink]]
+device = "dsl"
+weight = 1
+[[uplink]]
+device = "lte"
+weight = 3
+"""
+
+
+def leases(ovs: OpenVswitch) -> str:
+    """Return the rules that the controller has to renew."""
+    return "".join(line for line in ovs.ofctl("dump-flows", BRIDGE).splitlines() if "hard_timeout=6" in line)
 
 
 def test_a_flushed_ruleset_is_written_again_by_a_reload(net: Topology, start: StartOpenFlow) -> None:

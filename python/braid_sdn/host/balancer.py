@@ -14,6 +14,7 @@ from typing import Any
 
 from braid_sdn.host import flow_rules
 from braid_sdn.host.desired import ClassTable, Desired, FlowFacts, Uplink
+from braid_sdn.host.fallback_rules import RENEWAL, Fallback, kept_ports, with_fallback
 from braid_sdn.host.flow_rules import IN, OUT, OwnAddress, flow_of
 from braid_sdn.host.flow_table import (
     QUIC_PORT,
@@ -141,6 +142,9 @@ class Balancer:
         #: The switch's rules, while the desired state is not known yet.
         self._found: FlowStatsReply | None = None
         self._static: list[Rule] = []
+        #: The link-layer address of the inside, once it has sent something.
+        self._inside_mac: Mac | None = None
+        self._renewal = 0.0
         #: By inside and remote end.
         self._closed: dict[tuple[End, End], ClosedConnection] = {}
         self._next_slot: dict[tuple[int, int], int] = {}
@@ -224,6 +228,7 @@ class Balancer:
                 self._messages.append(PacketOut((port,), frame))
         self._prompt(now)
         self.races.expire(now)
+        self._renew(now)
         if self._waiting is None and now >= self._poll_due:
             self._poll_due = now + POLL_INTERVAL
             if self._polled is None or now - self._polled > POLL_TIMEOUT:
@@ -245,6 +250,8 @@ class Balancer:
         # A message of the bridge or of the daemon ends the waiting.
         if self._waiting is None:
             times.append(self._poll_due)
+            if any(rule.lease for rule in self._static):
+                times.append(self._renewal)
         asked = self.neighbours.poll_timeout()
         if asked is not None:
             times.append(asked)
@@ -332,7 +339,11 @@ class Balancer:
         if inside is None:
             return
         ports = [port for port in map(self._port_of, self._uplinks()) if port is not None]
-        wanted = flow_rules.static_rules(inside, ports, self._own_addresses())
+        own = self._own_addresses()
+        wanted = flow_rules.static_rules(inside, ports, own)
+        fallback = self._fallback(own)
+        if fallback is not None:
+            wanted = with_fallback(wanted, inside, own, fallback)
         if wanted != self._static:
             stale = {rule.key for rule in self._static} - {rule.key for rule in wanted}
             self._messages += [DeleteRule(key) for key in stale]
@@ -343,6 +354,42 @@ class Balancer:
         for race in self.races:
             self._follow_race(race)
         self.handle_timeout(now)
+
+    def _fallback(self, own: list[OwnAddress]) -> Fallback | None:
+        """Return the uplinks of new flows while there is no controller; None if they wait for it."""
+        if self.desired is None or not self.desired.is_standalone or self._inside_mac is None:
+            return None
+        table = self.desired.classes.get(0)
+        by_uplink = {(each.port, each.family): each for each in own}
+        kept = {number: kept_ports(uplink.ports) for number, uplink in self._uplinks().items()}
+        best: dict[int, OwnAddress] = {}
+        for family in (4, 6):
+            # The daemon gives the better uplinks more slots; the lowest number decides between equals.
+            shares = Counter(sorted(table.slots[family])) if table is not None else Counter()
+            for number, _ in shares.most_common():
+                there = by_uplink.get((self._port_of(number) or 0, family))
+                if there is not None and kept[number] is not None and self._takes(number, family):
+                    best[family] = there
+                    break
+        ports = {
+            hop.address: block
+            for number, uplink in self._uplinks().items()
+            if (block := kept[number]) is not None
+            for hop in uplink.next_hops.values()
+        }
+        return Fallback(best, ports, self._inside_mac)
+
+    def _renew(self, now: float) -> None:
+        """Renew the leases of the rules that lead first packets here."""
+        leased = [rule for rule in self._static if rule.lease]
+        if leased and now >= self._renewal:
+            self._messages += [AddRule(rule) for rule in leased]
+            self._renewal = now + RENEWAL
+
+    def _ports_for(self, uplink: Uplink) -> tuple[int, int]:
+        """Return the ports of flows that the controller opens."""
+        kept = kept_ports(uplink.ports) if self.desired is not None and self.desired.is_standalone else None
+        return uplink.ports if kept is None else (uplink.ports[0], kept[0] - 1)
 
     def _own_addresses(self) -> list[OwnAddress]:
         own = []
@@ -510,6 +557,9 @@ class Balancer:
             if packet is None:
                 self.reasons["not_translated"] += 1
             else:
+                if packet.eth_src != self._inside_mac:
+                    self._inside_mac = packet.eth_src
+                    self._follow(now)
                 self._handle_outbound(now, self.desired, packet)
             return
         uplink = self._uplink_at(told.in_port)
@@ -577,7 +627,12 @@ class Balancer:
         elif plan.uplink is not None:
             uplink, choice = desired.uplinks[plan.uplink], plan.choice
         port = self.table.free_port(
-            uplink.number, packet.family, packet.protocol, uplink.ports, _remote_key(packet), packet.source_port
+            uplink.number,
+            packet.family,
+            packet.protocol,
+            self._ports_for(uplink),
+            _remote_key(packet),
+            packet.source_port,
         )
         if port is None:
             self.reasons["no_port"] += 1
@@ -686,7 +741,7 @@ class Balancer:
         for number in racers:
             uplink = self._uplinks()[number]
             address = type(syn.source)(uplink.next_hops[syn.family].address)
-            outers[number] = ((address, syn.source_port), uplink.ports)
+            outers[number] = ((address, syn.source_port), self._ports_for(uplink))
         if not self.races.begin(race, outers):
             return False
         self.reasons["race_begun"] += 1

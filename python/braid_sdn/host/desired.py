@@ -113,6 +113,8 @@ class Desired:
     #: Most flows at once.
     max_flows: int
     race: RaceSettings = RaceSettings()
+    #: True if new flows take the best uplink while no controller serves them.
+    is_standalone: bool = False
 
     def class_of(self, flow: FlowFacts) -> tuple[int, int | None]:
         """Return the class of a new flow, and the position of the rule that set it."""
@@ -148,6 +150,7 @@ def parse(told: Mapping[str, Any]) -> Desired:
         frozenset(told["limited"]),
         told["max_flows"],
         RaceSettings(race["cache_ttl_s"], race["explore_one_in"], race["per_prefix"], race["total"]),
+        told["fail_mode"] == "standalone",
     )
 
 

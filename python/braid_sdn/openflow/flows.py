@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from typing import Any
 
-from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
+from os_ken.ofproto import nicira_ext  # type: ignore[import-untyped]
+from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc  # type: ignore[import-untyped]
 
@@ -13,6 +14,7 @@ from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
     Action,
+    Commit,
     FinTimeout,
     Match,
     Output,
@@ -20,6 +22,7 @@ from braid_sdn.openflow.messages import (
     PushTag,
     Rule,
     SetField,
+    Track,
 )
 
 #: The protocol version of os-ken's messages: OpenFlow 1.3.
@@ -27,6 +30,8 @@ DIALECT = ProtocolDesc(version=of.OFP_VERSION)
 
 _PRESENT = of.OFPVID_PRESENT
 _CVLAN = 0x8100
+#: Flag of Open vSwitch's action for a translation of sources (NX_NAT_F_SRC).
+_NAT_SOURCE = 1
 
 #: Match fields with the same values in both types: those of an application that forwards by links, and those of one
 #: that knows flows. Another field makes a rule somebody else's.
@@ -42,14 +47,25 @@ FLOW_FIELDS = LINK_FIELDS | {
     "tcp_dst",
     "udp_src",
     "udp_dst",
+    "ip_dscp",
     "tcp_flags",
+    "ct_state",
+    "ct_mark",
 }
+#: Fields with a value and a mask, always or where one is given.
+_MASKED = {"tcp_flags", "ct_state", "ct_mark"}
+_NETWORKS = {"ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst"}
+_PORTS = {"tcp_src", "tcp_dst", "udp_src", "udp_dst"}
 _PLAIN = FLOW_FIELDS - {"tcp_flags"}
 #: os-ken's name of Open vSwitch's match of TCP flags.
 _TCP_FLAGS = "tcp_flags_nxm"
 #: Its names of the fields that this one needs.
 _NEEDED_BY_FLAGS = {"eth_type": "eth_type_nxm", "ip_proto": "ip_proto_nxm"}
 _NXM_NAMES = {_TCP_FLAGS: "tcp_flags", **{theirs: ours for ours, theirs in _NEEDED_BY_FLAGS.items()}}
+
+
+#: The mask of a whole field of 32 bits.
+ALL_BITS = 0xFFFFFFFF
 
 
 class UnknownRuleError(Exception):
@@ -61,6 +77,9 @@ def match_out(match: Match) -> Any:
     fields: dict[str, Any] = {name: getattr(match, name) for name in _PLAIN if getattr(match, name) is not None}
     if match.eth_dst is not None:
         fields["eth_dst"] = match.eth_dst if match.eth_dst_mask is None else (match.eth_dst, match.eth_dst_mask)
+    for name in _NETWORKS & fields.keys():
+        address, slash, mask = fields[name].partition("/")
+        fields[name] = (address, mask) if slash else address
     if match.tcp_flags is not None:
         # os-ken sorts fields by class, and a field must follow those that it needs (§A.2.3.6).
         for ours, theirs in _NEEDED_BY_FLAGS.items():
@@ -80,12 +99,17 @@ def match_in(match: Any, known: Set[str] = LINK_FIELDS) -> Match:
     fields: dict[str, Any] = {}
     for told, value in match.items():
         name = _NXM_NAMES.get(told, told)
-        if name in _PLAIN & known and not isinstance(value, tuple):
+        if name in _MASKED & known and isinstance(value, int):
+            # A mask of all bits is not sent.
+            fields[name] = (value, ALL_BITS)
+        elif name in _PLAIN & known and not isinstance(value, tuple):
             fields[name] = value
         elif name == "eth_dst":
             fields["eth_dst"], fields["eth_dst_mask"] = value if isinstance(value, tuple) else (value, None)
-        elif name == "tcp_flags" and name in known and isinstance(value, tuple):
+        elif name in (_MASKED | _PORTS) & known and isinstance(value, tuple):
             fields[name] = value
+        elif name in _NETWORKS & known:
+            fields[name] = "/".join(value)
         elif name == "vlan_vid" and value == (_PRESENT, _PRESENT):
             fields["vlan"] = TAGGED
         elif name == "vlan_vid" and isinstance(value, int):
@@ -111,7 +135,28 @@ def actions_out(actions: Iterable[Action]) -> list[Any]:
                 made.append(parser.OFPActionSetField(**{name: value}))
             case FinTimeout(idle):
                 made.append(parser.NXActionFinTimeout(idle, 0))
+            case Track(zone, table):
+                made.append(parser.NXActionCT(0, "", zone, table, 0, [parser.NXActionNAT(0)]))
+            case Commit():
+                made.append(_commit(action))
     return made
+
+
+class _Nat(parser.NXActionNAT):  # type: ignore[misc]
+    """A translation with the padding that its length says; os-ken leaves that out within another action."""
+
+    def serialize(self, buf: bytearray, offset: int) -> None:
+        super().serialize(buf, offset)
+        buf += bytes(offset + self.len - len(buf))
+
+
+def _commit(action: Commit) -> Any:
+    first, last = action.ports
+    family = 4 if "." in action.source else 6
+    addresses = {f"range_ipv{family}_min": action.source, f"range_ipv{family}_max": action.source}
+    nat = _Nat(_NAT_SOURCE, range_proto_min=first, range_proto_max=last, **addresses)
+    mark = parser.OFPActionSetField(ct_mark=action.mark)
+    return parser.NXActionCT(nicira_ext.NX_CT_F_COMMIT, "", action.zone, action.table, 0, [nat, mark])
 
 
 def actions_in(actions: Iterable[Any]) -> tuple[Action, ...]:

@@ -43,16 +43,22 @@ class Match:
     icmpv6_type: int | None = None
     icmpv4_type: int | None = None
     arp_op: int | None = None
+    #: An address, or with a mask the network `address/mask`.
     ipv4_src: str | None = None
     ipv4_dst: str | None = None
     ipv6_src: str | None = None
     ipv6_dst: str | None = None
-    tcp_src: int | None = None
-    tcp_dst: int | None = None
-    udp_src: int | None = None
-    udp_dst: int | None = None
+    #: A port, or value and mask.
+    tcp_src: int | tuple[int, int] | None = None
+    tcp_dst: int | tuple[int, int] | None = None
+    udp_src: int | tuple[int, int] | None = None
+    udp_dst: int | tuple[int, int] | None = None
     #: Value and mask of TCP's flags; an extension of Open vSwitch (OpenFlow has them from 1.5 on).
     tcp_flags: tuple[int, int] | None = None
+    ip_dscp: int | None = None
+    #: Value and mask of the connection tracker's verdict, and of the connection's mark; extensions of Open vSwitch.
+    ct_state: tuple[int, int] | None = None
+    ct_mark: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,27 @@ class FinTimeout:
     idle: int
 
 
-Action = Output | PushTag | PopTag | SetField | FinTimeout
+@dataclass(frozen=True, slots=True)
+class Track:
+    """Have the connection tracker translate the packet as its connection is, then go on in `table`."""
+
+    zone: int
+    table: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Add the packet's connection to the tracker, translated and marked, then go on in `table`."""
+
+    zone: int
+    table: int
+    #: Source address and ports of the connection from now on.
+    source: str
+    ports: tuple[int, int]
+    mark: int
+
+
+Action = Output | PushTag | PopTag | SetField | FinTimeout | Track | Commit
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ pub struct DatapathConfig {
     pub max_embryonic: u32,
     /// Run directory of Open vSwitch, with the socket of its database.
     pub ovs_run_dir: PathBuf,
+    /// Fate of new flows while no controller serves the bridge of Open vSwitch.
+    pub fail_mode: FailMode,
 }
 
 impl Default for DatapathConfig {
@@ -38,6 +40,7 @@ impl Default for DatapathConfig {
             max_flows: 262_144,
             max_embryonic: 65_536,
             ovs_run_dir: PathBuf::from(OVS_RUN_DIR),
+            fail_mode: FailMode::Secure,
         }
     }
 }
@@ -94,6 +97,37 @@ impl FromStr for DatapathKind {
             "openflow" => Ok(Self::OpenFlow),
             _ => Err(format!(
                 "no kind {text:?}; there are {}",
+                Self::NAMES.join(", ")
+            )),
+        }
+    }
+}
+
+/// Fate of new flows while no controller serves the bridge; the names are OpenFlow's (1.3 §6.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailMode {
+    /// They wait.
+    #[default]
+    Secure,
+    /// They take the best uplink, translated by the switch.
+    Standalone,
+}
+
+impl FailMode {
+    /// The accepted keywords.
+    pub(super) const NAMES: [&'static str; 2] = ["secure", "standalone"];
+}
+
+impl FromStr for FailMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "secure" => Ok(Self::Secure),
+            "standalone" => Ok(Self::Standalone),
+            _ => Err(format!(
+                "no mode {text:?}; there are {}",
                 Self::NAMES.join(", ")
             )),
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use braid_host::config::{Problem, Table};
 use toml::de::DeTable;
 
-use super::super::{Config, DatapathConfig, DatapathKind, Hook};
+use super::super::{Config, DatapathConfig, DatapathKind, FailMode, Hook};
 use super::{DATAPATH, SECTIONS};
 
 /// Returns the settings, and the place of `kind = "openflow"` if the file says so.
@@ -22,6 +22,7 @@ pub(super) fn datapath(
     let max_flows = table.count("max_flows", 1024..=16_777_216, problems);
     let max_embryonic = table.count("max_embryonic", 1024..=4_194_304, problems);
     let ovs_run_dir = table.text("ovs_run_dir", problems);
+    let fail_mode = table.keyword::<FailMode>("fail_mode", &FailMode::NAMES, problems);
     table.finish(SECTIONS, problems);
     if let Some(folder) = &ovs_run_dir
         && !folder.value.starts_with('/')
@@ -53,6 +54,7 @@ pub(super) fn datapath(
         coexist: coexist.unwrap_or(default.coexist),
         max_flows: max_flows.map_or(default.max_flows, |n| n.value),
         max_embryonic: max_embryonic.map_or(default.max_embryonic, |n| n.value),
+        fail_mode: fail_mode.map_or(default.fail_mode, |mode| mode.value),
         ovs_run_dir: ovs_run_dir.map_or(default.ovs_run_dir, |folder| PathBuf::from(folder.value)),
     };
     (config, openflow.map(|kind| kind.at))

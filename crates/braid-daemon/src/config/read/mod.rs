@@ -123,6 +123,7 @@ const DATAPATH: (&str, &[&str]) = (
         "max_flows",
         "max_embryonic",
         "ovs_run_dir",
+        "fail_mode",
     ],
 );
 const ALARM: (&str, &[&str]) = (

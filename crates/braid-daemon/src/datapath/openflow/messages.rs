@@ -13,6 +13,8 @@ use braid_core::UplinkId;
 use braid_core::forecast::{kilobytes_per_sec, ppm};
 use serde::{Deserialize, Serialize};
 
+use crate::config::FailMode;
+
 /// The desired state.
 #[derive(Debug, Serialize)]
 pub(super) struct Desired {
@@ -23,6 +25,7 @@ pub(super) struct Desired {
     limited: Vec<IpAddr>,
     max_flows: u32,
     race: RaceMessage,
+    fail_mode: FailMode,
     /// Parts that are set; a state without its uplinks would end every flow of an earlier daemon.
     #[serde(skip)]
     known: Known,
@@ -87,7 +90,7 @@ struct RuleMessage {
 impl Desired {
     /// Returns a state without uplinks. The numbers of its revisions are above those of every earlier daemon of this
     /// boot, whose state the controller may still follow.
-    pub fn new(max_flows: u32) -> Self {
+    pub fn new(max_flows: u32, fail_mode: FailMode) -> Self {
         let since_boot = KernelTime::now().since(KernelTime::from_nanos(0));
         Self {
             revision: u64::try_from(since_boot.as_micros()).unwrap_or_default(),
@@ -97,6 +100,7 @@ impl Desired {
             limited: Vec::new(),
             max_flows,
             race: RaceMessage::default(),
+            fail_mode,
             known: Known::default(),
         }
     }
@@ -403,7 +407,7 @@ mod tests {
 
     #[test]
     fn no_state_is_told_before_all_of_it_is_known() {
-        let mut desired = Desired::new(1024);
+        let mut desired = Desired::new(1024, FailMode::Secure);
         desired.limit_clients(&[]);
         desired.set_uplinks(std::iter::empty());
         desired.set_classes(&[]);

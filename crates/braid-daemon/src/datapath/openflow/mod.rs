@@ -123,7 +123,7 @@ impl OpenFlow {
             bridge,
             filter: KernelFilter::default(),
             controller,
-            desired: Desired::new(config.max_flows),
+            desired: Desired::new(config.max_flows, config.fail_mode),
             uplinks: Vec::new(),
             max_flows: config.max_flows,
             log: run_dir.openflow_log(),
