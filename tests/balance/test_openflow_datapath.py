@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,6 +21,7 @@ from braid_lab.observe import ask_tcp, ask_udp, by_uplink, differences, kernel_s
 from braid_lab.process import CommandError, Process, wait_until
 from braid_lab.product import Braid
 from braid_lab.servers import catalog
+from braid_sdn.host.balancer import MAX_UNANSWERED
 from conftest import LINES, PLAIN, MakeNetwork, StartBraid, check_transfers, configured
 
 BRIDGE = "braid-ovs"
@@ -403,6 +405,98 @@ weight = 3
 def leases(ovs: OpenVswitch) -> str:
     """Return the rules that the controller has to renew."""
     return "".join(line for line in ovs.ofctl("dump-flows", BRIDGE).splitlines() if "hard_timeout=6" in line)
+
+
+def test_a_controller_of_another_version_is_replaced_and_flows_go_on(net: Topology, start: StartOpenFlow) -> None:
+    daemon = start()
+    with Location("host", net).start("open_connections", 2, 4, net.server()) as process:
+        held_by(process)
+        daemon.kill9()
+        os.kill(controller(daemon), signal.SIGKILL)
+        switch = f"{net.scratch}/ovs-{net.host.name}/{BRIDGE}.controller"
+        words = [sys.executable, "-c", OLDER, "host", "run", "--run-dir", str(daemon.run_dir), "--switch", switch]
+        with Process(words, log=net.scratch / "older", namespace=net.host.name) as older:
+            older.wait_stderr("ready")
+            daemon.up("--config", net.scratch / f"{net.host.name}.toml")
+            assert older.wait().status == 0
+        wait_until(lambda: not problems(daemon), what="this version's controller")
+        assert controller(daemon) != older.pid
+        assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 2, "lte": 2}
+        assert ended(process) == []
+
+
+OLDER = """
+import sys
+from braid_sdn.host import balancer, desired
+desired.VERSION = balancer.VERSION = 1
+from braid_sdn.cli import main
+sys.exit(main())
+"""
+
+
+def test_rules_of_somebody_else_are_named_and_ours_are_written_again(
+    net: Topology, start: StartOpenFlow, ovs: OpenVswitch
+) -> None:
+    daemon = start()
+    with Location("host", net).start("open_connections", 2, 4, net.server()) as process:
+        held_by(process)
+        ovs.ofctl("add-flow", BRIDGE, "cookie=0x77,table=1,priority=1,udp,actions=drop")
+        wait_until(lambda: problems(daemon) == ["openflow-foreign-rules"], what="the foreign rule to be named")
+        # As a second controller does that takes the bridge for its own.
+        ovs.ofctl("del-flows", BRIDGE)
+        wait_until(lambda: not problems(daemon), what="no foreign rule")
+        wait_until(lambda: by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 2, "lte": 2}, what="flows")
+        wait_until(lambda: daemon.json("status")["reasons"]["rule_restored"] >= 4, what="the rules of flows")
+        assert ended(process) == []
+
+
+def test_a_full_table_is_named_and_its_flows_go_on(net: Topology, start: StartOpenFlow, ovs: OpenVswitch) -> None:
+    daemon = start()
+    with Location("host", net).start("open_connections", 2, 4, net.server()) as process:
+        held_by(process)
+        full = ("--id=@full", "create", "Flow_Table", "flow_limit=1", "overflow_policy=refuse")
+        ovs.vsctl("--", *full, "--", "set", "bridge", BRIDGE, "flow_tables:1=@full")
+        net.host.run(["python3", "-c", SEND_MANY, net.server(), "4"])
+        wait_until(lambda: "openflow-table-full" in problems(daemon), what="the full table to be named")
+        ovs.vsctl("clear", "bridge", BRIDGE, "flow_tables")
+        wait_until(lambda: not problems(daemon), what="the table to have room", timeout=20)
+        assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 2, "lte": 2}
+        assert ended(process) == []
+
+
+SEND_MANY = """
+import socket, sys
+for _ in range(int(sys.argv[2])):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.sendto(b"?", (sys.argv[1], 9))
+"""
+
+
+@pytest.mark.parametrize("lan_clients", [2], indirect=True)
+def test_a_client_that_opens_many_flows_leaves_ports_to_others(net: Topology, start: StartOpenFlow) -> None:
+    """An uplink has as many mappings as ports: 1,200 here."""
+    daemon = start("".join(f'[[uplink]]\ndevice = "{name}"\nports = "20000-21199"\n' for name in net.uplinks))
+    net.internet.run(["nft", "-f", "-"], text=DISCARDED)
+
+    def given_up() -> int:
+        return int(daemon.json("status")["reasons"]["client_unanswered"])
+
+    flood = ["python3", "-c", SEND_MANY, net.server(), "10000000"]
+    with Process(flood, log=net.scratch / "flood", namespace=net.clients[0].name):
+        wait_until(lambda: given_up() > 500, what="the client's oldest flows to end", timeout=20)
+    wait_until(lambda: len(daemon.json("flows")["flows"]) <= MAX_UNANSWERED, what="no more than that")
+    sockets = ask_udp(net.clients[1], 8, net.server())
+    assert by_uplink(net, [socket[0] for socket in sockets]) == {"dsl": 4, "lte": 4}
+
+
+DISCARDED = """
+table ip discarded {
+    chain incoming {
+        type filter hook input priority 0
+        udp dport 9 drop
+    }
+}
+"""
 
 
 def test_a_flushed_ruleset_is_written_again_by_a_reload(net: Topology, start: StartOpenFlow) -> None:

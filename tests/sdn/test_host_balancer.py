@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dpkt  # type: ignore[import-untyped]
 import pytest
 
-from braid_sdn.host.balancer import POLL_INTERVAL, PROMPT_DELAYS, Balancer
+from braid_sdn.host.balancer import FULL_PAUSE, MAX_UNANSWERED, POLL_INTERVAL, PROMPT_DELAYS, Balancer
+from braid_sdn.host.desired import VERSION
 from braid_sdn.host.desired import parse as parse_desired
 from braid_sdn.host.flow_rules import COOKIE, IN, INBOUND, OUT, OUTBOUND, flow_of, static_rules
 from braid_sdn.host.flow_table import DNS_IDLE, TCP_EMBRYO_IDLE, UDP_EMBRYO_IDLE
@@ -17,6 +19,7 @@ from braid_sdn.host.packets import ACK, RST, SYN, parse, tcp_segment
 from braid_sdn.openflow.flows import FLOW_FIELDS, rule_in
 from braid_sdn.openflow.messages import (
     AddRule,
+    Bundle,
     DeleteRule,
     FlowRemoved,
     FlowStats,
@@ -27,10 +30,12 @@ from braid_sdn.openflow.messages import (
     PacketIn,
     PacketOut,
     Port,
+    Refused,
     Rule,
     RuleCounters,
     RuleCountersReply,
     RuleCountersRequest,
+    RuleCountReply,
     SetField,
     ToSwitch,
 )
@@ -65,6 +70,7 @@ def desired(revision: int = 1, **changes: Any) -> dict[str, Any]:
         }
 
     return {
+        "version": VERSION,
         "revision": revision,
         "uplinks": [uplink(0, "dsl"), uplink(1, "lte")],
         "classes": changes.get("classes", [class_table([0, 0, 1])]),
@@ -115,6 +121,12 @@ class Bridge:
                     self.rules[rule.key] = rule
                 case DeleteRule(key):
                     self.rules.pop(key, None)
+                case Bundle(changes):
+                    for change in changes:
+                        if isinstance(change, AddRule):
+                            self.rules[change.rule.key] = change.rule
+                        else:
+                            self.rules.pop(change.key, None)
                 case PacketOut():
                     self.packets.append(message)
                 case _:
@@ -142,10 +154,9 @@ class Bridge:
     def count(self, **packets: int) -> None:
         """The switch tells the counters of its rules: `tx` and `rx` packets of a hundred bytes in each flow."""
         told = []
-        for rule in self.flow_rules():
+        for rule in self.rules.values():
             named = flow_of(rule.cookie)
-            assert named is not None
-            count = packets.get("tx" if named[1] == OUT else "rx", 0)
+            count = packets.get("tx" if named[1] == OUT else "rx", 0) if named is not None else 0
             told.append(RuleCounters(rule.cookie, count, 100 * count))
         self.balancer.handle(self.now, RuleCountersReply(tuple(told)))
         self.drain()
@@ -589,3 +600,71 @@ def test_a_made_segment_is_whole() -> None:
     whole = dpkt.ip.IP(bytes(dpkt.ethernet.Ethernet(frame).data))
     whole.sum = whole.data.sum = 0
     assert bytes(whole) == frame[14:]
+
+
+def test_daemon_and_controller_speak_one_version() -> None:
+    messages = Path(__file__).parents[2] / "crates/braid-daemon/src/datapath/openflow/messages.rs"
+    assert f"VERSION: u32 = {VERSION};" in messages.read_text()
+    with pytest.raises(ValueError, match="version"):
+        parse_desired({**desired(), "version": VERSION + 1})
+
+
+def test_a_client_keeps_a_bounded_number_of_unanswered_flows() -> None:
+    bridge = Bridge(max_flows=5000, dsl={"ports": [1024, 9000]}, lte={"ports": [1024, 9000]})
+    for port in range(20000, 20000 + MAX_UNANSWERED + 50):
+        bridge.receive(INSIDE, udp(port))
+    bridge.receive(INSIDE, tcp(40000, source="192.0.0.9"))
+    # Those of the present reading may have an answer already.
+    bridge.balancer.handle_timeout(bridge.now)
+    bridge.count()
+    assert len(bridge.balancer.table) == MAX_UNANSWERED + 51
+    bridge.now += 1.5
+    bridge.balancer.handle_timeout(bridge.now)
+    bridge.count()
+    assert len(bridge.balancer.table) == MAX_UNANSWERED + 1
+    assert bridge.balancer.reasons["client_unanswered"] == 50
+    # Nobody who gets answers is bounded.
+    assert min(flow.inner[1] for flow in bridge.balancer.table.flows.values()) == 20050
+
+
+def test_rules_that_somebody_deletes_are_written_again() -> None:
+    bridge = Bridge()
+    bridge.receive(INSIDE, tcp(40000))
+    rules = dict(bridge.rules)
+    bridge.rules.clear()
+    bridge.now += 1.5
+    bridge.balancer.handle_timeout(bridge.now)
+    bridge.count()
+    assert bridge.rules == rules
+    assert bridge.balancer.reasons["rule_restored"] == 2
+    bridge.count()
+    bridge.balancer.handle(bridge.now, RuleCountReply(len(rules) + 3))
+    assert bridge.balancer.report(bridge.now, with_flows=False)["foreign_rules"] == 3
+
+
+def test_a_switch_without_room_is_not_asked_again_at_once() -> None:
+    """A packet through the tables whose rule was refused comes back as a first packet."""
+    bridge = Bridge()
+    bridge.receive(INSIDE, udp(5000))
+    rule = bridge.flow_rules()[0]
+    bridge.balancer.handle(bridge.now, Refused("table-full", rule))
+    bridge.drain()
+    assert bridge.receive(INSIDE, udp(5000)) == []
+    bridge.now += FULL_PAUSE
+    assert len(bridge.receive(INSIDE, udp(5000))) == 1
+
+
+def test_a_bundle_is_as_the_extension_has_it() -> None:
+    """ONF extension 230: open, one message for each change with its own number within, commit."""
+    changes = tuple(AddRule(rule) for rule in static_rules(INSIDE, [DSL])[:2])
+    data = Session(FLOW_FIELDS).encode(Bundle(changes))
+    kinds = []
+    while data:
+        _, kind, length, number = struct.unpack_from("!BBHI", data)
+        experimenter, what, bundle, *_ = struct.unpack_from("!IIIHH", data, 8)
+        assert (kind, experimenter, bundle) == (4, 0x4F4E4600, 1)
+        if what == 2301:
+            assert struct.unpack_from("!I", data, 28)[0] == number
+        kinds.append(what)
+        data = data[length:]
+    assert kinds == [2300, 2301, 2301, 2300]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braid_sdn.host import flow_rules
-from braid_sdn.host.desired import ClassTable, Desired, FlowFacts, Uplink
+from braid_sdn.host.desired import VERSION, ClassTable, Desired, FlowFacts, Uplink
 from braid_sdn.host.fallback_rules import RENEWAL, Fallback, kept_ports, with_fallback
 from braid_sdn.host.flow_rules import IN, OUT, OwnAddress, flow_of
 from braid_sdn.host.flow_table import (
@@ -56,6 +56,7 @@ from braid_sdn.host.races import RACE_TIMEOUT, Attempt, Race, Races, Verdict
 from braid_sdn.openflow.messages import (
     LAST_PORT,
     AddRule,
+    Bundle,
     DeleteRule,
     FlowRemoved,
     FlowStatsReply,
@@ -72,6 +73,8 @@ from braid_sdn.openflow.messages import (
     Rule,
     RuleCountersReply,
     RuleCountersRequest,
+    RuleCountReply,
+    RuleCountRequest,
     ToSwitch,
 )
 
@@ -84,6 +87,12 @@ POLL_TIMEOUT = 10.0
 PROMPT_DELAYS = (0.1, 0.8, 1.6)
 #: Packets since it was last counted after which a flow counts as active.
 ACTIVE_PACKETS = 64
+#: Flows of one client that are known to be unanswered; beyond it the oldest end. An IPv6 client is a /64.
+MAX_UNANSWERED = 1024
+#: Seconds for which no flow is opened once the switch has refused a rule for lack of room.
+FULL_PAUSE = 1.0
+#: Seconds for which a full table is reported.
+FULL_REPORT = 10.0
 #: Microseconds assumed for the round trip of an uplink that no handshake has measured.
 DEFAULT_RTT = 50_000
 #: Ports of traceroute: all probes to one destination take one path.
@@ -142,9 +151,15 @@ class Balancer:
         #: The switch's rules, while the desired state is not known yet.
         self._found: FlowStatsReply | None = None
         self._static: list[Rule] = []
+        self._static_since = 0.0
         #: The link-layer address of the inside, once it has sent something.
         self._inside_mac: Mac | None = None
         self._renewal = 0.0
+        #: Rules in the switch that are not ours, and ours at the last reading.
+        self._foreign = 0
+        self._ours = 0
+        #: Time at which the switch had no room for a rule.
+        self._full: float | None = None
         #: By inside and remote end.
         self._closed: dict[tuple[End, End], ClosedConnection] = {}
         self._next_slot: dict[tuple[int, int], int] = {}
@@ -205,6 +220,8 @@ class Balancer:
                     self._waiting.append(message)
             case RuleCountersReply(rules):
                 self._handle_counters(now, rules)
+            case RuleCountReply(rules=count):
+                self._foreign = max(0, count - self._ours)
             case FlowRemoved():
                 self._handle_removed(now, message)
             case FlowStatsReply():
@@ -214,7 +231,7 @@ class Balancer:
             case PortStatus(port, gone):
                 self._handle_port(now, port, gone=gone)
             case Refused(reason, rule):
-                self._handle_refused(reason, rule)
+                self._handle_refused(now, reason, rule)
             case _:
                 pass
 
@@ -234,6 +251,7 @@ class Balancer:
             if self._polled is None or now - self._polled > POLL_TIMEOUT:
                 self._polled = now
                 self._messages.append(RuleCountersRequest(flow_rules.COOKIE, flow_rules.COOKIE_MASK))
+                self._messages.append(RuleCountRequest())
 
     # Outputs.
 
@@ -270,6 +288,9 @@ class Balancer:
     def report(self, now: float, *, with_flows: bool) -> dict[str, Any]:
         """Return the state for the daemon."""
         told: dict[str, Any] = {
+            "version": VERSION,
+            "foreign_rules": self._foreign,
+            "table_full": self._full is not None and now - self._full < FULL_REPORT,
             "revision": self.desired.revision if self.desired is not None else 0,
             "connected": self._connected,
             "ready": self.is_ready(now),
@@ -346,9 +367,10 @@ class Balancer:
             wanted = with_fallback(wanted, inside, own, fallback)
         if wanted != self._static:
             stale = {rule.key for rule in self._static} - {rule.key for rule in wanted}
-            self._messages += [DeleteRule(key) for key in stale]
-            self._messages += [AddRule(rule) for rule in wanted]
-            self._static = wanted
+            # At once: first packets would else find no rule, or half of the new ones.
+            self._messages.append(Bundle((*map(DeleteRule, stale), *map(AddRule, wanted))))
+            self._static, self._static_since = wanted, now
+            self._renewal = now + RENEWAL
         for flow in list(self.table.flows.values()):
             self._follow_flow(now, flow)
         for race in self.races:
@@ -490,7 +512,9 @@ class Balancer:
         for packet in waiting:
             self._handle_packet(now, packet)
 
-    def _handle_refused(self, reason: str, rule: Rule | None) -> None:
+    def _handle_refused(self, now: float, reason: str, rule: Rule | None) -> None:
+        if reason == "table-full":
+            self._full = now
         self.reasons[reason.replace("-", "_").replace(" ", "_")] += 1
         named = flow_of(rule.cookie) if rule is not None else None
         flow = self.table.flows.get(named[0]) if named is not None else None
@@ -503,13 +527,50 @@ class Balancer:
         began, self._polled = self._polled, None
         if began is not None:
             self._poll_due = now + max(POLL_INTERVAL, (now - began) / POLL_SHARE)
+        self._ours = len(rules)
+        found: dict[int, int] = {}
         for told in rules:
             named = flow_of(told.cookie)
             flow = self.table.flows.get(named[0]) if named is not None else None
             if flow is not None and named is not None:
+                found[named[0]] = found.get(named[0], 0) | named[1]
                 self._count(now, flow, told.packets, told.bytes, outbound=named[1] == OUT)
         for flow in self.table.expired(now):
             self._remove(flow)
+        if began is not None:
+            self._bound_clients(began)
+            self._restore(now, began, found, sum(told.cookie == flow_rules.COOKIE for told in rules))
+
+    def _bound_clients(self, began: float) -> None:
+        """End the oldest flows of clients that have too many without an answer, as of a reading that began then.
+
+        Each takes a port. None is refused at its begin: an answer is known a reading later, and a client that opens
+        many connections which are answered is welcome.
+        """
+        unanswered: dict[object, list[Flow]] = {}
+        for flow in self.table.flows.values():
+            if not flow.answered and flow.created < began:
+                source = flow.inner[0]
+                client = source if flow.family == 4 else int(source) >> 64
+                unanswered.setdefault(client, []).append(flow)
+        for flows in unanswered.values():
+            for flow in flows[: max(0, len(flows) - MAX_UNANSWERED)]:
+                self.reasons["client_unanswered"] += 1
+                self._remove(flow)
+
+    def _restore(self, now: float, began: float, found: Mapping[int, int], static: int) -> None:
+        """Add rules again that somebody has deleted or replaced before this reading."""
+        if static < len(self._static) and self._static_since < began:
+            self._messages.append(Bundle(tuple(map(AddRule, self._static))))
+            self.reasons["rule_restored"] += 1
+        for flow in self.table.flows.values():
+            if flow.is_relayed or flow.ruled >= began or found.get(flow.number, 0) == OUT | IN:
+                continue
+            rules = self._rules_of(flow)
+            if rules:
+                flow.ruled, flow.rule_tx, flow.rule_rx = now, Counts(), Counts()
+                self._messages += [AddRule(rule) for rule in rules]
+                self.reasons["rule_restored"] += 1
 
     def _count(self, now: float, flow: Flow, packets: int, size: int, *, outbound: bool) -> None:
         total = flow.tx if outbound else flow.rx
@@ -544,6 +605,7 @@ class Balancer:
             return
         # The other direction is in use, or somebody else has deleted the rule.
         (flow.rule_tx if outbound else flow.rule_rx).packets = 0
+        flow.ruled = now
         self._messages += [AddRule(rule) for rule in self._rules_of(flow) if flow_of(rule.cookie) == named]
         self.reasons["rule_restored"] += 1
 
@@ -606,6 +668,9 @@ class Balancer:
         if desired.is_limited(packet.source):
             self.reasons["client_over_limit"] += 1
             return None
+        if self._full is not None and now - self._full < FULL_PAUSE:
+            self.reasons["table_full"] += 1
+            return None
         if len(self.table) >= desired.max_flows:
             self.reasons["flow_table_full"] += 1
             return None
@@ -660,6 +725,7 @@ class Balancer:
             choice=choice,
             created=now,
             last_seen=now,
+            ruled=now,
             first_port=packet.target_port,
             gateway_mac=self.neighbours.mac(uplink, packet.family) or "",
             syn=packet.sequence if packet.protocol == TCP else None,

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+#: Version of the messages between daemon and controller (`VERSION` in `messages.rs`).
+VERSION = 2
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -134,6 +137,8 @@ class Desired:
 
 def parse(told: Mapping[str, Any]) -> Desired:
     """Parse the daemon's message; raises KeyError, TypeError or ValueError if it is none."""
+    if told["version"] != VERSION:
+        raise ValueError(f"the daemon speaks version {told['version']}, this controller {VERSION}")
     uplinks = (_uplink(each) for each in told["uplinks"])
     classes = (
         ClassTable(

@@ -254,6 +254,7 @@ def flow_from(outbound: Rule, inbound: Rule, *, uplinks: dict[int, int], now: fl
         choice="next_slot",
         created=now,
         last_seen=now,
+        ruled=now,
         first_port=remote[1] if remote is not None else 0,
         gateway_mac=str(fields.get("eth_dst", "")),
     )

@@ -59,6 +59,8 @@ class Flow:
     keys: tuple[RuleKey, ...] = ()
     #: Sequence number of the SYN that opened it; None if that is not known.
     syn: int | None = None
+    #: Time from which on the switch has both of its rules.
+    ruled: float = 0.0
     #: Packets since it was last counted as active, and the count of forecasts then.
     moved: int = 0
     active_in: int = -1

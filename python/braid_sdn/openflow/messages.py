@@ -164,6 +164,13 @@ class DeleteRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Bundle:
+    """Changes of rules that happen at once, in this order, or not at all: ONF's extension 230 of OpenFlow 1.3."""
+
+    changes: tuple[AddRule | DeleteRule, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SetMeter:
     """Create a meter, or give it another rate. Rules that use it are deleted."""
 
@@ -222,9 +229,16 @@ class RuleCountersRequest:
     mask: int
 
 
+@dataclass(frozen=True, slots=True)
+class RuleCountRequest:
+    """Ask for the number of all rules."""
+
+
 ToSwitch = (
     AddRule
     | DeleteRule
+    | Bundle
+    | RuleCountRequest
     | SetMeter
     | MeterFeaturesRequest
     | Barrier
@@ -333,6 +347,13 @@ class RuleCountersReply:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleCountReply:
+    """The number of all rules, whoever has added them."""
+
+    rules: int
+
+
+@dataclass(frozen=True, slots=True)
 class FlowRemoved:
     """A rule with `notify` is gone, with its last counters."""
 
@@ -376,6 +397,7 @@ FromSwitch = (
     | PortStatsReply
     | FlowStatsReply
     | RuleCountersReply
+    | RuleCountReply
     | FlowRemoved
     | MeterFeatures
     | BarrierReply

@@ -24,6 +24,7 @@ from braid_sdn.openflow.messages import (
     AddRule,
     Barrier,
     BarrierReply,
+    Bundle,
     DeleteRule,
     Echo,
     EchoReply,
@@ -46,6 +47,8 @@ from braid_sdn.openflow.messages import (
     RuleCounters,
     RuleCountersReply,
     RuleCountersRequest,
+    RuleCountReply,
+    RuleCountRequest,
     SetMeter,
     ToSwitch,
 )
@@ -61,6 +64,14 @@ _COUNTERS = struct.Struct("!H22xQQQ")
 #: Messages that os-ken parses for us, and replies; those of flows once their lengths have been checked.
 _PARSED = (of.OFPT_ERROR, of.OFPT_FEATURES_REPLY, of.OFPT_PORT_STATUS)
 _PARSED_REPLIES = (of.OFPMP_PORT_STATS, of.OFPMP_PORT_DESC, of.OFPMP_METER_FEATURES)
+#: A request for aggregate statistics (§A.3.5.3), and the size of a reply: the number of rules is at its byte 32.
+_COUNT_REQUEST = struct.Struct("!BBHI HH4x B3xII4xQQ HH4x")
+_COUNT_ALL = (of.OFPMP_AGGREGATE, 0, of.OFPTT_ALL, of.OFPP_ANY, of.OFPG_ANY, 0, 0, of.OFPMT_OXM, 4)
+_COUNT_REPLY = 40
+#: ONF's bundles: experimenter, type, number of the bundle, its message's kind (or padding), and flags.
+_BUNDLE = struct.Struct("!IIIHH")
+_ONF = 0x4F4E4600
+_BUNDLE_FLAGS = of.ONF_BF_ATOMIC | of.ONF_BF_ORDERED
 #: Instructions with actions in them.
 _WITH_ACTIONS = (of.OFPIT_WRITE_ACTIONS, of.OFPIT_APPLY_ACTIONS, of.OFPIT_CLEAR_ACTIONS)
 #: Bytes before the entries of a reply, and of the shortest entry of a flow.
@@ -90,6 +101,8 @@ class Session:
         self._tables: dict[int, int | None] = {}
         #: Requests of which only counters are wanted.
         self._counters: set[int] = set()
+        #: Requests for the number of rules.
+        self._counts: set[int] = set()
         #: The request for the number of meters, which switches without any may refuse.
         self._meters_asked: int | None = None
         #: Entries received of outstanding replies, the oldest first.
@@ -105,13 +118,13 @@ class Session:
         """Encode a message."""
         xid = self._next()
         match message:
-            case AddRule(rule):
-                self._rules[xid] = rule
-                if len(self._rules) > MAX_PENDING_RULES:
-                    self._rules.popitem(last=False)
-                return _bytes(_flow_mod(rule, of.OFPFC_ADD), xid)
-            case DeleteRule((table, priority, match)):
-                return _bytes(_flow_mod(Rule(table, priority, match), of.OFPFC_DELETE_STRICT), xid)
+            case AddRule() | DeleteRule():
+                return self._change(xid, message)
+            case Bundle(changes):
+                return self._bundle(xid, changes)
+            case RuleCountRequest():
+                self._counts.add(xid)
+                return _COUNT_REQUEST.pack(VERSION, of.OFPT_MULTIPART_REQUEST, _COUNT_REQUEST.size, xid, *_COUNT_ALL)
             case SetMeter():
                 return self._set_meter(xid, message)
             case MeterFeaturesRequest():
@@ -138,6 +151,29 @@ class Session:
                 self._counters.add(xid)
                 request = parser.OFPFlowStatsRequest(DIALECT, 0, of.OFPTT_ALL, of.OFPP_ANY, of.OFPG_ANY, cookie, mask)
                 return _bytes(request, xid)
+
+    def _change(self, xid: int, change: AddRule | DeleteRule) -> bytes:
+        if isinstance(change, DeleteRule):
+            table, priority, match = change.key
+            return _bytes(_flow_mod(Rule(table, priority, match), of.OFPFC_DELETE_STRICT), xid)
+        self._rules[xid] = change.rule
+        if len(self._rules) > MAX_PENDING_RULES:
+            self._rules.popitem(last=False)
+        return _bytes(_flow_mod(change.rule, of.OFPFC_ADD), xid)
+
+    def _bundle(self, xid: int, changes: tuple[AddRule | DeleteRule, ...]) -> bytes:
+        # Its number is that of its first message.
+        def control(kind: int, number: int) -> bytes:
+            head = HEADER.pack(VERSION, of.OFPT_EXPERIMENTER, _BUNDLE.size + HEADER.size, number)
+            return head + _BUNDLE.pack(_ONF, of.ONF_ET_BUNDLE_CONTROL, xid, kind, _BUNDLE_FLAGS)
+
+        made = control(of.ONF_BCT_OPEN_REQUEST, xid)
+        for change in changes:
+            number = self._next()
+            body = self._change(number, change)
+            head = HEADER.pack(VERSION, of.OFPT_EXPERIMENTER, _BUNDLE.size + HEADER.size + len(body), number)
+            made += head + _BUNDLE.pack(_ONF, of.ONF_ET_BUNDLE_ADD_MESSAGE, xid, 0, _BUNDLE_FLAGS) + body
+        return made + control(of.ONF_BCT_COMMIT_REQUEST, self._next())
 
     def _set_meter(self, xid: int, meter: SetMeter) -> bytes:
         # Deleting an unknown meter is no error, adding one twice is.
@@ -167,6 +203,9 @@ class Session:
             return self._barrier(xid)
         if kind == of.OFPT_FLOW_REMOVED:
             return _flow_removed(data)
+        if xid in self._counts and kind == of.OFPT_MULTIPART_REPLY:
+            self._counts.discard(xid)
+            return RuleCountReply(int.from_bytes(data[32:36], "big")) if len(data) >= _COUNT_REPLY else None
         if xid in self._counters and kind == of.OFPT_MULTIPART_REPLY:
             return self._rule_counters(data, xid)
         if kind not in (of.OFPT_PORT_STATUS, of.OFPT_MULTIPART_REPLY, of.OFPT_ERROR):

@@ -126,6 +126,14 @@ impl Datapath {
         }
     }
 
+    /// Returns what is wrong with a bridge although new flows get uplinks, each as a code, a text and the fix.
+    pub fn bridge_problems(&self) -> Vec<(&'static str, String, String)> {
+        match self {
+            Self::Ebpf(_) => Vec::new(),
+            Self::OpenFlow(openflow) => openflow.bridge_problems(),
+        }
+    }
+
     pub fn set_uplinks(&mut self, uplinks: &[UplinkEntry]) -> Result<(), UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.set_uplinks(uplinks).map_err(of_datapath),

@@ -53,6 +53,10 @@ impl OpenFlow {
         match *self {}
     }
 
+    pub fn bridge_problems(&self) -> Vec<(&'static str, String, String)> {
+        match *self {}
+    }
+
     pub fn set_uplinks(&mut self, _: &[UplinkEntry]) {
         match *self {}
     }

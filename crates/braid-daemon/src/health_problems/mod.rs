@@ -74,6 +74,13 @@ pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
             fix: "see openflow.log in the run directory, and ovs-vsctl show".into(),
         });
     }
+    for (code, text, fix) in engine.datapath.bridge_problems() {
+        health.push(HealthProblem {
+            code: code.into(),
+            text,
+            fix,
+        });
+    }
     health.extend(unmet_config::unmet(engine));
     if let Some(failure) = &engine.incidents.reconcile_error {
         health.push(HealthProblem {

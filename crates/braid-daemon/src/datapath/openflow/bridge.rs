@@ -10,7 +10,7 @@ use braid_host::user_error::UserError;
 use tokio::process::Command;
 
 /// Name of the bridge.
-const BRIDGE: &str = "braid-ovs";
+pub(super) const BRIDGE: &str = "braid-ovs";
 /// Seconds for Open vSwitch to act.
 const TIMEOUT_SECS: &str = "5";
 

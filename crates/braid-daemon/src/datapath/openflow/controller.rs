@@ -26,7 +26,9 @@ use braid_host::run_dir::RunDir;
 use braid_host::user_error::UserError;
 use tokio::sync::watch;
 
-use super::messages::{ReleasedFlow, Report, UplinkReport, path_cache_entry, paths_line};
+use super::messages::{
+    ReleasedFlow, Report, ReportVersion, UplinkReport, VERSION, path_cache_entry, paths_line,
+};
 
 /// Pause between two attempts to connect, and least time between two starts of the process.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(50);
@@ -39,10 +41,11 @@ const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reasons of the controller that are counted.
-const REASONS: [&str; 24] = [
+const REASONS: [&str; 25] = [
     "no_uplink",
     "class_blocked",
     "client_over_limit",
+    "client_unanswered",
     "flow_table_full",
     "table_full",
     "no_port",
@@ -88,6 +91,10 @@ struct State {
     forecasts: Option<String>,
     restored: Option<String>,
     connection_over: bool,
+    /// Version that the controller speaks, if it is another one.
+    speaks: Option<u32>,
+    foreign_rules: u32,
+    table_full: bool,
     ending: bool,
     /// Time of the last report.
     reported: Option<Instant>,
@@ -145,6 +152,7 @@ impl Controller {
             log: run_dir.openflow_log(),
             child: None,
             started: None,
+            replaced: false,
         };
         let (socket, kept) = (run_dir.openflow_socket(), Arc::clone(&shared));
         thread::Builder::new()
@@ -237,6 +245,16 @@ impl Controller {
         })
     }
 
+    /// Returns the number of rules in the bridge that somebody else has added.
+    pub fn foreign_rules(&self) -> u32 {
+        self.shared.lock().foreign_rules
+    }
+
+    /// Returns true if the bridge had no room for a rule a moment ago.
+    pub fn is_table_full(&self) -> bool {
+        self.shared.lock().table_full
+    }
+
     pub fn for_each_flow(&self, mut what: impl FnMut(u64, &Flow)) {
         let state = self.shared.lock();
         state
@@ -323,6 +341,7 @@ impl Shared {
             let last = state.last.insert(uplink.id, *uplink);
             add(state.totals.entry(uplink.id).or_default(), uplink, last);
         }
+        (state.foreign_rules, state.table_full) = (report.foreign_rules, report.table_full);
         state.reasons = report.reasons;
         state.activity = report.activity.iter().map(|told| told.activity()).collect();
         let now = Instant::now();
@@ -383,6 +402,8 @@ struct Process {
     log: PathBuf,
     child: Option<Child>,
     started: Option<Instant>,
+    /// A controller of another version was ended; the program on disk may be that one again.
+    replaced: bool,
 }
 
 impl Process {
@@ -442,6 +463,22 @@ fn run(shared: &Arc<Shared>, socket: &Path, mut process: Process) {
         if shared.lock().ending {
             return;
         }
+        let other = shared.lock().speaks.take();
+        if let Some(version) = other {
+            shared.set_problem(format!(
+                "the controller speaks version {version} with the daemon, which speaks {VERSION}: install braid and braid-sdn of one version"
+            ));
+            if !process.replaced {
+                process.replaced = true;
+                tracing::warn!(version, "ending an OpenFlow controller of another version");
+                if let Err(error) = end(socket) {
+                    tracing::warn!(%error, "it does not end");
+                }
+            }
+            thread::sleep(END_PAUSE);
+            continue;
+        }
+        process.replaced = false;
         shared.set_problem("the controller has ended and is started anew".to_owned());
         tracing::warn!("the OpenFlow controller has ended");
         // One that ends each conversation at once costs little.
@@ -517,6 +554,13 @@ fn write(shared: &Shared, stream: &mut UnixStream) -> io::Result<()> {
 fn read(shared: &Shared, stream: UnixStream) {
     for line in BufReader::new(stream).lines() {
         let Ok(line) = line else { break };
+        let told: Result<ReportVersion, _> = serde_json::from_str(&line);
+        if let Ok(told) = told
+            && told.version != VERSION
+        {
+            shared.lock().speaks = Some(told.version);
+            break;
+        }
         match serde_json::from_str(&line) {
             Ok(report) => shared.handle_report(report),
             Err(error) => {

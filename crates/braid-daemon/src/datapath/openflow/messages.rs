@@ -15,9 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::FailMode;
 
+/// Version of these messages (`VERSION` in `desired.py`). Another one's are not understood: the daemon starts the
+/// controller anew, and the bridge keeps its rules meanwhile.
+pub(super) const VERSION: u32 = 2;
+
 /// The desired state.
 #[derive(Debug, Serialize)]
 pub(super) struct Desired {
+    version: u32,
     revision: u64,
     uplinks: Vec<UplinkMessage>,
     classes: Vec<ClassMessage>,
@@ -93,6 +98,7 @@ impl Desired {
     pub fn new(max_flows: u32, fail_mode: FailMode) -> Self {
         let since_boot = KernelTime::now().since(KernelTime::from_nanos(0));
         Self {
+            version: VERSION,
             revision: u64::try_from(since_boot.as_micros()).unwrap_or_default(),
             uplinks: Vec::new(),
             classes: Vec::new(),
@@ -230,6 +236,13 @@ pub(super) struct ReleasedFlow {
     pub reset: bool,
 }
 
+/// The version of a report; those without one are older than versions.
+#[derive(Debug, Deserialize)]
+pub(super) struct ReportVersion {
+    #[serde(default)]
+    pub version: u32,
+}
+
 /// The controller's report.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Report {
@@ -239,6 +252,12 @@ pub(super) struct Report {
     pub connected: bool,
     /// New flows get uplinks.
     pub ready: bool,
+    /// Rules in the bridge that are not the controller's.
+    #[serde(default)]
+    pub foreign_rules: u32,
+    /// The bridge had no room for a rule a moment ago.
+    #[serde(default)]
+    pub table_full: bool,
     pub uplinks: Vec<UplinkReport>,
     pub reasons: std::collections::BTreeMap<String, u64>,
     /// Activity of the flows since the last forecasts.

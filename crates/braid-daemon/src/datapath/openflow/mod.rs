@@ -33,7 +33,7 @@ use braid_host::run_dir::RunDir;
 use braid_host::user_error::UserError;
 use serde::{Deserialize, Serialize};
 
-use self::bridge::Bridge;
+use self::bridge::{BRIDGE, Bridge};
 use self::controller::Controller;
 use self::kernel_filter::KernelFilter;
 use self::messages::{Desired, ReleasedFlow};
@@ -185,6 +185,27 @@ impl OpenFlow {
 
     pub fn problem(&self) -> Option<String> {
         self.controller.problem()
+    }
+
+    /// Returns what is wrong with the bridge although its controller works, each as a code, a text and the fix.
+    pub fn bridge_problems(&self) -> Vec<(&'static str, String, String)> {
+        let mut found = Vec::new();
+        let foreign = self.controller.foreign_rules();
+        if foreign > 0 {
+            found.push((
+                "openflow-foreign-rules",
+                format!("{foreign} rules in the bridge {BRIDGE} are not Braid's: somebody else writes there"),
+                format!("ovs-ofctl -O OpenFlow13 dump-flows {BRIDGE}: Braid's cookies begin with 0xb1d0; and ovs-vsctl get-controller {BRIDGE}"),
+            ));
+        }
+        if self.controller.is_table_full() {
+            found.push((
+                "openflow-table-full",
+                format!("a table of the bridge {BRIDGE} is full: flows go on, new ones are dropped"),
+                format!("ovs-vsctl get bridge {BRIDGE} flow_tables: raise flow_limit, or lower max_flows in [datapath]"),
+            ));
+        }
+        found
     }
 
     pub fn set_uplinks(&mut self, uplinks: &[UplinkEntry]) {
