@@ -79,6 +79,7 @@ def desired(revision: int = 1, **changes: Any) -> dict[str, Any]:
         "max_flows": changes.get("max_flows", 100),
         "fail_mode": changes.get("fail_mode", "secure"),
         "race": {"cache_ttl_s": 120.0, "explore_one_in": 0, "per_prefix": 8, "total": 200, **changes.get("race", {})},
+        "group_inside": changes.get("group_inside"),
     }
 
 

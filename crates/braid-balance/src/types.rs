@@ -192,6 +192,8 @@ pub enum Choice {
     NextUsable,
     /// The hash of the address pair, for TCP seen in mid-stream without a flow.
     Midstream,
+    /// The bucket of its ends' hash, in a group of a switch.
+    Group,
     /// Its client's uplink for the same site.
     Sticky,
     /// The only uplink that its rule names.

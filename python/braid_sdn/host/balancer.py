@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from braid_sdn.host import flow_rules
+from braid_sdn.host import flow_rules, group_rules
+from braid_sdn.host.connections import Command, Connection, Connections
 from braid_sdn.host.desired import VERSION, ClassTable, Desired, FlowFacts, Uplink
 from braid_sdn.host.fallback_rules import RENEWAL, Fallback, kept_ports, with_fallback
 from braid_sdn.host.flow_rules import IN, OUT, OwnAddress, flow_of
@@ -56,7 +57,9 @@ from braid_sdn.host.races import RACE_TIMEOUT, Attempt, Race, Races, Verdict
 from braid_sdn.openflow.messages import (
     LAST_PORT,
     AddRule,
+    Bucket,
     Bundle,
+    DeleteGroup,
     DeleteRule,
     FlowRemoved,
     FlowStatsReply,
@@ -75,6 +78,8 @@ from braid_sdn.openflow.messages import (
     RuleCountersRequest,
     RuleCountReply,
     RuleCountRequest,
+    RuleKey,
+    SetGroup,
     ToSwitch,
 )
 
@@ -160,6 +165,14 @@ class Balancer:
         self._ours = 0
         #: Time at which the switch had no room for a rule.
         self._full: float | None = None
+        #: Keys of rules of no flow that the switch had at the start.
+        self._found_static: set[RuleKey] = set()
+        #: Groups of classes, and the connections that took one, by the tracker.
+        self._groups: dict[int, tuple[Bucket, ...]] = {}
+        self._connections = Connections()
+        #: Counters of rules for all connections of an uplink at the last poll, by cookie.
+        #: None: what an earlier controller has counted is not known yet.
+        self._marked: dict[int, Counts] | None = None
         #: By inside and remote end.
         self._closed: dict[tuple[End, End], ClosedConnection] = {}
         self._next_slot: dict[tuple[int, int], int] = {}
@@ -188,6 +201,23 @@ class Balancer:
         flow = self.table.flows.get(number)
         if flow is not None and is_reset == (flow.protocol == TCP):
             self._close(now, flow)
+        connection = self._connections.by_number(number)
+        if connection is not None and is_reset == (connection.protocol == TCP):
+            self._connections.end(connection)
+            self._tell(now, connection)
+
+    def handle_answer(self, now: float, command: Command, text: str) -> None:
+        """Handle the switch's answer to a command of the connection tracker."""
+        added, lost = self._connections.handle_answer(now, command, text, self._is_lost)
+        for connection in added:
+            self.counts.setdefault(connection.uplink, UplinkCounts()).flows_opened += 1
+        for connection in lost:
+            self._tell(now, connection)
+
+    def handle_refusal(self, command: Command, why: str) -> None:
+        """Handle a command that the switch did not execute."""
+        if self._connections.handle_refusal(command, why):
+            self.reasons["tracker_refused"] += 1
 
     def handle_forecasts(self, told: Iterable[Mapping[str, Any]]) -> None:
         """Take in the daemon's forecasts of the uplinks; counting of active flows starts anew."""
@@ -246,6 +276,8 @@ class Balancer:
         self._prompt(now)
         self.races.expire(now)
         self._renew(now)
+        if self._waiting is None and self._is_grouped():
+            self._connections.handle_timeout(now)
         if self._waiting is None and now >= self._poll_due:
             self._poll_due = now + POLL_INTERVAL
             if self._polled is None or now - self._polled > POLL_TIMEOUT:
@@ -260,6 +292,10 @@ class Balancer:
         messages, self._messages = self._messages, []
         return messages
 
+    def poll_commands(self) -> list[Command]:
+        """Return the commands for the connection tracker to execute now, in this order."""
+        return self._connections.poll_commands()
+
     def poll_timeout(self) -> float | None:
         """Return the time of the next `handle_timeout`."""
         if not self._connected:
@@ -270,6 +306,8 @@ class Balancer:
             times.append(self._poll_due)
             if any(rule.lease for rule in self._static):
                 times.append(self._renewal)
+            if self._is_grouped():
+                times.append(self._connections.poll_timeout())
         asked = self.neighbours.poll_timeout()
         if asked is not None:
             times.append(asked)
@@ -315,7 +353,25 @@ class Balancer:
         }
         if with_flows:
             told["flows"] = [_flow_report(now, flow) for flow in self.table.flows.values()]
+            told["flows"] += [self._connection_report(now, each) for each in self._connections.found.values()]
         return told
+
+    def _connection_report(self, now: float, connection: Connection) -> dict[str, Any]:
+        """Return a connection as flows are. The tracker counts nothing for one of them."""
+        assert self.desired is not None  # noqa: S101
+        (source, source_port), (target, target_port) = connection.inner, connection.remote
+        facts = FlowFacts(source, target, connection.protocol, source_port, target_port, 0)
+        number, rule = self.desired.class_of(facts)
+        return {
+            **_ends_report(now, connection),
+            # The tracker does not tell which rule it was, only the class.
+            "rule": rule if number == connection.class_number else None,
+            "choice": "group",
+            "tx_packets": 0,
+            "tx_bytes": 0,
+            "rx_packets": 0,
+            "rx_bytes": 0,
+        }
 
     # Ports.
 
@@ -362,19 +418,29 @@ class Balancer:
         ports = [port for port in map(self._port_of, self._uplinks()) if port is not None]
         own = self._own_addresses()
         wanted = flow_rules.static_rules(inside, ports, own)
+        groups: dict[int, tuple[Bucket, ...]] = {}
         fallback = self._fallback(own)
         if fallback is not None:
             wanted = with_fallback(wanted, inside, own, fallback)
+        elif self.desired.group_inside is not None:
+            groups, more = self._grouped(self.desired, group_rules.Inside(inside, self.desired.group_inside), own)
+            wanted += more
+        self._messages += [
+            SetGroup(number, made) for number, made in groups.items() if self._groups.get(number) != made
+        ]
         if wanted != self._static:
-            stale = {rule.key for rule in self._static} - {rule.key for rule in wanted}
+            stale = ({rule.key for rule in self._static} | self._found_static) - {rule.key for rule in wanted}
             # At once: first packets would else find no rule, or half of the new ones.
             self._messages.append(Bundle((*map(DeleteRule, stale), *map(AddRule, wanted))))
-            self._static, self._static_since = wanted, now
+            self._static, self._found_static, self._static_since = wanted, set(), now
             self._renewal = now + RENEWAL
+        self._messages += [DeleteGroup(number) for number in self._groups if number not in groups]
+        self._groups = groups
         for flow in list(self.table.flows.values()):
             self._follow_flow(now, flow)
         for race in self.races:
             self._follow_race(race)
+        self._connections.hasten()
         self.handle_timeout(now)
 
     def _fallback(self, own: list[OwnAddress]) -> Fallback | None:
@@ -413,6 +479,24 @@ class Balancer:
         kept = kept_ports(uplink.ports) if self.desired is not None and self.desired.is_standalone else None
         return uplink.ports if kept is None else (uplink.ports[0], kept[0] - 1)
 
+    def _is_grouped(self) -> bool:
+        return self.desired is not None and self.desired.group_inside is not None
+
+    def _grouped(
+        self, desired: Desired, inside: group_rules.Inside, own: list[OwnAddress]
+    ) -> tuple[dict[int, tuple[Bucket, ...]], list[Rule]]:
+        """Return the groups and the rules by which new connections need no controller."""
+        places = {}
+        for number in desired.uplinks:
+            port = self._port_of(number)
+            if port is not None:
+                told = {family: self.neighbours.mac(number, family) for family in desired.uplinks[number].next_hops}
+                gateways = {family: mac for family, mac in told.items() if mac is not None}
+                places[number] = group_rules.Place(port, self._mac_of(number), gateways)
+        takes = {family: {number for number in desired.uplinks if self._takes(number, family)} for family in (4, 6)}
+        groups = group_rules.groups(desired, places, takes)
+        return groups, group_rules.rules(desired, inside, places, own, groups)
+
     def _own_addresses(self) -> list[OwnAddress]:
         own = []
         for number, uplink in self._uplinks().items():
@@ -428,16 +512,20 @@ class Balancer:
 
         A connection that lost its rules is reset by its next segment. Other flows choose anew with their next packet.
         """
+        if self._is_lost(flow):
+            self._close(now, flow)
+
+    def _is_lost(self, flow: Flow | Connection) -> bool:
+        """Return True if a flow cannot stay on its uplink."""
         assert self.desired is not None  # noqa: S101
         uplink = self.desired.uplinks.get(flow.uplink)
         hop = uplink.next_hops.get(flow.family) if uplink is not None else None
-        lost = hop is None or hop.address != str(flow.outer[0]) or self._port_of(flow.uplink) is None
-        if not lost and uplink is not None and not uplink.accepts_new and self._has_other(flow):
-            lost = uplink.resets_tcp if flow.protocol == TCP else True
-        if lost:
-            self._close(now, flow)
+        if uplink is None or hop is None or hop.address != str(flow.outer[0]) or self._port_of(flow.uplink) is None:
+            return True
+        is_left = uplink.resets_tcp if flow.protocol == TCP else True
+        return not uplink.accepts_new and is_left and self._has_other(flow)
 
-    def _has_other(self, flow: Flow) -> bool:
+    def _has_other(self, flow: Flow | Connection) -> bool:
         """Return True if another uplink takes flows of this one's class and IP version."""
         assert self.desired is not None  # noqa: S101
         table = self.desired.classes.get(flow.class_number)
@@ -447,9 +535,14 @@ class Balancer:
     def _close(self, now: float, flow: Flow) -> None:
         """Remove a flow. An answered connection's inside is asked for a segment, and that is answered by a reset."""
         self._remove(flow)
+        self._tell(now, flow)
+
+    def _tell(self, now: float, flow: Flow | Connection) -> None:
+        """Have the inside of a connection that has been removed asked for a segment."""
         if flow.protocol == TCP and flow.answered and flow.remote is not None:
+            assert self.desired is not None  # noqa: S101
             # Numbers that it does not expect make a host tell those that it does (RFC 9293 §3.10.7.4).
-            mac = flow.inner_mac
+            mac = flow.inner_mac if isinstance(flow, Flow) else self.desired.group_inside or ""
             prompt = tcp_segment(mac, mac, flow.remote, flow.inner, (0, 0, ACK))
             self._closed[flow.inner, flow.remote] = ClosedConnection(now, prompt)
             self.reasons["tcp_closed"] += 1
@@ -484,6 +577,9 @@ class Balancer:
     def _adopt(self, now: float, desired: Desired, told: FlowStatsReply) -> None:
         """Continue with the flows whose rules the switch has: an earlier controller gave them."""
         self._found = None
+        self._found_static = {entry.rule.key for entry in told.rules if flow_of(entry.rule.cookie) is None}
+        self._groups, self._marked = {}, None if self._found_static else {}
+        self._connections.handle_switch(is_new=not self._found_static, bound=desired.max_flows)
         halves: dict[int, dict[int, tuple[Rule, int, int]]] = {}
         for entry in told.rules:
             named = flow_of(entry.rule.cookie)
@@ -529,17 +625,24 @@ class Balancer:
             self._poll_due = now + max(POLL_INTERVAL, (now - began) / POLL_SHARE)
         self._ours = len(rules)
         found: dict[int, int] = {}
+        marks: dict[int, Counts] = {}
         for told in rules:
             named = flow_of(told.cookie)
             flow = self.table.flows.get(named[0]) if named is not None else None
             if flow is not None and named is not None:
                 found[named[0]] = found.get(named[0], 0) | named[1]
                 self._count(now, flow, told.packets, told.bytes, outbound=named[1] == OUT)
+            marked = group_rules.uplink_of(told.cookie)
+            if marked is not None:
+                totals = marks.setdefault(told.cookie, Counts())
+                totals.packets += told.packets
+                totals.bytes += told.bytes
+        self._count_marked(marks)
         for flow in self.table.expired(now):
             self._remove(flow)
         if began is not None:
             self._bound_clients(began)
-            self._restore(now, began, found, sum(told.cookie == flow_rules.COOKIE for told in rules))
+            self._restore(now, began, found, sum(flow_of(told.cookie) is None for told in rules))
 
     def _bound_clients(self, began: float) -> None:
         """End the oldest flows of clients that have too many without an answer, as of a reading that began then.
@@ -583,6 +686,18 @@ class Balancer:
             forecast.active += flow.active_in != self._forecast
             flow.active_in = self._forecast
         self._note_traffic(flow.uplink, total.packets - before[0], total.bytes - before[1], outbound=outbound)
+
+    def _count_marked(self, totals: dict[int, Counts]) -> None:
+        """Count the packets of connections that the controller has not seen."""
+        known, self._marked = self._marked, totals
+        if known is None:
+            return
+        for cookie, now in totals.items():
+            uplink, outbound = group_rules.uplink_of(cookie) or (0, False)
+            before = known.get(cookie, Counts())
+            # A rule that was added anew counts from zero.
+            last = before if before.packets <= now.packets else Counts()
+            self._note_traffic(uplink, now.packets - last.packets, now.bytes - last.bytes, outbound=outbound)
 
     def _note_traffic(self, uplink: int, packets: int, size: int, *, outbound: bool) -> None:
         counts = self.counts.setdefault(uplink, UplinkCounts())
@@ -1030,6 +1145,18 @@ def _remote_key(packet: Packet) -> End | None:
 
 def _flow_report(now: float, flow: Flow) -> dict[str, Any]:
     return {
+        **_ends_report(now, flow),
+        "rule": flow.rule,
+        "choice": flow.choice,
+        "tx_packets": flow.tx.packets,
+        "tx_bytes": flow.tx.bytes,
+        "rx_packets": flow.rx.packets,
+        "rx_bytes": flow.rx.bytes,
+    }
+
+
+def _ends_report(now: float, flow: Flow | Connection) -> dict[str, Any]:
+    return {
         "number": flow.number,
         "protocol": flow.protocol,
         "inner": _end_text(flow.inner),
@@ -1037,15 +1164,9 @@ def _flow_report(now: float, flow: Flow) -> dict[str, Any]:
         "outer": _end_text(flow.outer),
         "uplink": flow.uplink,
         "answered": flow.answered,
-        "choice": flow.choice,
         "class": flow.class_number,
-        "rule": flow.rule,
         "age_ms": round(1000 * (now - flow.created)),
         "idle_ms": round(1000 * (now - flow.last_seen)),
-        "tx_packets": flow.tx.packets,
-        "tx_bytes": flow.tx.bytes,
-        "rx_packets": flow.rx.packets,
-        "rx_bytes": flow.rx.bytes,
     }
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from braid_sdn.openflow.messages import Mac
+
 #: Version of the messages between daemon and controller (`VERSION` in `messages.rs`).
 VERSION = 2
 
@@ -37,6 +39,8 @@ class Uplink:
     resets_tcp: bool
     #: Changes with the uplink's paths: what was measured in another epoch is void.
     epoch: int = 0
+    #: First and last source port of connections that the switch's connection tracker translates.
+    tracked_ports: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,8 @@ class Desired:
     race: RaceSettings = RaceSettings()
     #: True if new flows take the best uplink while no controller serves them.
     is_standalone: bool = False
+    #: The host's MAC behind the inside's port, if new connections take groups; None has all come up.
+    group_inside: Mac | None = None
 
     def class_of(self, flow: FlowFacts) -> tuple[int, int | None]:
         """Return the class of a new flow, and the position of the rule that set it."""
@@ -139,7 +145,8 @@ def parse(told: Mapping[str, Any]) -> Desired:
     """Parse the daemon's message; raises KeyError, TypeError or ValueError if it is none."""
     if told["version"] != VERSION:
         raise ValueError(f"the daemon speaks version {told['version']}, this controller {VERSION}")
-    uplinks = (_uplink(each) for each in told["uplinks"])
+    inside = told.get("group_inside")
+    uplinks = (_uplink(each, is_tracked=inside is not None) for each in told["uplinks"])
     classes = (
         ClassTable(
             each["id"], each["method"], {4: tuple(each["v4"]), 6: tuple(each["v6"])}, tuple(each["candidates"])
@@ -156,18 +163,22 @@ def parse(told: Mapping[str, Any]) -> Desired:
         told["max_flows"],
         RaceSettings(race["cache_ttl_s"], race["explore_one_in"], race["per_prefix"], race["total"]),
         told["fail_mode"] == "standalone",
+        inside,
     )
 
 
-def _uplink(told: Mapping[str, Any]) -> Uplink:
+def _uplink(told: Mapping[str, Any], *, is_tracked: bool) -> Uplink:
     hops = {
         family: NextHop(hop["address"], hop["gateway"])
         for family, hop in ((4, told["v4"]), (6, told["v6"]))
         if hop is not None
     }
     first, last = told["ports"]
+    # The upper half is the tracker's, so that no two flows ever have the same outer port.
+    middle = (first + last) // 2 if is_tracked else last
+    ports, tracked = (first, middle), (middle + 1, last)
     return Uplink(
-        told["id"], told["device"], hops, (first, last), told["accepts_new"], told["resets_tcp"], told["epoch"]
+        told["id"], told["device"], hops, ports, told["accepts_new"], told["resets_tcp"], told["epoch"], tracked
     )
 
 

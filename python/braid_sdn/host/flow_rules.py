@@ -65,7 +65,7 @@ METERS = (
     SetMeter(NEIGHBOURS, rate=300, burst=300),
 )
 
-_ETHERTYPES = {4: ETHERTYPE_IPV4, 6: ETHERTYPE_IPV6}
+ETHERTYPES = {4: ETHERTYPE_IPV4, 6: ETHERTYPE_IPV6}
 _PORTS = {TCP: "tcp", UDP: "udp"}
 
 
@@ -93,6 +93,13 @@ class OwnAddress:
     mac: Mac
     gateway_mac: Mac
 
+    @property
+    def match(self) -> Match:
+        """Return the match of packets that bear it as their source."""
+        if self.family == 4:
+            return Match(eth_type=ETHERTYPE_IPV4, ipv4_src=self.address)
+        return Match(eth_type=ETHERTYPE_IPV6, ipv6_src=self.address)
+
 
 def static_rules(inside: int, uplinks: Iterable[int], own: Iterable[OwnAddress] = ()) -> list[Rule]:
     """Return the rules that no flow has, for the inside's port and those of the uplinks.
@@ -109,7 +116,7 @@ def static_rules(inside: int, uplinks: Iterable[int], own: Iterable[OwnAddress] 
     to_controller = Output(Reserved.CONTROLLER)
     rules = [rule(INGRESS, 10, Match(in_port=inside), goto=OUTBOUND)]
     rules += [rule(INGRESS, 10, Match(in_port=port), goto=INBOUND) for port in uplinks]
-    for family, kind in _ETHERTYPES.items():
+    for family, kind in ETHERTYPES.items():
         tcp, udp = Match(eth_type=kind, ip_proto=TCP), Match(eth_type=kind, ip_proto=UDP)
         syn = Match(eth_type=kind, ip_proto=TCP, tcp_flags=(SYN, SYN | ACK))
         rules += [
@@ -120,30 +127,24 @@ def static_rules(inside: int, uplinks: Iterable[int], own: Iterable[OwnAddress] 
             rule(OUTBOUND, MAPPING + 5, replace(udp, udp_dst=QUIC_PORT), to_controller, meter=NEW_FLOWS),
             # Segments of no flow are answered by a reset: their connection is over.
             rule(OUTBOUND, 20, tcp, to_controller, meter=OTHERS),
-            rule(OUTBOUND, 20, _icmp(family, ECHO_REQUEST[family]), to_controller, meter=OTHERS),
-            rule(INBOUND, 20, _icmp(family, ECHO_REPLY[family]), to_controller, meter=OTHERS),
+            rule(OUTBOUND, 20, icmp_match(family, ECHO_REQUEST[family]), to_controller, meter=OTHERS),
+            rule(INBOUND, 20, icmp_match(family, ECHO_REPLY[family]), to_controller, meter=OTHERS),
         ]
-        errors = (_icmp(family, error) for error in ERRORS[family])
+        errors = (icmp_match(family, error) for error in ERRORS[family])
         rules += [rule(INBOUND, 20, error, to_controller, meter=OTHERS) for error in errors]
     for each in own:
-        source = _addressed(each.family, each.address)
         actions = (SetField("eth_src", each.mac), SetField("eth_dst", each.gateway_mac), Output(each.port))
-        rules.append(rule(OUTBOUND, CONNECTION + 10, source, *actions))
+        rules.append(rule(OUTBOUND, CONNECTION + 10, each.match, *actions))
     answers = (
         Match(eth_type=ETHERTYPE_ARP, arp_op=ARP_REPLY),
-        _icmp(6, NEIGHBOUR_ADVERTISEMENT),
+        icmp_match(6, NEIGHBOUR_ADVERTISEMENT),
     )
     rules += [rule(INBOUND, 30, answer, to_controller, meter=NEIGHBOURS) for answer in answers]
     return rules
 
 
-def _addressed(family: int, source: str) -> Match:
-    if family == 4:
-        return Match(eth_type=ETHERTYPE_IPV4, ipv4_src=source)
-    return Match(eth_type=ETHERTYPE_IPV6, ipv6_src=source)
-
-
-def _icmp(family: int, kind: int) -> Match:
+def icmp_match(family: int, kind: int) -> Match:
+    """Return the match of an ICMP type."""
     if family == 4:
         return Match(eth_type=ETHERTYPE_IPV4, ip_proto=ICMP, icmpv4_type=kind)
     return Match(eth_type=ETHERTYPE_IPV6, ip_proto=ICMPV6, icmpv6_type=kind)
@@ -213,7 +214,7 @@ def _ends_match(port: int, protocol: int, source: End | None, target: End | None
             fields[f"{_PORTS[protocol]}_{name}"] = end[1]
     return Match(
         in_port=port,
-        eth_type=_ETHERTYPES[family],
+        eth_type=ETHERTYPES[family],
         ip_proto=protocol,
         **fields,  # type: ignore[arg-type]
     )
@@ -224,7 +225,7 @@ def flow_from(outbound: Rule, inbound: Rule, *, uplinks: dict[int, int], now: fl
     match, fields = outbound.match, {each.name: each.value for each in outbound.actions if isinstance(each, SetField)}
     back = {each.name: each.value for each in inbound.actions if isinstance(each, SetField)}
     ports = [each.port for each in outbound.actions if isinstance(each, Output)]
-    family = next((version for version, kind in _ETHERTYPES.items() if kind == match.eth_type), None)
+    family = next((version for version, kind in ETHERTYPES.items() if kind == match.eth_type), None)
     name = _PORTS.get(match.ip_proto or 0)
     named = flow_of(outbound.cookie)
     if family is None or name is None or named is None or len(ports) != 1 or ports[0] not in uplinks:

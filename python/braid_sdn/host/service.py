@@ -2,7 +2,8 @@
 
 Two sockets, both of Unix: the bridge connects to one (`unix:RUNDIR/BRIDGE.controller` is the only path that Open
 vSwitch takes for a bridge's controller), the daemon to the other. The daemon writes desired states and reads
-reports, each a line of JSON. Without a daemon the last desired state holds.
+reports, each a line of JSON. Without a daemon the last desired state holds. Commands for the connection tracker go
+to the control socket of ovs-vswitchd, in the bridge socket's directory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from braid_sdn.host.balancer import Balancer
+from braid_sdn.host.connections import Command
+from braid_sdn.host.control_socket import ControlError, ControlSocket
 from braid_sdn.host.desired import parse
 from braid_sdn.openflow.flows import FLOW_FIELDS
 from braid_sdn.openflow.messages import FromSwitch, Hello, RuleCountersReply
@@ -57,6 +60,7 @@ class HostService:
         self._daemon: asyncio.StreamWriter | None = None
         self._told: dict[str, Any] = {}
         self._ended = asyncio.Event()
+        self._commands: asyncio.Queue[Command] = asyncio.Queue()
 
     async def run(self, daemon: Path, switch: Path) -> None:
         """Serve until cancelled, or until the daemon ends it."""
@@ -72,10 +76,12 @@ class HostService:
             sys.stderr.write(f"ready: bridge at {switch}, daemon at {daemon}\n")
             sys.stderr.flush()
             silence = self._loop.create_task(self.server.watch_silence())
+            tracker = self._loop.create_task(self._execute(ControlSocket(switch.parent)))
             try:
                 await self._ended.wait()
             finally:
                 silence.cancel()
+                tracker.cancel()
                 self._pump.stop()
                 self.server.close()
                 bridge.close()
@@ -138,6 +144,21 @@ class HostService:
         self._told = state
         self._daemon.write(json.dumps(told, separators=(",", ":")).encode() + b"\n")
 
+    # The connection tracker.
+
+    async def _execute(self, socket: ControlSocket) -> None:
+        """Execute commands, one after another, until cancelled."""
+        while True:
+            command = await self._commands.get()
+            try:
+                answer = await socket.execute(command)
+            except ControlError as error:
+                # A connection that is gone already, or a switch that is: the next reading shows it.
+                self.balancer.handle_refusal(command, str(error))
+                continue
+            self.balancer.handle_answer(self._loop.time(), command, answer)
+            self._pump.run_soon()
+
     # Events of the bridge.
 
     def connected(self, now: float, hello: Hello) -> None:
@@ -167,5 +188,7 @@ class HostService:
         for dpid in list(self.server.switches):
             for message in self.balancer.poll_messages():
                 self.server.send(dpid, message)
+        for command in self.balancer.poll_commands():
+            self._commands.put_nowait(command)
         self._report(with_flows=False)
         return self.balancer.poll_timeout()

@@ -14,6 +14,7 @@ from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
     Action,
+    Bucket,
     Commit,
     FinTimeout,
     Match,
@@ -22,6 +23,7 @@ from braid_sdn.openflow.messages import (
     PushTag,
     Rule,
     SetField,
+    ToGroup,
     Track,
 )
 
@@ -139,6 +141,8 @@ def actions_out(actions: Iterable[Action]) -> list[Any]:
                 made.append(parser.NXActionCT(0, "", zone, table, 0, [parser.NXActionNAT(0)]))
             case Commit():
                 made.append(_commit(action))
+            case ToGroup(group):
+                made.append(parser.OFPActionGroup(group))
     return made
 
 
@@ -157,6 +161,11 @@ def _commit(action: Commit) -> Any:
     nat = _Nat(_NAT_SOURCE, range_proto_min=first, range_proto_max=last, **addresses)
     mark = parser.OFPActionSetField(ct_mark=action.mark)
     return parser.NXActionCT(nicira_ext.NX_CT_F_COMMIT, "", action.zone, action.table, 0, [nat, mark])
+
+
+def buckets_out(buckets: Iterable[Bucket]) -> list[Any]:
+    """Convert a group's buckets, of equal weight, to os-ken's types."""
+    return [parser.OFPBucket(1, each.watch_port, of.OFPG_ANY, actions_out(each.actions)) for each in buckets]
 
 
 def actions_in(actions: Iterable[Any]) -> tuple[Action, ...]:

@@ -115,7 +115,22 @@ class Commit:
     mark: int
 
 
-Action = Output | PushTag | PopTag | SetField | FinTimeout | Track | Commit
+@dataclass(frozen=True, slots=True)
+class ToGroup:
+    """Continue with one of a group's buckets."""
+
+    group: int
+
+
+Action = Output | PushTag | PopTag | SetField | FinTimeout | Track | Commit | ToGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Actions of a group, taken while a port has a carrier."""
+
+    watch_port: int
+    actions: tuple[Action, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +197,21 @@ class SetMeter:
 
 
 @dataclass(frozen=True, slots=True)
+class SetGroup:
+    """Create a group, or replace its buckets. A packet takes one of them by a hash of its addresses and ports."""
+
+    number: int
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    """Delete a group and the rules that use it, if it exists."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class MeterFeaturesRequest:
     """Ask for the number of meters."""
 
@@ -240,6 +270,8 @@ ToSwitch = (
     | Bundle
     | RuleCountRequest
     | SetMeter
+    | SetGroup
+    | DeleteGroup
     | MeterFeaturesRequest
     | Barrier
     | PacketOut

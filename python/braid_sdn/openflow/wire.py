@@ -15,6 +15,7 @@ from braid_sdn.openflow.flows import (
     DIALECT,
     LINK_FIELDS,
     UnknownRuleError,
+    buckets_out,
     foreign_text,
     instructions_out,
     match_out,
@@ -25,6 +26,7 @@ from braid_sdn.openflow.messages import (
     Barrier,
     BarrierReply,
     Bundle,
+    DeleteGroup,
     DeleteRule,
     Echo,
     EchoReply,
@@ -49,6 +51,7 @@ from braid_sdn.openflow.messages import (
     RuleCountersRequest,
     RuleCountReply,
     RuleCountRequest,
+    SetGroup,
     SetMeter,
     ToSwitch,
 )
@@ -72,6 +75,8 @@ _COUNT_REPLY = 40
 _BUNDLE = struct.Struct("!IIIHH")
 _ONF = 0x4F4E4600
 _BUNDLE_FLAGS = of.ONF_BF_ATOMIC | of.ONF_BF_ORDERED
+#: Command of a group that may exist; an extension of Open vSwitch (OFPGC11_ADD_OR_MOD).
+_ADD_OR_MODIFY = 0x8000
 #: Instructions with actions in them.
 _WITH_ACTIONS = (of.OFPIT_WRITE_ACTIONS, of.OFPIT_APPLY_ACTIONS, of.OFPIT_CLEAR_ACTIONS)
 #: Bytes before the entries of a reply, and of the shortest entry of a flow.
@@ -127,6 +132,11 @@ class Session:
                 return _COUNT_REQUEST.pack(VERSION, of.OFPT_MULTIPART_REQUEST, _COUNT_REQUEST.size, xid, *_COUNT_ALL)
             case SetMeter():
                 return self._set_meter(xid, message)
+            case SetGroup(number, buckets):
+                made = buckets_out(buckets)
+                return _bytes(parser.OFPGroupMod(DIALECT, _ADD_OR_MODIFY, of.OFPGT_SELECT, number, made), xid)
+            case DeleteGroup(number):
+                return _bytes(parser.OFPGroupMod(DIALECT, of.OFPGC_DELETE, of.OFPGT_SELECT, number), xid)
             case MeterFeaturesRequest():
                 self._expect(xid)
                 self._meters_asked = xid

@@ -29,6 +29,8 @@ pub struct DatapathConfig {
     pub ovs_run_dir: PathBuf,
     /// Fate of new flows while no controller serves the bridge of Open vSwitch.
     pub fail_mode: FailMode,
+    /// Manner in which Open vSwitch gives new connections their uplinks.
+    pub openflow_mode: OpenFlowMode,
 }
 
 impl Default for DatapathConfig {
@@ -41,6 +43,7 @@ impl Default for DatapathConfig {
             max_embryonic: 65_536,
             ovs_run_dir: PathBuf::from(OVS_RUN_DIR),
             fail_mode: FailMode::Secure,
+            openflow_mode: OpenFlowMode::PacketIn,
         }
     }
 }
@@ -126,6 +129,37 @@ impl FromStr for FailMode {
         match text {
             "secure" => Ok(Self::Secure),
             "standalone" => Ok(Self::Standalone),
+            _ => Err(format!(
+                "no mode {text:?}; there are {}",
+                Self::NAMES.join(", ")
+            )),
+        }
+    }
+}
+
+/// Manner in which Open vSwitch gives new connections their uplinks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum OpenFlowMode {
+    /// The controller gives each new flow its uplink, and rules of its own.
+    #[default]
+    PacketIn,
+    /// The switch does, for TCP and QUIC: a group chooses, and its connection tracker translates.
+    Group,
+}
+
+impl OpenFlowMode {
+    /// The accepted keywords.
+    pub(super) const NAMES: [&'static str; 2] = ["packet-in", "group"];
+}
+
+impl FromStr for OpenFlowMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "packet-in" => Ok(Self::PacketIn),
+            "group" => Ok(Self::Group),
             _ => Err(format!(
                 "no mode {text:?}; there are {}",
                 Self::NAMES.join(", ")

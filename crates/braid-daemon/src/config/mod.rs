@@ -40,7 +40,7 @@ pub use bond::{
     OverflowConfig, Thousandths,
 };
 pub use braid_host::config::HostName;
-pub use datapath::{DatapathConfig, DatapathKind, FailMode, Hook};
+pub use datapath::{DatapathConfig, DatapathKind, FailMode, Hook, OpenFlowMode};
 pub use domain::DomainPattern;
 pub use header::{Dscp, IpProtocol};
 pub use liveness::LivenessConfig;

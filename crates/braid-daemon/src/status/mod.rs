@@ -437,6 +437,7 @@ fn why(choice: Choice) -> &'static str {
         Choice::HashPair => "hash of source and destination",
         Choice::NextUsable => "its slot's uplink could not take it",
         Choice::Midstream => "seen in mid-stream, hash of source and destination",
+        Choice::Group => "hash of both ends in the switch",
         Choice::Sticky => "its client is there for the same site",
         Choice::Only => "its rule names this uplink",
         Choice::Moved => "moved, its uplink took no flows any more",

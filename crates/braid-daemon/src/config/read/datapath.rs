@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use braid_host::config::{Problem, Table};
 use toml::de::DeTable;
 
-use super::super::{Config, DatapathConfig, DatapathKind, FailMode, Hook};
+use super::super::{Config, DatapathConfig, DatapathKind, FailMode, Hook, OpenFlowMode};
 use super::{DATAPATH, SECTIONS};
 
 /// Returns the settings, and the place of `kind = "openflow"` if the file says so.
@@ -23,6 +23,7 @@ pub(super) fn datapath(
     let max_embryonic = table.count("max_embryonic", 1024..=4_194_304, problems);
     let ovs_run_dir = table.text("ovs_run_dir", problems);
     let fail_mode = table.keyword::<FailMode>("fail_mode", &FailMode::NAMES, problems);
+    let mode = table.keyword::<OpenFlowMode>("openflow_mode", &OpenFlowMode::NAMES, problems);
     table.finish(SECTIONS, problems);
     if let Some(folder) = &ovs_run_dir
         && !folder.value.starts_with('/')
@@ -55,6 +56,7 @@ pub(super) fn datapath(
         max_flows: max_flows.map_or(default.max_flows, |n| n.value),
         max_embryonic: max_embryonic.map_or(default.max_embryonic, |n| n.value),
         fail_mode: fail_mode.map_or(default.fail_mode, |mode| mode.value),
+        openflow_mode: mode.map_or(default.openflow_mode, |mode| mode.value),
         ovs_run_dir: ovs_run_dir.map_or(default.ovs_run_dir, |folder| PathBuf::from(folder.value)),
     };
     (config, openflow.map(|kind| kind.at))
@@ -76,6 +78,13 @@ pub(super) fn refuse_missing(config: &Config, at: &Range<usize>, problems: &mut 
         if differs {
             missing.push((format!("[datapath] {what}"), "remove it".to_owned()));
         }
+    }
+    if (datapath.fail_mode, datapath.openflow_mode) == (FailMode::Standalone, OpenFlowMode::Group) {
+        let text = "`fail_mode = \"standalone\"` needs `openflow_mode = \"packet-in\"`";
+        problems.push(
+            Problem::new(text, at.clone(), "groups choose without a controller")
+                .fix("remove one of them"),
+        );
     }
     for (what, fix) in missing {
         let text = format!("{what} needs the eBPF datapath");

@@ -124,6 +124,7 @@ const DATAPATH: (&str, &[&str]) = (
         "max_embryonic",
         "ovs_run_dir",
         "fail_mode",
+        "openflow_mode",
     ],
 );
 const ALARM: (&str, &[&str]) = (

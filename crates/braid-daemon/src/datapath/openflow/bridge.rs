@@ -9,8 +9,12 @@ use std::process::Stdio;
 use braid_host::user_error::UserError;
 use tokio::process::Command;
 
+use super::tracker;
+
 /// Name of the bridge.
 pub(super) const BRIDGE: &str = "braid-ovs";
+/// Type of its datapath.
+const DATAPATH_TYPE: &str = "netdev";
 /// Seconds for Open vSwitch to act.
 const TIMEOUT_SECS: &str = "5";
 
@@ -123,6 +127,72 @@ impl Bridge {
         }
         self.vsctl(&["--if-exists", "del-br", BRIDGE]).await?;
         Ok(Some(format!("ovs-vsctl del-br {BRIDGE}")))
+    }
+
+    /// Gives the connection tracker idle times for our connections.
+    ///
+    /// # Errors
+    /// Open vSwitch refuses.
+    pub async fn set_timeouts(&self) -> Result<(), UserError> {
+        let zone = format!("zone={}", tracker::ZONE);
+        let policy: Vec<&str> = [
+            &["--", "--may-exist", "add-zone-tp", DATAPATH_TYPE, &zone][..],
+            &tracker::TIMEOUTS,
+        ]
+        .concat();
+        if self.has_datapath().await? {
+            return self.vsctl(&policy).await.map(drop);
+        }
+        // Open vSwitch writes no record of a datapath by itself.
+        let owner = format!("external_ids:braid=\"{}\"", self.owner);
+        let made: Vec<&str> = [
+            &[
+                "--",
+                "--id=@made",
+                "create",
+                "Datapath",
+                "datapath_version=0",
+            ][..],
+            &[
+                &owner,
+                "--",
+                "set",
+                "Open_vSwitch",
+                ".",
+                "datapaths:netdev=@made",
+            ],
+            &policy,
+        ]
+        .concat();
+        self.vsctl(&made).await.map(drop)
+    }
+
+    /// Removes what [`Bridge::set_timeouts`] has made. Returns what was undone.
+    ///
+    /// # Errors
+    /// Open vSwitch does not answer.
+    pub async fn remove_timeouts(&self) -> Result<Option<String>, UserError> {
+        if !self.has_datapath().await? {
+            return Ok(None);
+        }
+        let owner = format!("external_ids:braid=\"{}\"", self.owner);
+        let words = ["--bare", "--columns=_uuid", "find", "Datapath", &owner];
+        if !self.vsctl(&words).await?.trim().is_empty() {
+            let command = ["remove", "Open_vSwitch", ".", "datapaths", DATAPATH_TYPE];
+            self.vsctl(&command).await?;
+            return Ok(Some(format!("ovs-vsctl {}", command.join(" "))));
+        }
+        let zone = format!("zone={}", tracker::ZONE);
+        let command = ["--if-exists", "del-zone-tp", DATAPATH_TYPE, &zone];
+        self.vsctl(&command).await.map(|_| None)
+    }
+
+    /// Returns true if the database has a record of the userspace datapath.
+    async fn has_datapath(&self) -> Result<bool, UserError> {
+        let found = self
+            .vsctl(&["get", "Open_vSwitch", ".", "datapaths"])
+            .await?;
+        Ok(found.contains(DATAPATH_TYPE))
     }
 
     async fn vsctl(&self, words: &[&str]) -> Result<String, UserError> {

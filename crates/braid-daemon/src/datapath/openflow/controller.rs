@@ -41,7 +41,7 @@ const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reasons of the controller that are counted.
-const REASONS: [&str; 25] = [
+const REASONS: [&str; 26] = [
     "no_uplink",
     "class_blocked",
     "client_over_limit",
@@ -67,6 +67,7 @@ const REASONS: [&str; 25] = [
     "path_remembered",
     "path_predicted",
     "path_silent",
+    "tracker_refused",
 ];
 
 /// The connection's state, followed by those who wait for it.

@@ -13,7 +13,7 @@ use braid_core::UplinkId;
 use braid_core::forecast::{kilobytes_per_sec, ppm};
 use serde::{Deserialize, Serialize};
 
-use crate::config::FailMode;
+use crate::config::{DatapathConfig, FailMode, OpenFlowMode};
 
 /// Version of these messages (`VERSION` in `desired.py`). Another one's are not understood: the daemon starts the
 /// controller anew, and the bridge keeps its rules meanwhile.
@@ -31,6 +31,8 @@ pub(super) struct Desired {
     max_flows: u32,
     race: RaceMessage,
     fail_mode: FailMode,
+    /// MAC address of the host behind the bridge, if new connections take groups; otherwise the controller has all.
+    group_inside: Option<String>,
     /// Parts that are set; a state without its uplinks would end every flow of an earlier daemon.
     #[serde(skip)]
     known: Known,
@@ -43,6 +45,7 @@ struct Known {
     classes: bool,
     rules: bool,
     race: bool,
+    inside: bool,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -95,7 +98,7 @@ struct RuleMessage {
 impl Desired {
     /// Returns a state without uplinks. The numbers of its revisions are above those of every earlier daemon of this
     /// boot, whose state the controller may still follow.
-    pub fn new(max_flows: u32, fail_mode: FailMode) -> Self {
+    pub fn new(config: &DatapathConfig) -> Self {
         let since_boot = KernelTime::now().since(KernelTime::from_nanos(0));
         Self {
             version: VERSION,
@@ -104,10 +107,14 @@ impl Desired {
             classes: Vec::new(),
             rules: Vec::new(),
             limited: Vec::new(),
-            max_flows,
+            max_flows: config.max_flows,
             race: RaceMessage::default(),
-            fail_mode,
-            known: Known::default(),
+            fail_mode: config.fail_mode,
+            group_inside: None,
+            known: Known {
+                inside: config.openflow_mode == OpenFlowMode::PacketIn,
+                ..Known::default()
+            },
         }
     }
 
@@ -118,7 +125,7 @@ impl Desired {
     /// Returns the state as a line, under the next number; `None` until all of it is known.
     pub fn next_line(&mut self) -> Option<(u64, String)> {
         let known = &self.known;
-        if !(known.uplinks && known.classes && known.rules && known.race) {
+        if !(known.uplinks && known.classes && known.rules && known.race && known.inside) {
             return None;
         }
         self.revision += 1;
@@ -182,6 +189,17 @@ impl Desired {
             total: race.total,
         };
         self.known.race = true;
+    }
+
+    /// Returns true if new connections take groups, and the host's MAC address is not known.
+    pub fn wants_inside(&self) -> bool {
+        !self.known.inside
+    }
+
+    pub fn set_inside(&mut self, mac: [u8; 6]) {
+        let parts = mac.map(|byte| format!("{byte:02x}"));
+        self.group_inside = Some(parts.join(":"));
+        self.known.inside = true;
     }
 
     pub fn limit_clients(&mut self, clients: &[IpAddr]) {
@@ -401,6 +419,7 @@ impl FlowReport {
                 "raced" => Choice::Raced,
                 "remembered" => Choice::Remembered,
                 "predicted" => Choice::Predicted,
+                "group" => Choice::Group,
                 _ => Choice::NextSlot,
             },
             class: ClassId(self.class),
@@ -424,18 +443,30 @@ impl FlowReport {
 mod tests {
     use super::*;
 
-    #[test]
-    fn no_state_is_told_before_all_of_it_is_known() {
-        let mut desired = Desired::new(1024, FailMode::Secure);
-        desired.limit_clients(&[]);
-        desired.set_uplinks(std::iter::empty());
-        desired.set_classes(&[]);
-        desired.set_race(RaceSettings {
+    fn config(openflow_mode: OpenFlowMode) -> DatapathConfig {
+        DatapathConfig {
+            max_flows: 1024,
+            openflow_mode,
+            ..DatapathConfig::default()
+        }
+    }
+
+    fn race() -> RaceSettings {
+        RaceSettings {
             cache_ttl: Duration::from_secs(120),
             explore_one_in: 16,
             per_prefix: 8,
             total: 200,
-        });
+        }
+    }
+
+    #[test]
+    fn no_state_is_told_before_all_of_it_is_known() {
+        let mut desired = Desired::new(&config(OpenFlowMode::PacketIn));
+        desired.limit_clients(&[]);
+        desired.set_uplinks(std::iter::empty());
+        desired.set_classes(&[]);
+        desired.set_race(race());
         assert_eq!(desired.next_line(), None);
         desired.set_rules(&[RuleEntry {
             dest: Some((IpAddr::from([192, 0, 2, 0]), 24)),
@@ -453,7 +484,26 @@ mod tests {
             line.contains(r#""max_flows":1024,"race":{"cache_ttl_s":120.0,"#),
             "{line}"
         );
+        let end = r#""fail_mode":"secure","group_inside":null}"#;
+        assert!(line.contains(end), "{line}");
         assert_eq!(desired.next_line().unwrap().0, first + 1);
+    }
+
+    #[test]
+    fn a_state_with_groups_names_the_host() {
+        let mut desired = Desired::new(&config(OpenFlowMode::Group));
+        desired.set_uplinks(std::iter::empty());
+        desired.set_classes(&[]);
+        desired.set_rules(&[]);
+        desired.set_race(race());
+        assert!(desired.wants_inside());
+        assert_eq!(desired.next_line(), None);
+        desired.set_inside([2, 0, 0, 0, 0, 0x1f]);
+        let (_, line) = desired.next_line().unwrap();
+        assert!(
+            line.contains(r#""group_inside":"02:00:00:00:00:1f""#),
+            "{line}"
+        );
     }
 
     #[test]

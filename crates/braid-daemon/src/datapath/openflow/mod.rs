@@ -12,6 +12,7 @@ mod bridge;
 mod controller;
 mod kernel_filter;
 mod messages;
+mod tracker;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -37,7 +38,7 @@ use self::bridge::{BRIDGE, Bridge};
 use self::controller::Controller;
 use self::kernel_filter::KernelFilter;
 use self::messages::{Desired, ReleasedFlow};
-use crate::config::DatapathConfig;
+use crate::config::{DatapathConfig, OpenFlowMode};
 use crate::plumbing::{PEER_DEVICE, STEER_DEVICE};
 
 /// Time for the bridge to connect to its controller, and for gateways to answer, at a start.
@@ -64,6 +65,7 @@ pub(crate) struct OpenFlow {
     desired: Desired,
     uplinks: Vec<UplinkEntry>,
     max_flows: u32,
+    mode: OpenFlowMode,
     log: PathBuf,
     /// True once the bridge has its ports.
     attached: bool,
@@ -89,8 +91,10 @@ pub(crate) async fn remove(run_dir: &RunDir) -> Result<Vec<String>, UserError> {
     if controller::end(&run_dir.openflow_socket())? {
         undone.push("the controller has ended".to_owned());
     }
-    let bridge = Bridge::new(record.ovs_run_dir, run_dir.path());
+    let bridge = Bridge::new(record.ovs_run_dir.clone(), run_dir.path());
     undone.extend(bridge.remove().await?);
+    undone.extend(bridge.remove_timeouts().await?);
+    tracker::flush(&record.ovs_run_dir);
     undone.extend(kernel_filter::remove().await?);
     for file in run_dir.openflow_files() {
         match fs::remove_file(&file) {
@@ -123,9 +127,10 @@ impl OpenFlow {
             bridge,
             filter: KernelFilter::default(),
             controller,
-            desired: Desired::new(config.max_flows, config.fail_mode),
+            desired: Desired::new(config),
             uplinks: Vec::new(),
             max_flows: config.max_flows,
+            mode: config.openflow_mode,
             log: run_dir.openflow_log(),
             attached: adopted,
             silence: UnixStream::pair()
@@ -159,8 +164,15 @@ impl OpenFlow {
         }
         let mut names: Vec<&str> = ports.keys().map(String::as_str).collect();
         names.push(PEER_DEVICE);
+        if self.mode == OpenFlowMode::Group {
+            self.bridge.set_timeouts().await?;
+        }
         self.bridge.set_ports(&names).await?;
         self.attached = true;
+        // The host has its MAC address by now.
+        if self.desired.wants_inside() {
+            self.send();
+        }
         Ok(())
     }
 
@@ -260,6 +272,11 @@ impl OpenFlow {
     }
 
     fn send(&mut self) {
+        if self.desired.wants_inside()
+            && let Ok(mac) = Interface::open(STEER_DEVICE).and_then(|steer| steer.mac())
+        {
+            self.desired.set_inside(mac);
+        }
         if let Some((revision, line)) = self.desired.next_line() {
             self.controller.send_desired(revision, line);
         }

@@ -1,0 +1,273 @@
+"""Rules that give new connections their uplinks without the controller: connection tracking and `select` groups.
+
+All are in table 0, above those that lead to the tables of single flows. What they do not take goes on there: UDP
+other than QUIC, whose mappings serve every remote (RFC 4787 REQ-1), and echoes, which no rule can translate; also new
+connections of classes that do not take turns, that are blocked or that have no uplink, and segments of no connection.
+
+    untracked   TCP and QUIC of both sides pass the connection tracker, which translates what it knows, and come back
+    marked      a connection's mark names its uplink: link-layer addresses, and out
+    new         first packets from inside take a bucket of their class's group: it commits the connection, translated
+                to the bucket's uplink and marked with it, and sends the packet back to table 0
+
+The mark also holds the class. A connection keeps its mark, so other shares move none.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from braid_sdn.host.desired import ClassRule, Desired, Uplink
+from braid_sdn.host.flow_rules import COOKIE, ETHERTYPES, INGRESS, OUTBOUND, OwnAddress, icmp_match
+from braid_sdn.host.flow_table import QUIC_PORT
+from braid_sdn.host.packets import ACK, ERRORS, SYN, TCP, UDP
+from braid_sdn.openflow.messages import (
+    Action,
+    Bucket,
+    Commit,
+    Mac,
+    Match,
+    Output,
+    Rule,
+    SetField,
+    ToGroup,
+    Track,
+)
+
+#: Zone of our connections in the tracker, which all userspace bridges of a machine share.
+ZONE = 45520
+
+#: Buckets of a group, all alike: an uplink's share is the number of its buckets. Open vSwitch hashes to 64 values at
+#: most, and takes other weights less exactly.
+BUCKETS = 64
+
+#: Bits of `ct_state`.
+NEW, ESTABLISHED, RELATED, REPLY, INVALID, TRACKED = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+
+#: Priorities in table 0. Rules of the configuration follow one another below the first of theirs.
+OWN, UNTRACKED, MARKED, LIMITED, BY_RULE, OTHERS = 40000, 30000, 20000, 15000, 10000, 1000
+
+#: Direction in cookies of rules for all connections of an uplink; the uplink and the way are in bits above.
+EVERY = 3
+_WAY_OUT, _WAY_IN = 1, 0
+
+#: Numbers of groups, by class and IP version.
+_FIRST_GROUP = 0xB1D000
+
+
+def mark_of(class_number: int, uplink: int) -> int:
+    """Return the mark of connections of a class on an uplink; never 0, that of no connection."""
+    return class_number << 8 | uplink + 1
+
+
+def class_and_uplink(mark: int) -> tuple[int, int]:
+    """Return what a mark says."""
+    return mark >> 8, (mark & 0xFF) - 1
+
+
+def uplink_of(cookie: int) -> tuple[int, bool] | None:
+    """Return the uplink of a marked rule, and True if it is for packets outward; None for other rules."""
+    if cookie >> 48 != COOKIE >> 48 or cookie & 3 != EVERY:
+        return None
+    return cookie >> 3 & 0xFF, bool(cookie >> 2 & 1)
+
+
+def _cookie(uplink: int, way: int) -> int:
+    return COOKIE | uplink << 3 | way << 2 | EVERY
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Place of an uplink in the bridge: its port, its own MAC, and its gateways' by IP version."""
+
+    port: int
+    mac: Mac
+    gateways: Mapping[int, Mac]
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The port towards the host, and the host's MAC behind it."""
+
+    port: int
+    mac: Mac
+
+
+def group_number(class_number: int, family: int) -> int:
+    """Return the number of a class's group."""
+    return _FIRST_GROUP + class_number * 2 + (family == 6)
+
+
+def groups(
+    desired: Desired, places: Mapping[int, Place], takes: Mapping[int, set[int]]
+) -> dict[int, tuple[Bucket, ...]]:
+    """Return the groups of classes that take turns, by number.
+
+    `takes` are the uplinks that take new flows, by IP version; a class without one of them has no group.
+    """
+    found = {}
+    for table in desired.classes.values():
+        if table.method != "round_robin":
+            continue
+        for family, slots in table.slots.items():
+            usable = [number for number in slots if number in takes[family]]
+            buckets = {
+                number: _bucket(table.number, desired.uplinks[number], places[number], family) for number in usable
+            }
+            if buckets:
+                found[group_number(table.number, family)] = tuple(buckets[number] for number in spread(usable))
+    return found
+
+
+def spread(slots: Sequence[int]) -> list[int]:
+    """Return the uplink of each bucket: shares of the slots, rounded to whole buckets, and as evenly mixed."""
+    of = {number: slots.count(number) / len(slots) for number in sorted(set(slots))}
+    given = dict.fromkeys(of, 0)
+    buckets = []
+    for at in range(1, BUCKETS + 1):
+        # The one that is furthest behind its share.
+        number = max(of, key=lambda each: of[each] * at - given[each])
+        given[number] += 1
+        buckets.append(number)
+    return buckets
+
+
+def _bucket(class_number: int, uplink: Uplink, place: Place, family: int) -> Bucket:
+    mark = mark_of(class_number, uplink.number)
+    # The translation would be lost with an output in the same bucket, whose actions are a set.
+    commit = Commit(ZONE, INGRESS, uplink.next_hops[family].address, uplink.tracked_ports, mark)
+    return Bucket(place.port, (commit,))
+
+
+def rules(
+    desired: Desired,
+    inside: Inside,
+    places: Mapping[int, Place],
+    own: Iterable[OwnAddress],
+    present: Iterable[int],
+) -> list[Rule]:
+    """Return the rules. `present` are the numbers of the groups, `own` the uplinks' addresses.
+
+    A packet that bears one of those is not translated.
+    """
+    # A translated packet bears one as well.
+    untracked = (0, TRACKED)
+    made = [_rule(OWN, replace(each.match, in_port=inside.port, ct_state=untracked), goto=OUTBOUND) for each in own]
+    made += _untracked(inside, places)
+    made += _marked(inside, places)
+    made += _new(desired, inside, set(present))
+    return made
+
+
+def _untracked(inside: Inside, places: Mapping[int, Place]) -> Iterator[Rule]:
+    track = Track(ZONE, INGRESS)
+    for family, kind in ETHERTYPES.items():
+        both = Match(eth_type=kind, ip_proto=TCP, ct_state=(0, TRACKED))
+        matches = [replace(both, in_port=port) for port in (inside.port, *(place.port for place in places.values()))]
+        quic = Match(eth_type=kind, ip_proto=UDP, ct_state=(0, TRACKED))
+        matches.append(replace(quic, in_port=inside.port, udp_dst=QUIC_PORT))
+        for place in places.values():
+            matches.append(replace(quic, in_port=place.port, udp_src=QUIC_PORT))
+            errors = (icmp_match(family, error) for error in ERRORS[family])
+            matches += [replace(error, in_port=place.port, ct_state=(0, TRACKED)) for error in errors]
+        for match in matches:
+            yield _rule(UNTRACKED, match, track)
+
+
+def _marked(inside: Inside, places: Mapping[int, Place]) -> Iterator[Rule]:
+    # A segment outside of its connection's window was not translated.
+    yield _rule(MARKED, Match(in_port=inside.port, ct_state=(INVALID | TRACKED, INVALID | TRACKED)))
+    for number, place in places.items():
+        mark = (mark_of(0, number), 0xFF)
+        out = Match(in_port=inside.port, ct_state=(TRACKED, INVALID | TRACKED), ct_mark=mark)
+        for family, gateway in place.gateways.items():
+            actions = (SetField("eth_src", place.mac), SetField("eth_dst", gateway), Output(place.port))
+            match = replace(out, eth_type=ETHERTYPES[family])
+            yield _rule(MARKED, match, *actions, cookie=_cookie(number, _WAY_OUT))
+        back = Match(in_port=place.port, ct_state=(REPLY | TRACKED, INVALID | REPLY | TRACKED), ct_mark=mark)
+        actions = (SetField("eth_src", place.mac), SetField("eth_dst", inside.mac), Output(inside.port))
+        yield _rule(MARKED, back, *actions, cookie=_cookie(number, _WAY_IN))
+
+
+def _new(desired: Desired, inside: Inside, present: set[int]) -> Iterator[Rule]:
+    """Give first packets to their class's group; those of classes without one go on to table 1."""
+    state = (NEW | TRACKED, NEW | TRACKED)
+    for family, kind in ETHERTYPES.items():
+        first = (
+            Match(inside.port, kind, ip_proto=TCP, tcp_flags=(SYN, SYN | ACK), ct_state=state),
+            Match(inside.port, kind, ip_proto=UDP, udp_dst=QUIC_PORT, ct_state=state),
+        )
+        for source in desired.limited:
+            client = ipaddress.ip_address(source)
+            if client.version == family:
+                network = (
+                    source if family == 4 else f"{ipaddress.ip_network((client, 64), strict=False)[0]}/{_SLASH_64}"
+                )
+                for match in first:
+                    yield _rule(LIMITED, _from(match, family, network), goto=OUTBOUND)
+        for at, rule in enumerate(desired.rules):
+            for match in first:
+                for narrowed in _narrowed(match, rule, family):
+                    yield _to_class(BY_RULE - at, narrowed, rule.class_number, family, present)
+        for match in first:
+            yield _to_class(OTHERS, match, 0, family, present)
+
+
+_SLASH_64 = "ffff:ffff:ffff:ffff::"
+
+
+def _from(match: Match, family: int, source: str) -> Match:
+    return replace(match, ipv4_src=source) if family == 4 else replace(match, ipv6_src=source)
+
+
+def _to_class(priority: int, match: Match, number: int, family: int, present: set[int]) -> Rule:
+    group = group_number(number, family)
+    if group in present:
+        return _rule(priority, match, ToGroup(group))
+    return _rule(priority, match, goto=OUTBOUND)
+
+
+def _narrowed(match: Match, rule: ClassRule, family: int) -> Iterator[Match]:
+    """Return matches of first packets that meet a rule's conditions; none if no such packet can."""
+    if rule.family not in (None, family) or rule.protocol not in (None, match.ip_proto):
+        return
+    fields: dict[str, str | int] = {}
+    for name, network in (("src", rule.source), ("dst", rule.target)):
+        if network is not None and network.version != family:
+            return
+        if network is not None:
+            whole = network.prefixlen == network.max_prefixlen
+            address = str(network.network_address)
+            fields[f"ipv{family}_{name}"] = address if whole else f"{address}/{network.netmask}"
+    if rule.dscp is not None:
+        fields["ip_dscp"] = rule.dscp
+    narrowed = replace(match, **fields)  # type: ignore[arg-type]
+    prefix = "tcp" if match.ip_proto == TCP else "udp"
+    if match.ip_proto == UDP:
+        if rule.target_ports is not None and not rule.target_ports[0] <= QUIC_PORT <= rule.target_ports[1]:
+            return
+        targets: list[int | tuple[int, int] | None] = [QUIC_PORT]
+    else:
+        targets = list(port_masks(rule.target_ports))
+    for source in port_masks(rule.source_ports):
+        for target in targets:
+            yield replace(narrowed, **{f"{prefix}_src": source, f"{prefix}_dst": target})  # type: ignore[arg-type]
+
+
+def port_masks(ports: tuple[int, int] | None) -> Iterator[int | tuple[int, int] | None]:
+    """Return values and masks that match a range of ports, and nothing else; None is any port."""
+    if ports is None or ports == (0, 0xFFFF):
+        yield None
+        return
+    first, last = ports
+    while first <= last:
+        size = first & -first or 1 << 16
+        while first + size - 1 > last:
+            size >>= 1
+        yield first if size == 1 else (first, 0xFFFF & ~(size - 1))
+        first += size
+
+
+def _rule(priority: int, match: Match, *actions: Action, goto: int | None = None, cookie: int = COOKIE) -> Rule:
+    return Rule(INGRESS, priority, match, actions, goto, cookie)
