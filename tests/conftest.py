@@ -13,12 +13,13 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from braid_lab import remote_hub
+from braid_lab.datapath import DATAPATHS, Datapath
 from braid_lab.experiments.balance.uplink_failure import Location
 from braid_lab.fabric.edges import SplitFlow
 from braid_lab.fixtures import serve
 from braid_lab.net.faults import black_hole, unplugged
 from braid_lab.net.links import LinkSpec, set_offload
-from braid_lab.net.open_vswitch import open_vswitch
+from braid_lab.net.open_vswitch import on_datapath, open_vswitch
 from braid_lab.net.remote_host import remote_host
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.product import Braid, binary
@@ -26,6 +27,9 @@ from braid_lab.remote_hub import Hub
 
 #: Two plain uplinks with offloads off: packets have real sizes and checksums, so errors in them show.
 PLAIN = (UplinkSpec("dsl", offload=False), UplinkSpec("lte", offload=False))
+
+#: For tests that are not about one datapath.
+on_every_datapath = pytest.mark.parametrize("datapath", DATAPATHS, indirect=True)
 
 MakeNetwork = Callable[..., Topology]
 StartBraid = Callable[..., Braid]
@@ -81,7 +85,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 @pytest.fixture
-def make_network() -> Iterator[MakeNetwork]:
+def datapath(request: pytest.FixtureRequest) -> Iterator[Datapath]:
+    """The datapath of a test's daemons: eBPF, unless the test asks for others by `on_every_datapath` or the like."""
+    kind: Datapath = getattr(request, "param", "ebpf")
+    with on_datapath(kind):
+        yield kind
+
+
+@pytest.fixture
+def make_network(datapath: Datapath) -> Iterator[MakeNetwork]:  # noqa: ARG001
     """Build networks with HTTP/1.1 and DNS servers, which are removed after the test."""
     with contextlib.ExitStack() as stack:
 
@@ -100,13 +112,13 @@ def net(make_network: MakeNetwork) -> Topology:
 
 
 @pytest.fixture
-def start_braid() -> Iterator[StartBraid]:
+def start_braid(datapath: Datapath) -> Iterator[StartBraid]:  # noqa: ARG001
     """Start daemons by `braid up OPTIONS…` on a network's host; `braid down` follows at the test's end."""
     with contextlib.ExitStack() as stack:
 
         def start(net: Topology, *options: str | Path) -> Braid:
             daemon = Braid(net.host, net.scratch / f"braid-{net.host.name}")
-            stack.callback(daemon.call, "down", check=False)
+            stack.callback(daemon.end)
             daemon.up(*options)
             return daemon
 

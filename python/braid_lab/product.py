@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from braid_lab import datapath
 from braid_lab.process import CommandError, LabError, Output, run, state_of, wait_until
 
 if TYPE_CHECKING:
+    from braid_lab.datapath import Choice
     from braid_lab.net.namespace import Namespace
 
 
@@ -66,14 +68,46 @@ class Braid:
         self.namespace = namespace
         self.run_dir = run_dir
         self.program = program or binary()
+        self._datapath = datapath.chosen()
+        #: The switch of a daemon that needs one.
+        self._stack = contextlib.ExitStack()
+        self._is_switched = False
+        #: The configuration as it was given.
+        self._given: Path | None = None
         #: State that survives `braid down`: the hub that was joined, used quotas.
         self.state_dir = run_dir.with_name(f"{run_dir.name}-state")
 
     def call(self, *words: str | Path, check: bool = True, timeout: float = 30.0) -> Output:
         """Run `braid WORDS…` inside the namespace, without the machine's own configuration."""
+        if self._datapath is not None:
+            words = self._switched(self._datapath, words)
         own = unconfigured() if words[0] in ("up", "doctor") and "--config" not in words else []
         argv = [self.program, "--run-dir", self.run_dir, "--state-dir", self.state_dir, *words, *own]
         return run(argv, namespace=self.namespace.name, check=check, timeout=timeout)
+
+    def _switched(self, datapath: Choice, words: tuple[str | Path, ...]) -> tuple[str | Path, ...]:
+        """Start the switch, write the configuration for it, and return the words with that."""
+        if words[0] not in ("up", "reload"):
+            return words
+        folder = self.run_dir.with_name(f"{self.run_dir.name}-ovs")
+        if not self._is_switched:
+            self._stack.enter_context(datapath.start(self.namespace, folder))
+            self._is_switched = True
+        if "--config" in words:
+            at = words.index("--config")
+            self._given, words = Path(words[at + 1]), (*words[:at], *words[at + 2 :])
+        text = self._given.read_text() if self._given is not None else ""
+        file = self.run_dir.with_name(f"{self.run_dir.name}-switched.toml")
+        file.write_text(datapath.configuration(text, folder))
+        return words if words[0] == "reload" else (*words, "--config", file)
+
+    def end(self) -> None:
+        """Stop it and restore the machine, also after an error, and end what was started beside it."""
+        try:
+            self.call("down", check=False)
+        finally:
+            self._stack.close()
+            self._is_switched = False
 
     def json(self, *words: str) -> dict[str, Any]:
         """Return the output of `braid WORDS… --json`; a degraded state is no error."""
@@ -121,11 +155,11 @@ def running(pid: int) -> bool:
 def braid(namespace: Namespace, run_dir: Path, *options: str | Path, program: Path | None = None) -> Iterator[Braid]:
     """Run `braid up OPTIONS…` for the length of a block and `braid down` after it, also after an error."""
     daemon = Braid(namespace, run_dir, program)
-    daemon.up(*options)
     try:
+        daemon.up(*options)
         yield daemon
     finally:
-        daemon.call("down", check=False)
+        daemon.end()
 
 
 def commit() -> tuple[str, bool]:

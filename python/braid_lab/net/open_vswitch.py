@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from braid_lab.datapath import Choice, Datapath, choose
 from braid_lab.net.namespace import Namespace
 from braid_lab.process import Process, wait_until
 
@@ -91,3 +92,15 @@ def open_vswitch(place: Namespace, folder: Path) -> Iterator[OpenVswitch]:
         made = OpenVswitch(place, folder, stack)
         made.vsctl("--no-wait", "init")
         yield made
+
+
+@contextlib.contextmanager
+def _started(place: Namespace, folder: Path) -> Iterator[None]:
+    with open_vswitch(place, folder) as made:
+        made.start()
+        yield
+
+
+def on_datapath(datapath: Datapath) -> contextlib.AbstractContextManager[None]:
+    """Have the daemons that start in a block use a datapath, with a switch of their own if it needs one."""
+    return choose(None if datapath == "ebpf" else Choice(datapath, _started))

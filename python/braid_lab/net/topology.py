@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from braid_lab.datapath import needs_whole_packets
 from braid_lab.net import scratch
-from braid_lab.net.links import Emulated, End, LinkSpec, emulated, tunnel, veth
+from braid_lab.net.links import Emulated, End, LinkSpec, emulated, set_offload, tunnel, veth
 from braid_lab.net.namespace import Namespace, namespace
 
 #: Number of the servers' addresses: a page comes from several hosts.
@@ -186,15 +187,18 @@ def attach(
     """Make uplink number `index` (from 1), with addresses at both ends and the host's default routes."""
     uplink = Uplink(spec, index, End(host, spec.name), End(isp, f"isp-{spec.name}"[:15]))
     near = uplink.near
+    offload = spec.offload and not needs_whole_packets()
     if spec.observed:
-        uplink.observer = stack.enter_context(_observer(near, offload=spec.offload))
+        uplink.observer = stack.enter_context(_observer(near, offload=offload))
         near = End(uplink.observer, OBSERVER_FAR)
     if spec.layer == "l3":
         stack.enter_context(tunnel(near, uplink.far, scratch=folder))
     elif spec.line is not None:
         uplink.emulator = stack.enter_context(emulated(near, uplink.far, spec.line, scratch=folder))
+        if needs_whole_packets():
+            set_offload(uplink.near, on=False)
     else:
-        stack.enter_context(veth(near, uplink.far, offload=spec.offload))
+        stack.enter_context(veth(near, uplink.far, offload=offload))
     if uplink.observer is not None:
         uplink.observer.ip(f"link set {OBSERVER_FAR} up master wire")
     device, far = uplink.near.device, uplink.far.device
