@@ -153,12 +153,12 @@ class Bridge:
         self.now = until
 
     def count(self, **packets: int) -> None:
-        """The switch tells the counters of its rules: `tx` and `rx` packets of a hundred bytes in each flow."""
+        """The switch tells the counters of its rules: `tx` and `rx` packets of a hundred bytes of IP in each flow."""
         told = []
         for rule in self.rules.values():
             named = flow_of(rule.cookie)
             count = packets.get("tx" if named[1] == OUT else "rx", 0) if named is not None else 0
-            told.append(RuleCounters(rule.cookie, count, 100 * count))
+            told.append(RuleCounters(rule.cookie, count, 114 * count))
         self.balancer.handle(self.now, RuleCountersReply(tuple(told)))
         self.drain()
 

@@ -269,7 +269,7 @@ def test_an_uplinks_rules_count_for_all_its_connections() -> None:
     def count(packets: int) -> None:
         marked = {each.cookie for each in bridge.rules.values() if uplink_of(each.cookie) is not None}
         assert {uplink_of(each) for each in marked} == {(0, True), (0, False), (1, True), (1, False)}
-        rules = tuple(RuleCounters(each, packets, 100 * packets) for each in marked)
+        rules = tuple(RuleCounters(each, packets, 114 * packets) for each in marked)
         bridge.balancer.handle(bridge.now, RuleCountersReply(rules))
 
     count(5)

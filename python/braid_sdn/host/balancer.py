@@ -25,6 +25,7 @@ from braid_sdn.host.flow_table import (
     Flow,
     FlowTable,
     idle_limit,
+    ip_bytes,
     rule_idle,
 )
 from braid_sdn.host.neighbours import Neighbours
@@ -593,9 +594,10 @@ class Balancer:
             if flow is None:
                 self._messages += [DeleteRule(rule.key) for rule, _, _ in rules.values()]
             elif known is None:
-                flow.rx = Counts(rules[IN][1], rules[IN][2])
-                flow.tx = Counts(rules[OUT][1], rules[OUT][2])
-                flow.rule_rx, flow.rule_tx = Counts(*rules[IN][1:]), Counts(*rules[OUT][1:])
+                _, *inward = rules[IN]
+                _, *outward = rules[OUT]
+                flow.rx, flow.rule_rx = (Counts(inward[0], ip_bytes(*inward)) for _ in range(2))
+                flow.tx, flow.rule_tx = (Counts(outward[0], ip_bytes(*outward)) for _ in range(2))
                 flow.keys = tuple(rule.key for rule, _, _ in rules.values())
                 self.table.add(flow)
         for flow in list(self.table.flows.values()):
@@ -636,7 +638,7 @@ class Balancer:
             if marked is not None:
                 totals = marks.setdefault(told.cookie, Counts())
                 totals.packets += told.packets
-                totals.bytes += told.bytes
+                totals.bytes += ip_bytes(told.packets, told.bytes)
         self._count_marked(marks)
         for flow in self.table.expired(now):
             self._remove(flow)
@@ -678,7 +680,7 @@ class Balancer:
     def _count(self, now: float, flow: Flow, packets: int, size: int, *, outbound: bool) -> None:
         total = flow.tx if outbound else flow.rx
         before = (total.packets, total.bytes)
-        flow.note_rule(now, outbound=outbound, packets=packets, size=size)
+        flow.note_rule(now, outbound=outbound, packets=packets, size=ip_bytes(packets, size))
         flow.moved += total.packets - before[0]
         forecast = self.paths.forecasts.get(flow.uplink)
         if forecast is not None and flow.protocol == TCP and flow.moved >= ACTIVE_PACKETS:
@@ -902,7 +904,7 @@ class Balancer:
         else:
             frame = translated_echo(packet, macs, source=flow.outer[0], identifier=flow.outer[1])
         self._messages.append(PacketOut((port,), frame))
-        self._count_relayed(now, flow, len(frame), outbound=True)
+        self._count_relayed(now, flow, ip_bytes(1, len(frame)), outbound=True)
 
     # Races.
 
@@ -940,7 +942,7 @@ class Balancer:
             macs = (self._mac_of(number), self.neighbours.mac(number, race.syn.family) or "")
             frame = translated_segment(race.syn, macs, race.attempts[number].outer)
             self._messages.append(PacketOut((port,), frame))
-            self._note_traffic(number, 1, len(frame), outbound=True)
+            self._note_traffic(number, 1, ip_bytes(1, len(frame)), outbound=True)
         self.reasons["race_copy"] += max(0, len(ports) - 1)
 
     def _handle_raced(self, now: float, race: Race, packet: Packet) -> bool:
@@ -1102,7 +1104,7 @@ class Balancer:
                 macs = (self._mac_of(uplink), flow.inner_mac)
                 frame = translated_echo(packet, macs, target=flow.inner[0], identifier=flow.inner[1])
                 self._messages.append(PacketOut((inside,), frame))
-                self._count_relayed(now, flow, len(frame), outbound=False)
+                self._count_relayed(now, flow, ip_bytes(1, len(frame)), outbound=False)
         elif packet.icmp_type in ERRORS[packet.family]:
             self._pass_error(now, uplink, inside, packet)
 

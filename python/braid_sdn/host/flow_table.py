@@ -18,6 +18,15 @@ MAX_FLOW_NUMBER = 0xFFFFFFFF
 End = tuple[Address, int]
 
 
+#: Bytes of an Ethernet header.
+ETHERNET_HEADER = 14
+
+
+def ip_bytes(packets: int, size: int) -> int:
+    """Return the bytes of IP packets, which are what a flow counts; a switch counts those of their frames."""
+    return size - ETHERNET_HEADER * packets
+
+
 @dataclass(slots=True)
 class Counts:
     """Packets and bytes of one direction."""
