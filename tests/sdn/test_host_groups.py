@@ -112,15 +112,15 @@ def test_connections_keep_their_numbers_and_the_lost_ones_end() -> None:
         "ct_nw_src=192.0.0.8,ct_nw_dst=198.51.100.1,ct_nw_proto=6,ct_tp_src=40000,ct_tp_dst=80"
     )
     numbers = {each.number for each in some.found.values()}
-    # Reading took a tenth of a second, and takes a tenth of the time.
-    some.handle_timeout(11.0)
+    # Reading took a tenth of a second, and takes a fiftieth of the time.
+    some.handle_timeout(15.0)
     assert some.poll_commands() == []
-    some.handle_timeout(11.2)
+    some.handle_timeout(15.2)
     assert some.poll_commands() == [READ]
     some.handle_refusal(READ, "no ovs-vswitchd answers")
-    some.handle_timeout(12.3)
+    some.handle_timeout(16.3)
     assert some.poll_commands() == [READ]
-    added, lost = some.handle_answer(12.3, READ, DUMP, lambda _: False)
+    added, lost = some.handle_answer(16.3, READ, DUMP, lambda _: False)
     assert [each.inner[1] for each in added] == [40000]
     assert numbers < {each.number for each in some.found.values()}
     assert some.handle_refusal(ending(added[0]), "failed to flush conntrack (No such file or directory)") is False

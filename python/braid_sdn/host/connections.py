@@ -18,8 +18,8 @@ from braid_sdn.host.packets import TCP, UDP
 
 #: Connections that are listed; the others are read and not kept.
 MAX_LISTED = 16384
-#: Seconds between two readings, and the share of time that reading may take.
-READ_INTERVAL, READ_SHARE = 1.0, 0.1
+#: Seconds between two readings, and the share of time that reading may take: the switch passes no packet meanwhile.
+READ_INTERVAL, READ_SHARE = 1.0, 0.02
 #: Seconds after which an outstanding reading is given up.
 READ_TIMEOUT = 30.0
 #: The first number: those of the controller's own flows are below.
