@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from braid_sdn.host.connections import FLUSH, READ, Connections, ending, limit, parse
+from braid_sdn.host.connections import COUNT, FLUSH, MAX_LISTED, READ, Command, Connections, ending, limit, parse
 from braid_sdn.host.flow_rules import INGRESS, OUTBOUND
 from braid_sdn.host.group_rules import (
     BUCKETS,
     BY_RULE,
     LIMITED,
     OTHERS,
+    TRACKED,
     ZONE,
     class_and_uplink,
     group_number,
@@ -27,7 +28,7 @@ from braid_sdn.host.group_rules import (
 )
 from braid_sdn.host.packets import ACK, TCP, UDP
 from braid_sdn.host.packets import parse as parse_packet
-from braid_sdn.openflow.flows import FLOW_FIELDS, match_in, match_out
+from braid_sdn.openflow.flows import ALL_BITS, FLOW_FIELDS, match_in, match_out
 from braid_sdn.openflow.messages import (
     Bucket,
     Commit,
@@ -103,6 +104,7 @@ def test_a_dump_reads_as_connections() -> None:
 def test_connections_keep_their_numbers_and_the_lost_ones_end() -> None:
     some = Connections()
     some.handle_switch(is_new=True, bound=100)
+    some.hasten()
     some.handle_timeout(10.0)
     assert some.poll_commands() == [FLUSH, limit(100), READ]
     added, lost = some.handle_answer(10.1, READ, DUMP, lambda each: each.uplink == 0)
@@ -112,18 +114,53 @@ def test_connections_keep_their_numbers_and_the_lost_ones_end() -> None:
         "ct_nw_src=192.0.0.8,ct_nw_dst=198.51.100.1,ct_nw_proto=6,ct_tp_src=40000,ct_tp_dst=80"
     )
     numbers = {each.number for each in some.found.values()}
-    # Reading took a tenth of a second, and takes a fiftieth of the time.
-    some.handle_timeout(15.0)
+    some.handle_timeout(10.9)
     assert some.poll_commands() == []
-    some.handle_timeout(15.2)
+    some.handle_timeout(11.0)
     assert some.poll_commands() == [READ]
     some.handle_refusal(READ, "no ovs-vswitchd answers")
     some.handle_timeout(16.3)
+    assert some.poll_commands() == [COUNT]
+    some.handle_answer(16.3, COUNT, "default limit=0\nzone=45520,limit=100,count=4\n", lambda _: False)
     assert some.poll_commands() == [READ]
     added, lost = some.handle_answer(16.3, READ, DUMP, lambda _: False)
     assert [each.inner[1] for each in added] == [40000]
     assert numbers < {each.number for each in some.found.values()}
     assert some.handle_refusal(ending(added[0]), "failed to flush conntrack (No such file or directory)") is False
+
+
+def test_many_connections_are_read_seldom() -> None:
+    some = Connections()
+    some.handle_switch(is_new=True, bound=100_000)
+    some.handle_timeout(10.0)
+    some.poll_commands()
+    some.handle_answer(10.0, READ, "x\n" * MAX_LISTED, lambda _: False)
+    some.handle_timeout(13.9)
+    assert some.poll_commands() == []
+    some.handle_timeout(14.0)
+    assert some.poll_commands() == [COUNT]
+
+
+def test_too_many_connections_are_only_read_where_some_may_be_lost() -> None:
+    some = Connections()
+    some.handle_switch(is_new=False, bound=100_000)
+    some.handle_answer(1.0, READ, DUMP, lambda _: False)
+    some.poll_commands()
+
+    def asked(at: float) -> list[Command]:
+        some.handle_timeout(at)
+        return some.poll_commands()
+
+    assert asked(10.0) == [COUNT]
+    many = f"default limit=0\nzone=45520,limit=100000,count={MAX_LISTED + 1}\n"
+    some.handle_answer(10.0, COUNT, many, lambda _: False)
+    assert asked(10.1) == []
+    assert some.found == {}
+    some.hasten()
+    for at in (10.2, 11.3):
+        assert asked(at) == [READ]
+        some.handle_answer(at, READ, DUMP, lambda _: False)
+    assert asked(12.4) == [COUNT]
 
 
 def test_connections_of_an_earlier_controller_are_not_new() -> None:
@@ -169,6 +206,8 @@ def test_a_class_that_takes_turns_has_a_group_with_its_shares() -> None:
     assert {rule.match.ip_proto: rule.actions for rule in first if rule.match.eth_type == 0x800} == dict.fromkeys(
         (TCP, UDP), (ToGroup(group_number(0, 4)),)
     )
+    # A packet comes back once its connection is committed, and must not take a bucket again.
+    assert all(rule.match.ct_state == (0, TRACKED) or rule.match.ct_mark == (0, ALL_BITS) for rule in first)
     # No uplink has IPv6.
     assert {rule.goto for rule in first if rule.match.eth_type == 0x86DD} == {OUTBOUND}
 

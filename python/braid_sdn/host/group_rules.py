@@ -4,12 +4,15 @@ All are in table 0, above those that lead to the tables of single flows. What th
 other than QUIC, whose mappings serve every remote (RFC 4787 REQ-1), and echoes, which no rule can translate; also new
 connections of classes that do not take turns, that are blocked or that have no uplink, and segments of no connection.
 
+    new         a first packet from inside takes a bucket of its class's group: it commits the connection, translated
+                to the bucket's uplink and marked with it, and sends the packet back to table 0. A SYN is one by its
+                flags; the tracker tells which packets of QUIC are
     untracked   TCP and QUIC of both sides pass the connection tracker, which translates what it knows, and come back
     marked      a connection's mark names its uplink: link-layer addresses, and out
-    new         first packets from inside take a bucket of their class's group: it commits the connection, translated
-                to the bucket's uplink and marked with it, and sends the packet back to table 0
 
-The mark also holds the class. A connection keeps its mark, so other shares move none.
+The mark also holds the class. A connection keeps its mark, so other shares move none. Only a SYN that is sent again
+after a change of shares may get another one, with the source that it had: it leaves as a packet of that source does,
+and the controller ends the connection when it reads it, before the next SYN.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from braid_sdn.host.desired import ClassRule, Desired, Uplink
 from braid_sdn.host.flow_rules import COOKIE, ETHERTYPES, INGRESS, OUTBOUND, OwnAddress, icmp_match
 from braid_sdn.host.flow_table import QUIC_PORT
 from braid_sdn.host.packets import ACK, ERRORS, SYN, TCP, UDP
+from braid_sdn.openflow.flows import ALL_BITS
 from braid_sdn.openflow.messages import (
     Action,
     Bucket,
@@ -46,7 +50,7 @@ BUCKETS = 64
 NEW, ESTABLISHED, RELATED, REPLY, INVALID, TRACKED = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 
 #: Priorities in table 0. Rules of the configuration follow one another below the first of theirs.
-OWN, UNTRACKED, MARKED, LIMITED, BY_RULE, OTHERS = 40000, 30000, 20000, 15000, 10000, 1000
+OWN, LIMITED, BY_RULE, OTHERS, UNTRACKED, MARKED = 40000, 35000, 30000, 20000, 10000, 1000
 
 #: Direction in cookies of rules for all connections of an uplink; the uplink and the way are in bits above.
 EVERY = 3
@@ -155,7 +159,7 @@ def rules(
     untracked = (0, TRACKED)
     made = [_rule(OWN, replace(each.match, in_port=inside.port, ct_state=untracked), goto=OUTBOUND) for each in own]
     made += _untracked(inside, places)
-    made += _marked(inside, places)
+    made += _marked(desired, inside, places)
     made += _new(desired, inside, set(present))
     return made
 
@@ -175,7 +179,7 @@ def _untracked(inside: Inside, places: Mapping[int, Place]) -> Iterator[Rule]:
             yield _rule(UNTRACKED, match, track)
 
 
-def _marked(inside: Inside, places: Mapping[int, Place]) -> Iterator[Rule]:
+def _marked(desired: Desired, inside: Inside, places: Mapping[int, Place]) -> Iterator[Rule]:
     # A segment outside of its connection's window was not translated.
     yield _rule(MARKED, Match(in_port=inside.port, ct_state=(INVALID | TRACKED, INVALID | TRACKED)))
     for number, place in places.items():
@@ -183,7 +187,8 @@ def _marked(inside: Inside, places: Mapping[int, Place]) -> Iterator[Rule]:
         out = Match(in_port=inside.port, ct_state=(TRACKED, INVALID | TRACKED), ct_mark=mark)
         for family, gateway in place.gateways.items():
             actions = (SetField("eth_src", place.mac), SetField("eth_dst", gateway), Output(place.port))
-            match = replace(out, eth_type=ETHERTYPES[family])
+            source = desired.uplinks[number].next_hops[family].address
+            match = _from(replace(out, eth_type=ETHERTYPES[family]), family, source)
             yield _rule(MARKED, match, *actions, cookie=_cookie(number, _WAY_OUT))
         back = Match(in_port=place.port, ct_state=(REPLY | TRACKED, INVALID | REPLY | TRACKED), ct_mark=mark)
         actions = (SetField("eth_src", place.mac), SetField("eth_dst", inside.mac), Output(inside.port))
@@ -192,11 +197,12 @@ def _marked(inside: Inside, places: Mapping[int, Place]) -> Iterator[Rule]:
 
 def _new(desired: Desired, inside: Inside, present: set[int]) -> Iterator[Rule]:
     """Give first packets to their class's group; those of classes without one go on to table 1."""
-    state = (NEW | TRACKED, NEW | TRACKED)
+    state, untracked = (NEW | TRACKED, NEW | TRACKED), (0, TRACKED)
     for family, kind in ETHERTYPES.items():
         first = (
-            Match(inside.port, kind, ip_proto=TCP, tcp_flags=(SYN, SYN | ACK), ct_state=state),
-            Match(inside.port, kind, ip_proto=UDP, udp_dst=QUIC_PORT, ct_state=state),
+            Match(inside.port, kind, ip_proto=TCP, tcp_flags=(SYN, SYN | ACK), ct_state=untracked),
+            # Once committed it has a mark, and is still new.
+            Match(inside.port, kind, ip_proto=UDP, udp_dst=QUIC_PORT, ct_state=state, ct_mark=(0, ALL_BITS)),
         )
         for source in desired.limited:
             client = ipaddress.ip_address(source)
