@@ -30,6 +30,8 @@ PLAIN = (UplinkSpec("dsl", offload=False), UplinkSpec("lte", offload=False))
 
 #: For tests that are not about one datapath.
 on_every_datapath = pytest.mark.parametrize("datapath", DATAPATHS, indirect=True)
+#: For those that count on it that the next flow takes the next slot; a group takes them by a hash.
+on_datapaths_in_turn = pytest.mark.parametrize("datapath", ["ebpf", "packet-in"], indirect=True)
 
 MakeNetwork = Callable[..., Topology]
 StartBraid = Callable[..., Braid]

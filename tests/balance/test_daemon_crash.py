@@ -9,7 +9,7 @@ from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import UplinkSpec
 from braid_lab.observe import ask_tcp, by_uplink
 from braid_lab.process import Process, wait_until
-from conftest import PLAIN, ROUND_ROBIN, MakeNetwork, StartBraid
+from conftest import PLAIN, ROUND_ROBIN, MakeNetwork, StartBraid, on_datapaths_in_turn, on_every_datapath
 
 
 def test_downloads_and_pings_survive_the_daemon(make_network: MakeNetwork, start_braid: StartBraid) -> None:
@@ -40,6 +40,7 @@ def test_downloads_and_pings_survive_the_daemon(make_network: MakeNetwork, start
     assert (sent, received) == (400, 400)
 
 
+@on_datapaths_in_turn
 def test_new_flows_open_while_no_daemon_runs(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network(*PLAIN, lan_clients=1)
     daemon = start_braid(net, *ROUND_ROBIN)
@@ -48,6 +49,7 @@ def test_new_flows_open_while_no_daemon_runs(make_network: MakeNetwork, start_br
         assert by_uplink(net, ask_tcp(location, 10, net.server())) == {"dsl": 5, "lte": 5}
 
 
+@on_every_datapath
 def test_a_slow_download_survives_a_restart(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network()
     daemon = start_braid(net)

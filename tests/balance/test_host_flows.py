@@ -12,7 +12,15 @@ from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink
 from braid_lab.packets.tap import inside
 from braid_lab.product import Braid
-from conftest import PLAIN, ROUND_ROBIN, MakeNetwork, StartBraid, check_transfers
+from conftest import (
+    PLAIN,
+    ROUND_ROBIN,
+    MakeNetwork,
+    StartBraid,
+    check_transfers,
+    on_datapaths_in_turn,
+    on_every_datapath,
+)
 
 both_families = pytest.mark.parametrize("family", [4, 6])
 
@@ -98,6 +106,7 @@ def test_three_uplinks_share_by_weight(make_network: MakeNetwork, start_braid: S
     assert all(abs(counts[name] / 180 - weight / 9) <= 0.01 for name, weight in weights.items()), counts
 
 
+@on_every_datapath
 def test_hash_by_source_keeps_a_host_on_one_uplink(net: Topology, start_braid: StartBraid) -> None:
     start_braid(net, "--policy", "hash-source")
     seen = ask_tcp(net.host, 3, *net.servers())
@@ -137,6 +146,7 @@ def test_links_without_ethernet_take_part(make_network: MakeNetwork, start_braid
     assert by_uplink(net, [one for (one,) in ask_udp(net.host, 10, net.server())]) == {"dsl": 5, "wwan0": 5}
 
 
+@on_datapaths_in_turn
 def test_an_uplink_with_one_family_carries_only_that(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network(UplinkSpec("dsl"), UplinkSpec("lte", families=frozenset({4})))
     start_braid(net, *ROUND_ROBIN)
@@ -144,6 +154,7 @@ def test_an_uplink_with_one_family_carries_only_that(make_network: MakeNetwork, 
     assert by_uplink(net, ask_tcp(net.host, 10, net.server(1, 6))) == {"dsl": 10, "lte": 0}
 
 
+@on_every_datapath
 def test_specific_routes_win(net: Topology, start_braid: StartBraid) -> None:
     start_braid(net, *ROUND_ROBIN)
     lte = net.uplinks["lte"]

@@ -10,7 +10,7 @@ from braid_lab.net.topology import Topology
 from braid_lab.observe import ask_tcp, by_uplink
 from braid_lab.process import Process
 from braid_lab.servers import catalog
-from conftest import ROUND_ROBIN, StartBraid
+from conftest import ROUND_ROBIN, StartBraid, on_every_datapath
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -41,6 +41,7 @@ def test_inbound_and_outbound_share_an_uplink(net: Topology, start_braid: StartB
 
 
 @pytest.mark.parametrize("family", [4, 6])
+@on_every_datapath
 def test_every_uplinks_address_answers_pings(net: Topology, start_braid: StartBraid, family: int) -> None:
     start_braid(net)
     for uplink in net.uplinks.values():

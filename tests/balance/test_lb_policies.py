@@ -8,7 +8,7 @@ from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink, states
 from braid_lab.process import Process, wait_until
-from conftest import PLAIN, MakeNetwork, StartBraid, configured
+from conftest import PLAIN, MakeNetwork, StartBraid, configured, on_datapaths_in_turn, on_every_datapath
 
 both_families = pytest.mark.parametrize("family", [4, 6])
 
@@ -61,6 +61,7 @@ metered = true
 """
 
 
+@on_datapaths_in_turn
 def test_a_backup_takes_flows_only_when_the_first_is_gone(net: Topology, start_braid: StartBraid) -> None:
     daemon = start_braid(net, "--config", configured(net, TIERS.format(overflow="")))
     assert by_uplink(net, ask_tcp(net.host, 6, net.server())) == {"dsl": 6, "lte": 0}
@@ -126,6 +127,7 @@ def test_new_flows_avoid_the_loaded_line(make_network: MakeNetwork, start_braid:
         assert counts[loaded] <= 8, (loaded, counts)
 
 
+@on_every_datapath
 def test_a_mapping_keeps_its_uplink_when_shares_change(net: Topology, start_braid: StartBraid) -> None:
     """A reload moves no existing flow."""
     file = configured(net, 'policy = "wrr"\n')
