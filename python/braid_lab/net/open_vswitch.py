@@ -27,6 +27,7 @@ class OpenVswitch:
     folder: Path
     stack: contextlib.ExitStack = field(repr=False)
     _daemon: Process | None = None
+    _database: Process | None = None
     _runs: int = 0
 
     def vsctl(self, *words: str) -> str:
@@ -37,6 +38,28 @@ class OpenVswitch:
         """Run ovs-ofctl on one of its bridges."""
         target = f"unix:{self.folder}/{bridge}.mgmt"
         return self.place.run(["ovs-ofctl", "-O", "OpenFlow13", command, target, *words], check=check).stdout
+
+    def start_database(self) -> None:
+        """Serve the database."""
+        self._runs += 1
+        words: list[str | Path] = [
+            "ovsdb-server",
+            self.folder / "conf.db",
+            f"--remote=punix:{self.folder}/db.sock",
+            "--log-file=/dev/null",
+        ]
+        environment = {"OVS_RUNDIR": str(self.folder), "OVS_LOGDIR": str(self.folder)}
+        (self.folder / "db.sock").unlink(missing_ok=True)
+        log = self.folder / f"ovsdb{self._runs}"
+        self._database = Process(words, log=log, namespace=self.place.name, env=environment)
+        self.stack.callback(self._database.stop)
+        wait_until(lambda: (self.folder / "db.sock").exists(), what="ovsdb-server")
+
+    def kill_database(self) -> None:
+        """End the database without a word; bridges go on."""
+        assert self._database is not None  # noqa: S101
+        self._database.signal(signal.SIGKILL)
+        self._database.wait()
 
     def start(self) -> None:
         """Start the bridges; their database keeps the configuration."""
@@ -79,17 +102,8 @@ def open_vswitch(place: Namespace, folder: Path) -> Iterator[OpenVswitch]:
     with contextlib.ExitStack() as stack:
         folder.mkdir(parents=True, exist_ok=True)
         place.run(["ovsdb-tool", "create", folder / "conf.db", SCHEMA])
-        words: list[str | Path] = [
-            "ovsdb-server",
-            folder / "conf.db",
-            f"--remote=punix:{folder}/db.sock",
-            "--log-file=/dev/null",
-        ]
-        environment = {"OVS_RUNDIR": str(folder), "OVS_LOGDIR": str(folder)}
-        process = Process(words, log=folder / "ovsdb", namespace=place.name, env=environment)
-        stack.callback(process.stop)
-        wait_until(lambda: (folder / "db.sock").exists(), what="ovsdb-server")
         made = OpenVswitch(place, folder, stack)
+        made.start_database()
         made.vsctl("--no-wait", "init")
         yield made
 

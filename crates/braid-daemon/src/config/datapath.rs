@@ -190,9 +190,8 @@ impl Config {
                     missing.push((of(rule, what), "match addresses, ports, protocol or dscp"));
                 }
             }
-            match &rule.action {
-                Action::Bond => missing.push((of(rule, "use = \"bond\""), "name an uplink")),
-                _ => {}
+            if rule.action == Action::Bond {
+                missing.push((of(rule, "use = \"bond\""), "name an uplink"));
             }
             if rule.sticky.is_some_and(|sticky| sticky != Sticky::Off) {
                 missing.push((of(rule, "sticky"), "remove it"));

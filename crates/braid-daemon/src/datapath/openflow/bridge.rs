@@ -3,10 +3,12 @@
 //! The bridge forwards nothing by itself (`fail_mode=secure`) from the moment it exists, so that uplinks are never
 //! switched to one another. It bears the run directory it belongs to; a bridge without that is somebody else's.
 
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use braid_host::user_error::UserError;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 use tokio::process::Command;
 
 use super::tracker;
@@ -35,6 +37,17 @@ impl Bridge {
     /// Returns the one path of a Unix socket that Open vSwitch takes for this bridge's controller.
     pub fn controller_socket(&self) -> PathBuf {
         self.ovs_run_dir.join(format!("{BRIDGE}.controller"))
+    }
+
+    /// Returns true if the database of Open vSwitch takes connections. Never waits.
+    pub fn is_database_up(&self) -> bool {
+        let connect = || {
+            let address = UnixAddr::new(&self.ovs_run_dir.join("db.sock"))?;
+            let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+            let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+            socket::connect(socket.as_raw_fd(), &address)
+        };
+        connect().is_ok()
     }
 
     /// Returns true if the bridge exists.

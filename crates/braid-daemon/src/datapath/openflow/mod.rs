@@ -210,6 +210,13 @@ impl OpenFlow {
                 format!("ovs-ofctl -O OpenFlow13 dump-flows {BRIDGE}: Braid's cookies begin with 0xb1d0; and ovs-vsctl get-controller {BRIDGE}"),
             ));
         }
+        if !self.bridge.is_database_up() {
+            found.push((
+                "openflow-database",
+                "the database of Open vSwitch does not answer: flows go on, and new ones get uplinks, but a change of an uplink's device cannot reach the bridge".to_owned(),
+                "start ovsdb-server".to_owned(),
+            ));
+        }
         if self.controller.is_table_full() {
             found.push((
                 "openflow-table-full",
