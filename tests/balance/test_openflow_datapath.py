@@ -388,6 +388,22 @@ def test_new_flows_take_the_best_uplink_while_there_is_no_controller(
         assert ended(before) == []
 
 
+def test_connections_begun_without_a_controller_outlive_a_new_ones_start(
+    net: Topology, start: StartOpenFlow, ovs: OpenVswitch
+) -> None:
+    daemon = start(STANDALONE)
+    assert sum(by_uplink(net, ask_tcp(net.host, 1, net.server())).values()) == 1
+    daemon.kill9()
+    os.kill(controller(daemon), signal.SIGKILL)
+    wait_until(lambda: "table=20" not in leases(ovs), what="the leases to end", timeout=20)
+    with Location("host", net).start("open_connections", 2, 2, net.server()) as process:
+        assert set(held_by(process)) == {net.uplinks["lte"].address4}
+        daemon.up("--config", net.scratch / f"{net.host.name}.toml")
+        wait_until(lambda: "table=20" in leases(ovs) and not problems(daemon), what="the controller to be at work")
+        assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 1, "lte": 3}
+        assert ended(process) == []
+
+
 #: The best uplink is that with the most slots.
 STANDALONE = """
 [datapath]

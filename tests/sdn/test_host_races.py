@@ -72,9 +72,28 @@ def test_ports_of_a_race_are_given_back() -> None:
     bridge.receive(LTE, answer(syns[LTE]))
     ports = bridge.balancer.table._by_port
     assert len(ports) == 2
-    # The winner sends and receives nothing either, and ends.
     bridge.wait(RACE_TIMEOUT + 1)
-    assert (len(bridge.balancer.races), ports) == (0, {})
+    assert len(bridge.balancer.races) == 0
+    assert [key[0] for key in ports] == [1]
+    (number,) = bridge.balancer.table.flows
+    bridge.balancer.handle_release(bridge.now, number, is_reset=True)
+    assert ports == {}
+
+
+def test_a_connection_that_is_over_is_told_so_beside_its_race() -> None:
+    bridge = racing()
+    syns = begin(bridge)
+    bridge.receive(LTE, answer(syns[LTE]))
+    (number,) = bridge.balancer.table.flows
+    bridge.balancer.handle_release(bridge.now, number, is_reset=True)
+    bridge.drain()
+    # A loser's late answer does not open it again.
+    (reset,) = bridge.receive(DSL, answer(syns[DSL]))
+    assert (reset.ports, bridge.uplinks()) == ((DSL,), [])
+    (told,) = bridge.receive(INSIDE, tcp(40000, flags=ACK))
+    segment = parse(told.data)
+    assert segment is not None
+    assert (told.ports, segment.tcp_flags) == ((INSIDE,), RST)
 
 
 def test_only_the_last_refusal_wins() -> None:

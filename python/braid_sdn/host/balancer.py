@@ -15,7 +15,7 @@ from typing import Any
 from braid_sdn.host import flow_rules, group_rules
 from braid_sdn.host.connections import Command, Connection, Connections
 from braid_sdn.host.desired import VERSION, ClassTable, Desired, FlowFacts, Uplink
-from braid_sdn.host.fallback_rules import RENEWAL, Fallback, kept_ports, with_fallback
+from braid_sdn.host.fallback_rules import RENEWAL, Fallback, inside_mac, kept_ports, with_fallback
 from braid_sdn.host.flow_rules import IN, OUT, OwnAddress, flow_of
 from braid_sdn.host.flow_table import (
     QUIC_PORT,
@@ -606,6 +606,8 @@ class Balancer:
                 self.table.remove(flow)
         waiting, self._waiting = self._waiting or (), None
         self._static = []
+        # Without it, connections begun without a controller would be taken for unknown ones.
+        self._inside_mac = self._inside_mac or inside_mac(entry.rule for entry in told.rules)
         self._follow(now)
         for packet in waiting:
             self._handle_packet(now, packet)
@@ -754,7 +756,10 @@ class Balancer:
         flow = self.table.find(packet.protocol, inner, remote)
         if packet.protocol == TCP:
             race = self.races.find(inner, (packet.target, packet.target_port))
-            if race is not None and flow is None and self._handle_raced(now, race, packet):
+            if race is not None and race.is_won and flow is None:
+                # The connection is over.
+                self._end_race(race)
+            elif race is not None and flow is None and self._handle_raced(now, race, packet):
                 return
             if packet.tcp_flags & (SYN | ACK) == SYN:
                 flow = self._retried(flow, packet)
@@ -987,8 +992,7 @@ class Balancer:
             if hop is None or hop.address != str(racer.outer[0]) or self._port_of(number) is None:
                 self._withdraw(race, number)
         preferred = race.preferred
-        decided = self.table.find(TCP, race.inner, race.remote) is not None
-        if preferred is not None and not decided and not self._takes(preferred, family):
+        if preferred is not None and not race.is_won and not self._takes(preferred, family):
             race.preferred, race.is_awaited = None, False
             race.syns += 1
             self._send_copies(race, [number for number in race.attempts if self._takes(number, family)])
@@ -1010,7 +1014,7 @@ class Balancer:
         if verdict is Verdict.RESET:
             self.reasons["race_lost"] += 1
             self._reject(uplink, packet)
-        elif packet.tcp_flags & RST and self.table.find(TCP, race.inner, race.remote) is None:
+        elif packet.tcp_flags & RST and not race.is_won:
             self.reasons["race_refused"] += 1
         else:
             self.reasons["race_late"] += 1
@@ -1019,19 +1023,19 @@ class Balancer:
         """Return the verdict on an answer to an attempt; a winner's flow is there then."""
         family = race.syn.family
         usable = {number for number in race.attempts if self._takes(number, family)}
-        decided = self.table.find(TCP, race.inner, race.remote) is not None
         is_answer = flags & (SYN | ACK | RST) == SYN | ACK and acknowledged == (race.sequence + 1) & 0xFFFFFFFF
-        if is_answer and not decided:
+        if is_answer and not race.is_won:
             self.races.prefer_unanswered(now, race, uplink, usable, self._mean_rtt)
         if is_answer and race.syns == 1 and race.attempts[uplink].state is Attempt.SENT:
             counts = self.counts.setdefault(uplink, UplinkCounts())
             counts.rtt_us_sum += round(1e6 * (now - race.created))
             counts.rtt_samples += 1
-        verdict = self.races.answer(now, race, uplink, (flags, acknowledged), usable, decided=decided)
+        verdict = self.races.answer(now, race, uplink, (flags, acknowledged), usable)
         if verdict is Verdict.WINS:
             outer = race.attempts[uplink].outer
             flow = self._flow_of(now, race.syn, uplink, outer, "raced", (race.class_number, race.rule))
             flow.tx = Counts(1, len(race.syn.frame))
+            race.is_won = True
             self._add(flow)
             if not (race.is_awaited and race.preferred == uplink):
                 self.paths.count_opened(uplink)
@@ -1114,7 +1118,7 @@ class Balancer:
             return
         ends = ((quoted.source, quoted.source_port), (quoted.target, quoted.target_port))
         race = self.races.find_attempt(uplink, *ends) if quoted.protocol == TCP else None
-        if race is not None and self.table.find(TCP, race.inner, race.remote) is None:
+        if race is not None and not race.is_won:
             # It refuses as a reset does.
             refusal = self._judge(now, uplink, race, RST | ACK, (quoted.sequence + 1) & 0xFFFFFFFF)
             if refusal is not Verdict.WINS:

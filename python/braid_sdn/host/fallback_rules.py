@@ -76,6 +76,13 @@ def with_fallback(rules: Iterable[Rule], inside: int, own: Iterable[OwnAddress],
     return made
 
 
+def inside_mac(rules: Iterable[Rule]) -> Mac | None:
+    """Return the inside's link-layer address by the rules that an earlier controller has left."""
+    inward = (rule for rule in rules if rule.table == BACK and rule.cookie == COOKIE)
+    fields = (each for rule in inward for each in rule.actions if isinstance(each, SetField))
+    return next((str(each.value) for each in fields if each.name == "eth_dst"), None)
+
+
 def _rule(table: int, priority: int, match: Match, *actions: Action) -> Rule:
     return Rule(table, priority, match, actions, None, COOKIE)
 

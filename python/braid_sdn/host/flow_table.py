@@ -86,8 +86,8 @@ class Flow:
 
     @property
     def answered(self) -> bool:
-        """Return True once the remote has sent something."""
-        return self.rx.packets > 0
+        """Return True once the remote has sent something, as of the last reading; a race's winner has."""
+        return self.rx.packets > 0 or self.choice == "raced"
 
     def note_rule(self, now: float, *, outbound: bool, packets: int, size: int) -> None:
         """Take in the counters of one of its rules."""

@@ -65,6 +65,8 @@ class Race:
     preferred: int | None = None
     #: True if `preferred` was chosen because it has yet to answer; the flow counts as opened there.
     is_awaited: bool = False
+    #: True once it has a winner, even if the winner's flow is over.
+    is_won: bool = False
 
     @property
     def inner(self) -> End:
@@ -181,8 +183,6 @@ class Races:
         uplink: int,
         packet: tuple[int, int],
         usable: set[int],
-        *,
-        decided: bool,
     ) -> Verdict:
         """Handle an answer: `packet` has its TCP flags and acknowledgement number.
 
@@ -191,22 +191,22 @@ class Races:
         flags, acknowledged = packet
         racer = race.attempts[uplink]
         first = racer.state is Attempt.SENT
-        if flags & (SYN | ACK | RST) == SYN and not decided:
+        if flags & (SYN | ACK | RST) == SYN and not race.is_won:
             # Both ends open at once (RFC 5382 REQ-2a): the remote's SYN chooses this uplink.
             return Verdict.WINS
         if acknowledged != (race.sequence + 1) & 0xFFFFFFFF or not flags & ACK or not flags & (SYN | RST):
             # It does not answer the SYN. A segment of an earlier connection is answered by a reset.
-            return Verdict.DROP if decided or flags & RST else Verdict.RESET
+            return Verdict.DROP if race.is_won or flags & RST else Verdict.RESET
         others = {number: other.state for number, other in race.attempts.items() if number != uplink}
         waiting = {number for number, state in others.items() if state is Attempt.SENT and number in usable}
         if flags & RST:
             racer.state = Attempt.REFUSED
             is_last = not waiting and Attempt.ANSWERED not in others.values()
-            return Verdict.WINS if is_last and not decided else Verdict.DROP
+            return Verdict.WINS if is_last and not race.is_won else Verdict.DROP
         racer.state = Attempt.ANSWERED
         if first and race.syns == 1:
             self._paths.note_rtt(now, race.remote[0], uplink, round(1e6 * (now - race.created)))
-        if decided or (race.preferred not in (None, uplink) and race.preferred in waiting):
+        if race.is_won or (race.preferred not in (None, uplink) and race.preferred in waiting):
             return Verdict.RESET
         return Verdict.WINS
 
