@@ -6,6 +6,7 @@ mod unmet_config;
 use braid_host::report::HealthProblem;
 use braid_uplink::liveness::Verdict;
 
+use crate::config::FailMode;
 use crate::engine::Engine;
 use crate::uplinks::registry::{FAMILIES, UplinkRecord};
 
@@ -68,9 +69,13 @@ pub fn health_problems(engine: &Engine) -> Vec<HealthProblem> {
         });
     }
     if let Some(why) = engine.datapath.problem() {
+        let new = match engine.settings.config.datapath.fail_mode {
+            FailMode::Secure => "wait",
+            FailMode::Standalone => "take the best uplink",
+        };
         health.push(HealthProblem {
             code: "openflow-controller".into(),
-            text: format!("{why}: flows go on, new ones wait"),
+            text: format!("{why}: flows go on, new ones {new}"),
             fix: "see openflow.log in the run directory, and ovs-vsctl show".into(),
         });
     }
