@@ -141,7 +141,9 @@ verifier: setup-kernels ## the eBPF programs before the verifiers of other kerne
 
 # Names of `braid-lab run kernels/matrix --case`; all of them if it is empty.
 KERNELS ?=
+ARM64 := aarch64-unknown-linux-musl
 kernels: setup-kernels build ## everything once on stock kernels of Debian, booted in virtual machines (root)
+	$(if $(or $(filter %-arm64,$(KERNELS)),$(if $(KERNELS),,all)),$(MAKE) build TARGET=$(ARM64))
 	$(PYTHON_BIN)/braid-lab run kernels/matrix $(addprefix --case=,$(KERNELS))
 
 bench: setup-bench build ## the short form of every experiment, some 90 s each; pages in a browser (root)

@@ -42,9 +42,7 @@ def matrix(run: Run) -> None:
     for name in run.cases(run.of_form(full=every, quick=QUICK, smoke=SMOKE)):
         with run.step(f"kernel {name}"):
             columns[name] = boot(run, stock(name), checks)
-    for name, results in columns.items():
-        for check in checks:
-            result = results[check]
+        for check, result in columns[name].items():
             if result.state == "left out":
                 run.notes.append(f"{name}, {check}: left out: {result.reason}")
             else:
@@ -65,12 +63,12 @@ def matrix(run: Run) -> None:
 def boot(run: Run, kernel: Stock, checks: Sequence[str]) -> dict[str, Result]:
     """Return the results of the checks on a kernel; a check that never ran counts as failed."""
     folder = (run.folder / kernel.name).resolve()
-    env = {"PYTHONPATH": str(repository() / "python"), "BRAID_BIN": str(binaries(kernel.architecture))}
     command = ["/usr/bin/python3", "-m", "braid_lab.kernels.scenario", f"{OUT}/results.jsonl", *checks]
     results = folder / "results.jsonl"
     results.unlink(missing_ok=True)
     broken = ""
     try:
+        env = {"PYTHONPATH": str(repository() / "python"), "BRAID_BIN": str(binaries(kernel.architecture))}
         kernel.guest().run(command, folder, timeout=TIMEOUT_SECONDS, env=env)
     except LabError as error:
         broken = str(error)
