@@ -230,9 +230,9 @@ def test_rules_of_the_configuration_and_limits_come_first() -> None:
         return {"class": number, **{name: conditions.get(name) for name in fields}}
 
     classes = [
-        {"id": 0, "method": "round_robin", "v4": [0, 1], "v6": []},
-        {"id": 1, "method": "round_robin", "v4": [1], "v6": []},
-        {"id": 2, "method": "hash_source", "v4": [0, 1], "v6": []},
+        {"id": 0, "method": "round_robin", "v4": [0, 1], "v6": [], "candidates": []},
+        {"id": 1, "method": "round_robin", "v4": [1], "v6": [], "candidates": []},
+        {"id": 2, "method": "hash_source", "v4": [0, 1], "v6": [], "candidates": []},
     ]
     rules = [
         rule(1, dest="198.51.100.0/24", dest_ports=[80, 81]),
