@@ -156,11 +156,15 @@ def test_too_many_connections_are_only_read_where_some_may_be_lost() -> None:
     some.handle_answer(10.0, COUNT, many, lambda _: False)
     assert asked(10.1) == []
     assert some.found == {}
+    assert asked(11.0) == [COUNT]
+    # A needed reading waits no longer than for the answer.
     some.hasten()
-    for at in (10.2, 11.3):
+    assert asked(11.1) == []
+    some.handle_answer(11.1, COUNT, many, lambda _: False)
+    for at in (11.2, 12.3):
         assert asked(at) == [READ]
         some.handle_answer(at, READ, DUMP, lambda _: False)
-    assert asked(12.4) == [COUNT]
+    assert asked(13.4) == [COUNT]
 
 
 def test_connections_of_an_earlier_controller_are_not_new() -> None:

@@ -87,7 +87,7 @@ def demo(run: Run) -> None:
             _compare(run, net, extent)
         with run.part("unplugged"):
             _figures_unplugged(
-                run, [_unplugged(run, net, name, turn) for turn in range(extent.rounds) for name in ALONE]
+                run, [while_unplugged(run, net, name, turn) for turn in range(extent.rounds) for name in ALONE]
             )
 
 
@@ -99,8 +99,8 @@ def _compare(run: Run, net: Topology, extent: Extent) -> None:
         for turn in range(extent.rounds):
             for case in CASES if turn % 2 == 0 else reversed(CASES):
                 numbers = range(turn * extent.pages, (turn + 1) * extent.pages)
-                with _using(net, case, measured[case]):
-                    rows += _pages(run, net, case, numbers, measured[case])
+                with using(net, case, measured[case]):
+                    rows += pages(run, net, case, numbers, measured[case])
                     if turn < extent.bulks:
                         _bulk(run, net, case, extent, measured[case])
     finally:
@@ -121,7 +121,7 @@ class Broken:
 
 
 @contextlib.contextmanager
-def _using(net: Topology, case: str, measured: Measured) -> Iterator[None]:
+def using(net: Topology, case: str, measured: Measured) -> Iterator[None]:
     """Route the host's traffic as the case requires."""
     if case in ALONE:
         with net.only(case):
@@ -133,7 +133,7 @@ def _using(net: Topology, case: str, measured: Measured) -> Iterator[None]:
             measured.opened[uplink["name"]] += uplink["flows_opened"]
 
 
-def _pages(run: Run, net: Topology, case: str, numbers: range, measured: Measured) -> list[dict[str, object]]:
+def pages(run: Run, net: Topology, case: str, numbers: range, measured: Measured) -> list[dict[str, object]]:
     """Load the pages and return a row for each of their flows."""
     rows: list[dict[str, object]] = []
     for number in numbers:
@@ -152,7 +152,7 @@ def _bulk(run: Run, net: Topology, case: str, extent: Extent, measured: Measured
     measured.course = bulk["course"]
 
 
-def _unplugged(run: Run, net: Topology, name: str, number: int) -> Broken:
+def while_unplugged(run: Run, net: Topology, name: str, number: int) -> Broken:
     """Load a page and unplug a line once half of its objects have arrived."""
     words = ["--retries", str(RETRIES), "--halfway", str(run.seed), str(number), *net.servers()]
     argv = [sys.executable, "-m", "braid_lab.clients.page", *words]

@@ -7,6 +7,7 @@ and beside the machine's own.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -110,6 +111,8 @@ def open_vswitch(place: Namespace, folder: Path) -> Iterator[OpenVswitch]:
 
 @contextlib.contextmanager
 def _started(place: Namespace, folder: Path) -> Iterator[None]:
+    # An earlier daemon of this run directory has left a database.
+    shutil.rmtree(folder, ignore_errors=True)
     with open_vswitch(place, folder) as made:
         made.start()
         yield

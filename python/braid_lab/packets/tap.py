@@ -11,13 +11,14 @@ import ctypes
 import fcntl
 import os
 import select
+import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from braid_lab.net.namespace import Namespace
-from braid_lab.packets.codec import CHECKSUM_AT, TCP, UDP, Packet, Tcp, Udp, decode, encode, ones_sum
+from braid_lab.packets.codec import CHECKSUM_AT, TCP, UDP, Icmp, Packet, Tcp, Udp, decode, encode, ones_sum
 from braid_lab.process import LabError
 
 TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
@@ -30,6 +31,9 @@ VNET = struct.Struct("=BBHHHH")
 NEEDS_CHECKSUM = 1
 ETHERNET = struct.Struct("!6s6sH")
 ETHERTYPE = {4: 0x0800, 6: 0x86DD}
+ETHERTYPE_ARP, NEIGHBOUR_ADVERTISEMENT = 0x0806, 136
+#: Ethernet, IPv4, the lengths of their addresses, and the operation.
+ARP_REPLY = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 2)
 LARGEST_FRAME = 1 << 17
 
 
@@ -92,6 +96,19 @@ class Port:
             header = VNET.pack(NEEDS_CHECKSUM, 0, 0, 0, start, CHECKSUM_AT[protocol])
         frame = ETHERNET.pack(self.address, source or self._peer, ETHERTYPE[packet.family]) + data
         os.write(self._descriptor, header + frame)
+
+    def announce(self, address: str) -> None:
+        """Tell everybody on the wire that `neighbour` has an address: an ARP reply, or a neighbour advertisement."""
+        if ":" in address:
+            target = socket.inet_pton(socket.AF_INET6, address)
+            # Override; and the option of the target's link-layer address (RFC 4861 §4.4).
+            told = Icmp(NEIGHBOUR_ADVERTISEMENT, rest=b"\x20\0\0\0", data=target + b"\x02\x01" + self._peer)
+            self.send(Packet(address, "ff02::1", told, hops=255))
+            return
+        ends = self._peer + socket.inet_aton(address)
+        reply = ARP_REPLY + ends + self.address + socket.inet_aton(address)
+        frame = ETHERNET.pack(self.address, self._peer, ETHERTYPE_ARP) + reply
+        os.write(self._descriptor, VNET.pack(0, 0, 0, 0, 0, 0) + frame)
 
     def packets(self) -> list[Packet]:
         """Return the waiting IP packets, oldest first."""

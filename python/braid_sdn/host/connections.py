@@ -23,6 +23,8 @@ CHANGE_READINGS = 2
 #: Seconds between two readings, and most connections that are read a second: the switch passes no packet while it
 #: writes them, about five microseconds each.
 READ_INTERVAL, READ_RATE = 1.0, 4096
+#: Seconds after which a needed reading is tried again while another one is outstanding.
+RETRY_INTERVAL = 0.05
 #: Seconds after which an outstanding reading is given up.
 READ_TIMEOUT = 30.0
 #: The first number: those of the controller's own flows are below.
@@ -131,11 +133,13 @@ class Connections:
         """Read if it is time."""
         if now < self._due:
             return
+        if self._asked is not None and now - self._asked <= READ_TIMEOUT:
+            self._due = now + (RETRY_INTERVAL if self._needed else READ_INTERVAL)
+            return
         self._due = now + READ_INTERVAL
-        if self._asked is None or now - self._asked > READ_TIMEOUT:
-            self._asked = now
-            self._commands.append(READ if self._needed else COUNT)
-            self._needed = max(0, self._needed - 1)
+        self._asked = now
+        self._commands.append(READ if self._needed else COUNT)
+        self._needed = max(0, self._needed - 1)
 
     def hasten(self) -> None:
         """Read with the next timeout: connections may have lost their uplink."""

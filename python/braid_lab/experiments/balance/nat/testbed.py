@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from braid_lab.datapath import needs_whole_packets
 from braid_lab.experiments.balance.nat.cases import Role, check
 from braid_lab.net import scratch
+from braid_lab.net.links import End, set_offload
 from braid_lab.net.namespace import Namespace, namespace
 from braid_lab.packets.codec import Flag, Icmp, Packet, Raw, Tcp, Udp
 from braid_lab.packets.tap import Arrived, Port, expect
@@ -232,6 +234,10 @@ def bench(role: Role, *, offload: bool, configuration: str = "") -> Iterator[Nat
         run_dir = scratch.directory() / f"braid-{host.name}"
         words = _configured(run_dir, configuration)
         daemon = stack.enter_context(braid(host, run_dir, *words))
+        for index, port in enumerate(uplinks.values(), start=1):
+            # A bridge does not use the kernel's neighbour entries.
+            for gateway in _gateways(index):
+                port.announce(gateway)
         yield NatTestbed(role, host, lan, uplinks, daemon, words)
 
 
@@ -246,11 +252,13 @@ def _configured(run_dir: Path, more: str) -> list[str]:
 def _port(stack: contextlib.ExitStack, host: Namespace, name: str, number: int, *, offload: bool) -> Port:
     port = Port(host, name, number, offload=offload)
     stack.callback(port.close)
+    if needs_whole_packets():
+        set_offload(End(host, name), on=False)
     return port
 
 
 def _connect(host: Namespace, port: Port, index: int, mtu: int) -> None:
-    gateway4, gateway6 = f"100.64.{index}.1", "fe80::1"
+    gateway4, gateway6 = _gateways(index)
     host.ip(
         f"link set {port.device} mtu {mtu}",
         f"address add {outer(index, 4)}/24 dev {port.device}",
@@ -262,6 +270,10 @@ def _connect(host: Namespace, port: Port, index: int, mtu: int) -> None:
         f"route add default via {gateway4} dev {port.device} metric {100 * index}",
         f"route add ::/0 via {gateway6} dev {port.device} metric {100 * index}",
     )
+
+
+def _gateways(index: int) -> tuple[str, str]:
+    return f"100.64.{index}.1", "fe80::1"
 
 
 def _serve_lan(host: Namespace, lan: Port) -> None:

@@ -8,6 +8,7 @@ from braid_lab.experiments.balance.nat.cases import ONLY_V4, case, check
 from braid_lab.experiments.balance.nat.testbed import SERVICE, NatTestbed
 from braid_lab.packets.codec import Packet, Udp, encode, unreachable
 from braid_lab.packets.tap import expect
+from braid_lab.process import wait_until
 
 QUIC = 443
 
@@ -71,20 +72,20 @@ def udp_outbound_packets_refresh_a_mapping(bench: NatTestbed, family: int) -> No
     """Every packet from inside restarts a mapping's idle time."""
     mapping = bench.open_udp(family)
 
-    def idle_ms() -> float:
+    def idle_ms() -> float | None:
         inner = (
             f"{mapping.inside}:{mapping.inside_port}" if family == 4 else f"[{mapping.inside}]:{mapping.inside_port}"
         )
         flows = bench.daemon.json("flows")["flows"]
-        return float(next(each["idle_ms"] for each in flows if each["inner"] == inner))
+        return next((float(each["idle_ms"]) for each in flows if each["inner"] == inner), None)
 
-    before = idle_ms()
-    while idle_ms() <= before + 20:
-        pass
-    aged = idle_ms()
+    # A switch's flows are read once a second.
+    before = wait_until(idle_ms, what="the mapping in braid flows")
+    aged = wait_until(
+        lambda: next((idle for idle in [idle_ms()] if idle and idle > before + 20), None), what="its age"
+    )
     bench.out(mapping.request())
-    after = idle_ms()
-    check(after < aged, f"idle for {aged} ms, and for {after} ms after a packet")
+    wait_until(lambda: (idle_ms() or aged) < aged, what=f"less than {aged} ms idle after a packet", timeout=5)
 
 
 @case("RFC 4787 REQ-8")
