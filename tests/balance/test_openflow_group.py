@@ -259,3 +259,11 @@ def tracked(net: Topology) -> str:
     (socket,) = (net.scratch / f"braid-{net.host.name}-ovs").glob("ovs-vswitchd.*.ctl")
     words = ["dpctl/dump-conntrack", "netdev@ovs-netdev", "zone=45520"]
     return net.host.run(["ovs-appctl", "-t", str(socket), *words], check=False).stdout
+
+
+@pytest.mark.parametrize("policy", ["race", "hash-source"])
+def test_connections_of_other_policies_go_by_the_controller(net: Topology, start_braid: StartBraid, policy: str) -> None:
+    start_braid(net, "--config", configured(net, f'policy = "{policy}"\n'))
+    seen = ask_tcp(net.host, 6, net.server())
+    # The lower half of an uplink's ports is the controller's.
+    assert all(16384 <= port < 24576 for _, port in seen), seen
