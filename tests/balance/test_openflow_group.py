@@ -262,7 +262,9 @@ def tracked(net: Topology) -> str:
 
 
 @pytest.mark.parametrize("policy", ["race", "hash-source"])
-def test_connections_of_other_policies_go_by_the_controller(net: Topology, start_braid: StartBraid, policy: str) -> None:
+def test_connections_of_other_policies_go_by_the_controller(
+    net: Topology, start_braid: StartBraid, policy: str
+) -> None:
     start_braid(net, "--config", configured(net, f'policy = "{policy}"\n'))
     seen = ask_tcp(net.host, 6, net.server())
     # The lower half of an uplink's ports is the controller's.

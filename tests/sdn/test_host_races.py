@@ -96,6 +96,16 @@ def test_a_connection_that_is_over_is_told_so_beside_its_race() -> None:
     assert (told.ports, segment.tcp_flags) == ((INSIDE,), RST)
 
 
+def test_a_winners_answer_that_comes_twice_passes_twice() -> None:
+    """A network may duplicate packets, and the flow's rules come after the second one."""
+    bridge = racing()
+    syns = begin(bridge)
+    for _ in range(2):
+        (passed,) = bridge.receive(LTE, answer(syns[LTE]))
+        assert (passed.ports, passed.in_port) == ((Reserved.TABLE,), LTE)
+    assert bridge.uplinks() == [1]
+
+
 def test_only_the_last_refusal_wins() -> None:
     bridge = racing()
     syns = begin(bridge)

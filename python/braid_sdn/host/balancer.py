@@ -1006,7 +1006,9 @@ class Balancer:
             if packet.tcp_flags & (SYN | ACK | RST) == SYN | ACK:
                 self._reject(uplink, packet)
             return
-        verdict = self._judge(now, uplink, race, packet.tcp_flags, packet.acknowledged)
+        # A winner's answer may come again before its flow's rules are there.
+        wins = race.winner == uplink and self.table.find(TCP, race.inner, race.remote) is not None
+        verdict = Verdict.WINS if wins else self._judge(now, uplink, race, packet.tcp_flags, packet.acknowledged)
         if verdict is Verdict.WINS:
             self._messages.append(PacketOut((Reserved.TABLE,), packet.frame, self._port_of(uplink) or 0))
             return
@@ -1035,7 +1037,7 @@ class Balancer:
             outer = race.attempts[uplink].outer
             flow = self._flow_of(now, race.syn, uplink, outer, "raced", (race.class_number, race.rule))
             flow.tx = Counts(1, len(race.syn.frame))
-            race.is_won = True
+            race.winner = uplink
             self._add(flow)
             if not (race.is_awaited and race.preferred == uplink):
                 self.paths.count_opened(uplink)

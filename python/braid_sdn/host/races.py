@@ -65,8 +65,13 @@ class Race:
     preferred: int | None = None
     #: True if `preferred` was chosen because it has yet to answer; the flow counts as opened there.
     is_awaited: bool = False
-    #: True once it has a winner, even if the winner's flow is over.
-    is_won: bool = False
+    #: The uplink that has won, even if its flow is over.
+    winner: int | None = None
+
+    @property
+    def is_won(self) -> bool:
+        """Return True once it has a winner."""
+        return self.winner is not None
 
     @property
     def inner(self) -> End:

@@ -11,7 +11,7 @@ GROUP: tuple[Datapath, ...] = ("group",)
 
 #: Patterns of names, the modes concerned, and why.
 DEVIATIONS: tuple[tuple[str, tuple[Datapath, ...], str], ...] = (
-    ("race_faults", ALL, "no races: a configuration that asks for them is refused"),
+    ("failover_download_*", ALL, "no replay: a client that only receives sends nothing that would move its flow"),
     ("*fragment*", ALL, "fragments are not translated"),
     ("icmp_error_with_a_wrong_checksum_stays_wrong_*", ALL, "an error is written anew, with a right checksum"),
     ("icmp_error_about_udp_*", ALL, "the checksum inside of the quoted datagram is not adapted"),

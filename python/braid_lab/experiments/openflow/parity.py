@@ -1,7 +1,7 @@
-"""`openflow/parity`: scenarios of other experiments on Open vSwitch: `demo`, `balance/nat`, `balance/failover`.
+"""`openflow/parity`: scenarios of `demo`, `balance/nat`, `balance/failover` and `race/faults` on Open vSwitch.
 
 A case passes, or it is in the list of deviations with a reason. Page loads are compared with those by eBPF, pair by
-pair. `race/faults` needs races, which this datapath has not.
+pair. Races are the controller's in both modes, so they run once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from braid_lab.experiments.balance.nat.cases import Role, run_cases
 from braid_lab.experiments.balance.nat.testbed import bench
 from braid_lab.experiments.balance.uplink_failure import MAX_OUTAGE_SECONDS, Location, LocationName
 from braid_lab.experiments.openflow.deviations import reason
+from braid_lab.experiments.race import faults
+from braid_lab.experiments.race.site import site
 from braid_lab.fixtures import DEMO_UPLINKS, serve
 from braid_lab.net.open_vswitch import on_datapath
 from braid_lab.net.topology import network
@@ -36,17 +38,20 @@ ALONE, BOTH = "lte", "wrr"
 
 @dataclass(frozen=True)
 class Plan:
-    """Amount of measurement: pages of each datapath, trials of failures, and places."""
+    """Amount of measurement: pages of each datapath, trials of failures, connections by races, and places."""
 
     pages: int
     trials: int
+    #: Connections by a race for each fault.
+    races: int
     roles: tuple[Role, ...]
     modes: tuple[Datapath, ...] = MODES
+    failures: tuple[str, ...] = ("silent", "carrier", "download")
 
 
-FULL = Plan(pages=12, trials=3, roles=("host", "gateway"))
-QUICK = Plan(pages=5, trials=1, roles=("host", "gateway"))
-SMOKE = Plan(pages=1, trials=1, roles=("host",), modes=("packet-in",))
+FULL = Plan(pages=12, trials=3, races=100, roles=("host", "gateway"))
+QUICK = Plan(pages=5, trials=1, races=30, roles=("host", "gateway"))
+SMOKE = Plan(pages=1, trials=1, races=2, roles=("host",), modes=("packet-in",), failures=("silent",))
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Outcome:
 
 @experiment(
     "openflow/parity",
-    "Scenarios of demo, balance/nat and balance/failover on Open vSwitch",
+    "Scenarios of demo, balance/nat, balance/failover and race/faults on Open vSwitch",
     paper="host-flow-balancing §3",
 )
 def parity(run: Run) -> None:
@@ -75,8 +80,9 @@ def parity(run: Run) -> None:
             with run.part(f"nat, {role}, {mode}"), run.step(f"behaviours of a NAT: {role}, {mode}"):
                 outcomes += _nat(mode, role)
             with run.part(f"failover, {role}, {mode}"), run.step(f"failing uplinks: {role}, {mode}"):
-                outcomes += _failover(mode, role, plan.trials)
-        outcomes.append(Outcome("race_faults", mode, "not tried", reason("race_faults", mode)))
+                outcomes += _failover(mode, role, plan)
+    with run.part("races"), run.step("races while an uplink misbehaves"):
+        outcomes += _races(plan)
     _record(run, outcomes)
 
 
@@ -125,14 +131,14 @@ def _nat(mode: Datapath, role: Role) -> list[Outcome]:
     return [Outcome(each.name, mode, each.missed, reason(each.name, mode) or each.deviation) for each in verdicts]
 
 
-def _failover(mode: Datapath, role: LocationName, trials: int) -> list[Outcome]:
+def _failover(mode: Datapath, role: LocationName, plan: Plan) -> list[Outcome]:
     outcomes = []
     with on_datapath(mode), network(uplink_failure.UPLINKS, lan_clients=1 if role == "gateway" else 0) as net:
         serve(net, "http1", "http3")
         location = Location(role, net)
-        for turn, (name, trial) in itertools.product(range(trials), TRIALS.items()):
+        for turn, name in itertools.product(range(plan.trials), plan.failures):
             try:
-                missed = trial(location, turn)
+                missed = TRIALS[name](location, turn)
             except LabError as error:
                 missed = str(error)
             outcomes.append(Outcome(f"failover_{name}_{role}", mode, missed, reason(f"failover_{name}_{role}", mode)))
@@ -157,6 +163,20 @@ def _download(location: Location, turn: int) -> str:
 
 
 TRIALS: dict[str, Callable[[Location, int], str]] = {"silent": _silent, "carrier": _carrier, "download": _download}
+
+
+def _races(plan: Plan) -> list[Outcome]:
+    """Open connections under each fault; none may fail, or stay half open at the server."""
+    outcomes = []
+    with on_datapath("packet-in"), site(faults.LINES, watched=False) as place:
+        place.net.internet.unlimit_icmp_errors()
+        for number, case in enumerate(faults.CASES, start=1):
+            raced, _, left = faults.connect(place, case, number, plan.races)
+            lost = sum(each.via is None for each in raced)
+            missed = f"{lost} of {len(raced)} failed, {left} are half open" if lost or left else ""
+            name = f"race_{case.name}"
+            outcomes.append(Outcome(name, "packet-in", missed, reason(name, "packet-in")))
+    return outcomes
 
 
 def _record(run: Run, outcomes: list[Outcome]) -> None:

@@ -138,9 +138,8 @@ def faults(run: Run) -> None:
             place.net.internet.unlimit_icmp_errors()
         for number, case in enumerate(CASES, start=1):
             with run.part(case.name):
-                with run.step(case.name.replace("_", " ")), case.fault(place):
-                    raced, alone = _connect(place, case, number, extent.connections)
-                    left = left_over(place.net.internet)
+                with run.step(case.name.replace("_", " ")):
+                    raced, alone, left = connect(place, case, number, extent.connections)
                 failed += _record(run, case, raced, alone, left)
                 made += len(raced)
                 rows += [
@@ -158,16 +157,20 @@ def faults(run: Run) -> None:
     run.series("connections", rows)
 
 
-def _connect(place: Site, case: Case, number: int, count: int) -> tuple[list[Fetched], list[Fetched]]:
-    """Open connections by the race and over the best uplink in turn."""
+def connect(place: Site, case: Case, number: int, count: int) -> tuple[list[Fetched], list[Fetched], int]:
+    """Under the fault open connections by the race and over the best uplink in turn.
+
+    Return both, and the number of connections that are left half open.
+    """
     best = place.net.uplinks[case.best].index
     pairs = []
     for each in range(count):
         # Cases and thousands have places of their own.
         where = number + len(CASES) * (each // PREFIXES), each % PREFIXES
         pairs += [chosen_address("race", *where), pinned_address(best, *where)]
-    fetched = trial.fetch(place.net.host, pairs, Amount(0, 1.0, SPACING))
-    return fetched[::2], fetched[1::2]
+    with case.fault(place):
+        fetched = trial.fetch(place.net.host, pairs, Amount(0, 1.0, SPACING))
+        return fetched[::2], fetched[1::2], left_over(place.net.internet)
 
 
 def _milliseconds(fetched: Fetched) -> float:
