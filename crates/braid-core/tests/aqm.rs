@@ -31,6 +31,56 @@ fn one_flow_keeps_its_order() {
     assert_eq!((queue.packets(), queue.bytes()), (0, Bytes::new(0)));
 }
 
+/// A flow with two outlets: staged packets keep their place, and the first loose one goes elsewhere.
+#[test]
+fn loose_packets_leave_from_behind_the_staged_ones() {
+    let mut queue = FlowQueue::new(100);
+    (0..6).for_each(|item| queue.push(ms(0), 7, FULL, item));
+    let mut staged = Vec::new();
+    for _ in 0..2 {
+        let len = queue.stage(ms(1), 7, false, never, |item| staged.push(*item));
+        assert_eq!(len, Some(FULL));
+    }
+    let mut taken = Vec::new();
+    let mut take = |queue: &mut FlowQueue<u32>| {
+        let loose = queue.take_loose(ms(1), 7, false, never);
+        taken.extend(loose.map(|queued| queued.item));
+    };
+    take(&mut queue);
+    queue.stage(ms(1), 7, false, never, |item| staged.push(*item));
+    take(&mut queue);
+    assert_eq!(queue.bytes_of(7), (Bytes::new(4_500), FULL));
+    queue.push(ms(1), 7, FULL, 6);
+    assert_eq!(drain(&mut queue, ms(2)), [0, 1, 3, 5, 6]);
+    assert_eq!((staged, taken), (vec![0, 1, 3], vec![2, 4]));
+    assert_eq!((queue.packets(), queue.bytes()), (0, Bytes::new(0)));
+    take_nothing(&mut queue);
+}
+
+fn take_nothing(queue: &mut FlowQueue<u32>) {
+    assert_eq!(queue.stage(ms(3), 7, false, never, |_| {}), None);
+    assert_eq!(queue.take_loose(ms(3), 7, false, never), None);
+}
+
+/// Staged packets are numbered for the far end, which would wait for a dropped one.
+#[test]
+fn staged_packets_are_never_dropped() {
+    let mut queue = FlowQueue::new(100);
+    for item in 0..200 {
+        queue.push(ms(0), 7, FULL, item);
+        queue.stage(ms(0), 7, true, never, |_| {});
+    }
+    // A queue of loose packets above the limit, and a standing one that CoDel controls.
+    (200..400).for_each(|item| queue.push(ms(0), 7, FULL, item));
+    assert!(queue.overflowed() > 0);
+    let mut left = Vec::new();
+    for at in 0..400 {
+        left.extend(queue.pop(ms(at * 5), true, never).map(|queued| queued.item));
+    }
+    assert_eq!(left[..200], (0..200).collect::<Vec<_>>());
+    assert!(queue.dropped() > 0);
+}
+
 /// RFC 8290 §4.2: flows take turns by bytes, so small packets are not at a disadvantage.
 #[test]
 fn flows_have_equal_bytes_whatever_their_packets() {

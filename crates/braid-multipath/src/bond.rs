@@ -29,7 +29,7 @@ mod sender_link;
 mod traffic;
 
 pub use receiver::{Receiver, ReceiverSettings};
-pub use sender::{Sender, SenderSettings};
+pub use sender::{FarFlowView, FarState, MAX_EXTRA_DELAY, Sender, SenderSettings};
 pub use sender_link::{LinkSettings, TRAIN_PACKETS};
 pub use traffic::{
     Control, ControlKind, InnerPacket, LanePacket, LinkChange, Transmit, TransmitRepair,

@@ -16,4 +16,6 @@ pub mod resequence;
 pub mod retransmit;
 pub mod schedule;
 
-pub use link::{LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, RelativeDelay, Stamp};
+pub use link::{
+    LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, REORDER_BUDGET, RelativeDelay, Stamp,
+};

@@ -8,6 +8,10 @@ use braid_core::Time;
 /// Most links of one bond.
 pub const MAX_LINKS: usize = 32;
 
+/// Difference of the links' base delays for which every packet is waited for. A link slower than
+/// that is *far*: only flows whose packets it carries wait for it.
+pub const REORDER_BUDGET: Duration = Duration::from_millis(80);
+
 /// Lanes of a bond. Inner flows are hashed onto them, so that a lost packet holds up its own flow
 /// and not the tunnel.
 pub const LANES: usize = 256;

@@ -8,7 +8,8 @@
 //!    ([`Arrivals::settled`](crate::estimate::Arrivals::settled)). Links are FIFOs, so it cannot
 //!    arrive any more, and waiting would only add delay. (A buffer without this rule waits out its
 //!    timer for every loss.) If it can be recovered, the lane waits for the time that a recovery
-//!    takes.
+//!    takes. A packet that came over a far link shows nothing about those below it, which may still
+//!    be sent ([`PacketMeta::is_ahead`]).
 //! 3. Its **deadline** is reached. The deadline is fixed when the gap is first seen and never moved
 //!    back: under load, a timer that every packet re-arms holds for ever, and did worse than no
 //!    buffer at all (40.6 against 87.3 Mbit/s on 50 + 50 Mbit/s with 5 % loss).

@@ -92,6 +92,11 @@ impl<T> RetransmitBuffer<T> {
         }
     }
 
+    /// Changes the time for which items are kept.
+    pub fn set_max_age(&mut self, max_age: Duration) {
+        self.max_age = max_age;
+    }
+
     /// Keeps an item sent under `number`, which must not be below an earlier one. Several items may
     /// share a number.
     pub fn handle_sent(&mut self, now: Time, number: PacketNumber, len: Bytes, item: T) {

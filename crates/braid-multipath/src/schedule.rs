@@ -110,6 +110,12 @@ pub trait Scheduler: std::fmt::Debug + Send {
         None
     }
 
+    /// Returns the difference in base delay beyond which a slower link is left to flows that wait
+    /// for it; none if no link is left out.
+    fn reorder_budget(&self) -> Option<std::time::Duration> {
+        None
+    }
+
     /// Returns true if links are paced and limited by their estimates. A scheduler that learns from
     /// loss must be able to overfill a link, or it learns nothing.
     fn is_paced(&self) -> bool {

@@ -64,6 +64,7 @@ impl OneLink {
                 flow: 1,
                 class: Class::Ordered,
                 len: Bytes::new(LEN),
+                is_stream: false,
             };
             self.sender.handle_packet(self.now, inner, ());
         }

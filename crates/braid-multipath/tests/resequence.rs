@@ -26,6 +26,7 @@ fn tag(seq: u64, stamp: u64, link: LinkId) -> PacketMeta {
         stamp: Stamp(stamp),
         link,
         order: DeliveryOrder::InOrder,
+        is_ahead: false,
     }
 }
 
@@ -78,10 +79,36 @@ fn a_gap_that_every_link_has_passed_is_not_waited_for() {
     bench.packet(0, 0, A);
     bench.packet(1, 2, A);
     // The slowest link has reached the packet behind the gap, but may not have passed it.
-    bench.0.handle_progress(ms(2), Stamp(2), Some(B));
+    bench.0.handle_progress(ms(2), |_| Stamp(2), Some(B));
     assert!(bench.out().is_empty());
-    bench.0.handle_progress(ms(3), Stamp(3), Some(B));
+    bench.0.handle_progress(ms(3), |_| Stamp(3), Some(B));
     assert_eq!(bench.out(), [2]);
+    assert_eq!(bench.0.counters().known_lost, 1);
+}
+
+/// A far link brings packets before others that are below them and still to be sent. Those are lost
+/// only if the near links have passed a packet above them that they brought themselves.
+#[test]
+fn a_packet_from_a_far_link_shows_no_loss_below_it() {
+    let mut bench = Bench::new();
+    bench.packet(0, 0, A);
+    let ahead = PacketMeta {
+        is_ahead: true,
+        ..tag(5, 1, B)
+    };
+    (bench.0).handle_packet(ms(1), ahead, Duration::from_millis(500), 5);
+    bench.0.handle_progress(ms(3), |_| Stamp(100), Some(A));
+    assert!(bench.out().is_empty());
+    (bench.0).handle_packet(ms(110), tag(1, 110, A), HOLD, 1);
+    assert_eq!(bench.out(), [1]);
+    (bench.0).handle_packet(ms(120), tag(3, 120, A), HOLD, 3);
+    assert!(bench.out().is_empty());
+    bench.0.handle_progress(ms(121), |_| Stamp(120), Some(A));
+    assert!(bench.out().is_empty());
+    bench.0.handle_progress(ms(122), |_| Stamp(121), Some(A));
+    assert_eq!(bench.out(), [3], "2 is lost, 4 may still be sent");
+    (bench.0).handle_packet(ms(130), tag(4, 130, A), HOLD, 4);
+    assert_eq!(bench.out(), [4, 5]);
     assert_eq!(bench.0.counters().known_lost, 1);
 }
 
@@ -91,11 +118,11 @@ fn a_gap_known_lost_waits_for_the_copy_and_no_longer() {
     bench.0.set_recovery_delay(Duration::from_millis(10));
     bench.packet(0, 0, A);
     bench.packet(1, 2, A);
-    bench.0.handle_progress(ms(3), Stamp(9), None);
+    bench.0.handle_progress(ms(3), |_| Stamp(9), None);
     assert!(bench.out().is_empty());
     assert_eq!(bench.0.poll_timeout(), Some(ms(13)));
     // A repeated notice does not move the deadline.
-    bench.0.handle_progress(ms(8), Stamp(20), None);
+    bench.0.handle_progress(ms(8), |_| Stamp(20), None);
     assert_eq!(bench.0.poll_timeout(), Some(ms(13)));
     bench.0.handle_timeout(ms(12));
     assert!(bench.out().is_empty());
@@ -122,7 +149,7 @@ fn the_link_that_is_behind_is_named_for_what_expired() {
     let mut bench = Bench::new();
     bench.packet(0, 0, A);
     bench.packet(1, 2, A);
-    bench.0.handle_progress(ms(2), Stamp(0), Some(B));
+    bench.0.handle_progress(ms(2), |_| Stamp(0), Some(B));
     bench.0.handle_timeout(ms(31));
     assert_eq!(bench.0.counters().expired[B.index()], 1);
 }
@@ -240,6 +267,7 @@ proptest! {
                 stamp: Stamp(stamp),
                 link: LinkId(packet.link),
                 order: DeliveryOrder::InOrder,
+                is_ahead: false,
             };
             if !packet.lost {
                 arriving.insert((at, order), tag);
@@ -268,7 +296,7 @@ proptest! {
                 settled[tag.link.index()] = tag.stamp.0;
                 if progress {
                     let passed = settled[0].min(settled[1]);
-                    reseq.handle_progress(now, Stamp(passed), None);
+                    reseq.handle_progress(now, |_| Stamp(passed), None);
                 }
             }
             drain(&mut reseq, now, &mut delivered, &came)?;
@@ -304,6 +332,7 @@ proptest! {
                 stamp: Stamp(index as u64),
                 link: A,
                 order: DeliveryOrder::InOrder,
+                is_ahead: false,
             };
             reseq.handle_packet(ms(index as u64), tag, HOLD, ());
             prop_assert!(reseq.occupied() <= limits.all);
@@ -407,7 +436,7 @@ fn paper_on_lanes_waits_for_its_time_out_whatever_is_known_and_drops_what_is_lat
     assert!(bench.packet(1, 2, A).is_empty());
     // Every link is past the gap, and the sender has said how far it has come: neither ends the
     // wait.
-    bench.0.handle_progress(ms(2), Stamp(9), Some(B));
+    bench.0.handle_progress(ms(2), |_| Stamp(9), Some(B));
     bench
         .0
         .handle_flush(ms(2), LaneId(7), LaneSeq(4), Stamp(9), HOLD);

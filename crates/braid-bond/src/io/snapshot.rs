@@ -89,6 +89,7 @@ pub(super) fn links(now: Time, tunnel: &Tunnel, shares: &LinkShares) -> Vec<Link
             duplicates: counters.duplicates[index],
             gaps_expired: counters.expired[index],
             send_errors: 0,
+            bulk_flows: tunnel.sender().bulk_flows(id),
             error: None,
         };
         if let Some((link, liveness)) = tunnel.sender().link(id) {

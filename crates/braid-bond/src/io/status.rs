@@ -117,6 +117,8 @@ pub struct LinkStatus {
     pub gaps_expired: u64,
     /// Datagrams that its socket refused.
     pub send_errors: u64,
+    /// Bulk flows sent over it, if it is so slow that it carries nothing else; none for other links.
+    pub bulk_flows: Option<usize>,
     /// Error that keeps it from having a working socket.
     pub error: Option<String>,
 }

@@ -54,15 +54,43 @@ struct Flow {
     tail: u32,
     packets: usize,
     bytes: u64,
+    staged: Staged,
     deficit: i64,
     codel: Codel,
+    grace: Duration,
     list: FlowList,
+}
+
+/// The packets at the head of a flow that are committed to this queue.
+#[derive(Debug, Clone, Copy)]
+struct Staged {
+    /// The last one.
+    tail: u32,
+    packets: usize,
+    bytes: u64,
+}
+
+const NOTHING_STAGED: Staged = Staged {
+    tail: NONE,
+    packets: 0,
+    bytes: 0,
+};
+
+impl Flow {
+    fn loose_bytes(&self) -> u64 {
+        self.bytes - self.staged.bytes
+    }
 }
 
 /// Fair queue: serves the flows in turn.
 ///
 /// New flows go first while they send no more than a quantum (RFC 8290 §4.2), so sparse flows
 /// hardly wait. Nothing is allocated once the queue has reached its greatest length.
+///
+/// A flow may have two outlets: its turns in this queue, and packets taken from the middle of it by
+/// [`take_loose`](Self::take_loose). [`stage`](Self::stage) commits the first packet that is still
+/// *loose* to the former. CoDel judges a packet when it is staged or taken, and the limit counts
+/// loose packets only.
 #[derive(Debug)]
 pub struct FlowQueue<T> {
     nodes: Vec<Node<T>>,
@@ -72,6 +100,8 @@ pub struct FlowQueue<T> {
     old: VecDeque<u16>,
     packets: usize,
     bytes: u64,
+    staged_packets: usize,
+    staged_bytes: u64,
     max_packets: usize,
     grace: Duration,
     dropped: u64,
@@ -79,7 +109,7 @@ pub struct FlowQueue<T> {
     overflowed: u64,
 }
 
-/// One flow of a queue, as CoDel sees it.
+/// The loose packets of one flow of a queue, as CoDel sees them.
 struct FlowView<'a, T> {
     nodes: &'a mut [Node<T>],
     free: &'a mut u32,
@@ -88,24 +118,37 @@ struct FlowView<'a, T> {
     bytes: &'a mut u64,
 }
 
-impl<T> CodelQueue for FlowView<'_, T> {
-    type Packet = Queued<T>;
-
-    fn pop(&mut self) -> Option<Queued<T>> {
-        let index = self.flow.head;
+impl<T> FlowView<'_, T> {
+    /// Takes the packet behind node `before`, or the first one if that is none.
+    fn unlink(&mut self, before: u32) -> Option<Queued<T>> {
+        let index = match self.nodes.get(before as usize) {
+            Some(node) => node.next,
+            None => self.flow.head,
+        };
         let node = self.nodes.get_mut(index as usize)?;
-        self.flow.head = node.next;
-        if self.flow.head == NONE {
-            self.flow.tail = NONE;
-        }
-        node.next = *self.free;
-        *self.free = index;
+        let next = std::mem::replace(&mut node.next, *self.free);
         let packet = node.packet.take()?;
+        *self.free = index;
+        match self.nodes.get_mut(before as usize) {
+            Some(node) => node.next = next,
+            None => self.flow.head = next,
+        }
+        if next == NONE {
+            self.flow.tail = before;
+        }
         self.flow.packets -= 1;
         self.flow.bytes -= packet.len.get();
         *self.packets -= 1;
         *self.bytes -= packet.len.get();
         Some(packet)
+    }
+}
+
+impl<T> CodelQueue for FlowView<'_, T> {
+    type Packet = Queued<T>;
+
+    fn pop(&mut self) -> Option<Queued<T>> {
+        self.unlink(self.flow.staged.tail)
     }
 
     fn arrived(packet: &Queued<T>) -> Time {
@@ -113,7 +156,7 @@ impl<T> CodelQueue for FlowView<'_, T> {
     }
 
     fn bytes(&self) -> u64 {
-        self.flow.bytes
+        self.flow.loose_bytes()
     }
 }
 
@@ -126,8 +169,10 @@ impl<T> FlowQueue<T> {
             tail: NONE,
             packets: 0,
             bytes: 0,
+            staged: NOTHING_STAGED,
             deficit: 0,
             codel: Codel::new(DELAY_TARGET, DELAY_INTERVAL),
+            grace: Duration::ZERO,
             list: FlowList::No,
         };
         FlowQueue {
@@ -138,6 +183,8 @@ impl<T> FlowQueue<T> {
             old: VecDeque::with_capacity(FLOW_QUEUES),
             packets: 0,
             bytes: 0,
+            staged_packets: 0,
+            staged_bytes: 0,
             max_packets: max_packets.clamp(1, NONE as usize - 1),
             grace: Duration::ZERO,
             dropped: 0,
@@ -154,6 +201,11 @@ impl<T> FlowQueue<T> {
     /// Adds `grace` to CoDel's target and interval. It delays only the flow that has the queue.
     pub fn set_grace(&mut self, grace: Duration) {
         self.grace = grace;
+    }
+
+    /// Adds at least `grace` to CoDel's target and interval for the flow with this `hash`.
+    pub fn set_flow_grace(&mut self, hash: u32, grace: Duration) {
+        self.flows[hash as usize % FLOW_QUEUES].grace = grace;
     }
 
     /// Adds a packet of the flow with this `hash`.
@@ -180,7 +232,7 @@ impl<T> FlowQueue<T> {
             flow.deficit = QUANTUM_BYTES;
             self.new.push_back(id as u16);
         }
-        if self.packets > self.max_packets {
+        if self.packets - self.staged_packets > self.max_packets {
             self.drop_from_longest();
         }
     }
@@ -270,8 +322,34 @@ impl<T> FlowQueue<T> {
         control: bool,
         mark: impl Fn(&mut T) -> bool,
     ) -> Option<Queued<T>> {
-        let grace = self.grace;
-        let mut view_of = self.view_of(usize::from(id));
+        if self.flows[usize::from(id)].staged.packets > 0 {
+            return self.pop_staged(usize::from(id));
+        }
+        self.pop_loose(now, usize::from(id), control, mark)
+    }
+
+    fn pop_staged(&mut self, id: usize) -> Option<Queued<T>> {
+        let first = self.view_of(id).unlink(NONE)?;
+        let staged = &mut self.flows[id].staged;
+        staged.packets -= 1;
+        staged.bytes -= first.len.get();
+        if staged.packets == 0 {
+            *staged = NOTHING_STAGED;
+        }
+        self.staged_packets -= 1;
+        self.staged_bytes -= first.len.get();
+        Some(first)
+    }
+
+    fn pop_loose(
+        &mut self,
+        now: Time,
+        id: usize,
+        control: bool,
+        mark: impl Fn(&mut T) -> bool,
+    ) -> Option<Queued<T>> {
+        let grace = self.grace.max(self.flows[id].grace);
+        let mut view_of = self.view_of(id);
         if !control {
             return view_of.pop();
         }
@@ -283,19 +361,92 @@ impl<T> FlowQueue<T> {
             *(if is_marked { &mut marked } else { &mut dropped }) += 1;
             is_marked.then_some(packet)
         });
-        self.flows[usize::from(id)].codel = codel;
+        self.flows[id].codel = codel;
         self.dropped += dropped;
         self.marked += marked;
         packet
     }
 
+    /// Commits the first loose packet of the flow with this `hash` to its turns in this queue:
+    /// `commit` gets it, unless CoDel drops it. Returns its size; none if the flow has no more.
+    /// `control` and `mark` as for [`pop`](Self::pop).
+    pub fn stage(
+        &mut self,
+        now: Time,
+        hash: u32,
+        control: bool,
+        mark: impl Fn(&mut T) -> bool,
+        commit: impl FnOnce(&mut T),
+    ) -> Option<Bytes> {
+        let id = hash as usize % FLOW_QUEUES;
+        let mut packet = self.pop_loose(now, id, control, mark)?;
+        commit(&mut packet.item);
+        let len = packet.len;
+        let index = self.node(packet);
+        let flow = &mut self.flows[id];
+        let before = std::mem::replace(&mut flow.staged.tail, index);
+        let next = match self.nodes.get_mut(before as usize) {
+            Some(node) => std::mem::replace(&mut node.next, index),
+            None => std::mem::replace(&mut flow.head, index),
+        };
+        self.nodes[index as usize].next = next;
+        if next == NONE {
+            flow.tail = index;
+        }
+        flow.packets += 1;
+        flow.bytes += len.get();
+        flow.staged.packets += 1;
+        flow.staged.bytes += len.get();
+        self.packets += 1;
+        self.bytes += len.get();
+        self.staged_packets += 1;
+        self.staged_bytes += len.get();
+        Some(len)
+    }
+
+    /// Takes the first loose packet of the flow with this `hash`. It costs the flow no turn.
+    /// `control` and `mark` as for [`pop`](Self::pop).
+    pub fn take_loose(
+        &mut self,
+        now: Time,
+        hash: u32,
+        control: bool,
+        mark: impl Fn(&mut T) -> bool,
+    ) -> Option<Queued<T>> {
+        self.pop_loose(now, hash as usize % FLOW_QUEUES, control, mark)
+    }
+
+    /// Returns the staged and the loose bytes of the flow with this `hash`.
+    #[must_use]
+    pub fn bytes_of(&self, hash: u32) -> (Bytes, Bytes) {
+        let flow = &self.flows[hash as usize % FLOW_QUEUES];
+        (
+            Bytes::new(flow.staged.bytes),
+            Bytes::new(flow.loose_bytes()),
+        )
+    }
+
+    /// Returns the bytes in the queue that are not staged.
+    #[must_use]
+    pub fn loose_bytes(&self) -> Bytes {
+        Bytes::new(self.bytes - self.staged_bytes)
+    }
+
     fn drop_from_longest(&mut self) {
-        let longest = self.flows.iter().enumerate().max_by_key(|(_, f)| f.bytes);
+        let flows = self.flows.iter().enumerate();
+        let longest = flows.max_by_key(|(_, flow)| flow.loose_bytes());
         let Some((id, flow)) = longest else { return };
-        for _ in 0..flow.packets.div_ceil(2).min(MAX_DROP_BATCH) {
+        let loose = flow.packets - flow.staged.packets;
+        for _ in 0..loose.div_ceil(2).min(MAX_DROP_BATCH) {
             self.view_of(id).pop();
             self.overflowed += 1;
         }
+    }
+
+    /// Returns the number of flows that take turns.
+    #[must_use]
+    pub fn flows(&self) -> usize {
+        self.new.len() + self.old.len()
     }
 
     /// Returns the packets in the queue.

@@ -33,6 +33,7 @@ impl Bond {
         Policy {
             scheduling,
             ordering: bond.ordering(),
+            max_extra_delay: None,
             rules: classify::rules(settings),
         }
     }

@@ -126,6 +126,17 @@ fn state_of(status: Option<&LinkStatus>, failed: bool) -> BondLinkState {
     }
 }
 
+/// Returns the use of a far link in the direction from here.
+fn far(spread: Duration, status: &LinkStatus) -> String {
+    let flows = match status.bulk_flows {
+        None | Some(0) => "none now".to_owned(),
+        Some(1) => "one now".to_owned(),
+        Some(count) => format!("{count} now"),
+    };
+    let spread = ms(spread);
+    format!("{spread:.0} ms slower: only for bulk flows with a queue as long, {flows}")
+}
+
 /// Returns the reason for a link's share.
 fn why(
     link: &LinkSpec,
@@ -167,6 +178,7 @@ fn why(
     let idle = all.is_some_and(|all| all.links.iter().all(|link| link.share < MIN_SHARE));
     let why = match status.owd_skew {
         _ if idle => "idle".to_owned(),
+        Some(spread) if status.bulk_flows.is_some() => far(spread, status),
         Some(spread) if spread >= SLOW_LINK_DELAY && status.share < MIN_SHARE => {
             format!("packets would come {:.0} ms later by it", ms(spread))
         }

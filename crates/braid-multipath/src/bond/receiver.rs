@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use braid_core::{Bytes, Time};
 
-use crate::estimate::{Arrival, Arrivals, LinkReport};
+use crate::estimate::{Arrival, Arrivals, BaseDelay, LinkReport};
 use crate::fec::{Decoder, Group, Rebuild};
 use crate::resequence::{
     Counters, Delivery, DeliveryOrder, Limits, PacketMeta, Reordering, Resequencer,
 };
 use crate::retransmit::{Nack, NackLimiter};
 use crate::schedule::Class;
-use crate::{LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp};
+use crate::{
+    LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, REORDER_BUDGET, RelativeDelay, Stamp,
+};
 
 /// Added to every wait for timers, bursts and thread scheduling.
 const WAIT_MARGIN: Duration = Duration::from_millis(8);
@@ -23,6 +25,12 @@ const SYMBOL_MARGIN: Duration = Duration::from_micros(300);
 
 /// A link that has been silent for this long is not waited for.
 const LINK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A lane waits for a far link if the link brought one of its packets within this time.
+const FAR_SPAN: Duration = Duration::from_secs(2);
+
+/// Far links are found anew at this interval.
+const FAR_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Settings of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +70,19 @@ struct ReceiverLink {
     arrivals: Arrivals,
     nack_limiter: NackLimiter,
     live: bool,
+    base: BaseDelay,
+    /// True if the link is slower than the fastest by more than [`REORDER_BUDGET`].
+    is_far: bool,
+    /// When it last brought a packet of each lane.
+    lanes: Vec<Time>,
+}
+
+impl ReceiverLink {
+    /// Returns true if a lane waits for packets of this link.
+    fn is_awaited(&self, now: Time, lane: LaneId) -> bool {
+        let last = self.lanes[lane.index()];
+        !self.is_far || (last > Time::ZERO && now.since(last) < FAR_SPAN)
+    }
 }
 
 /// The receiving end of one direction. The [module](super) says which method is called when.
@@ -76,7 +97,10 @@ pub struct Receiver<T, S = T> {
     fec: Decoder<T, S>,
     nacks: VecDeque<Nack>,
     retransmit_delay: Option<Duration>,
-    passed: Option<Stamp>,
+    /// How far the near links had come, and how far all had.
+    passed: Option<(Stamp, Stamp)>,
+    /// When far links were last found.
+    far_at: Time,
 }
 
 impl<T: Clone, S: Clone> Receiver<T, S> {
@@ -92,6 +116,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             nacks: VecDeque::new(),
             retransmit_delay: None,
             passed: None,
+            far_at: Time::ZERO,
         }
     }
 
@@ -137,6 +162,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         len: Bytes,
         elicits: bool,
     ) -> Arrival {
+        self.find_far_links(now);
         let index = self.index_or_insert(link);
         let incoming = &mut self.links[index];
         let arrivals = &mut incoming.arrivals;
@@ -144,6 +170,9 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         if arrival != Arrival::Duplicate {
             incoming.nack_limiter.handle_packet();
             incoming.live = true;
+            incoming
+                .base
+                .handle_delay(now, RelativeDelay::of(stamp, now));
         }
         self.request_lost(index);
         arrival
@@ -159,6 +188,16 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         item: T,
     ) {
         let (lane, seq, class) = place;
+        let mut is_ahead = false;
+        if let Some(index) = self.index(link) {
+            let from = &mut self.links[index];
+            from.lanes[lane.index()] = now;
+            is_ahead = from.is_far;
+        }
+        let hold = match is_ahead {
+            true => self.settings.max_stall + self.spread(now),
+            false => self.hold(now, link, lane, stamp),
+        };
         let tag = PacketMeta {
             lane,
             seq,
@@ -168,8 +207,8 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
                 Class::Unordered => DeliveryOrder::Immediate,
                 _ => DeliveryOrder::InOrder,
             },
+            is_ahead,
         };
-        let hold = self.hold(now, link, stamp);
         self.fec.handle_packet(lane, seq, &item);
         self.reseq.handle_packet(now, tag, hold, item);
     }
@@ -184,7 +223,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         group: Group,
         symbol: S,
     ) {
-        let usable_at = now + self.lag(now, link) / 2 + SYMBOL_MARGIN;
+        let usable_at = now + self.lag(now, link, group.lane) / 2 + SYMBOL_MARGIN;
         self.fec
             .handle_symbol(now, group, (link, stamp), usable_at, symbol);
         self.reseq.set_recovery_delay(self.recovery_delay());
@@ -223,7 +262,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         highest: LaneSeq,
         stamp: Stamp,
     ) {
-        let hold = self.hold(now, link, stamp);
+        let hold = self.hold(now, link, lane, stamp);
         self.reseq.handle_flush(now, lane, highest, stamp, hold);
     }
 
@@ -312,22 +351,40 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
 
     /// Returns how long a gap shown by a packet on `link` stamped `stamp` may hold up its lane.
     /// Another link that has not passed the stamp may bring the missing packet, however long it
-    /// stalls. Otherwise the wait is for a recovery, or for the reordering on `link`.
-    fn hold(&self, now: Time, link: LinkId, stamp: Stamp) -> Duration {
-        let behind = |(other, id): (&ReceiverLink, &LinkId)| {
-            let settled = other.arrivals.settled();
-            *id != link && is_live(other, now) && settled.is_some_and(|settled| settled < stamp)
+    /// stalls. Otherwise the wait is for a recovery, or for the reordering on `link`. A far link
+    /// brings the packets of few lanes, and only they wait for it.
+    fn hold(&self, now: Time, link: LinkId, lane: LaneId, stamp: Stamp) -> Duration {
+        let awaited = |(other, id): &(&ReceiverLink, &LinkId)| {
+            **id != link && is_live(other, now) && other.is_awaited(now, lane)
         };
-        if self.links.iter().zip(&self.ids).any(behind) {
-            return self.settings.max_stall;
+        let behind = |(other, _): &(&ReceiverLink, &LinkId)| {
+            let settled = other.arrivals.settled();
+            settled.is_some_and(|settled| settled < stamp)
+        };
+        let others = || self.links.iter().zip(&self.ids).filter(awaited);
+        if others().any(|other| behind(&other)) {
+            let far = others().any(|(other, _)| other.is_far);
+            let extra = far.then(|| self.spread(now));
+            return self.settings.max_stall + extra.unwrap_or_default();
         }
-        let wait = (self.lag(now, link) + WAIT_MARGIN).min(self.settings.max_fec_wait);
+        let wait = (self.lag(now, link, lane) + WAIT_MARGIN).min(self.settings.max_fec_wait);
         (wait + self.recovery_delay()).min(self.settings.max_stall)
     }
 
-    /// Returns how much later than on `link` a packet may arrive on the slowest link.
-    fn lag(&self, now: Time, link: LinkId) -> Duration {
-        let live = || self.links.iter().filter(|link| is_live(link, now));
+    /// Returns the difference of the live links' delays.
+    fn spread(&self, now: Time) -> Duration {
+        let delays = || {
+            let live = self.links.iter().filter(|link| is_live(link, now));
+            live.filter_map(|link| link.arrivals.delay())
+        };
+        let ends = delays().max().zip(delays().min());
+        ends.map_or(Duration::ZERO, |(slowest, fastest)| slowest.over(fastest))
+    }
+
+    /// Returns how much later than on `link` a packet of a lane may arrive on the slowest link.
+    fn lag(&self, now: Time, link: LinkId, lane: LaneId) -> Duration {
+        let awaited = |link: &&ReceiverLink| is_live(link, now) && link.is_awaited(now, lane);
+        let live = || self.links.iter().filter(awaited);
         let slowest = live().filter_map(|link| link.arrivals.delay()).max();
         let jitter = live().map(|link| link.arrivals.jitter()).max();
         let extent = live().map(|link| link.arrivals.extent(now)).max();
@@ -387,21 +444,45 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         }
     }
 
-    /// Tells the resequencer how far all live links have come.
+    /// Tells the resequencer how far the live links have come.
     fn progress(&mut self, now: Time) {
-        let settled = self
-            .links
-            .iter()
-            .zip(&self.ids)
-            .filter(|(link, _)| is_live(link, now))
-            .filter_map(|(link, id)| Some((link.arrivals.settled()?, *id)));
+        let links = &self.links;
+        let far = || {
+            links
+                .iter()
+                .filter(|link| link.is_far && is_live(link, now))
+        };
+        let all = || links.iter().zip(&self.ids);
+        let near = all().filter(|(link, _)| !link.is_far && is_live(link, now));
+        let settled = near.filter_map(|(link, id)| Some((link.arrivals.settled()?, *id)));
         let Some((passed, laggard)) = settled.min() else {
             return;
         };
-        if self.passed != Some(passed) {
-            self.passed = Some(passed);
-            self.fec.handle_progress(passed);
+        let slowest = far().filter_map(|link| link.arrivals.settled()).min();
+        let slowest = slowest.map_or(passed, |slowest| slowest.min(passed));
+        if self.passed != Some((passed, slowest)) {
+            self.passed = Some((passed, slowest));
+            self.fec.handle_progress(slowest);
+            let passed = |lane| {
+                let awaited = far().filter(|link| link.is_awaited(now, lane));
+                let settled = awaited.filter_map(|link| link.arrivals.settled()).min();
+                settled.map_or(passed, |settled| settled.min(passed))
+            };
             self.reseq.handle_progress(now, passed, Some(laggard));
+        }
+    }
+
+    /// Finds the links that are slower than the fastest by more than [`REORDER_BUDGET`].
+    fn find_far_links(&mut self, now: Time) {
+        if now.since(self.far_at) < FAR_INTERVAL {
+            return;
+        }
+        self.far_at = now;
+        let live = self.links.iter().filter(|link| is_live(link, now));
+        let fastest = live.filter_map(|link| link.base.base(now)).min();
+        for link in &mut self.links {
+            let extra = link.base.base(now).zip(fastest);
+            link.is_far = extra.is_some_and(|(base, fastest)| base.over(fastest) > REORDER_BUDGET);
         }
     }
 
@@ -419,6 +500,9 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             arrivals: Arrivals::new(link),
             nack_limiter: NackLimiter::default(),
             live: true,
+            base: BaseDelay::default(),
+            is_far: false,
+            lanes: vec![Time::ZERO; LANES],
         });
         self.links.len() - 1
     }

@@ -14,12 +14,16 @@ use crate::liveness::Verdict;
 use crate::schedule::{Choice, Class, Head, LinkView, Scheduler};
 use crate::{LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp};
 
+mod far;
 mod fec;
 mod links;
+mod recent_bytes;
 mod retransmission;
 mod sparse;
 mod view;
 
+use far::FarFlows;
+pub use far::{FarFlowView, FarState};
 use retransmission::Retransmission;
 use sparse::SparseFlows;
 
@@ -49,6 +53,12 @@ const QUEUE_LIMIT_FADE: Duration = Duration::from_secs(10);
 /// Longest extra CoDel delay granted for retransmissions that are waited for.
 const MAX_RETRANSMIT_GRACE: Duration = Duration::from_millis(150);
 
+/// Packets are kept for at least this much longer than their link takes to report them.
+const MIN_RETRANSMIT_SPARE: Duration = Duration::from_millis(150);
+
+/// Longest extra delay by default: enough for a geostationary satellite beside a terrestrial line.
+pub const MAX_EXTRA_DELAY: Duration = Duration::from_millis(400);
+
 /// Settings of a sender.
 #[derive(Debug)]
 pub struct SenderSettings<T> {
@@ -59,6 +69,9 @@ pub struct SenderSettings<T> {
     pub retransmit_buffer: Bytes,
     /// Longest time for which they are kept.
     pub retransmit_age: Duration,
+    /// Longest extra delay of a link over the fastest one that a stream waits for; zero to leave
+    /// such links out.
+    pub max_extra_delay: Duration,
 }
 
 impl<T> Default for SenderSettings<T> {
@@ -68,6 +81,7 @@ impl<T> Default for SenderSettings<T> {
             mark: |_| false,
             retransmit_buffer: Bytes::new(4_000_000),
             retransmit_age: Duration::from_millis(300),
+            max_extra_delay: MAX_EXTRA_DELAY,
         }
     }
 }
@@ -93,6 +107,8 @@ struct QueuedPacket<T> {
     class: Class,
     flow: u32,
     lane: LaneId,
+    /// Number in the lane, if it was given in the queue.
+    seq: Option<LaneSeq>,
     item: T,
 }
 
@@ -124,6 +140,7 @@ pub struct Sender<T> {
     repair_symbols: u64,
     queue_limit: QueueLimit,
     sparse: SparseFlows<T>,
+    far: FarFlows,
 }
 
 impl<T: Clone> Sender<T> {
@@ -150,6 +167,7 @@ impl<T: Clone> Sender<T> {
             repair_symbols: 0,
             queue_limit: QueueLimit::default(),
             sparse: SparseFlows::default(),
+            far: FarFlows::default(),
         }
     }
 
@@ -160,12 +178,19 @@ impl<T: Clone> Sender<T> {
         self.run = None;
     }
 
+    /// Sets the longest extra delay of a link over the fastest one that a stream waits for; zero to
+    /// leave such links out.
+    pub fn set_max_extra_delay(&mut self, max_extra_delay: Duration) {
+        self.settings.max_extra_delay = max_extra_delay;
+    }
+
     /// Takes an inner packet.
     pub fn handle_packet(&mut self, now: Time, inner: InnerPacket, item: T) {
         let waiting = QueuedPacket {
             class: inner.class,
             flow: inner.flow,
-            lane: LaneId::of(inner.flow),
+            lane: self.lane(inner.flow),
+            seq: None,
             item,
         };
         if self.queue.bytes() <= MIN_BACKLOG {
@@ -173,18 +198,25 @@ impl<T: Clone> Sender<T> {
         }
         match self.is_sparse(now, inner) {
             true => self.sparse.push(inner.len, waiting),
-            false => self.queue.push(now, inner.flow, inner.len, waiting),
+            false => {
+                let hash = self.queue_hash(inner.flow);
+                self.queue.push(now, hash, inner.len, waiting);
+            }
         }
+        self.handle_bulk(now, inner);
     }
 
     /// Takes the far end's report about a link.
     pub fn handle_report(&mut self, now: Time, report: &LinkReport) {
-        let demand = self.demand(now);
+        let demand = self.demand(now, report.link);
+        let age = self.settings.retransmit_age;
         let Some(link) = self.link_mut(report.link) else {
             return;
         };
         let silent = link.liveness.verdict() == Verdict::Suspect;
         if link.handle_report(now, report, demand) {
+            let least = link.estimator.rtt().rto() + MIN_RETRANSMIT_SPARE;
+            link.retransmit_buffer.set_max_age(age.max(least));
             if silent && link.liveness.verdict() == Verdict::Active {
                 self.cancel_retransmissions(report.link);
             }
@@ -229,6 +261,9 @@ impl<T: Clone> Sender<T> {
         if let Some(sparse) = self.poll_sparse(now) {
             return Some(sparse);
         }
+        if let Some(far) = self.poll_far(now) {
+            return Some(far);
+        }
         let (len, class, lane) = self.peek_head(now)?;
         let link = match self.run {
             Some((link, left)) if left >= len.get() => link,
@@ -269,12 +304,13 @@ impl<T: Clone> Sender<T> {
     /// Returns the packet at the head of the queue.
     fn peek_head(&mut self, now: Time) -> Option<(Bytes, Class, LaneId)> {
         if self.head.is_none() {
-            let control = self.links.iter().all(|link| link.is_full_or_unused(now));
+            let control = self.are_near_links_full(now);
             let mark = self.settings.mark;
             let queued = self
                 .queue
                 .pop(now, control, |waiting| mark(&mut waiting.item))?;
             self.head = Some((queued.len, queued.item));
+            self.number_far_head();
         }
         self.head.as_ref().map(|(len, w)| (*len, w.class, w.lane))
     }
@@ -282,6 +318,7 @@ impl<T: Clone> Sender<T> {
     /// Assigns the head of the queue to a link and numbers it in its lane.
     fn take_head(&mut self, now: Time, link: LinkId) -> Option<LanePacket<T>> {
         let (len, waiting) = self.head.take()?;
+        self.far.handle_near(now, waiting.flow, len, waiting.seq);
         if let Some((_, left)) = &mut self.run {
             *left = left.saturating_sub(len.get());
         }
@@ -299,15 +336,17 @@ impl<T: Clone> Sender<T> {
         let (lane, class) = (waiting.lane, waiting.class);
         let covered =
             class == Class::Ordered && self.max_fec_packet.is_some_and(|most| len <= most);
-        let seq = &mut self.lanes[lane.index()];
+        // A sum must not cover packets that are still to be sent.
+        let covered = covered && waiting.seq.is_none();
         let packet = LanePacket {
             lane,
-            seq: LaneSeq(*seq),
+            seq: waiting
+                .seq
+                .unwrap_or_else(|| next_seq(&mut self.lanes, lane)),
             class,
             len,
             item: waiting.item,
         };
-        *seq += 1;
         self.pins[lane.index()] = Some(link);
         if let Some(rate) = self
             .fec_controller
@@ -386,7 +425,10 @@ impl<T: Clone> Sender<T> {
 
     /// Returns the demand. A burst that drains before the next report is no reason to probe for
     /// more rate, although part of it is always queued when a report arrives.
-    fn demand(&self, now: Time) -> Demand {
+    fn demand(&self, now: Time, link: LinkId) -> Demand {
+        if self.is_far_link(link) {
+            return self.far_demand(now);
+        }
         let stood = now.since(self.backlog_below_at) >= REPORT_INTERVAL;
         if stood && self.queue.bytes() > MIN_BACKLOG {
             Demand::Backlog
@@ -406,6 +448,12 @@ impl<T: Clone> Sender<T> {
     fn link_mut(&mut self, id: LinkId) -> Option<&mut SenderLink<LanePacket<T>>> {
         self.links.iter_mut().find(|link| link.id == id)
     }
+}
+
+fn next_seq(lanes: &mut [u64], lane: LaneId) -> LaneSeq {
+    let seq = &mut lanes[lane.index()];
+    *seq += 1;
+    LaneSeq(*seq - 1)
 }
 
 fn packets_in_queue(rate: Rate) -> usize {

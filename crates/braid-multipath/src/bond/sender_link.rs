@@ -157,7 +157,7 @@ impl<T> SenderLink<T> {
     /// packets delayed by jitter or by a stall, while reports give the earliest arrivals. Traffic
     /// that fits on a link without loss, jitter and stalls therefore uses that link. Among links
     /// that all stall, the longest recent stall of each says little about the next.
-    fn expected_delay(&self, now: Time, beside_steady: bool) -> RelativeDelay {
+    pub fn expected_delay(&self, now: Time, beside_steady: bool) -> RelativeDelay {
         let stall = match beside_steady {
             true => self.estimator.stall(now).mul_f64(STALL_DELAY_SHARE),
             false => Duration::ZERO,

@@ -16,6 +16,8 @@ pub struct InnerPacket {
     pub class: Class,
     /// Size.
     pub len: Bytes,
+    /// True if its flow is a byte stream, whose sender adapts to the delay: it may use far links.
+    pub is_stream: bool,
 }
 
 /// An inner packet numbered in its lane.

@@ -58,6 +58,10 @@ const LOOP_DELAY: Duration = Duration::from_millis(25);
 /// rate.
 const PROBE_REPORTS: u32 = 4;
 
+/// A queue shows a round trip after the rate was raised. More than this must not have grown by
+/// then, or a link with a long round trip drops packets each time that it is probed.
+const MAX_PROBE_QUEUE: Duration = Duration::from_millis(100);
+
 /// An unexplained queue may lower the rate to this share of its anchor before the link is drained.
 const MIN_ANCHOR_SHARE: f64 = 0.9;
 
@@ -473,9 +477,11 @@ impl Capacity {
         if let Some(most) = self.policer.max_share() {
             return steer.min(most);
         }
+        let rtt = self.queue.rtt_min.as_secs_f64().max(f64::EPSILON);
+        let most = 1.0 + MAX_PROBE_QUEUE.as_secs_f64() / rtt;
         match self.unmet_reports {
-            PROBE_REPORTS.. => steer.max(2.0),
-            2.. => steer.max(1.5),
+            PROBE_REPORTS.. => steer.max(most.min(2.0)),
+            2.. => steer.max(most.min(1.5)),
             _ => steer,
         }
     }

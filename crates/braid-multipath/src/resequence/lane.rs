@@ -27,8 +27,8 @@ enum Slot<T> {
 #[derive(Debug, Clone, Copy)]
 struct Gap {
     last: u64,
-    /// Stamp of the packet that showed the gap.
-    after: Stamp,
+    /// Stamp of the packet that showed the gap; none if packets below it may still be sent.
+    after: Option<Stamp>,
     deadline: Time,
     known_lost: bool,
 }
@@ -115,7 +115,8 @@ impl<T> Lane<T> {
     }
 
     /// Marks everything below `seq` that is not here as missing; a packet stamped `after` shows it.
-    pub fn miss_below(&mut self, seq: u64, after: Stamp, deadline: Time) {
+    /// Without that stamp it is not known to be sent.
+    pub fn miss_below(&mut self, seq: u64, after: Option<Stamp>, deadline: Time) {
         let end = self.base + self.slots.len() as u64;
         if seq <= end {
             return;
@@ -127,6 +128,27 @@ impl<T> Lane<T> {
             deadline,
             known_lost: false,
         });
+    }
+
+    /// Notes that everything below `seq` was sent before a packet stamped `after`.
+    pub fn sent_below(&mut self, seq: u64, after: Stamp) {
+        let mut next = self.gaps.partition_point(|gap| gap.after.is_some());
+        while let Some(gap) = self.gaps.get_mut(next).filter(|gap| gap.last < seq) {
+            gap.after = Some(after);
+            next += 1;
+        }
+        let first = match next.checked_sub(1) {
+            Some(before) => self.gaps[before].last + 1,
+            None => self.base,
+        };
+        if let Some(rest) = self.gaps.get(next).copied().filter(|_| first < seq) {
+            let gap = Gap {
+                last: seq - 1,
+                after: Some(after),
+                ..rest
+            };
+            self.gaps.insert(next, gap);
+        }
     }
 
     /// Holds `item`, which is not below the base. Packets below it must be marked missing already.
@@ -156,7 +178,7 @@ impl<T> Lane<T> {
     /// end after `recovery_delay`, the time in which a recovery would arrive.
     pub fn settle(&mut self, now: Time, passed: Stamp, recovery_delay: Duration) {
         while let Some(gap) = self.gaps.get_mut(self.known_lost) {
-            if gap.after >= passed {
+            if gap.after.is_none_or(|after| after >= passed) {
                 return;
             }
             gap.known_lost = true;

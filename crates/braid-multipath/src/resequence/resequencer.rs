@@ -62,6 +62,8 @@ pub struct PacketMeta {
     pub link: LinkId,
     /// Order of delivery.
     pub order: DeliveryOrder,
+    /// True if packets below it in the lane may be sent after it.
+    pub is_ahead: bool,
 }
 
 /// A packet to be delivered.
@@ -164,7 +166,11 @@ impl<T> Resequencer<T> {
             }
             Position::Next | Position::Ahead => {
                 self.free_slots(now, index, seq);
-                self.miss_below(now, index, seq, tag.stamp, hold);
+                let after = (!tag.is_ahead).then_some(tag.stamp);
+                if let Some(after) = after {
+                    self.lanes[index].sent_below(seq, after);
+                }
+                self.miss_below(now, index, seq, after, hold);
                 let lane = &mut self.lanes[index];
                 let (before, capacity) = (lane.slots(), lane.capacity());
                 match tag.order {
@@ -198,17 +204,22 @@ impl<T> Resequencer<T> {
             return;
         }
         self.free_slots(now, index, highest.0);
-        self.miss_below(now, index, highest.0 + 1, stamp, hold);
+        self.miss_below(now, index, highest.0 + 1, Some(stamp), hold);
         self.release(now, index, false);
     }
 
-    /// Notes that every live link has settled past everything stamped below `passed`; `laggard` is
-    /// the link that is furthest behind.
-    pub fn handle_progress(&mut self, now: Time, passed: Stamp, laggard: Option<LinkId>) {
+    /// Notes that every live link that a lane waits for has settled past everything stamped below
+    /// `passed`; `laggard` is the link that is furthest behind.
+    pub fn handle_progress(
+        &mut self,
+        now: Time,
+        passed: impl Fn(LaneId) -> Stamp,
+        laggard: Option<LinkId>,
+    ) {
         self.laggard = laggard;
         self.for_waiting(|all, index| {
             let recovery_delay = all.recovery_delay;
-            all.lanes[index].settle(now, passed, recovery_delay);
+            all.lanes[index].settle(now, passed(LaneId(index as u8)), recovery_delay);
             all.release(now, index, false);
         });
     }
@@ -299,7 +310,14 @@ impl<T> Resequencer<T> {
         };
     }
 
-    fn miss_below(&mut self, now: Time, index: usize, seq: u64, after: Stamp, hold: Duration) {
+    fn miss_below(
+        &mut self,
+        now: Time,
+        index: usize,
+        seq: u64,
+        after: Option<Stamp>,
+        hold: Duration,
+    ) {
         let lane = &mut self.lanes[index];
         let (before, capacity) = (lane.slots(), lane.capacity());
         lane.miss_below(seq, after, now + hold);

@@ -16,8 +16,8 @@
 //!   ends slow start at a tenth of the window that it needs.
 //! - Packets are not queued per link. They wait in the one queue in front, where every flow has its
 //!   turn and CoDel sees them.
-//! - A link slower than the fastest by more than the receiver's *reorder budget* is left out: its
-//!   packets would be given up as lost and then arrive late. Links are compared without their
+//! - A link slower than the fastest by more than the *reorder budget* is left out. It is used by
+//!   single flows that wait for it ([`Sender::far_flows`](crate::bond::Sender::far_flows)). Links are compared without their
 //!   queues, or a queue on the fast one would admit the slow one for a moment.
 //! - *Hysteresis*: of links with nearly the same arrival time the last one stays. *Runs*: with a
 //!   backlog a link takes about a millisecond's worth at once, which the kernel sends as one.
@@ -29,7 +29,7 @@ use std::time::Duration;
 use braid_core::{Bytes, Time};
 
 use super::{Choice, Class, Head, LinkView, Scheduler};
-use crate::{LinkId, MAX_LINKS};
+use crate::{LinkId, MAX_LINKS, REORDER_BUDGET};
 
 /// Longest run in bytes: 16 full packets, which fit into one GSO send with room to spare.
 const MAX_RUN_BYTES: u64 = 16 * 1500;
@@ -76,7 +76,7 @@ pub struct Tuning {
 impl Default for Tuning {
     fn default() -> Tuning {
         Tuning {
-            reorder_budget: Duration::from_millis(80),
+            reorder_budget: REORDER_BUDGET,
             hysteresis: Duration::from_millis(1),
             backlog_fraction: 0.5,
             backlog_fraction_to_stay: 0.1,
@@ -256,6 +256,10 @@ impl Adaptive {
 }
 
 impl Scheduler for Adaptive {
+    fn reorder_budget(&self) -> Option<Duration> {
+        Some(self.tuning.reorder_budget)
+    }
+
     fn choose(&mut self, now: Time, head: &Head, links: &[LinkView]) -> Choice {
         let tier = self.tier(head, links);
         let within = || {

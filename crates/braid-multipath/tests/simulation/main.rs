@@ -4,6 +4,7 @@
 mod alone;
 mod classes;
 mod failures;
+mod far;
 mod jitter;
 mod radio;
 mod ramp;

@@ -47,6 +47,8 @@ struct Before {
 pub struct TcpSender {
     bbr: Option<Bbr>,
     undo: bool,
+    grows_at_first: bool,
+    receive_window: u64,
     before: Option<Before>,
     pub undone: u32,
     segments: BTreeMap<u64, Segment>,
@@ -78,6 +80,8 @@ impl TcpSender {
         TcpSender {
             bbr: None,
             undo: false,
+            grows_at_first: false,
+            receive_window: WINDOW,
             before: None,
             undone: 0,
             segments: BTreeMap::new(),
@@ -117,6 +121,23 @@ impl TcpSender {
         TcpSender { undo: true, ..self }
     }
 
+    /// Enables what Linux does beyond RFC 9438: until the first reduction the window grows by at
+    /// least 5 % each round trip (`bictcp_update`).
+    pub fn grows_at_first(self) -> TcpSender {
+        TcpSender {
+            grows_at_first: true,
+            ..self
+        }
+    }
+
+    /// Sets the receive window in segments.
+    pub fn receive_window(self, receive_window: u64) -> TcpSender {
+        TcpSender {
+            receive_window,
+            ..self
+        }
+    }
+
     pub fn srtt(&self) -> Duration {
         self.srtt.unwrap_or_default()
     }
@@ -130,7 +151,7 @@ impl TcpSender {
     }
 
     fn wants(&self) -> bool {
-        self.pipe() < self.window() && (self.lost > 0 || self.next < self.una + WINDOW)
+        self.pipe() < self.window() && (self.lost > 0 || self.next < self.una + self.receive_window)
     }
 
     /// Returns the segments to send now.
@@ -153,7 +174,7 @@ impl TcpSender {
             out.push(seq);
             room -= 1;
         }
-        while room > 0 && self.next < self.una + WINDOW && self.is_ready(now) {
+        while room > 0 && self.next < self.una + self.receive_window && self.is_ready(now) {
             self.send(now, self.next, false);
             out.push(self.next);
             self.next += 1;
@@ -379,7 +400,10 @@ impl TcpSender {
     }
 
     fn grow(&mut self, now: Time, delivered: u32) {
-        // The application always has data, so the window counts as used.
+        // The application always has data, so the window counts as used up to the receiver's.
+        if self.cwnd >= self.receive_window as f64 {
+            return;
+        }
         if self.cwnd < self.ssthresh {
             self.cwnd += f64::from(delivered);
             return;
@@ -396,7 +420,10 @@ impl TcpSender {
         let target = (origin + C * (t - k).powi(3)).clamp(cwnd, 1.5 * cwnd);
         let started = self.epoch.map_or(cwnd, |e| e.2);
         let friendly = started + 3.0 * (1.0 - BETA) / (1.0 + BETA) * (t - srtt) / srtt;
-        let step = (target - cwnd) / cwnd * f64::from(delivered);
+        let mut step = (target - cwnd) / cwnd * f64::from(delivered);
+        if self.grows_at_first && w_max == 0.0 {
+            step = step.max(f64::from(delivered) / 20.0);
+        }
         self.cwnd = (cwnd + step).max(friendly.min(cwnd + f64::from(delivered)));
     }
 

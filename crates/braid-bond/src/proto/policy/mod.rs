@@ -9,9 +9,11 @@ mod tests;
 mod wire;
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use braid_core::Prefix;
 use braid_multipath::LinkId;
+use braid_multipath::bond::MAX_EXTRA_DELAY;
 use braid_multipath::resequence::Reordering;
 use braid_multipath::schedule::{Adaptive, Class, Overflow, Parameters, Scheduler, Weighted};
 
@@ -67,6 +69,9 @@ pub struct Policy {
     pub scheduling: Scheduling,
     /// Order of received packets, at both ends, so that one setting covers both directions.
     pub ordering: Reordering,
+    /// Longest extra delay of a link for which bulk flows use it, in whole milliseconds; the
+    /// sender's default if none.
+    pub max_extra_delay: Option<Duration>,
     /// The first rule that matches counts, otherwise [`FlowInfo::class`]. Rules beyond
     /// [`MAX_RULES`] count at neither end.
     pub rules: Vec<Rule>,
@@ -85,6 +90,15 @@ impl Policy {
         let mut rules = self.rules.iter().take(MAX_RULES);
         let found = rules.find(|rule| rule.matches(info, remote));
         found.map_or_else(|| info.class(), |rule| rule.class)
+    }
+
+    /// Returns the sender's setting. A far link's packets would be given up by a fixed time-out.
+    #[must_use]
+    pub fn extra_delay(&self) -> Duration {
+        match self.ordering {
+            Reordering::Adaptive => self.max_extra_delay.unwrap_or(MAX_EXTRA_DELAY),
+            Reordering::FixedTimeout(_) => Duration::ZERO,
+        }
     }
 
     /// Makes the scheduler. If it names no links, or its parameters are invalid, the adaptive one

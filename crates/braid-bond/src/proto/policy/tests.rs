@@ -149,6 +149,7 @@ fn the_longest_policy_is_as_long_as_it_says() {
     let policy = Policy {
         scheduling: Scheduling::Weighted(MAX_NUMBER, links.collect()),
         ordering: Reordering::FixedTimeout(MAX_TIMEOUT),
+        max_extra_delay: Some(MAX_TIMEOUT),
         rules: vec![rule; MAX_RULES],
     };
     // A weighted scheduler uses only one of the five numbers, the burst.
@@ -266,11 +267,13 @@ proptest! {
     fn what_is_written_is_read(
         scheduling in scheduling(),
         time_out in prop::option::of(1u64..=10_000),
+        extra in prop::option::of(0u64..=10_000),
         rules in prop::collection::vec(rule(), 0..20),
     ) {
         let time_out = time_out.map(Duration::from_millis);
         let ordering = time_out.map_or(Reordering::Adaptive, Reordering::FixedTimeout);
-        let policy = Policy { scheduling, ordering, rules };
+        let max_extra_delay = extra.map(Duration::from_millis);
+        let policy = Policy { scheduling, ordering, max_extra_delay, rules };
         let bytes = written(&policy);
         prop_assert_eq!(Policy::parse(&bytes), Ok(policy));
         for cut in 0..bytes.len() {

@@ -38,13 +38,14 @@ const MAX_RULE_BYTES: usize = 1 + 18 + 1 + 4 + 1;
 /// Longest policy on the wire, bytes: the scheduler with five numbers, a time-out, every link with
 /// its weight, and all rules. A varint of at most 10⁶ takes four bytes, that of a time-out two.
 pub const MAX_POLICY_BYTES: usize =
-    1 + 2 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + MAX_RULES * MAX_RULE_BYTES;
+    1 + 2 + 2 + 5 * 4 + 1 + MAX_LINKS * (1 + 4) + 2 + MAX_RULES * MAX_RULE_BYTES;
 
-/// Longest time-out of [`Reordering::FixedTimeout`] on the wire.
+/// Longest time-out of [`Reordering::FixedTimeout`], and longest extra delay, on the wire.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Bit of the scheduler's byte: a time-out follows.
+/// Bits of the scheduler's byte: a time-out follows; the longest extra delay follows.
 const HAS_TIME_OUT: u8 = 0x80;
+const HAS_EXTRA_DELAY: u8 = 0x40;
 
 impl Policy {
     /// Writes the policy. Rules beyond [`MAX_RULES`] are left out.
@@ -54,13 +55,20 @@ impl Policy {
             Scheduling::Overflow(..) => 1,
             Scheduling::Weighted(..) => 2,
         };
-        match self.ordering {
-            Reordering::Adaptive => out.push(scheduler),
-            Reordering::FixedTimeout(time_out) => {
-                out.push(scheduler | HAS_TIME_OUT);
-                let longest = time_out.min(MAX_TIMEOUT);
-                varint::append(longest.as_millis().max(1) as u64, out);
-            }
+        let time_out = match self.ordering {
+            Reordering::Adaptive => None,
+            Reordering::FixedTimeout(time_out) => Some(time_out),
+        };
+        let bit = |present: bool, bit: u8| if present { bit } else { 0 };
+        let time_out_bit = bit(time_out.is_some(), HAS_TIME_OUT);
+        let extra_bit = bit(self.max_extra_delay.is_some(), HAS_EXTRA_DELAY);
+        out.push(scheduler | time_out_bit | extra_bit);
+        if let Some(time_out) = time_out {
+            let longest = time_out.min(MAX_TIMEOUT);
+            varint::append(longest.as_millis().max(1) as u64, out);
+        }
+        if let Some(extra) = self.max_extra_delay {
+            varint::append(extra.min(MAX_TIMEOUT).as_millis() as u64, out);
         }
         match &self.scheduling {
             Scheduling::Adaptive => {}
@@ -94,7 +102,11 @@ impl Policy {
             0 => Reordering::Adaptive,
             _ => Reordering::FixedTimeout(time_out(reader)?),
         };
-        let scheduling = match first & !HAS_TIME_OUT {
+        let max_extra_delay = match first & HAS_EXTRA_DELAY {
+            0 => None,
+            _ => Some(extra_delay(reader)?),
+        };
+        let scheduling = match first & !(HAS_TIME_OUT | HAS_EXTRA_DELAY) {
             0 => Scheduling::Adaptive,
             1 => {
                 let parameters = parameters(reader)?;
@@ -121,6 +133,7 @@ impl Policy {
             true => Ok(Policy {
                 scheduling,
                 ordering,
+                max_extra_delay,
                 rules,
             }),
             false => Err(FrameError::Range),
@@ -158,6 +171,14 @@ fn time_out(reader: &mut Reader<'_>) -> Result<Duration, FrameError> {
     match time_out.is_zero() || time_out > MAX_TIMEOUT {
         true => Err(FrameError::Range),
         false => Ok(time_out),
+    }
+}
+
+fn extra_delay(reader: &mut Reader<'_>) -> Result<Duration, FrameError> {
+    let extra = Duration::from_millis(number(reader)?.into());
+    match extra > MAX_TIMEOUT {
+        true => Err(FrameError::Range),
+        false => Ok(extra),
     }
 }
 

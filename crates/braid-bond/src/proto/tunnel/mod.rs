@@ -41,7 +41,8 @@ use std::time::Duration;
 use braid_core::{Bytes, Histogram, Time};
 use braid_multipath::bond::{InnerPacket, Receiver, Sender, SenderSettings};
 use braid_multipath::liveness::Verdict;
-use braid_multipath::{LaneId, LinkId, MAX_LINKS};
+use braid_multipath::{LinkId, MAX_LINKS};
+use braid_packet::protocol;
 use client::HandshakeClient;
 use clock::{PeerClock, PeerLanes};
 use link::Link;
@@ -251,11 +252,18 @@ impl Tunnel {
             .settings
             .policy
             .class(info.as_ref(), self.remote_side());
-        let buffer = self.compress(now, LaneId::of(flow), packet);
+        let lane = self.sender.lane(flow);
+        let buffer = self.compress(now, lane, packet);
         let len = Bytes::new(buffer.len() as u64);
         self.busy = true;
         let packet = self.send_pool.lend(buffer);
-        let inner = InnerPacket { flow, class, len };
+        let is_stream = info.is_some_and(|info| info.protocol == protocol::TCP);
+        let inner = InnerPacket {
+            flow,
+            class,
+            len,
+            is_stream,
+        };
         self.sender.handle_packet(now, inner, packet);
     }
 
@@ -445,6 +453,7 @@ fn sender(settings: &TunnelSettings) -> Sender<Packet> {
     };
     let options = SenderSettings {
         mark,
+        max_extra_delay: settings.policy.extra_delay(),
         ..SenderSettings::default()
     };
     Sender::new(settings.policy.scheduler(), options)

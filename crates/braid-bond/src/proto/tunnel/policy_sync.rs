@@ -139,6 +139,8 @@ impl Tunnel {
     pub fn set_settings(&mut self, settings: TunnelSettings) {
         self.sender.set_scheduler(settings.policy.scheduler());
         self.receiver.set_reordering(settings.policy.ordering);
+        self.sender
+            .set_max_extra_delay(settings.policy.extra_delay());
         self.settings = settings;
         self.update_policy();
     }

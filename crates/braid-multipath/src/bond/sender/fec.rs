@@ -3,8 +3,8 @@
 use braid_core::{Bytes, Time};
 
 use super::Sender;
-use crate::Stamp;
 use crate::bond::traffic::TransmitRepair;
+use crate::{LinkId, Stamp};
 
 /// Packets that a link must have carried before its loss counts as known.
 const MIN_LOSS_PACKETS: u64 = 80;
@@ -42,7 +42,8 @@ impl<T: Clone> Sender<T> {
     /// carried enough packets to know it. Congestive loss is left out: repairing it would fill the
     /// queue that caused it.
     pub(super) fn loss(&self) -> (f64, bool) {
-        let links = || self.links.iter().filter(|link| link.is_usable());
+        let near = |link: LinkId| !self.is_far_link(link);
+        let links = || (self.links.iter()).filter(|link| link.is_usable() && near(link.id));
         let (mut lost, mut all) = (0.0, 0.0);
         for link in links() {
             let rate = link.rate().bits_per_sec() as f64;

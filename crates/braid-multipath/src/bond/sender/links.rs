@@ -110,6 +110,7 @@ impl<T: Clone> Sender<T> {
 
     /// Checks links for silence and ends report intervals. Early and repeated calls do no harm.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.update_far(now);
         let mut silent = [false; MAX_LINKS];
         for link in &mut self.links {
             let before = link.liveness.verdict();
@@ -151,8 +152,14 @@ impl<T: Clone> Sender<T> {
             close.map_or(judge, |close| close.min(judge))
         });
         let send = self.wait.filter(|_| self.head.is_some());
+        let far = self.far.wait();
         let fec = self.fec.poll_timeout();
-        links.chain(send).chain(self.next_interval).chain(fec).min()
+        links
+            .chain(send)
+            .chain(far)
+            .chain(self.next_interval)
+            .chain(fec)
+            .min()
     }
 
     /// Returns the next change of a link's verdict.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use braid_core::{Bytes, Rate, Time};
 
+use super::recent_bytes::RecentBytes;
 use super::{LanePacket, QueuedPacket, Sender, Transmit};
 use crate::LinkId;
 use crate::bond::traffic::InnerPacket;
@@ -30,24 +31,6 @@ const MAX_FLOW_SHARE: f64 = 0.1;
 /// All sparse flows together get up to this share of the bond. Further ones take their turns.
 const MAX_TOTAL_SHARE: f64 = 0.2;
 
-/// Bytes of the last [`SPAN`], older ones counting less.
-#[derive(Debug, Clone, Copy, Default)]
-struct RecentBytes {
-    bytes: f64,
-    at: Time,
-}
-
-impl RecentBytes {
-    fn bytes(&self, now: Time) -> f64 {
-        self.bytes * (-now.since(self.at).as_secs_f64() / SPAN.as_secs_f64()).exp()
-    }
-
-    fn add(&mut self, now: Time, len: Bytes) {
-        self.bytes = self.bytes(now) + len.get() as f64;
-        self.at = now;
-    }
-}
-
 /// Detects sparse flows, and holds their packets until the driver polls.
 #[derive(Debug)]
 pub(super) struct SparseFlows<T> {
@@ -61,8 +44,8 @@ pub(super) struct SparseFlows<T> {
 impl<T> Default for SparseFlows<T> {
     fn default() -> SparseFlows<T> {
         SparseFlows {
-            flows: vec![RecentBytes::default(); FLOWS],
-            total: RecentBytes::default(),
+            flows: vec![RecentBytes::over(SPAN); FLOWS],
+            total: RecentBytes::over(SPAN),
             waiting: VecDeque::new(),
             copy: None,
         }
@@ -77,7 +60,7 @@ impl<T> SparseFlows<T> {
         flow.add(now, inner.len);
         let total = self.total.bytes(now) + inner.len.get() as f64;
         let sparse = matches!(inner.class, Class::Ordered | Class::Unordered)
-            && flow.bytes <= MAX_FLOW_BYTES.min(MAX_FLOW_SHARE * carried)
+            && flow.bytes(now) <= MAX_FLOW_BYTES.min(MAX_FLOW_SHARE * carried)
             && total <= MAX_TOTAL_SHARE * carried;
         if sparse {
             self.total.add(now, inner.len);
@@ -101,7 +84,7 @@ impl<T: Clone> Sender<T> {
         let rate = Rate::from_bits_per_sec(rate.sum());
         let sparse = self.sparse.handle_packet(now, inner, rate);
         let head = self.head.as_ref();
-        let waits = self.queue.is_waiting(inner.flow)
+        let waits = self.queue.is_waiting(self.queue_hash(inner.flow))
             || head.is_some_and(|(_, packet)| packet.flow == inner.flow);
         sparse && !waits
     }
@@ -115,7 +98,8 @@ impl<T: Clone> Sender<T> {
         self.sparse.waiting.front()?;
         let Some(first) = self.cheapest_best(None) else {
             while let Some((len, packet)) = self.sparse.waiting.pop_front() {
-                self.queue.push(now, packet.flow, len, packet);
+                self.queue
+                    .push(now, self.queue_hash(packet.flow), len, packet);
             }
             return None;
         };
@@ -128,7 +112,8 @@ impl<T: Clone> Sender<T> {
 
     /// Returns the best link of the cheapest usable tier other than `except`.
     fn cheapest_best(&self, except: Option<LinkId>) -> Option<LinkId> {
-        let usable = || self.links.iter().filter(|link| link.is_usable());
+        let near = |link: LinkId| !self.is_far_link(link);
+        let usable = || (self.links.iter()).filter(|link| link.is_usable() && near(link.id));
         let tier = usable().map(|link| link.settings.tier).min()?;
         let cheap = usable().filter(|link| link.settings.tier == tier && Some(link.id) != except);
         cheap.min_by_key(|link| link.cost()).map(|link| link.id)
@@ -150,6 +135,7 @@ mod tests {
                     flow,
                     class: Class::Ordered,
                     len: Bytes::new(len),
+                    is_stream: false,
                 };
                 let rate = Rate::from_bits_per_sec(10_000_000);
                 count += usize::from(sparse.handle_packet(now, inner, rate));

@@ -5,17 +5,11 @@ use std::time::Duration;
 use braid_core::Bytes;
 
 use super::Sender;
+use crate::LinkId;
 use crate::estimate::LinkEstimator;
 use crate::liveness::Liveness;
-use crate::{LaneId, LaneSeq, LinkId};
 
 impl<T: Clone> Sender<T> {
-    /// Returns the number that a lane's next packet will have.
-    #[must_use]
-    pub fn next_seq(&self, lane: LaneId) -> LaneSeq {
-        LaneSeq(self.lanes[lane.index()])
-    }
-
     /// Returns the estimates and the liveness of a link.
     #[must_use]
     pub fn link(&self, id: LinkId) -> Option<(&LinkEstimator, &Liveness)> {

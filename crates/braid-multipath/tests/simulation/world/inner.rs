@@ -74,6 +74,7 @@ impl World {
             flow: 1000 + index as u32,
             class: stream.class,
             len: Bytes::new(u64::from(stream.len)),
+            is_stream: false,
         };
         let sent = self.now;
         let packet = Packet::Datagram { flow, seq, sent };
@@ -86,6 +87,7 @@ impl World {
                 flow: flow as u32,
                 class: Class::Ordered,
                 len: Bytes::new(u64::from(FULL)),
+                is_stream: true,
             };
             let packet = Packet::Segment {
                 flow,
@@ -106,6 +108,7 @@ impl World {
                             flow: flow as u32,
                             class: Class::Ordered,
                             len: Bytes::new(60),
+                            is_stream: true,
                         };
                         let packet = Packet::Ack { flow, ack };
                         self.ends[at].sender.handle_packet(self.now, inner, packet);
