@@ -33,7 +33,7 @@ impl Bond {
         Policy {
             scheduling,
             ordering: bond.ordering(),
-            max_extra_delay: None,
+            max_extra_delay: bond.told_extra_delay(),
             rules: classify::rules(settings),
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use braid_core::units::duration;
 use braid_host::as_text;
+use braid_multipath::bond::MAX_EXTRA_DELAY;
 use braid_multipath::resequence::Reordering;
 use braid_multipath::schedule::Parameters;
 use schemars::JsonSchema;
@@ -31,6 +32,10 @@ pub struct BondConfig {
     #[serde(with = "duration")]
     #[schemars(with = "String")]
     pub reordering_timeout: Duration,
+    /// Longest extra delay of an uplink for which bulk flows use it; zero to leave slower ones out.
+    #[serde(with = "duration")]
+    #[schemars(with = "String")]
+    pub max_extra_delay: Duration,
 }
 
 impl Default for BondConfig {
@@ -44,11 +49,18 @@ impl Default for BondConfig {
             reordering: BondReordering::default(),
             // [l3b] §5.3.
             reordering_timeout: Duration::from_millis(50),
+            max_extra_delay: MAX_EXTRA_DELAY,
         }
     }
 }
 
 impl BondConfig {
+    /// Returns the longest extra delay to tell the hub; none for the usual one.
+    #[must_use]
+    pub fn told_extra_delay(&self) -> Option<Duration> {
+        Some(self.max_extra_delay).filter(|extra| *extra != MAX_EXTRA_DELAY)
+    }
+
     /// Returns the setting in the bond's own type.
     #[must_use]
     pub fn ordering(&self) -> Reordering {
@@ -279,6 +291,15 @@ as_text!(BondClass);
 mod tests {
     use super::*;
     use crate::config::Config;
+
+    #[test]
+    fn the_hub_is_told_an_extra_delay_that_is_not_the_usual_one() {
+        let told = |text: &str| Config::parse("test", text).unwrap().bond.told_extra_delay();
+        assert_eq!(told(""), None);
+        assert_eq!(told("[bond]\nmax_extra_delay = '400 ms'"), None);
+        let none = told("[bond]\nmax_extra_delay = '0 ms'");
+        assert_eq!(none, Some(Duration::ZERO));
+    }
 
     #[test]
     fn the_order_of_the_paper_has_a_time_out() {

@@ -18,6 +18,9 @@ const OVERFLOW_TIMES: (Duration, Duration) = (Duration::from_millis(10), Duratio
 /// Bounds of `reordering_timeout`, which is sent to the hub in milliseconds.
 const REORDERING_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), MAX_TIMEOUT);
 
+/// Bounds of `max_extra_delay`.
+const EXTRA_DELAYS: (Duration, Duration) = (Duration::ZERO, Duration::from_secs(2));
+
 /// Bounds of `w_fixed` and `w_max`; finer proportions make no practical difference.
 const OVERFLOW_WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1_000_000;
 
@@ -37,6 +40,7 @@ pub(super) fn bond(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> BondConf
         REORDERING_TIMEOUTS,
         problems,
     );
+    let max_extra_delay = millis(&mut table, "max_extra_delay", EXTRA_DELAYS, problems);
     table.finish(SECTIONS, problems);
     BondConfig {
         flows: flows.map_or(usual.flows, |word| word.value),
@@ -46,6 +50,7 @@ pub(super) fn bond(inner: &DeTable<'_>, problems: &mut Vec<Problem>) -> BondConf
         overflow,
         reordering: reordering.map_or(usual.reordering, |word| word.value),
         reordering_timeout: reordering_timeout.map_or(usual.reordering_timeout, |time| time.value),
+        max_extra_delay: max_extra_delay.map_or(usual.max_extra_delay, |time| time.value),
     }
 }
 

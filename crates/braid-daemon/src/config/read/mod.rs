@@ -85,6 +85,7 @@ const BOND: (&str, &[&str]) = (
         "overflow",
         "reordering",
         "reordering_timeout",
+        "max_extra_delay",
     ],
 );
 const OVERFLOW: (&str, &[&str]) = (
