@@ -267,6 +267,18 @@
 // Seconds for which answers to a mapping that has moved still reach their flow.
 #define LATE_REPLY_SECONDS 30
 
+// Directions of an uplink that are shaped, as seen from this machine; the maps of shaping have one
+// entry for each, at uplink * SHAPED_DIRECTIONS + direction.
+#define SHAPED_DIRECTIONS 2
+#define SHAPED_TX	  0
+#define SHAPED_RX	  1
+
+// CoDel's interval (RFC 8289 4.3): the longest round trip for which a sender has time to react.
+#define SHAPE_INTERVAL_NS 100000000
+// Packets up to this size are calls, pings, DNS and acknowledgements. CoDel does not drop them, and
+// they have twice the virtual queue of others.
+#define SHAPE_SMALL_BYTES 300
+
 // Bytes from the start of a packet within which all headers that we read must lie; IPv6 extension
 // headers that reach further are not followed.
 #define HEADER_REACH 224

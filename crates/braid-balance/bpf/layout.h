@@ -153,6 +153,34 @@ struct uplink_counters {
 	__u64 queueing_samples;
 };
 
+// The rate that a direction of an uplink is shaped to.
+struct shape_rate {
+	__u32 cost;	// ns that 1,024 bytes take; 0: no rate yet, packets are counted
+	__u32 target;	// ns of delay above which CoDel drops
+	__u32 limit;	// ns of delay above which every packet is dropped that is not small
+	__u32 is_shaped; // 0: the direction is not shaped
+};
+
+// A queue that nothing waits in: the time at which it would be empty, and CoDel's state by the
+// names of RFC 8289 5.4.
+struct virtual_queue {
+	__u64 empty_at;	    // ns of the monotonic clock
+	__u64 first_above;  // ns of the monotonic clock; 0: the delay is below the target
+	__u64 drop_next;    // ns of the monotonic clock
+	__u32 drops;	    // since the dropping state was entered
+	__u32 last_drops;   // when it was entered
+	__u32 inverse_sqrt; // of drops, times 2^32
+	__u32 is_dropping;
+};
+
+struct shape_counters {
+	__u64 packets; // that passed
+	__u64 bytes;
+	__u64 dropped_packets;
+	__u64 dropped_bytes;
+	__u64 marked_packets; // passed with a congestion mark
+};
+
 // The path to a prefix by one uplink.
 struct path {
 	__u32 rtt;	   // us; 0: not known
@@ -296,6 +324,9 @@ _Static_assert(sizeof(struct replay_buffer) == 4 * sizeof(struct stored_packet) 
 	       "replay_buffer");
 _Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");
 _Static_assert(sizeof(struct uplink_counters) == 120, "uplink_counters");
+_Static_assert(sizeof(struct shape_rate) == 16, "shape_rate");
+_Static_assert(sizeof(struct virtual_queue) == 40, "virtual_queue");
+_Static_assert(sizeof(struct shape_counters) == 40, "shape_counters");
 _Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");
 _Static_assert(sizeof(struct fragment) == 20, "fragment");
 _Static_assert(sizeof(struct path) == 20, "path");

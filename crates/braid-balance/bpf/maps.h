@@ -25,6 +25,12 @@ ARRAY_MAP(slots, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES * 2, struct slot_bank);
 ARRAY_MAP(rr_cursors, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES, struct rr_cursor);
 ARRAY_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_UPLINKS, struct uplink_counters);
 
+// By uplink * SHAPED_DIRECTIONS + direction.
+ARRAY_MAP(shape_rates, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS *SHAPED_DIRECTIONS, struct shape_rate);
+ARRAY_MAP(virtual_queues, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS *SHAPED_DIRECTIONS, struct virtual_queue);
+ARRAY_MAP(shape_counters, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_UPLINKS *SHAPED_DIRECTIONS,
+	  struct shape_counters);
+
 // Interface index to uplink + 1; 0: none.
 ARRAY_MAP(uplink_of_low, BPF_MAP_TYPE_ARRAY, LOW_DEVICES, __u32);
 HASH_MAP(uplink_of_high, BPF_MAP_TYPE_HASH, 0, MAX_UPLINKS * 2, __u32, __u32);
@@ -105,13 +111,21 @@ static __always_inline int takes_flows(const struct uplink *uplink, __u8 family)
 	return uplink && uplink->ifindex && uplink->next_hops[family & 1].present && is_up(uplink);
 }
 
-static __always_inline struct uplink *uplink_of(__u32 device)
+// Returns the number of a device's uplink + 1; 0: it is none.
+static __always_inline __u32 uplink_number_of(__u32 device)
 {
 	__u32 *number = bpf_map_lookup_elem(&uplink_of_low, &device);
 
 	if (!number)
 		number = bpf_map_lookup_elem(&uplink_of_high, &device);
-	return number && *number ? uplink_at(*number - 1) : NULL;
+	return number ? *number : 0;
+}
+
+static __always_inline struct uplink *uplink_of(__u32 device)
+{
+	__u32 number = uplink_number_of(device);
+
+	return number ? uplink_at(number - 1) : NULL;
 }
 
 #endif

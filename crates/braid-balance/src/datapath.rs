@@ -8,7 +8,7 @@ use braid_core::UplinkId;
 
 use crate::flows::{evacuate, races, sweep};
 use crate::maps::tables::{self, Tables};
-use crate::maps::{counters, devices, uplinks};
+use crate::maps::{counters, devices, shaping, uplinks};
 use crate::packets::inject::Injector;
 use crate::packets::upcalls;
 use crate::pins::Pins;
@@ -18,8 +18,8 @@ use crate::select::{classes, connlimit, dns_names, path_cache, rules, sticky};
 use crate::{
     Attachments, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, FlowActivity,
     Fragments, HookKind, KernelTime, Lease, MapMemory, Name, Opened, Options, PathCacheEntry,
-    RaceSettings, RefusedPacket, Release, Released, Removed, RuleEntry, Sticky, SweepReport,
-    Upcalls, UplinkCounters, UplinkEntry, UplinkForecast,
+    RaceSettings, RefusedPacket, Release, Released, Removed, RuleEntry, ShapeCounters, ShapeEntry,
+    Sticky, SweepReport, Upcalls, UplinkCounters, UplinkEntry, UplinkForecast,
 };
 
 /// A handle on the pinned programs and maps. Dropping it changes nothing in the kernel.
@@ -77,6 +77,11 @@ impl Datapath {
         let inbound = wanted.uplinks.iter();
         places.extend(inbound.map(|&ifindex| AttachPoint {
             hook: Hook::Inbound,
+            ifindex,
+        }));
+        let shaped = wanted.shaped.iter();
+        places.extend(shaped.map(|&ifindex| AttachPoint {
+            hook: Hook::Shape,
             ifindex,
         }));
         // All checks first: a refusal must not leave half of the programs in place.
@@ -345,6 +350,17 @@ impl Datapath {
     /// Returns the uplinks' counters alone: cheap enough for many times a second.
     pub fn uplink_counters(&self) -> Result<Vec<(UplinkId, UplinkCounters)>, Error> {
         counters::uplinks(&self.tables)
+    }
+
+    /// Shapes exactly these uplinks. Their devices must be in [`Attachments::shaped`] as well, for
+    /// what they send. Flows stay where they are.
+    pub fn set_shaping(&mut self, entries: &[ShapeEntry]) -> Result<(), Error> {
+        shaping::set_shaping(&mut self.tables, entries)
+    }
+
+    /// Returns the counters of the uplinks given to [`Datapath::set_shaping`]: sent, then received.
+    pub fn shape_counters(&self) -> Result<Vec<(UplinkId, [ShapeCounters; 2])>, Error> {
+        shaping::counters(&self.tables)
     }
 
     /// Returns the uplinks that have an entry, with their interface indices: a restarted daemon

@@ -2,8 +2,8 @@
 //!
 //! In: the devices to attach to ([`Attachments`]), the uplinks ([`UplinkEntry`]), the slot tables
 //! of each class ([`ClassEntry`]), rules ([`RuleEntry`]) and forecasts ([`UplinkForecast`]). Out:
-//! [`Flow`]s and [`Counters`]. Packets never come here: three small programs
-//! (`bpf/hooks/outbound.h`, `bpf/hooks/inbound.h`, `bpf/hooks/lan.h`) move them inside the kernel,
+//! [`Flow`]s and [`Counters`]. Packets never come here: four small programs
+//! (`bpf/hooks/outbound.h`, `inbound.h`, `lan.h`, `shape.h`) move them inside the kernel,
 //! also while no process of ours is alive, because programs, maps and attachments are pinned under
 //! [`Options::pin_dir`].
 //!
@@ -35,6 +35,7 @@ pub use flows::idle_times::{
 pub use flows::races::RaceSettings;
 pub use generated::{REASONS, Reason, ReasonKind};
 pub use maps::lease::Lease;
+pub use maps::shaping::{ShapeCounters, ShapeEntry};
 pub use packets::fragments::{
     FRAGMENT_HOLD_TIME, FRAGMENT_POLL_INTERVAL, Fragments, HeldFragment, MAX_HELD_FRAGMENTS,
     MAX_HELD_FRAGMENTS_PER_SOURCE,

@@ -156,6 +156,8 @@ pub struct Attachments {
     pub steer: u32,
     /// Devices whose incoming packets may be replies.
     pub uplinks: Vec<u32>,
+    /// Those of the uplinks' devices whose outgoing packets are shaped; empty where shaping is off.
+    pub shaped: Vec<u32>,
     /// Devices of a gateway's inside; empty on a plain host. Only Ethernet devices get the fast
     /// path, others are left to the stack.
     pub lans: Vec<u32>,

@@ -168,12 +168,17 @@ fn removal_leaves_nothing_and_may_be_repeated() {
     for hook in [HookKind::Auto, HookKind::Clsact] {
         let world = World::new();
         let before = world.host.run("tc qdisc show");
-        drop(world.start(&world.options(hook)));
+        let (mut datapath, _) = world.start(&world.options(hook));
+        let mut shaped = world.attachments();
+        shaped.shaped = shaped.uplinks.clone();
+        let attached = world.host.enter(|| datapath.attach(&shaped));
+        attached.expect("attaching");
+        drop(datapath);
         let removed = world
             .host
             .enter(|| remove(&world.pin_dir()))
             .expect("removal");
-        assert_eq!((removed.attachments, removed.programs), (4, 3), "{hook:?}");
+        assert_eq!((removed.attachments, removed.programs), (6, 4), "{hook:?}");
         assert_eq!(world.host.run("tc qdisc show"), before, "{hook:?}");
         assert_eq!(world.run_ids(), Vec::<u32>::new(), "{hook:?}");
         let again = world

@@ -289,6 +289,15 @@ static __always_inline __u32 packets_in(const struct __sk_buff *skb)
 	return skb->gso_segs ? skb->gso_segs : 1;
 }
 
+// Returns the IP bytes of the packets on the wire that this sk_buff stands for, each with its
+// headers.
+static __always_inline __u32 bytes_in(const struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 headers = packet->l4 - packet->l3 + packet->l4_header;
+
+	return skb->len - packet->l3 + (packets_in(skb) - 1) * headers;
+}
+
 // Reads the inside's sequence numbers. A segment sent again has not been acknowledged.
 static __always_inline void note_segment(const struct packet *packet, struct flow *flow,
 					 struct uplink_counters *counters, __u32 packets)
@@ -389,7 +398,7 @@ static __always_inline void note_sent(struct __sk_buff *skb, const struct packet
 				      struct flow *flow, __u32 uplink, __u64 now)
 {
 	struct uplink_counters *counters = bpf_map_lookup_elem(&traffic, &uplink);
-	__u32 packets = packets_in(skb), bytes = skb->len - packet->l3;
+	__u32 packets = packets_in(skb), bytes = bytes_in(skb, packet);
 
 	flow->last_seen = now;
 	__sync_fetch_and_add(&flow->tx_packets, packets);
@@ -408,7 +417,7 @@ static __always_inline void note_received(struct __sk_buff *skb, const struct pa
 					  struct flow *flow, __u32 uplink, __u64 now)
 {
 	struct uplink_counters *counters = bpf_map_lookup_elem(&traffic, &uplink);
-	__u32 packets = packets_in(skb), bytes = skb->len - packet->l3;
+	__u32 packets = packets_in(skb), bytes = bytes_in(skb, packet);
 
 	flow->last_seen = now;
 	__sync_fetch_and_add(&flow->rx_packets, packets);

@@ -8,6 +8,7 @@
 #include "packet/mss.h"
 #include "upcall.h"
 #include "path_cache/race.h"
+#include "shape/virtual_queue.h"
 
 static __always_inline int lookup_reply(struct tuple *reverse, __u64 now, struct reply *reply)
 {
@@ -149,7 +150,7 @@ static __noinline int note_unclaimed(struct __sk_buff *skb, const struct packet 
 	counters = bpf_map_lookup_elem(&traffic, &id);
 	if (counters) {
 		counters->rx_packets += packets_in(skb);
-		counters->rx_bytes += skb->len - packet->l3;
+		counters->rx_bytes += bytes_in(skb, packet);
 	}
 	return REASON_in_no_flow;
 }
@@ -225,7 +226,8 @@ static __always_inline __u8 realm_of(const struct uplink *uplink, const struct p
 
 static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
 {
-	struct uplink *uplink = uplink_of(skb->ifindex);
+	__u32 number = uplink_number_of(skb->ifindex);
+	struct uplink *uplink = number ? uplink_at(number - 1) : NULL;
 	struct packet packet = {};
 	int result;
 
@@ -238,6 +240,8 @@ static __always_inline int inbound(struct __sk_buff *skb, __u64 now)
 		return leave(REASON_in_not_ip, PASS);
 	if (result == PARSE_MALFORMED)
 		return leave(REASON_in_malformed, PASS);
+	if (is_over_rate(skb, shape_index(number - 1, SHAPED_RX), bytes_in(skb, &packet), now))
+		return leave(REASON_in_over_rate, DROP);
 	packet.realm = realm_of(uplink, &packet);
 	if (packet.fragment == LATER_FRAGMENT)
 		return inbound_fragment(skb, &packet, now);

@@ -136,6 +136,25 @@ pub(crate) struct TrafficValue {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
+pub(crate) struct ShapeRateValue {
+    pub cost: u32,
+    pub target: u32,
+    pub limit: u32,
+    pub is_shaped: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct ShapeCountersValue {
+    pub packets: u64,
+    pub bytes: u64,
+    pub dropped_packets: u64,
+    pub dropped_bytes: u64,
+    pub marked_packets: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub(crate) struct PathValue {
     pub rtt: u32,
     pub measured_at: u32,
@@ -244,6 +263,8 @@ const _: () = {
     assert!(offset_of!(UplinkValue, leased) == 92);
     assert!(size_of::<SlotBank>() == 16 + SLOTS as usize);
     assert!(size_of::<TrafficValue>() == 120);
+    assert!(size_of::<ShapeRateValue>() == 16);
+    assert!(size_of::<ShapeCountersValue>() == 40);
     assert!(size_of::<Settings>() == (CLASSES * FAMILIES) as usize + 24);
     assert!(size_of::<PathValue>() == 20);
     assert!(size_of::<PathEntryValue>() == 8 + MAX_UPLINKS as usize * 20);
@@ -273,6 +294,8 @@ plain_old_data!(
     SlotBank,
     Settings,
     TrafficValue,
+    ShapeRateValue,
+    ShapeCountersValue,
     PathEntryValue,
     ForecastValue,
     RaceValue,

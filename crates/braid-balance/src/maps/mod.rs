@@ -5,5 +5,6 @@ pub(crate) mod counters;
 pub(crate) mod devices;
 pub(crate) mod layout;
 pub(crate) mod lease;
+pub(crate) mod shaping;
 pub(crate) mod tables;
 pub(crate) mod uplinks;

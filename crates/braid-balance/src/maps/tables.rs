@@ -12,15 +12,15 @@ use super::batch;
 use super::layout::select::{DnsNameValue, RuleBank, StickyKey, StickyValue};
 use super::layout::{
     Address, FlowValue, ForecastValue, FragmentKey, FragmentValue, LanDevice, Meta, PathEntryValue,
-    RaceValue, ReplayBufferValue, Settings, SlotBank, StoredPacketValue, TrafficValue, Tuple,
-    UplinkValue,
+    RaceValue, ReplayBufferValue, Settings, ShapeCountersValue, ShapeRateValue, SlotBank,
+    StoredPacketValue, TrafficValue, Tuple, UplinkValue,
 };
 use crate::pins::Pins;
 use crate::{Error, MapMemory};
 
 /// The maps that are pinned, by name. The others (`pkt_scratch`, `blank_entry`, `refused`, `subjects`) are scratch space of
 /// the programs; each build has its own, and their contents are no part of the layout.
-pub(crate) const MAPS: [&str; 33] = [
+pub(crate) const MAPS: [&str; 36] = [
     "upcall_quotas",
     "client_macs",
     "embryos",
@@ -46,6 +46,8 @@ pub(crate) const MAPS: [&str; 33] = [
     "rules",
     "rules_active",
     "settings",
+    "shape_counters",
+    "shape_rates",
     "slots",
     "sticky",
     "sticky_embryos",
@@ -54,6 +56,7 @@ pub(crate) const MAPS: [&str; 33] = [
     "uplink_of_high",
     "uplink_of_low",
     "uplinks",
+    "virtual_queues",
 ];
 
 /// The maps that this side reads or writes.
@@ -85,6 +88,8 @@ pub(crate) struct Tables {
     pub path_cache: HashMap<MapData, Address, PathEntryValue>,
     pub path_cache_data: MapData,
     pub forecasts: Array<MapData, ForecastValue>,
+    pub shape_rates: Array<MapData, ShapeRateValue>,
+    pub shape_counters: PerCpuArray<MapData, ShapeCountersValue>,
 }
 
 /// A forward table and its reverse.
@@ -174,6 +179,8 @@ impl Tables {
             path_cache: typed(pins, "path_cache")?,
             path_cache_data: data(pins, "path_cache")?,
             forecasts: typed(pins, "forecasts")?,
+            shape_rates: typed(pins, "shape_rates")?,
+            shape_counters: typed(pins, "shape_counters")?,
         })
     }
 }

@@ -29,16 +29,17 @@ const HANDLE: u32 = 0xb10;
 /// First kernel with TCX.
 const TCX_SINCE: KernelVersion = KernelVersion::new(6, 6, 0);
 
-/// One of the three programs.
+/// One of the four programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hook {
     Outbound,
     Inbound,
     Lan,
+    Shape,
 }
 
 impl Hook {
-    pub(crate) const ALL: [Self; 3] = [Self::Outbound, Self::Inbound, Self::Lan];
+    pub(crate) const ALL: [Self; 4] = [Self::Outbound, Self::Inbound, Self::Lan, Self::Shape];
 
     /// The handle of its filter.
     fn handle(self) -> u32 {
@@ -50,25 +51,26 @@ impl Hook {
             Self::Outbound => "braid_outbound",
             Self::Inbound => "braid_inbound",
             Self::Lan => "braid_lan",
+            Self::Shape => "braid_shape",
         }
     }
 
     fn side(self) -> TcAttachType {
         match self {
-            Self::Outbound => TcAttachType::Egress,
+            Self::Outbound | Self::Shape => TcAttachType::Egress,
             Self::Inbound | Self::Lan => TcAttachType::Ingress,
         }
     }
 
     fn side_name(self) -> &'static str {
         match self {
-            Self::Outbound => "egress",
+            Self::Outbound | Self::Shape => "egress",
             Self::Inbound | Self::Lan => "ingress",
         }
     }
 
     fn is_egress(self) -> bool {
-        self == Self::Outbound
+        matches!(self, Self::Outbound | Self::Shape)
     }
 }
 

@@ -60,7 +60,7 @@ pub struct Probe {
     pub world: World,
     pub datapath: RefCell<Datapath>,
     options: Options,
-    programs: [SchedClassifier; 3],
+    programs: [SchedClassifier; 4],
     steer: u32,
     wans: [u32; 2],
     lan: u32,
@@ -94,7 +94,13 @@ impl Probe {
             let path = world.pin_dir().join("datapath/programs").join(name);
             SchedClassifier::from_pin(path).expect("pinned")
         };
-        let programs = ["braid_outbound", "braid_inbound", "braid_lan"].map(open);
+        let programs = [
+            "braid_outbound",
+            "braid_inbound",
+            "braid_lan",
+            "braid_shape",
+        ]
+        .map(open);
         let devices = ["braid0", "wan0", "wan1", "lan0"].map(|name| world.host.ifindex(name));
         let lan_mac = mac(&world.host.ip("link show lan0"));
         Self {
@@ -147,6 +153,18 @@ impl Probe {
     /// In by the LAN.
     pub fn lan(&self, packet: &[u8]) -> Outcome {
         self.run(2, packet, self.lan, self.lan)
+    }
+
+    /// Out by an uplink, whose egress shapes it. Returns the verdict and the packet afterwards.
+    pub fn shaped(&self, uplink: usize, packet: &[u8]) -> (Verdict, Vec<u8>) {
+        let frame = self.frame(packet);
+        let (verdict, frame) = self.raw(3, &frame, self.wans[uplink], 0, 1).0;
+        let verdict = match verdict {
+            u32::MAX => Verdict::Passed,
+            2 => Verdict::Dropped,
+            other => panic!("verdict {other}"),
+        };
+        (verdict, frame[ETHERNET..].to_vec())
     }
 
     fn run(&self, program: usize, packet: &[u8], device: u32, ingress: u32) -> Outcome {

@@ -262,6 +262,7 @@ impl World {
         Attachments {
             steer: self.host.ifindex("braid0"),
             uplinks: vec![self.host.ifindex("wan0"), self.host.ifindex("wan1")],
+            shaped: vec![],
             lans: vec![self.host.ifindex("lan0")],
         }
     }

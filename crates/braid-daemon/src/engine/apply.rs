@@ -173,6 +173,7 @@ impl Engine {
         Ok(Attachments {
             steer,
             uplinks: present.map(|record| record.uplink.ifindex).collect(),
+            shaped: Vec::new(),
             lans: lans.iter().map(|lan| lan.index).collect(),
         })
     }

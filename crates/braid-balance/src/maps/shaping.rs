@@ -1,0 +1,112 @@
+//! Rates that uplinks are shaped to, and what the shaping has dropped.
+
+use std::time::Duration;
+
+use braid_core::{Rate, UplinkId};
+
+use crate::generated::{MAX_UPLINKS, SHAPED_DIRECTIONS, SHAPED_RX, SHAPED_TX};
+use crate::maps::layout::{ShapeCountersValue, ShapeRateValue};
+use crate::maps::tables::{Tables, refused};
+use crate::{Error, Traffic};
+
+/// Delay of the virtual queue above which every packet is dropped that is not small: bursts of a
+/// round trip pass, and a flood without congestion control is held to the rate.
+const LIMIT: Duration = Duration::from_millis(100);
+/// Bytes that a map's cost is of.
+const COST_BYTES: u64 = 1024;
+
+/// Shaping of an uplink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShapeEntry {
+    /// The uplink.
+    pub id: UplinkId,
+    /// Rate to send at; `None` until it is known: packets are counted.
+    pub tx: Option<Rate>,
+    /// Rate to receive at; `None` until it is known: packets are counted.
+    pub rx: Option<Rate>,
+    /// Delay in the virtual queues above which CoDel drops.
+    pub target: Duration,
+}
+
+/// Packets of an uplink's direction while it is shaped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShapeCounters {
+    /// Packets that passed.
+    pub passed: Traffic,
+    /// Packets that were dropped.
+    pub dropped: Traffic,
+    /// Packets that passed with a congestion mark (RFC 3168) instead of being dropped.
+    pub marked_packets: u64,
+}
+
+/// Replaces the rates of all uplinks. Those that stay the same are not written.
+pub(crate) fn set_shaping(tables: &mut Tables, entries: &[ShapeEntry]) -> Result<(), Error> {
+    let failed = |error| refused("map shape_rates", &error);
+    for uplink in 0..MAX_UPLINKS {
+        let entry = entries.iter().find(|entry| u32::from(entry.id.0) == uplink);
+        for direction in 0..SHAPED_DIRECTIONS {
+            let index = uplink * SHAPED_DIRECTIONS + direction;
+            let wanted = entry.map_or_else(Default::default, |entry| value(entry, direction));
+            if tables.shape_rates.get(&index, 0).map_err(failed)? != wanted {
+                tables.shape_rates.set(index, wanted, 0).map_err(failed)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns the counters of the uplinks that are shaped: sent, then received.
+pub(crate) fn counters(tables: &Tables) -> Result<Vec<(UplinkId, [ShapeCounters; 2])>, Error> {
+    let mut uplinks = Vec::new();
+    for (id, _) in super::counters::devices(tables)? {
+        let first = u32::from(id.0) * SHAPED_DIRECTIONS;
+        let rate = tables.shape_rates.get(&(first + SHAPED_TX), 0);
+        let rate = rate.map_err(|error| refused("map shape_rates", &error))?;
+        if rate.is_shaped != 0 {
+            let of = |direction| sum(tables, first + direction);
+            uplinks.push((id, [of(SHAPED_TX)?, of(SHAPED_RX)?]));
+        }
+    }
+    Ok(uplinks)
+}
+
+fn sum(tables: &Tables, index: u32) -> Result<ShapeCounters, Error> {
+    let values = tables.shape_counters.get(&index, 0);
+    let values = values.map_err(|error| refused("map shape_counters", &error))?;
+    let of = |field: fn(&ShapeCountersValue) -> u64| values.iter().map(field).sum();
+    Ok(ShapeCounters {
+        passed: Traffic {
+            packets: of(|cpu| cpu.packets),
+            bytes: of(|cpu| cpu.bytes),
+        },
+        dropped: Traffic {
+            packets: of(|cpu| cpu.dropped_packets),
+            bytes: of(|cpu| cpu.dropped_bytes),
+        },
+        marked_packets: of(|cpu| cpu.marked_packets),
+    })
+}
+
+fn value(entry: &ShapeEntry, direction: u32) -> ShapeRateValue {
+    let rate = match direction {
+        SHAPED_TX => entry.tx,
+        _ => entry.rx,
+    };
+    ShapeRateValue {
+        cost: rate.map_or(0, cost),
+        target: nanoseconds(entry.target),
+        limit: nanoseconds(LIMIT.max(entry.target * 2)),
+        is_shaped: 1,
+    }
+}
+
+/// Returns the nanoseconds that [`COST_BYTES`] take.
+fn cost(rate: Rate) -> u32 {
+    let bits = u128::from(COST_BYTES) * 8 * 1_000_000_000;
+    let cost = bits / u128::from(rate.bits_per_sec().max(1));
+    u32::try_from(cost.max(1)).unwrap_or(u32::MAX)
+}
+
+fn nanoseconds(span: Duration) -> u32 {
+    u32::try_from(span.as_nanos()).unwrap_or(u32::MAX)
+}

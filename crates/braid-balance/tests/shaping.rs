@@ -1,0 +1,209 @@
+//! Virtual queues: packets above the rate that an uplink is shaped to.
+
+mod support;
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use braid_balance::{Attachments, HookKind, ShapeCounters, ShapeEntry};
+use braid_core::{Rate, UplinkId};
+use braid_packet::build;
+use support::net::PATIENCE;
+use support::probe::{Probe, Verdict};
+use support::talk::SERVER;
+use support::world::{OUTSIDE, World};
+
+const TARGET: Duration = Duration::from_millis(5);
+/// One byte takes 1 us.
+const RATE: Rate = Rate::from_bits_per_sec(8_000_000);
+/// The outside address of the first uplink, and a port without flow.
+const OUTER: (IpAddr, u16) = (OUTSIDE[0][0], 999);
+/// Sends for every direction: packets of 1,000 bytes, and what becomes of one.
+const DIRECTIONS: [fn(&Probe, &[u8]) -> Fate; 2] = [send, receive];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Passed,
+    Marked,
+    Dropped,
+}
+
+fn shape(probe: &Probe, rate: Option<Rate>) {
+    let entry = ShapeEntry {
+        id: UplinkId(0),
+        tx: rate,
+        rx: rate,
+        target: TARGET,
+    };
+    let shaped = probe.datapath.borrow_mut().set_shaping(&[entry]);
+    shaped.expect("rates");
+}
+
+fn counters(probe: &Probe) -> [ShapeCounters; 2] {
+    let counters = probe.datapath.borrow().shape_counters().expect("counters");
+    counters[0].1
+}
+
+/// A datagram of `size` bytes with the IP header, whose sender understands marks if `ect`.
+fn datagram(source: (IpAddr, u16), dest: (IpAddr, u16), size: usize, ect: bool) -> Vec<u8> {
+    let mut packet = build::udp(source, dest, &vec![7; size - 28]);
+    if ect {
+        packet[1] |= 2;
+        // RFC 1624: the checksum follows the word.
+        let sum = u16::from_be_bytes([packet[10], packet[11]]);
+        let (sum, borrow) = sum.overflowing_sub(2);
+        packet[10..12].copy_from_slice(&(sum - u16::from(borrow)).to_be_bytes());
+    }
+    packet
+}
+
+fn fate(dropped: bool, packet: &[u8]) -> Fate {
+    match (dropped, packet[1] & 3) {
+        (true, _) => Fate::Dropped,
+        (false, 3) => Fate::Marked,
+        (false, _) => Fate::Passed,
+    }
+}
+
+/// Sends by the first uplink. The headers of `kind` are those of a packet that is received.
+fn send(probe: &Probe, kind: &[u8]) -> Fate {
+    let packet = datagram(OUTER, SERVER, kind.len(), kind[1] & 3 != 0);
+    let (verdict, packet) = probe.shaped(0, &packet);
+    fate(verdict == Verdict::Dropped, &packet)
+}
+
+fn receive(probe: &Probe, kind: &[u8]) -> Fate {
+    let packet = datagram(SERVER, OUTER, kind.len(), kind[1] & 3 != 0);
+    let outcome = probe.back(0, &packet);
+    if outcome.verdict == Verdict::Dropped {
+        assert_eq!(outcome.reason, "in_over_rate");
+    }
+    fate(outcome.verdict == Verdict::Dropped, &outcome.packet)
+}
+
+fn packet(size: usize, ect: bool) -> Vec<u8> {
+    datagram(SERVER, OUTER, size, ect)
+}
+
+#[test]
+fn packets_are_counted_only_where_an_uplink_is_shaped() {
+    let probe = Probe::new();
+    for pass in DIRECTIONS {
+        assert_eq!(pass(&probe, &packet(1000, false)), Fate::Passed);
+    }
+    let off = probe.datapath.borrow().shape_counters().expect("counters");
+    assert_eq!(off, []);
+    shape(&probe, None);
+    assert_eq!(counters(&probe), [ShapeCounters::default(); 2]);
+    for pass in DIRECTIONS {
+        for _ in 0..500 {
+            assert_eq!(pass(&probe, &packet(1000, false)), Fate::Passed, "no rate");
+        }
+    }
+    for counters in counters(&probe) {
+        assert_eq!(
+            (counters.passed.packets, counters.passed.bytes),
+            (500, 500_000)
+        );
+    }
+    probe.datapath.borrow_mut().set_shaping(&[]).expect("off");
+    let off = probe.datapath.borrow().shape_counters().expect("counters");
+    assert_eq!(off, []);
+}
+
+#[test]
+fn a_burst_passes_and_a_flood_is_held_to_the_rate() {
+    for (direction, pass) in DIRECTIONS.into_iter().enumerate() {
+        let probe = Probe::new();
+        shape(&probe, Some(RATE));
+        let start = Instant::now();
+        // A millisecond each, so that a hundred are the limit; far more than pass meanwhile.
+        let passed = (0..1_000).filter(|_| pass(&probe, &packet(1000, false)) == Fate::Passed);
+        let passed = passed.count();
+        let meanwhile = start.elapsed().as_millis() as usize;
+        assert!(
+            (98..=104 + meanwhile).contains(&passed),
+            "{passed} in {meanwhile} ms"
+        );
+        // A call has room beside it.
+        assert_eq!(pass(&probe, &packet(200, false)), Fate::Passed);
+        let counters = counters(&probe)[direction];
+        assert_eq!(counters.passed.packets, passed as u64 + 1);
+        assert_eq!(counters.dropped.packets, 1_000 - passed as u64);
+        assert_eq!(counters.dropped.bytes, 1_000 * counters.dropped.packets);
+    }
+}
+
+/// Sends a packet whenever the last one would have left at a tenth more than the rate, until one meets
+/// another fate than to pass. Returns that, and by how much the virtual queue had grown.
+fn exceed(probe: &Probe, pass: fn(&Probe, &[u8]) -> Fate, ect: bool) -> (Fate, Duration) {
+    let start = Instant::now();
+    for sent in 0.. {
+        let due = Duration::from_micros(900) * sent;
+        while start.elapsed() < due {
+            std::hint::spin_loop();
+        }
+        assert!(start.elapsed() < PATIENCE, "nothing is dropped");
+        let fate = pass(probe, &packet(1000, ect));
+        if fate != Fate::Passed {
+            let waits = Duration::from_millis(1) * sent;
+            return (fate, waits.saturating_sub(start.elapsed()));
+        }
+    }
+    unreachable!("packets have no end")
+}
+
+#[test]
+fn a_persistent_queue_is_dropped_or_marked_before_it_is_long() {
+    for (direction, pass) in DIRECTIONS.into_iter().enumerate() {
+        for ect in [false, true] {
+            let probe = Probe::new();
+            shape(&probe, Some(RATE));
+            let (fate, delay) = exceed(&probe, pass, ect);
+            assert_eq!(fate, if ect { Fate::Marked } else { Fate::Dropped });
+            assert!(
+                delay > TARGET / 2 && delay < Duration::from_millis(60),
+                "{delay:?}"
+            );
+            let counters = counters(&probe)[direction];
+            assert_eq!(counters.marked_packets, u64::from(ect));
+            assert_eq!(counters.dropped.packets, u64::from(!ect));
+        }
+    }
+}
+
+#[test]
+fn below_the_rate_nothing_is_dropped() {
+    for pass in DIRECTIONS {
+        let probe = Probe::new();
+        shape(&probe, Some(RATE));
+        let start = Instant::now();
+        let mut sent = 0;
+        while start.elapsed() < Duration::from_millis(400) {
+            if start.elapsed() >= Duration::from_micros(1_100) * sent {
+                assert_eq!(pass(&probe, &packet(1000, false)), Fate::Passed);
+                sent += 1;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_program_is_on_the_devices_that_are_shaped_alone() {
+    for hook in [HookKind::Auto, HookKind::Clsact] {
+        let world = World::new();
+        let (mut datapath, _) = world.start(&world.options(hook));
+        let off = world.attachments();
+        let on = Attachments {
+            shaped: vec![off.uplinks[0]],
+            ..off.clone()
+        };
+        for (wanted, programs) in [(&on, 5), (&off, 4)] {
+            for _ in 0..2 {
+                let attached = world.host.enter(|| datapath.attach(wanted));
+                attached.expect("attaching");
+                assert_eq!(world.run_ids().len(), programs, "{hook:?}");
+            }
+        }
+    }
+}
