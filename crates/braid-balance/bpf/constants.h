@@ -275,6 +275,9 @@
 
 // CoDel's interval (RFC 8289 4.3): the longest round trip for which a sender has time to react.
 #define SHAPE_INTERVAL_NS 100000000
+// CoDel's pause after the first drop, longer than its interval: a virtual queue shrinks only by
+// what senders hold back, and several that slow down at once leave the line idle.
+#define SHAPE_PAUSE_NS 250000000
 // Packets up to this size are calls, pings, DNS and acknowledgements. CoDel does not drop them, and
 // they have twice the virtual queue of others.
 #define SHAPE_SMALL_BYTES 300

@@ -155,9 +155,9 @@ struct uplink_counters {
 
 // The rate that a direction of an uplink is shaped to.
 struct shape_rate {
-	__u32 cost;	// ns that 1,024 bytes take; 0: no rate yet, packets are counted
-	__u32 target;	// ns of delay above which CoDel drops
-	__u32 limit;	// ns of delay above which every packet is dropped that is not small
+	__u32 cost;	 // ns that 1,024 bytes take; 0: no rate yet, packets are counted
+	__u32 target;	 // ns of delay above which CoDel drops
+	__u32 limit;	 // ns of delay above which every packet is dropped that is not small
 	__u32 is_shaped; // 0: the direction is not shaped
 };
 

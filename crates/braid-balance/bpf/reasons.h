@@ -85,7 +85,7 @@
 	REASON(in_spoofed, DROPPED, "inbound with a source that is this machine's own")            \
 	REASON(in_local, PASSED, "inbound for this machine's own sockets, as far as can be told")  \
 	REASON(in_not_addressed, PASSED, "inbound to a group or an address that no uplink has")    \
-	REASON(in_out_of_window, EVENT, "tcp segment whose numbers do not fit its flow")     \
+	REASON(in_out_of_window, EVENT, "tcp segment whose numbers do not fit its flow")           \
 	REASON(in_over_rate, DROPPED, "inbound above the rate that the uplink is shaped to")       \
 	REASON(out_over_rate, DROPPED, "outbound above the rate that the uplink is shaped to")
 

@@ -358,6 +358,11 @@ impl Datapath {
         shaping::set_shaping(&mut self.tables, entries)
     }
 
+    /// Returns what [`Datapath::set_shaping`] has set, which may be another daemon's. Rates are rounded.
+    pub fn shaping(&self) -> Result<Vec<ShapeEntry>, Error> {
+        shaping::shaping(&self.tables)
+    }
+
     /// Returns the counters of the uplinks given to [`Datapath::set_shaping`]: sent, then received.
     pub fn shape_counters(&self) -> Result<Vec<(UplinkId, [ShapeCounters; 2])>, Error> {
         shaping::counters(&self.tables)

@@ -151,6 +151,38 @@ impl UplinkCapacity {
         self.rx.estimates(now).0
     }
 
+    /// Returns the growth of round trips in the last interval, as far as it is not the jitter that quiet intervals
+    /// show; `None` if none was measured.
+    #[must_use]
+    pub fn queueing(&self) -> Option<Duration> {
+        let queueing = self.last.as_ref()?.0.queueing?;
+        // While one direction is full, round trips grow in quiet intervals of the other one too.
+        let jitter = self.tx.passive.jitter().min(self.rx.passive.jitter());
+        Some(queueing.saturating_sub(jitter))
+    }
+
+    /// Returns the bytes that left the queue in the last interval when `sent` had gone into it.
+    #[must_use]
+    pub fn left_queue(&self, sent: Bytes) -> Bytes {
+        let Some((last, before)) = &self.last else {
+            return sent;
+        };
+        let interval = UplinkInterval { tx: sent, ..*last };
+        drained(&interval, *before, Bytes::default())
+    }
+
+    /// Returns by how much, as a fraction, the capacity to send changes in a second, as far as it was seen.
+    #[must_use]
+    pub fn tx_drift(&self) -> f64 {
+        self.tx.passive.drift_in(Duration::from_secs(1))
+    }
+
+    /// Returns the same of the capacity to receive.
+    #[must_use]
+    pub fn rx_drift(&self) -> f64 {
+        self.rx.passive.drift_in(Duration::from_secs(1))
+    }
+
     /// Returns the estimate of the other method to send, if both have one.
     #[must_use]
     pub fn other_tx(&self, now: Time) -> Option<CapacityEstimate> {

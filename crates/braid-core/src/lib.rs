@@ -16,6 +16,7 @@ mod histogram;
 pub mod pace;
 mod prefix;
 mod rtt;
+pub mod shaping;
 pub mod slots;
 mod time;
 pub mod units;

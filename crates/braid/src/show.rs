@@ -3,7 +3,7 @@
 use braid_daemon::doctor::Level;
 use braid_daemon::report::{
     CapacityBasisName, CapacityReport, DoctorReport, FlowReport, FlowsReport, NextHopReport,
-    StatusReport, UpReport, UplinkReport, UplinkState, VersionReport,
+    ShapingReport, StatusReport, UpReport, UplinkReport, UplinkState, VersionReport,
 };
 use braid_host::config::Paint;
 use braid_host::report::HealthProblem;
@@ -140,7 +140,24 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
             uplink.why.as_str().into(),
         ]);
     }
-    table.render(paint)
+    let mut text = table.render(paint);
+    text.extend(uplinks.iter().filter_map(shaping));
+    text
+}
+
+/// Renders the rates that an uplink is shaped to, and their effect.
+fn shaping(uplink: &UplinkReport) -> Option<String> {
+    let one = |direction: &str, found: &ShapingReport| {
+        let rate = match found.rate_bit_s {
+            Some(rate) => format!("{} Mbit/s", megabits(Some(rate))),
+            None => "not yet".to_owned(),
+        };
+        let (dropped, marked) = (found.dropped_packets, found.marked_packets);
+        format!("{direction} {rate} ({dropped} packets dropped, {marked} marked)")
+    };
+    let (down, up) = (uplink.rx_shaping.as_ref()?, uplink.tx_shaping.as_ref()?);
+    let (down, up) = (one("down", down), one("up", up));
+    Some(format!("# {} shaped to: {down}, {up}\n", uplink.name))
 }
 
 /// Renders a capacity: rate, expected error, the way in which it is known, and age; or the rate that it exceeds. If
@@ -380,6 +397,8 @@ mod tests {
             }),
             tx_capacity: None,
             rx_capacity: None,
+            tx_shaping: None,
+            rx_shaping: None,
             share,
             tx_bytes: 1_250_000,
             rx_bytes: 98_000_000,
@@ -436,13 +455,24 @@ total                                 17.4                  0.2                 
     }
 
     #[test]
-    fn uplinks_show_addresses_gateways_and_capacities() {
+    fn uplinks_show_addresses_gateways_capacities_and_shaping() {
         let expected = "\
 UPLINK  DEVICE  STATE  TIER  RTT ms  LOSS %  MTU bytes  IPV4                     IPV6  DOWN Mbit/s                                          CAPACITY  UP Mbit/s   CAPACITY  WEIGHT  SHARE %  WHY
 dsl     dsl0    up        1    21.4     2.5       1500  192.0.2.2 via 192.0.2.1  –            17.4  19.8 ±1 % traffic 3 s (25.0 ±2 % transfer 7 min)        0.2  > 0.4 3 s       3    100.0  default route metric 100
 lte     lte0    down      1       –       –       1500  192.0.2.2 via 192.0.2.1  –             0.0                                                 –        0.0          –       3      0.0  no carrier
+# dsl shaped to: down 18.8 Mbit/s (12 packets dropped, 3 marked), up not yet (0 packets dropped, 0 marked)
 ";
         let mut report = report();
+        report.uplinks[0].rx_shaping = Some(ShapingReport {
+            rate_bit_s: Some(18_800_000),
+            dropped_packets: 12,
+            marked_packets: 3,
+        });
+        report.uplinks[0].tx_shaping = Some(ShapingReport {
+            rate_bit_s: None,
+            dropped_packets: 0,
+            marked_packets: 0,
+        });
         let capacity = |basis, rate_bit_s| CapacityReport {
             rate_bit_s,
             basis,

@@ -1,6 +1,6 @@
 // Virtual queues: one for each uplink and direction, served at a little less than the line's rate.
-// No packet waits in it. CoDel (RFC 8289) drops by the time that a packet would have waited, so that
-// senders slow down before the line's own queue grows.
+// No packet waits in it. CoDel (RFC 8289) drops by the time that a packet would have waited, so
+// that senders slow down before the line's own queue grows.
 #ifndef BRAID_VIRTUAL_QUEUE_H
 #define BRAID_VIRTUAL_QUEUE_H
 
@@ -12,7 +12,7 @@ static __always_inline __u32 shape_index(__u32 uplink, __u32 direction)
 	return uplink_index(uplink) * SHAPED_DIRECTIONS + direction;
 }
 
-// Returns the time until the next drop: the interval divided by the square root of the drops. One
+// Returns the time until the next drop: the pause divided by the square root of the drops. One
 // step of Newton's method for each drop follows it closely enough, as in the kernel's CoDel.
 static __always_inline __u64 pause_of(struct virtual_queue *queue)
 {
@@ -21,7 +21,7 @@ static __always_inline __u64 pause_of(struct virtual_queue *queue)
 	__u64 next = ((3ull << 32) - queue->drops * squared) >> 2;
 
 	queue->inverse_sqrt = (next * inverse) >> 31;
-	return ((__u64)SHAPE_INTERVAL_NS * queue->inverse_sqrt) >> 32;
+	return ((__u64)SHAPE_PAUSE_NS * queue->inverse_sqrt) >> 32;
 }
 
 // Returns 1 if the delay has been above the target for an interval.
@@ -53,14 +53,15 @@ static __always_inline int codel_drops(struct virtual_queue *queue, __u64 delay,
 		if (now < queue->drop_next)
 			return 0;
 		queue->drops++;
-		// One packet comes at a time, so a pause in arrivals must not become a burst of drops.
+		// One packet comes at a time, so a pause in arrivals must not become a burst of
+		// drops.
 		if (now - queue->drop_next > SHAPE_INTERVAL_NS)
 			queue->drop_next = now;
 		queue->drop_next += pause_of(queue);
 		return 1;
 	}
 	queue->is_dropping = 1;
-	if (more > 1 && now - queue->drop_next < 16ull * SHAPE_INTERVAL_NS) {
+	if (more > 1 && now < queue->drop_next + SHAPE_PAUSE_NS) {
 		queue->drops = more;
 	} else {
 		queue->drops = 1;
@@ -95,7 +96,7 @@ static __noinline int is_over_rate(struct __sk_buff *skb, __u32 index, __u32 byt
 		delay = queue->empty_at - now;
 		limit = rate->limit;
 		// Less than a packet of full size is no queue.
-		target = rate->target + rate->cost + rate->cost / 2;
+		target = rate->target + rate->cost * 2ull;
 		if (bytes <= SHAPE_SMALL_BYTES)
 			limit *= 2;
 		else

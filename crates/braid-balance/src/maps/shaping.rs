@@ -55,6 +55,29 @@ pub(crate) fn set_shaping(tables: &mut Tables, entries: &[ShapeEntry]) -> Result
     Ok(())
 }
 
+/// Returns the uplinks that are shaped, with their rates.
+pub(crate) fn shaping(tables: &Tables) -> Result<Vec<ShapeEntry>, Error> {
+    let mut entries = Vec::new();
+    for uplink in 0..MAX_UPLINKS {
+        let value = |direction| {
+            let value = tables
+                .shape_rates
+                .get(&(uplink * SHAPED_DIRECTIONS + direction), 0);
+            value.map_err(|error| refused("map shape_rates", &error))
+        };
+        let (tx, rx) = (value(SHAPED_TX)?, value(SHAPED_RX)?);
+        if tx.is_shaped != 0 {
+            entries.push(ShapeEntry {
+                id: UplinkId(u8::try_from(uplink).expect("below MAX_UPLINKS")),
+                tx: rate(tx.cost),
+                rx: rate(rx.cost),
+                target: Duration::from_nanos(tx.target.into()),
+            });
+        }
+    }
+    Ok(entries)
+}
+
 /// Returns the counters of the uplinks that are shaped: sent, then received.
 pub(crate) fn counters(tables: &Tables) -> Result<Vec<(UplinkId, [ShapeCounters; 2])>, Error> {
     let mut uplinks = Vec::new();
@@ -105,6 +128,12 @@ fn cost(rate: Rate) -> u32 {
     let bits = u128::from(COST_BYTES) * 8 * 1_000_000_000;
     let cost = bits / u128::from(rate.bits_per_sec().max(1));
     u32::try_from(cost.max(1)).unwrap_or(u32::MAX)
+}
+
+/// Returns the rate of a cost; `None` for zero.
+fn rate(cost: u32) -> Option<Rate> {
+    let bits = (COST_BYTES * 8 * 1_000_000_000).checked_div(cost.into())?;
+    Some(Rate::from_bits_per_sec(bits))
 }
 
 fn nanoseconds(span: Duration) -> u32 {

@@ -141,7 +141,7 @@ impl PassiveCapacity {
         if bits < self.known() * QUIET_FRACTION {
             self.note_quiet(queueing, interval.span);
         }
-        let queue = queueing >= MIN_QUEUEING + self.quiet * JITTER_FACTOR
+        let queue = queueing >= MIN_QUEUEING + self.jitter()
             && interval.carried.get() >= MIN_BYTES
             && interval.carried.get() >= interval.opposite.get().saturating_mul(DOMINANCE);
         if !queue {
@@ -177,6 +177,12 @@ impl PassiveCapacity {
             error: 1.0,
             age: now.since(at),
         })
+    }
+
+    /// Returns the growth of round trips up to which it is jitter.
+    #[must_use]
+    pub fn jitter(&self) -> Duration {
+        self.quiet * JITTER_FACTOR
     }
 
     /// Takes a rate that the line carried beside the traffic of the intervals.

@@ -178,6 +178,12 @@ impl Config {
                 "remove it; hash-pair keeps a client on its uplink",
             ));
         }
+        if self.shape.enabled {
+            missing.push((
+                "[shape]".to_owned(),
+                "remove it; a qdisc on the bridge's port shapes what is sent",
+            ));
+        }
         let of = |rule: &RuleConfig, what: &str| format!("rule {:?}: {what}", rule.name);
         for rule in self.rules.iter().filter(|rule| rule.action != Action::None) {
             let own = !rule.uid.is_empty() || rule.user.is_some() || rule.cgroup.is_some();

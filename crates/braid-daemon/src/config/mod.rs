@@ -23,6 +23,7 @@ mod read;
 mod rule;
 mod rule_entries;
 mod settings;
+mod shape;
 mod sticky;
 mod target;
 mod uplink;
@@ -50,6 +51,7 @@ pub use policy::{Failback, Policy};
 pub use race::RaceConfig;
 pub use rule::{Action, CgroupPath, OnDown, RuleConfig};
 pub use settings::{Overrides, Settings, SettingsSource};
+pub use shape::ShapeConfig;
 pub use sticky::Sticky;
 pub use target::{HttpTarget, Target};
 pub use uplink::{FIRST_TIER, Ports, UplinkConfig};
@@ -83,6 +85,9 @@ pub struct Config {
     /// Races of connections, under the policies `race` and `fastest`.
     #[serde(default)]
     pub race: RaceConfig,
+    /// Shaping of the uplinks by their measured capacity.
+    #[serde(default)]
+    pub shape: ShapeConfig,
     /// The bond over all uplinks at once, through a hub that you run.
     #[serde(default)]
     pub bond: BondConfig,

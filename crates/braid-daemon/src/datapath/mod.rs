@@ -17,8 +17,8 @@ use std::time::Duration;
 use braid_balance::{
     Attachments, ClassEntry, ClassId, Counters, Evacuated, Family, Flow, FlowActivity, Fragments,
     HookKind, KernelTime, Lease, MapMemory, Name, Opened, PathCacheEntry, RaceSettings,
-    RefusedPacket, Release, Released, RuleEntry, Sticky, SweepReport, Upcall, Upcalls,
-    UplinkCounters, UplinkEntry, UplinkForecast,
+    RefusedPacket, Release, Released, RuleEntry, ShapeCounters, ShapeEntry, Sticky, SweepReport,
+    Upcall, Upcalls, UplinkCounters, UplinkEntry, UplinkForecast,
 };
 use braid_core::UplinkId;
 use braid_host::run_dir::RunDir;
@@ -296,7 +296,7 @@ impl Datapath {
     }
 }
 
-/// Names of remotes, sticky clients and fragments, which the programs alone have; races and the path cache.
+/// Names of remotes, sticky clients, shaping and fragments, which the programs alone have; races and the path cache.
 impl Datapath {
     pub fn learn_names(&mut self, names: &[(IpAddr, Name)]) -> Result<(), UserError> {
         match self {
@@ -329,6 +329,27 @@ impl Datapath {
     pub fn sticky(&self) -> Result<Vec<Sticky>, UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.sticky().map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(Vec::new()),
+        }
+    }
+
+    pub fn set_shaping(&mut self, entries: &[ShapeEntry]) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.set_shaping(entries).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(()),
+        }
+    }
+
+    pub fn shaping(&self) -> Result<Vec<ShapeEntry>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.shaping().map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(Vec::new()),
+        }
+    }
+
+    pub fn shape_counters(&self) -> Result<Vec<(UplinkId, [ShapeCounters; 2])>, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.shape_counters().map_err(of_datapath),
             Self::OpenFlow(_) => Ok(Vec::new()),
         }
     }

@@ -173,7 +173,10 @@ impl Engine {
         Ok(Attachments {
             steer,
             uplinks: present.map(|record| record.uplink.ifindex).collect(),
-            shaped: Vec::new(),
+            shaped: self
+                .shaped_records()
+                .map(|record| record.uplink.ifindex)
+                .collect(),
             lans: lans.iter().map(|lan| lan.index).collect(),
         })
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use braid_balance::UplinkCounters;
+use braid_balance::{ShapeCounters, UplinkCounters};
 use braid_core::{Rate, UplinkId};
 use braid_host::user_error::UserError;
 use braid_uplink::liveness::{
@@ -124,13 +124,14 @@ impl HealthChecks {
         }
     }
 
-    /// `local_drops` is [`Sample::local_drops`] of one uplink.
+    /// `local_drops` is [`Sample::local_drops`] of one uplink. Returns the interval of the capacities that has ended.
     fn note(
         &mut self,
         now: Instant,
         counters: &[(UplinkId, UplinkCounters)],
         local_drops: Option<(UplinkId, u64)>,
-    ) {
+        shaped: &[(UplinkId, [ShapeCounters; 2])],
+    ) -> Option<Duration> {
         let of = |counters: &UplinkCounters| counters.tx.packets + counters.rx.packets;
         let packets = counters.iter().map(|(_, counters)| of(counters)).sum();
         if self.packets != packets {
@@ -144,10 +145,11 @@ impl HealthChecks {
                 sample(counters, local_drops.map_or(0, |(_, packets)| packets)),
             )
         };
-        self.capacities.note(now, counters);
+        let ended = self.capacities.note(now, counters, shaped);
         let samples: Vec<_> = counters.iter().map(of).collect();
         self.monitor.handle_traffic(now, &samples);
         self.monitor.handle_timeout(now);
+        ended
     }
 }
 
@@ -173,7 +175,15 @@ impl Engine {
         self.health_checks.looked = now;
         let counters = self.datapath.uplink_counters()?;
         let local_drops = self.bond_drops();
-        self.health_checks.note(now, &counters, local_drops);
+        let shaped = match self.health_checks.capacities.is_due(now) {
+            true => self.shape_counters()?,
+            false => Vec::new(),
+        };
+        let health_checks = &mut self.health_checks;
+        let ended = health_checks.note(now, &counters, local_drops, &shaped);
+        if let Some(span) = ended {
+            self.adjust_shaping(now, span, &shaped)?;
+        }
         self.poll_monitor()?;
         if graced.is_some_and(|until| until <= now) {
             self.follow_verdicts()?;

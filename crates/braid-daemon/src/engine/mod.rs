@@ -22,6 +22,7 @@ mod pauses;
 mod persistence;
 mod race;
 mod reload;
+mod shaping;
 mod start;
 mod upcall;
 mod upkeep;
@@ -61,6 +62,7 @@ use crate::report::{FlowCounts, UpReport};
 use crate::rules::{CompiledRules, SystemIds};
 use crate::runs::Runs;
 use crate::uplinks::registry::{Change, FAMILIES, UplinkRecord, UplinkRegistry};
+use crate::uplinks::shapers::Shapers;
 use crate::uplinks::uplink_forecasts::UplinkForecasts;
 
 /// A running instance.
@@ -105,6 +107,8 @@ pub struct Engine {
     pub(crate) names: NameCache,
     /// Forecasts of the uplinks.
     pub(crate) forecasts: UplinkForecasts,
+    /// Rates that the uplinks are shaped to.
+    pub(crate) shapers: Shapers,
     /// The bond, which uses all uplinks at once.
     pub(crate) bond: Bond,
     /// Usage of the uplinks' quotas.
@@ -145,6 +149,7 @@ impl Engine {
         self.plumb(Divert::AsFound, &lans).await?;
         let attachments = self.attachments(&lans).await?;
         self.datapath.attach(&attachments).await?;
+        self.update_shaping()?;
         self.settle()?;
         if self.starting {
             // Nothing is diverted into a datapath that is not ready.

@@ -1,5 +1,7 @@
 //! Start of an instance: on a clean machine, or by taking over from an earlier daemon.
 
+use std::time::Instant;
+
 use braid_balance::{ClassId, Family, MAX_CLASSES, Opened};
 use braid_core::UplinkId;
 use braid_core::slots::SlotTable;
@@ -36,6 +38,7 @@ use crate::rules::{CompiledRules, SystemIds, check_table_capacity};
 use crate::runs::Runs;
 use crate::teardown;
 use crate::uplinks::registry::{FAMILIES, UplinkRegistry};
+use crate::uplinks::shapers::Shapers;
 use crate::uplinks::uplink_forecasts::UplinkForecasts;
 use crate::user_errors;
 
@@ -184,6 +187,7 @@ impl Engine {
             rules: CompiledRules::default(),
             names: NameCache::new(&settings),
             forecasts: UplinkForecasts::default(),
+            shapers: Shapers::new(Instant::now(), datapath.shaping()?),
             bond,
             quotas,
             pauses,

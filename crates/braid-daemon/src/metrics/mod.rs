@@ -13,7 +13,9 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::report::{CapacityBasisName, CapacityReport, StatusReport, UplinkReport, UplinkState};
+use crate::report::{
+    CapacityBasisName, CapacityReport, ShapingReport, StatusReport, UplinkReport, UplinkState,
+};
 
 /// The data of one scrape.
 #[derive(Clone, Debug)]
@@ -43,6 +45,7 @@ impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         self.uplink_gauges(&mut encoder)?;
         self.uplink_capacities(&mut encoder)?;
+        self.uplink_shaping(&mut encoder)?;
         self.uplink_traffic(&mut encoder)?;
         let status = &self.status;
 
@@ -219,6 +222,53 @@ impl Scrape {
                             .encode_gauge(&value(capacity))?;
                     }
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Encodes the shaping of the uplinks that are shaped.
+    fn uplink_shaping(&self, encoder: &mut DescriptorEncoder) -> Result<(), fmt::Error> {
+        let shaped = || {
+            self.status.uplinks.iter().flat_map(|uplink| {
+                let both = [
+                    ("transmit", &uplink.tx_shaping),
+                    ("receive", &uplink.rx_shaping),
+                ];
+                both.into_iter().filter_map(|(direction, shaping)| {
+                    let labels = [("uplink", uplink.name.as_str()), ("direction", direction)];
+                    Some((labels, shaping.as_ref()?))
+                })
+            })
+        };
+        let (name, help) = (
+            "uplink_shaped_bytes_per_second",
+            "Rate that it is shaped to, in bytes of IP packets per second",
+        );
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, shaping) in shaped() {
+            if let Some(rate) = shaping.rate_bit_s {
+                let value = rate as f64 / 8.0;
+                family.encode_family(&labels)?.encode_gauge(&value)?;
+            }
+        }
+        type OfShaping = fn(&ShapingReport) -> u64;
+        let counts: [(&str, &str, OfShaping); 2] = [
+            (
+                "uplink_shaping_dropped_packets",
+                "Packets dropped because they were above the rate that it is shaped to",
+                |shaping| shaping.dropped_packets,
+            ),
+            (
+                "uplink_shaping_marked_packets",
+                "Packets that got a congestion mark instead",
+                |shaping| shaping.marked_packets,
+            ),
+        ];
+        for (name, help, of) in counts {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (labels, shaping) in shaped() {
+                count(&mut family, &labels, of(shaping))?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{BondConfig, BondScheduler, Policy};
 use crate::report::{
     BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, CapacityBasisName,
-    CapacityReport, FlowCounts, LayerName,
+    CapacityReport, FlowCounts, LayerName, ShapingReport,
 };
 
 fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
@@ -31,6 +31,12 @@ fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
             error: 0.02,
             age_ms: 1500,
         }),
+        tx_shaping: rtt_ms.map(|_| ShapingReport {
+            rate_bit_s: Some(4_000_000),
+            dropped_packets: 12,
+            marked_packets: 3,
+        }),
+        rx_shaping: None,
         share: 0.5,
         tx_bytes: 10,
         rx_bytes: 20,

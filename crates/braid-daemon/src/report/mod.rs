@@ -91,6 +91,12 @@ pub struct UplinkReport {
     /// The same to receive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx_capacity: Option<CapacityReport>,
+    /// Shaping of the packets sent; none without `[shape]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tx_shaping: Option<ShapingReport>,
+    /// The same of those received.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rx_shaping: Option<ShapingReport>,
     /// Fraction of new flows that the slot table gives it, 0 to 1. Taken from the IPv4 table if there
     /// is one, else from the IPv6 table.
     pub share: f64,
@@ -147,6 +153,18 @@ pub struct CapacityReport {
     /// The estimate of the other method, if both have measured; the later one is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub other: Option<Box<CapacityReport>>,
+}
+
+/// Shaping of one direction of an uplink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ShapingReport {
+    /// The rate that it is shaped to, in bits per second, IP headers included; none before a capacity was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_bit_s: Option<u64>,
+    /// Packets dropped because they were above it.
+    pub dropped_packets: u64,
+    /// Packets that got a congestion mark instead (RFC 3168).
+    pub marked_packets: u64,
 }
 
 /// The way in which a capacity is known.

@@ -9,9 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
-use braid_balance::{Choice, Flow, FlowState, KernelTime, UplinkCounters};
+use braid_balance::{Choice, Flow, FlowState, KernelTime, ShapeCounters, UplinkCounters};
 use braid_core::capacity::{CapacityBasis, CapacityEstimate};
-use braid_core::{Share, UplinkId};
+use braid_core::{Rate, Share, UplinkId};
 use braid_host::user_error::UserError;
 use braid_uplink::liveness::{Cause, Verdict};
 
@@ -20,8 +20,8 @@ use crate::events::unix_ms;
 use crate::health_problems::health_problems;
 use crate::report::{
     BondReport, CapacityBasisName, CapacityReport, FlowCounts, FlowReport, FlowsQuestion,
-    FlowsReport, LayerName, NextHopReport, Pause, SnapshotReport, StatusReport, UplinkReport,
-    UplinkState, UplinksReport,
+    FlowsReport, LayerName, NextHopReport, Pause, ShapingReport, SnapshotReport, StatusReport,
+    UplinkReport, UplinkState, UplinksReport,
 };
 use crate::uplinks::registry::{FAMILIES, UplinkRecord};
 
@@ -43,6 +43,18 @@ impl Engine {
         })
     }
 
+    /// Returns the shaping of what is sent and of what is received; `None` if the uplink is not shaped.
+    fn shaping(&self, id: UplinkId) -> Option<[ShapingReport; 2]> {
+        let (entry, counters) = self.shapers.of(id)?;
+        let report = |rate: Option<Rate>, counters: &ShapeCounters| ShapingReport {
+            rate_bit_s: rate.map(Rate::bits_per_sec),
+            dropped_packets: counters.dropped.packets,
+            marked_packets: counters.marked_packets,
+        };
+        let [tx, rx] = &counters;
+        Some([report(entry.tx, tx), report(entry.rx, rx)])
+    }
+
     fn uplink(&self, record: &UplinkRecord, counters: &UplinkCounters) -> UplinkReport {
         let uplink = &record.uplink;
         let look = self
@@ -52,6 +64,7 @@ impl Engine {
         let pause = record.pause.clone();
         let quota = self.quota_of(&uplink.name);
         let (now, capacities, load) = (Instant::now(), self.capacities(), self.load_of(record.id));
+        let shaping = self.shaping(record.id);
         UplinkReport {
             name: uplink.name.clone(),
             device: uplink.device.clone(),
@@ -81,6 +94,8 @@ impl Engine {
                 capacities.rx(now, record.id),
                 capacities.other_rx(now, record.id),
             ),
+            tx_shaping: shaping.as_ref().map(|[tx, _]| tx.clone()),
+            rx_shaping: shaping.map(|[_, rx]| rx),
             share: self.classes.share_of(record.id),
             tx_bytes: counters.tx.bytes,
             rx_bytes: counters.rx.bytes,

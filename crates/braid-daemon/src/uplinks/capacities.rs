@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use braid_balance::UplinkCounters;
+use braid_balance::{ShapeCounters, UplinkCounters};
 use braid_core::capacity::{
     CapacityBasis, CapacityEstimate, MIN_INTERVAL, TransferEstimate, UplinkCapacity, UplinkInterval,
 };
@@ -26,6 +26,8 @@ pub(crate) struct Capacities {
 #[derive(Debug)]
 struct Measured {
     counters: UplinkCounters,
+    /// Counters of the shaping, sent and received, if it is shaped.
+    shaped: Option<[ShapeCounters; 2]>,
     capacity: UplinkCapacity,
 }
 
@@ -39,28 +41,56 @@ impl Capacities {
         }
     }
 
-    /// Takes the counters of all uplinks. Does nothing while an interval lasts.
-    pub fn note(&mut self, now: Instant, counters: &[(UplinkId, UplinkCounters)]) {
-        let span = now.saturating_duration_since(self.noted);
-        if span < MIN_INTERVAL {
-            return;
+    /// Returns true if an interval has ended.
+    pub fn is_due(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.noted) >= MIN_INTERVAL
+    }
+
+    /// Takes the counters of all uplinks, and of those that are shaped. Returns the interval that has ended;
+    /// `None` while it lasts.
+    ///
+    /// Shaping counts all packets, those of the machine's own sockets and of a bond as well, and so tells more of the
+    /// line than the flows do. What it drops of the packets received has crossed the line.
+    pub fn note(
+        &mut self,
+        now: Instant,
+        counters: &[(UplinkId, UplinkCounters)],
+        shaped: &[(UplinkId, [ShapeCounters; 2])],
+    ) -> Option<Duration> {
+        if !self.is_due(now) {
+            return None;
         }
+        let span = now.saturating_duration_since(self.noted);
         self.noted = now;
         let end = self.time(now);
         self.uplinks
             .retain(|id, _| counters.iter().any(|(other, _)| other == id));
         for (id, counters) in counters {
+            let shaped = shaped.iter().find(|(other, _)| other == id);
+            let shaped = shaped.map(|(_, counters)| *counters);
             let Some(measured) = self.uplinks.get_mut(id) else {
-                let capacity = UplinkCapacity::default();
-                let (id, counters) = (*id, *counters);
-                self.uplinks.insert(id, Measured { counters, capacity });
+                let measured = Measured {
+                    counters: *counters,
+                    shaped,
+                    capacity: UplinkCapacity::default(),
+                };
+                self.uplinks.insert(*id, measured);
                 continue;
             };
             let before = std::mem::replace(&mut measured.counters, *counters);
-            measured
-                .capacity
-                .note(&interval(end, span, &before, counters));
+            let mut interval = interval(end, span, &before, counters);
+            let before = std::mem::replace(&mut measured.shaped, shaped);
+            if let (Some(before), Some(after)) = (before, shaped) {
+                count_shaped(&mut interval, &before, &after);
+            }
+            measured.capacity.note(&interval);
         }
+        Some(span)
+    }
+
+    /// Returns the estimates of an uplink.
+    pub fn of(&self, id: UplinkId) -> Option<&UplinkCapacity> {
+        self.uplinks.get(&id).map(|measured| &measured.capacity)
     }
 
     /// Takes the result of a transfer. Returns false if the uplink has no counters yet.
@@ -149,6 +179,27 @@ fn interval(
     }
 }
 
+/// Puts the bytes that shaping has counted in the place of those of the flows.
+fn count_shaped(
+    interval: &mut UplinkInterval,
+    before: &[ShapeCounters; 2],
+    after: &[ShapeCounters; 2],
+) {
+    let [tx, rx] = [0, 1].map(|direction| {
+        let (before, after) = (&before[direction], &after[direction]);
+        let more = |of: fn(&ShapeCounters) -> u64| of(after).saturating_sub(of(before));
+        (
+            more(|counters| counters.passed.bytes),
+            more(|counters| counters.dropped.bytes),
+        )
+    });
+    // What shaping dropped is sent again, and was never in the line's queue.
+    let repeated = interval.repeated.get().saturating_sub(tx.1);
+    interval.tx = Bytes::new(tx.0);
+    interval.rx = Bytes::new(rx.0 + rx.1);
+    interval.repeated = Bytes::new(repeated);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,7 +225,7 @@ mod tests {
         let mut capacities = Capacities::new(start);
         for tick in 0..40 {
             let now = start + Duration::from_millis(50) * tick;
-            capacities.note(now, &counters(u64::from(tick / 4)));
+            capacities.note(now, &counters(u64::from(tick / 4)), &[]);
         }
         let now = start + Duration::from_secs(2);
         let found = capacities.rx(now, ID).unwrap();
@@ -184,6 +235,29 @@ mod tests {
         let up = capacities.tx(now, ID).unwrap();
         assert_eq!(up.basis, CapacityBasis::AtLeast);
         assert_eq!(capacities.rx(now, UplinkId(0)), None);
+    }
+
+    #[test]
+    fn what_shaping_drops_of_the_bytes_received_has_crossed_the_line() {
+        let start = Instant::now();
+        let mut capacities = Capacities::new(start);
+        let shaped = |steps: u64| {
+            let mut both = [ShapeCounters::default(); 2];
+            both[1].passed.bytes = steps * 500_000;
+            both[1].dropped.bytes = steps * 125_000;
+            both[0].passed.bytes = steps * 10_000;
+            both[0].dropped.bytes = steps * 900_000;
+            [(ID, both)]
+        };
+        for tick in 0..10 {
+            let now = start + Duration::from_millis(200) * tick;
+            capacities.note(now, &counters(tick.into()), &shaped(tick.into()));
+        }
+        let found = capacities.rx(start + Duration::from_secs(2), ID).unwrap();
+        assert_eq!(found.basis, CapacityBasis::Saturated);
+        assert_eq!(found.rate, Rate::from_bits_per_sec(25_000_000));
+        let up = capacities.tx(start + Duration::from_secs(2), ID).unwrap();
+        assert_eq!(up.rate, Rate::from_bits_per_sec(400_000));
     }
 
     #[test]
@@ -198,7 +272,7 @@ mod tests {
         let down = MeasuredDirection::Down;
         assert!(!capacities.note_transfer(start, ID, down, &found));
         let now = start + Duration::from_secs(1);
-        capacities.note(now, &counters(0));
+        capacities.note(now, &counters(0), &[]);
         assert!(capacities.note_transfer(now, ID, down, &found));
         assert_eq!(capacities.measured(now, ID), Some(found.rate));
         let later = now + Duration::from_secs(60);

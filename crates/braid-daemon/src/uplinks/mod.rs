@@ -4,4 +4,5 @@ pub(crate) mod capacities;
 pub(crate) mod liveness_rules;
 pub mod quota;
 pub(crate) mod registry;
+pub(crate) mod shapers;
 pub(crate) mod uplink_forecasts;

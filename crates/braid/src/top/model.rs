@@ -201,6 +201,8 @@ pub mod tests {
             rx_bit_s: None,
             tx_capacity: None,
             rx_capacity: None,
+            tx_shaping: None,
+            rx_shaping: None,
             share: 0.5,
             tx_bytes: bytes / 10,
             rx_bytes: bytes,

@@ -6,6 +6,7 @@ mod datapath;
 mod liveness;
 mod race;
 mod rules;
+mod shape;
 mod uplinks;
 
 use braid_host::config::sections::{self, api, metrics, web};
@@ -19,7 +20,7 @@ use toml::de::DeTable;
 use uplinks::UplinkDraft;
 
 use super::policy::{Failback, Policy};
-use super::{BondConfig, Config, LanConfig, LivenessConfig, NameServers, RaceConfig};
+use super::{BondConfig, Config, LanConfig, LivenessConfig, NameServers, RaceConfig, ShapeConfig};
 
 const TOP: (&str, &[&str]) = (
     "the top level",
@@ -31,6 +32,7 @@ const TOP: (&str, &[&str]) = (
         "uplink",
         "liveness",
         "race",
+        "shape",
         "bond",
         "rule",
         "lan",
@@ -75,6 +77,7 @@ const RACE: (&str, &[&str]) = (
         "metered",
     ],
 );
+const SHAPE: (&str, &[&str]) = ("[shape]", &["enabled", "target"]);
 const BOND: (&str, &[&str]) = (
     "[bond]",
     &[
@@ -150,6 +153,7 @@ pub(super) const SECTIONS: &[(&str, &[&str])] = &[
     UPLINK,
     LIVENESS,
     RACE,
+    SHAPE,
     BOND,
     OVERFLOW,
     RULE,
@@ -192,6 +196,10 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
     let race = section(&mut table, "race", problems)
         .map_or_else(RaceConfig::default, |(inner, _)| {
             race::race(inner, problems)
+        });
+    let shape = section(&mut table, "shape", problems)
+        .map_or_else(ShapeConfig::default, |(inner, _)| {
+            shape::shape(inner, problems)
         });
     let bond = section(&mut table, "bond", problems)
         .map_or_else(BondConfig::default, |(inner, _)| {
@@ -236,6 +244,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         uplinks: drafts.into_iter().map(|draft| draft.config).collect(),
         liveness,
         race,
+        shape,
         bond,
         rules,
         lan,
