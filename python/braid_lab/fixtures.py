@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from braid_lab.net.links import LinkSpec
@@ -41,6 +43,18 @@ def serve(net: Topology, *kinds: str) -> list[Process]:
 def serve_everything(net: Topology) -> list[Process]:
     """Start all kinds of servers."""
     return serve(net, *catalog.SERVER_KINDS)
+
+
+@contextlib.contextmanager
+def echo_train(
+    net: Topology, spacing_s: float, size: int, numbers: Iterable[int], name: str = "beats"
+) -> Iterator[Process]:
+    """Run an echo train from the host to servers; yields once all have replied. Its log is named `name`."""
+    words = [sys.executable, "-m", "braid_lab.clients.echo_train", f"{1000 * spacing_s:g}", str(size)]
+    argv = [*words, *map(net.server, numbers)]
+    with Process(argv, log=net.scratch / name, namespace=net.host.name) as train:
+        train.wait_output("^ready$", timeout=20)
+        yield train
 
 
 def run_client(place: Namespace, kind: str, *words: object, timeout: float = 60.0) -> dict[str, Any]:

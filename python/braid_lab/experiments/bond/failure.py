@@ -19,7 +19,8 @@ from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond import faults
 from braid_lab.experiments.bond.cases import Link
 from braid_lab.experiments.bond.figures import EchoProbe, GoodputTrace, outage_ms
-from braid_lab.experiments.bond.site import Site, echo_train, site
+from braid_lab.experiments.bond.site import Site, site
+from braid_lab.fixtures import echo_train
 from braid_lab.process import LabError, Process, wait_until
 
 LINKS = {"one": Link(30, 15), "two": Link(30, 15)}
@@ -174,7 +175,7 @@ def _run_case(place: Site, case: Case) -> FaultTrial:
         seconds = LEAD_SECONDS + case.asleep_s + case.lasts_s + 1.0
         load = stack.enter_context(_download(place, seconds)) if case.loaded else None
         train = (
-            stack.enter_context(echo_train(place, PROBE_INTERVAL_SECONDS, PROBE_BYTES, CLASSES.values()))
+            stack.enter_context(echo_train(place.net, PROBE_INTERVAL_SECONDS, PROBE_BYTES, CLASSES.values()))
             if case.loaded
             else None
         )
@@ -184,7 +185,9 @@ def _run_case(place: Site, case: Case) -> FaultTrial:
             if train is None:
                 # Only the bond's own packets pass while the link dies; then traffic begins.
                 time.sleep(case.lasts_s / 2)
-                train = stack.enter_context(echo_train(place, PROBE_INTERVAL_SECONDS, PROBE_BYTES, CLASSES.values()))
+                train = stack.enter_context(
+                    echo_train(place.net, PROBE_INTERVAL_SECONDS, PROBE_BYTES, CLASSES.values())
+                )
             time.sleep(max(0.0, began + case.lasts_s - time.monotonic()))
             ended = time.monotonic()
         found = json.loads(train.stop().stdout.splitlines()[-1])

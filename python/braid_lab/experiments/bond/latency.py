@@ -17,8 +17,9 @@ from collections.abc import Iterator
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.cases import BY_NAME, Case
 from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, EchoProbe, RoundTrips, round_trips
-from braid_lab.experiments.bond.site import Site, delay_walks, echo_train, emulators_kept_up, site
+from braid_lab.experiments.bond.site import Site, delay_walks, emulators_kept_up, site
 from braid_lab.experiments.race.figures import percentile
+from braid_lab.fixtures import echo_train
 from braid_lab.process import LabError, Process
 
 #: Class of the probes to each server; the hub orders the replies as it sees fit.
@@ -96,8 +97,8 @@ def _record(run: Run, case: Case, idle: dict[str, RoundTrips], full: dict[str, R
 def _listen(place: Site, seconds: float) -> dict[str, RoundTrips]:
     """Run the echo trains for `seconds`."""
     with contextlib.ExitStack() as stack:
-        probes = stack.enter_context(echo_train(place, PROBE_INTERVAL_SECONDS, PROBE_BYTES, CLASSES.values()))
-        call = stack.enter_context(echo_train(place, CALL_SECONDS, CALL_BYTES, [CALL], "call"))
+        probes = stack.enter_context(echo_train(place.net, PROBE_INTERVAL_SECONDS, PROBE_BYTES, CLASSES.values()))
+        call = stack.enter_context(echo_train(place.net, CALL_SECONDS, CALL_BYTES, [CALL], "call"))
         start = time.monotonic()
         time.sleep(seconds)
         end = time.monotonic()

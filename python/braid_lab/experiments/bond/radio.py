@@ -21,8 +21,9 @@ from pathlib import Path
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, EchoProbe, GoodputTrace, goodput_table, round_trips
 from braid_lab.experiments.bond.rate_traces import RateTrace, fixed, lte, satellite
-from braid_lab.experiments.bond.site import Site, echo_train, emulators_kept_up, site
+from braid_lab.experiments.bond.site import Site, emulators_kept_up, site
 from braid_lab.experiments.race.figures import percentile
+from braid_lab.fixtures import echo_train
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.namespace import use_congestion_control
 from braid_lab.process import LabError
@@ -186,7 +187,7 @@ def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) ->
     added: list[float] = []
     for kind in case.kinds:
         with run.step(f"{case.name}: {kind}"), contextlib.ExitStack() as stack:
-            train = echo_train(place, PROBE_INTERVAL_SECONDS, PROBE_BYTES, [PROBE_SERVER])
+            train = echo_train(place.net, PROBE_INTERVAL_SECONDS, PROBE_BYTES, [PROBE_SERVER])
             probes = stack.enter_context(train) if kind == "bond" else None
             restart_traces(place, case.links, folder, FROM_SECONDS, seconds)
             traces[kind] = _flow(place, case, kind, seconds)

@@ -6,7 +6,7 @@ import contextlib
 import random
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,18 +71,6 @@ class Site:
         self.net.stack.callback(process.stop)
         process.wait_output(ready, timeout=20)
         return process
-
-
-@contextlib.contextmanager
-def echo_train(
-    place: Site, spacing_s: float, size: int, numbers: Iterable[int], name: str = "beats"
-) -> Iterator[Process]:
-    """Run an echo train from the host to servers; yields once all have replied. Its log is named `name`."""
-    words = [sys.executable, "-m", "braid_lab.clients.echo_train", f"{1000 * spacing_s:g}", str(size)]
-    argv = [*words, *map(place.net.server, numbers)]
-    with Process(argv, log=place.net.scratch / name, namespace=place.net.host.name) as train:
-        train.wait_output("^ready$", timeout=20)
-        yield train
 
 
 def emulator(uplink: Uplink) -> Emulated:
