@@ -135,6 +135,12 @@ def test_a_mapping_keeps_its_uplink_when_shares_change(net: Topology, start_brai
     before = ask_udp(net.host, 2, net.server())
     file.write_text('policy = "hash-source"\n')
     daemon.call("reload")
-    flows = {each["outer"]: each["uplink"] for each in daemon.json("flows")["flows"] if each["protocol"] == "udp"}
+
+    def flows() -> dict[str, str]:
+        told = daemon.json("flows")["flows"]
+        return {each["outer"]: each["uplink"] for each in told if each["protocol"] == "udp"}
+
+    # The controller of a switch tells new flows once a second.
+    wait_until(lambda: len(flows()) == len(before), what="the flows to be told")
     for ((address, port),) in before:
-        assert by_uplink(net, [(address, port)])[flows[f"{address}:{port}"]] == 1
+        assert by_uplink(net, [(address, port)])[flows()[f"{address}:{port}"]] == 1
