@@ -17,7 +17,6 @@ from braid_sdn.host.group_rules import (
     BY_RULE,
     LIMITED,
     OTHERS,
-    TRACKED,
     ZONE,
     class_and_uplink,
     group_number,
@@ -30,6 +29,7 @@ from braid_sdn.host.packets import ACK, TCP, UDP
 from braid_sdn.host.packets import parse as parse_packet
 from braid_sdn.openflow.flows import ALL_BITS, FLOW_FIELDS, match_in, match_out
 from braid_sdn.openflow.messages import (
+    CT_TRACKED,
     Bucket,
     Commit,
     DeleteGroup,
@@ -211,7 +211,7 @@ def test_a_class_that_takes_turns_has_a_group_with_its_shares() -> None:
         (TCP, UDP), (ToGroup(group_number(0, 4)),)
     )
     # A packet comes back once its connection is committed, and must not take a bucket again.
-    assert all(rule.match.ct_state == (0, TRACKED) or rule.match.ct_mark == (0, ALL_BITS) for rule in first)
+    assert all(rule.match.ct_state == (0, CT_TRACKED) or rule.match.ct_mark == (0, ALL_BITS) for rule in first)
     # No uplink has IPv6.
     assert {rule.goto for rule in first if rule.match.eth_type == 0x86DD} == {OUTBOUND}
 

@@ -13,7 +13,15 @@ from braid_sdn.host.forecast import Forecast
 from braid_sdn.host.packets import ACK, RST, SYN, parse
 from braid_sdn.host.path_cache import MAX_NETWORKS, PathCache
 from braid_sdn.host.races import RACE_TIMEOUT
-from braid_sdn.openflow.messages import PacketOut, Reserved, Rule
+from braid_sdn.openflow.messages import (
+    FlowStats,
+    Match,
+    PacketOut,
+    Reserved,
+    Rule,
+    RuleCounters,
+    RuleCountersReply,
+)
 
 from .test_host_balancer import DSL, INSIDE, LTE, Bridge, class_table, ends, ip4, tcp
 
@@ -139,6 +147,34 @@ def test_a_repeated_syn_goes_to_all_that_have_not_refused() -> None:
     assert told.ports == (INSIDE,)
     assert segment is not None
     assert segment.tcp_flags == RST | ACK
+
+
+def test_rules_of_attempts_belong_to_no_uplinks_traffic_and_stand_for_no_other_rule() -> None:
+    bridge = racing()
+    begin(bridge)
+    received = bridge.balancer.counts[0].rx.packets
+    (one, *_) = (rule for rule in bridge.rules.values() if rule.cookie == COOKIE)
+    bridge.rules.pop(one.key)
+    bridge.now += 1.5
+    bridge.balancer.handle_timeout(bridge.now)
+    told = tuple(RuleCounters(rule.cookie, 5, 570) for rule in bridge.rules.values())
+    bridge.balancer.handle(bridge.now, RuleCountersReply(told))
+    bridge.drain()
+    assert bridge.balancer.counts[0].rx.packets == received
+    assert bridge.rules[one.key] == one
+
+
+def test_a_new_controller_leaves_rules_of_attempts_and_of_others() -> None:
+    """Late answers are to be reset, and rules that are not ours are not ours to delete."""
+    before = racing()
+    begin(before)
+    foreign = Rule(5, 7, Match(in_port=3), (), cookie=0x77)
+    rules = [*before.rules.values(), foreign]
+    after = racing()
+    after.rules = {rule.key: rule for rule in rules}
+    after.connect(*(FlowStats(rule, 0, 0) for rule in rules))
+    assert attempts(after) == attempts(before)
+    assert after.rules[foreign.key] == foreign
 
 
 def test_what_is_known_is_not_raced_until_it_is_silent() -> None:

@@ -16,7 +16,7 @@ from braid_sdn.host import flow_rules, group_rules
 from braid_sdn.host.connections import Command, Connection, Connections
 from braid_sdn.host.desired import VERSION, ClassTable, Desired, FlowFacts, Uplink
 from braid_sdn.host.fallback_rules import RENEWAL, Fallback, inside_mac, kept_ports, with_fallback
-from braid_sdn.host.flow_rules import IN, OUT, OwnAddress, flow_of
+from braid_sdn.host.flow_rules import IN, OUT, OwnAddress, flow_of, is_standing
 from braid_sdn.host.flow_table import (
     QUIC_PORT,
     TCP_TRANSITORY_IDLE,
@@ -578,7 +578,7 @@ class Balancer:
     def _adopt(self, now: float, desired: Desired, told: FlowStatsReply) -> None:
         """Continue with the flows whose rules the switch has: an earlier controller gave them."""
         self._found = None
-        self._found_static = {entry.rule.key for entry in told.rules if flow_of(entry.rule.cookie) is None}
+        self._found_static = {entry.rule.key for entry in told.rules if is_standing(entry.rule.cookie)}
         self._groups, self._marked = {}, None if self._found_static else {}
         self._connections.handle_switch(is_new=not self._found_static, bound=desired.max_flows)
         halves: dict[int, dict[int, tuple[Rule, int, int]]] = {}
@@ -646,7 +646,7 @@ class Balancer:
             self._remove(flow)
         if began is not None:
             self._bound_clients(began)
-            self._restore(now, began, found, sum(flow_of(told.cookie) is None for told in rules))
+            self._restore(now, began, found, sum(is_standing(told.cookie) for told in rules))
 
     def _bound_clients(self, began: float) -> None:
         """End the oldest flows of clients that have too many without an answer, as of a reading that began then.
@@ -702,6 +702,9 @@ class Balancer:
             # A rule that was added anew counts from zero.
             last = before if before.packets <= now.packets else Counts()
             self._note_traffic(uplink, now.packets - last.packets, now.bytes - last.bytes, outbound=outbound)
+
+    def _note_frame(self, uplink: int, frame: bytes, *, outbound: bool) -> None:
+        self._note_traffic(uplink, 1, ip_bytes(1, len(frame)), outbound=outbound)
 
     def _note_traffic(self, uplink: int, packets: int, size: int, *, outbound: bool) -> None:
         counts = self.counts.setdefault(uplink, UplinkCounts())
@@ -909,7 +912,7 @@ class Balancer:
         else:
             frame = translated_echo(packet, macs, source=flow.outer[0], identifier=flow.outer[1])
         self._messages.append(PacketOut((port,), frame))
-        self._count_relayed(now, flow, ip_bytes(1, len(frame)), outbound=True)
+        self._count_relayed(now, flow, frame, outbound=True)
 
     # Races.
 
@@ -947,7 +950,7 @@ class Balancer:
             macs = (self._mac_of(number), self.neighbours.mac(number, race.syn.family) or "")
             frame = translated_segment(race.syn, macs, race.attempts[number].outer)
             self._messages.append(PacketOut((port,), frame))
-            self._note_traffic(number, 1, ip_bytes(1, len(frame)), outbound=True)
+            self._note_frame(number, frame, outbound=True)
         self.reasons["race_copy"] += max(0, len(ports) - 1)
 
     def _handle_raced(self, now: float, race: Race, packet: Packet) -> bool:
@@ -1012,7 +1015,7 @@ class Balancer:
         if verdict is Verdict.WINS:
             self._messages.append(PacketOut((Reserved.TABLE,), packet.frame, self._port_of(uplink) or 0))
             return
-        self._note_traffic(uplink, 1, len(packet.frame), outbound=False)
+        self._note_frame(uplink, packet.frame, outbound=False)
         if verdict is Verdict.RESET:
             self.reasons["race_lost"] += 1
             self._reject(uplink, packet)
@@ -1036,7 +1039,7 @@ class Balancer:
         if verdict is Verdict.WINS:
             outer = race.attempts[uplink].outer
             flow = self._flow_of(now, race.syn, uplink, outer, "raced", (race.class_number, race.rule))
-            flow.tx = Counts(1, len(race.syn.frame))
+            flow.tx = Counts(1, ip_bytes(1, len(race.syn.frame)))
             race.winner = uplink
             self._add(flow)
             if not (race.is_awaited and race.preferred == uplink):
@@ -1055,12 +1058,12 @@ class Balancer:
         if answer is not None and port is not None:
             self._messages.append(PacketOut((port,), answer))
 
-    def _count_relayed(self, now: float, flow: Flow, size: int, *, outbound: bool) -> None:
+    def _count_relayed(self, now: float, flow: Flow, frame: bytes, *, outbound: bool) -> None:
         total = flow.tx if outbound else flow.rx
         total.packets += 1
-        total.bytes += size
+        total.bytes += ip_bytes(1, len(frame))
         flow.last_seen = now
-        self._note_traffic(flow.uplink, 1, size, outbound=outbound)
+        self._note_frame(flow.uplink, frame, outbound=outbound)
 
     def _answer_reset(self, packet: Packet) -> None:
         inside = self._inside()
@@ -1110,7 +1113,7 @@ class Balancer:
                 macs = (self._mac_of(uplink), flow.inner_mac)
                 frame = translated_echo(packet, macs, target=flow.inner[0], identifier=flow.inner[1])
                 self._messages.append(PacketOut((inside,), frame))
-                self._count_relayed(now, flow, ip_bytes(1, len(frame)), outbound=False)
+                self._count_relayed(now, flow, frame, outbound=False)
         elif packet.icmp_type in ERRORS[packet.family]:
             self._pass_error(now, uplink, inside, packet)
 

@@ -17,9 +17,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from braid_sdn.host.flow_rules import COOKIE, INBOUND, OUTBOUND, OwnAddress
-from braid_sdn.host.packets import ETHERTYPE_IPV4, ETHERTYPE_IPV6, ICMP, ICMPV6, SYN, TCP, UDP
-from braid_sdn.openflow.messages import Action, Commit, Mac, Match, Output, Reserved, Rule, SetField, Track
+from braid_sdn.host.flow_rules import COOKIE, ETHERTYPES, INBOUND, OUTBOUND, OwnAddress
+from braid_sdn.host.packets import ETHERTYPE_IPV4, ICMP, ICMPV6, SYN, TCP, UDP
+from braid_sdn.openflow.messages import (
+    CT_ESTABLISHED,
+    CT_NEW,
+    CT_RELATED,
+    CT_TRACKED,
+    Action,
+    Commit,
+    Mac,
+    Match,
+    Output,
+    Reserved,
+    Rule,
+    SetField,
+    Track,
+)
 
 #: Seconds of a lease, and the time after which it is renewed.
 LEASE, RENEWAL = 6, 2.0
@@ -29,9 +43,6 @@ BLOCK = 1024
 NEW, SEND, BACK = 20, 21, 22
 #: Zone of the connection tracker.
 ZONE = 0xB1D1
-#: Verdicts of the tracker, as bits.
-_NEW, _ESTABLISHED, _RELATED, _TRACKED = 0x01, 0x02, 0x04, 0x20
-_KINDS = {4: ETHERTYPE_IPV4, 6: ETHERTYPE_IPV6}
 
 
 def kept_ports(ports: tuple[int, int]) -> tuple[int, int] | None:
@@ -65,8 +76,8 @@ def with_fallback(rules: Iterable[Rule], inside: int, own: Iterable[OwnAddress],
             made.append(replace(rule, lease=LEASE))
         else:
             made.append(rule)
-    for family, kind in _KINDS.items():
-        known = Match(eth_type=kind, ct_state=(_TRACKED | _ESTABLISHED, _TRACKED | _ESTABLISHED))
+    for family, kind in ETHERTYPES.items():
+        known = Match(eth_type=kind, ct_state=(CT_TRACKED | CT_ESTABLISHED, CT_TRACKED | CT_ESTABLISHED))
         made.append(Rule(NEW, 200, known, (), SEND, COOKIE))
         best = fallback.best.get(family)
         if best is not None:
@@ -89,7 +100,7 @@ def _rule(table: int, priority: int, match: Match, *actions: Action) -> Rule:
 
 def _new_flows(kind: int, best: OwnAddress, ports: tuple[int, int]) -> list[Rule]:
     commit = Commit(ZONE, SEND, best.address, ports, 0)
-    new = Match(eth_type=kind, ct_state=(_TRACKED | _NEW, _TRACKED | _NEW))
+    new = Match(eth_type=kind, ct_state=(CT_TRACKED | CT_NEW, CT_TRACKED | CT_NEW))
     icmp = ICMP if kind == ETHERTYPE_IPV4 else ICMPV6
     return [
         _rule(NEW, 1, replace(new, ip_proto=TCP, tcp_flags=(SYN, SYN)), commit),
@@ -100,18 +111,17 @@ def _new_flows(kind: int, best: OwnAddress, ports: tuple[int, int]) -> list[Rule
 
 def _tracked(own: OwnAddress, inside: int, fallback: Fallback) -> list[Rule]:
     """Return the rules of one uplink's tracked connections, both ways."""
-    kind = _KINDS[own.family]
-    source, target = f"ipv{own.family}_src", f"ipv{own.family}_dst"
+    kind = ETHERTYPES[own.family]
     out = (SetField("eth_src", own.mac), SetField("eth_dst", own.gateway_mac), Output(own.port))
-    made = [_rule(SEND, 10, Match(eth_type=kind, **{source: own.address}), *out)]  # type: ignore[arg-type]
+    made = [_rule(SEND, 10, own.match, *out)]
     if own.address in fallback.ports:
         block = (fallback.ports[own.address][0], 0x10000 - BLOCK)
         for protocol, port in ((TCP, "tcp_dst"), (UDP, "udp_dst")):
-            fields = {target: own.address, port: block}
+            fields = {f"ipv{own.family}_dst": own.address, port: block}
             match = Match(in_port=own.port, eth_type=kind, ip_proto=protocol, **fields)  # type: ignore[arg-type]
             made.append(_rule(INBOUND, 10, match, Track(ZONE, BACK)))
     inward = (SetField("eth_src", own.mac), SetField("eth_dst", fallback.inside_mac), Output(inside))
-    for verdict in (_ESTABLISHED, _RELATED):
-        state = (_TRACKED | verdict, _TRACKED | verdict)
+    for verdict in (CT_ESTABLISHED, CT_RELATED):
+        state = (CT_TRACKED | verdict, CT_TRACKED | verdict)
         made.append(_rule(BACK, 10, Match(in_port=own.port, eth_type=kind, ct_state=state), *inward))
     return made

@@ -49,10 +49,12 @@ from braid_sdn.openflow.messages import (
 INGRESS, OUTBOUND, INBOUND = range(3)
 
 #: Upper 16 bits of all our cookies. Below: class (6 bits), rule and 1 (8 bits), the flow's number (32 bits), and the
-#: direction (2 bits; 0 in rules that belong to no flow, ATTEMPT in those of a race).
+#: direction (2 bits; 0 in rules that belong to no flow).
 COOKIE = 0xB1D0 << 48
 COOKIE_MASK = 0xFFFF << 48
-OUT, IN, ATTEMPT = 1, 2, 3
+OUT, IN = 1, 2
+#: Lowest three bits of rules for a race's attempt, and for all connections of an uplink (`group_rules.py`).
+KIND_MASK, ATTEMPT, EVERY = 7, 3, 7
 
 #: Priorities of flows: a connection's rule wins over the mapping of its UDP port.
 CONNECTION, MAPPING = 100, 90
@@ -81,6 +83,11 @@ def flow_of(told: int) -> tuple[int, int] | None:
     if told & COOKIE_MASK != COOKIE or direction not in (OUT, IN):
         return None
     return told >> 2 & 0xFFFFFFFF, direction
+
+
+def is_standing(told: int) -> bool:
+    """Return True for the cookie of a rule of ours that neither a flow nor a race has."""
+    return told & COOKIE_MASK == COOKIE and told & KIND_MASK != ATTEMPT and flow_of(told) is None
 
 
 @dataclass(frozen=True, slots=True)

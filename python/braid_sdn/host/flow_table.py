@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from braid_sdn.host.desired import Address
-from braid_sdn.host.packets import ICMP, ICMPV6, TCP
+from braid_sdn.host.packets import ETHERNET_HEADER, ICMP, ICMPV6, TCP
 from braid_sdn.openflow.messages import Mac, RuleKey
 
 #: QUIC's port, and DNS'.
@@ -16,10 +16,6 @@ QUIC_PORT, DNS_PORT = 443, 53
 MAX_FLOW_NUMBER = 0xFFFFFFFF
 
 End = tuple[Address, int]
-
-
-#: Bytes of an Ethernet header.
-ETHERNET_HEADER = 14
 
 
 def ip_bytes(packets: int, size: int) -> int:

@@ -22,11 +22,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from braid_sdn.host.desired import ClassRule, Desired, Uplink
-from braid_sdn.host.flow_rules import COOKIE, ETHERTYPES, INGRESS, OUTBOUND, OwnAddress, icmp_match
+from braid_sdn.host.flow_rules import (
+    COOKIE,
+    COOKIE_MASK,
+    ETHERTYPES,
+    EVERY,
+    INGRESS,
+    KIND_MASK,
+    OUTBOUND,
+    OwnAddress,
+    icmp_match,
+)
 from braid_sdn.host.flow_table import QUIC_PORT
 from braid_sdn.host.packets import ACK, ERRORS, SYN, TCP, UDP
 from braid_sdn.openflow.flows import ALL_BITS
 from braid_sdn.openflow.messages import (
+    CT_INVALID,
+    CT_NEW,
+    CT_REPLY,
+    CT_TRACKED,
     Action,
     Bucket,
     Commit,
@@ -46,14 +60,10 @@ ZONE = 45520
 #: most, and takes other weights less exactly.
 BUCKETS = 64
 
-#: Bits of `ct_state`.
-NEW, ESTABLISHED, RELATED, REPLY, INVALID, TRACKED = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
-
 #: Priorities in table 0. Rules of the configuration follow one another below the first of theirs.
 OWN, LIMITED, BY_RULE, OTHERS, UNTRACKED, MARKED = 40000, 35000, 30000, 20000, 10000, 1000
 
-#: Direction in cookies of rules for all connections of an uplink; the uplink and the way are in bits above.
-EVERY = 3
+#: Ways in cookies of rules for all connections of an uplink; the uplink is in the bits above.
 _WAY_OUT, _WAY_IN = 1, 0
 
 #: Numbers of groups, by class and IP version.
@@ -72,13 +82,13 @@ def class_and_uplink(mark: int) -> tuple[int, int]:
 
 def uplink_of(cookie: int) -> tuple[int, bool] | None:
     """Return the uplink of a marked rule, and True if it is for packets outward; None for other rules."""
-    if cookie >> 48 != COOKIE >> 48 or cookie & 3 != EVERY:
+    if cookie & COOKIE_MASK != COOKIE or cookie & KIND_MASK != EVERY:
         return None
-    return cookie >> 3 & 0xFF, bool(cookie >> 2 & 1)
+    return cookie >> 4 & 0xFF, bool(cookie >> 3 & 1)
 
 
 def _cookie(uplink: int, way: int) -> int:
-    return COOKIE | uplink << 3 | way << 2 | EVERY
+    return COOKIE | uplink << 4 | way << 3 | EVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +166,7 @@ def rules(
     A packet that bears one of those is not translated.
     """
     # A translated packet bears one as well.
-    untracked = (0, TRACKED)
+    untracked = (0, CT_TRACKED)
     made = [_rule(OWN, replace(each.match, in_port=inside.port, ct_state=untracked), goto=OUTBOUND) for each in own]
     made += _untracked(inside, places)
     made += _marked(desired, inside, places)
@@ -167,37 +177,39 @@ def rules(
 def _untracked(inside: Inside, places: Mapping[int, Place]) -> Iterator[Rule]:
     track = Track(ZONE, INGRESS)
     for family, kind in ETHERTYPES.items():
-        both = Match(eth_type=kind, ip_proto=TCP, ct_state=(0, TRACKED))
+        both = Match(eth_type=kind, ip_proto=TCP, ct_state=(0, CT_TRACKED))
         matches = [replace(both, in_port=port) for port in (inside.port, *(place.port for place in places.values()))]
-        quic = Match(eth_type=kind, ip_proto=UDP, ct_state=(0, TRACKED))
+        quic = Match(eth_type=kind, ip_proto=UDP, ct_state=(0, CT_TRACKED))
         matches.append(replace(quic, in_port=inside.port, udp_dst=QUIC_PORT))
         for place in places.values():
             matches.append(replace(quic, in_port=place.port, udp_src=QUIC_PORT))
             errors = (icmp_match(family, error) for error in ERRORS[family])
-            matches += [replace(error, in_port=place.port, ct_state=(0, TRACKED)) for error in errors]
+            matches += [replace(error, in_port=place.port, ct_state=(0, CT_TRACKED)) for error in errors]
         for match in matches:
             yield _rule(UNTRACKED, match, track)
 
 
 def _marked(desired: Desired, inside: Inside, places: Mapping[int, Place]) -> Iterator[Rule]:
     # A segment outside of its connection's window was not translated.
-    yield _rule(MARKED, Match(in_port=inside.port, ct_state=(INVALID | TRACKED, INVALID | TRACKED)))
+    yield _rule(MARKED, Match(in_port=inside.port, ct_state=(CT_INVALID | CT_TRACKED, CT_INVALID | CT_TRACKED)))
     for number, place in places.items():
         mark = (mark_of(0, number), 0xFF)
-        out = Match(in_port=inside.port, ct_state=(TRACKED, INVALID | TRACKED), ct_mark=mark)
+        out = Match(in_port=inside.port, ct_state=(CT_TRACKED, CT_INVALID | CT_TRACKED), ct_mark=mark)
         for family, gateway in place.gateways.items():
             actions = (SetField("eth_src", place.mac), SetField("eth_dst", gateway), Output(place.port))
             source = desired.uplinks[number].next_hops[family].address
             match = _from(replace(out, eth_type=ETHERTYPES[family]), family, source)
             yield _rule(MARKED, match, *actions, cookie=_cookie(number, _WAY_OUT))
-        back = Match(in_port=place.port, ct_state=(REPLY | TRACKED, INVALID | REPLY | TRACKED), ct_mark=mark)
+        back = Match(
+            in_port=place.port, ct_state=(CT_REPLY | CT_TRACKED, CT_INVALID | CT_REPLY | CT_TRACKED), ct_mark=mark
+        )
         actions = (SetField("eth_src", place.mac), SetField("eth_dst", inside.mac), Output(inside.port))
         yield _rule(MARKED, back, *actions, cookie=_cookie(number, _WAY_IN))
 
 
 def _new(desired: Desired, inside: Inside, present: set[int]) -> Iterator[Rule]:
     """Give first packets to their class's group; those of classes without one go on to table 1."""
-    state, untracked = (NEW | TRACKED, NEW | TRACKED), (0, TRACKED)
+    state, untracked = (CT_NEW | CT_TRACKED, CT_NEW | CT_TRACKED), (0, CT_TRACKED)
     for family, kind in ETHERTYPES.items():
         first = (
             Match(inside.port, kind, ip_proto=TCP, tcp_flags=(SYN, SYN | ACK), ct_state=untracked),

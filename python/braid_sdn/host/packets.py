@@ -27,7 +27,8 @@ BROADCAST: Mac = "ff:ff:ff:ff:ff:ff"
 #: A hop limit by which a receiver knows that no router has passed the packet on (RFC 4861 §7.1).
 ON_LINK_HOPS = 255
 
-_ETHERNET = 14
+#: Bytes of headers.
+ETHERNET_HEADER = 14
 _IPV6 = 40
 #: Bytes of an ICMP header before an error's quotation.
 _ICMP = 8
@@ -92,16 +93,16 @@ def mac_bytes(mac: Mac) -> bytes:
 
 def ethertype(frame: bytes) -> int:
     """Return a frame's EtherType; 0 if it is too short."""
-    return int.from_bytes(frame[12:14], "big") if len(frame) >= _ETHERNET else 0
+    return int.from_bytes(frame[12:14], "big") if len(frame) >= ETHERNET_HEADER else 0
 
 
 def parse(frame: bytes) -> Packet | None:
     """Parse a frame; None if it is no whole, unfragmented IP packet with a transport header."""
     kind = ethertype(frame)
     if kind == ETHERTYPE_IPV4:
-        return _parse_ip(frame, _ETHERNET)
+        return _parse_ip(frame, ETHERNET_HEADER)
     if kind == ETHERTYPE_IPV6:
-        return _parse_ip(frame, _ETHERNET)
+        return _parse_ip(frame, ETHERNET_HEADER)
     return None
 
 
@@ -170,7 +171,7 @@ def neighbour_solicitation(mac: Mac, source: str, target: str) -> bytes:
 def neighbour_answer(packet: Packet) -> tuple[str, Mac] | None:
     """Return the address and MAC that a neighbour advertisement tells: RFC 4861 §4.4."""
     body, at = packet.frame, packet.transport
-    hops = body[_ETHERNET + 7]
+    hops = body[ETHERNET_HEADER + 7]
     if packet.protocol != ICMPV6 or packet.icmp_type != NEIGHBOUR_ADVERTISEMENT or hops != ON_LINK_HOPS:
         return None
     if len(body) < at + 24:
@@ -230,7 +231,7 @@ def translated_segment(packet: Packet, macs: tuple[Mac, Mac], source: tuple[Addr
     """Return the frame of a TCP segment with another source; `macs` are source and destination."""
     frame = bytearray(packet.frame)
     _put_macs(frame, macs)
-    _put_addresses(frame, _ETHERNET, packet.family, source[0], None)
+    _put_addresses(frame, ETHERNET_HEADER, packet.family, source[0], None)
     struct.pack_into("!H", frame, packet.transport, source[1])
     at, end = packet.transport, _end(packet)
     pseudo = _pseudo(packet.family, source[0].packed + packet.target.packed, TCP, end - at)
@@ -249,7 +250,7 @@ def translated_echo(
     """Return the frame of an echo message with another address and identifier; `macs` are source and destination."""
     frame = bytearray(packet.frame)
     _put_macs(frame, macs)
-    _put_addresses(frame, _ETHERNET, packet.family, source, target)
+    _put_addresses(frame, ETHERNET_HEADER, packet.family, source, target)
     struct.pack_into("!H", frame, packet.transport + 4, identifier)
     return _finish_icmp(frame, packet.transport, packet.family)
 
@@ -258,7 +259,7 @@ def translated_error(packet: Packet, quoted: Packet, macs: tuple[Mac, Mac], inne
     """Return the frame of an ICMP error about a translated flow, as its inside end understands it: RFC 5508 REQ-4."""
     frame = bytearray(packet.frame)
     _put_macs(frame, macs)
-    _put_addresses(frame, _ETHERNET, packet.family, None, inner[0])
+    _put_addresses(frame, ETHERNET_HEADER, packet.family, None, inner[0])
     _put_addresses(frame, packet.transport + _ICMP, packet.family, inner[0], None)
     echo = quoted.protocol in (ICMP, ICMPV6)
     struct.pack_into("!H", frame, quoted.transport + (4 if echo else 0), inner[1])
@@ -283,11 +284,11 @@ def _put_addresses(frame: bytearray, at: int, family: int, source: Address | Non
 def _finish_icmp(frame: bytearray, at: int, family: int) -> bytes:
     """Compute the checksum of the ICMP message at this offset."""
     if family == 4:
-        end = _ETHERNET + int.from_bytes(frame[_ETHERNET + 2 : _ETHERNET + 4], "big")
+        end = ETHERNET_HEADER + int.from_bytes(frame[ETHERNET_HEADER + 2 : ETHERNET_HEADER + 4], "big")
         pseudo = b""
     else:
-        end = _ETHERNET + _IPV6 + int.from_bytes(frame[_ETHERNET + 4 : _ETHERNET + 6], "big")
-        ends = bytes(frame[_ETHERNET + 8 : _ETHERNET + 40])
+        end = ETHERNET_HEADER + _IPV6 + int.from_bytes(frame[ETHERNET_HEADER + 4 : ETHERNET_HEADER + 6], "big")
+        ends = bytes(frame[ETHERNET_HEADER + 8 : ETHERNET_HEADER + 40])
         pseudo = _pseudo(6, ends, ICMPV6, end - at)
     frame[at:end] = _with_checksum(bytes(frame[at:end]), 2, pseudo)
     return bytes(frame)
@@ -302,8 +303,8 @@ def _end(packet: Packet) -> int:
     """Return the offset of the packet's end in its frame, which may be padded."""
     frame = packet.frame
     if packet.family == 4:
-        return _ETHERNET + int.from_bytes(frame[_ETHERNET + 2 : _ETHERNET + 4], "big")
-    return _ETHERNET + _IPV6 + int.from_bytes(frame[_ETHERNET + 4 : _ETHERNET + 6], "big")
+        return ETHERNET_HEADER + int.from_bytes(frame[ETHERNET_HEADER + 2 : ETHERNET_HEADER + 4], "big")
+    return ETHERNET_HEADER + _IPV6 + int.from_bytes(frame[ETHERNET_HEADER + 4 : ETHERNET_HEADER + 6], "big")
 
 
 def _frame(target: Mac, source: Mac, kind: int, body: bytes) -> bytes:

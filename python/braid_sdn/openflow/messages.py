@@ -95,6 +95,10 @@ class FinTimeout:
     idle: int
 
 
+#: Verdicts of the connection tracker, bits of a match's `ct_state`.
+CT_NEW, CT_ESTABLISHED, CT_RELATED, CT_REPLY, CT_INVALID, CT_TRACKED = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+
+
 @dataclass(frozen=True, slots=True)
 class Track:
     """Have the connection tracker translate the packet as its connection is, then go on in `table`."""
