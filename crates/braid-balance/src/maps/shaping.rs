@@ -39,6 +39,22 @@ pub struct ShapeCounters {
     pub marked_packets: u64,
 }
 
+impl ShapeCounters {
+    /// Returns the packets since an earlier count.
+    #[must_use]
+    pub fn since(&self, before: &ShapeCounters) -> ShapeCounters {
+        let traffic = |after: Traffic, before: Traffic| Traffic {
+            packets: after.packets.saturating_sub(before.packets),
+            bytes: after.bytes.saturating_sub(before.bytes),
+        };
+        ShapeCounters {
+            passed: traffic(self.passed, before.passed),
+            dropped: traffic(self.dropped, before.dropped),
+            marked_packets: self.marked_packets.saturating_sub(before.marked_packets),
+        }
+    }
+}
+
 /// Replaces the rates of all uplinks. Those that stay the same are not written.
 pub(crate) fn set_shaping(tables: &mut Tables, entries: &[ShapeEntry]) -> Result<(), Error> {
     let failed = |error| refused("map shape_rates", &error);

@@ -185,18 +185,11 @@ fn count_shaped(
     before: &[ShapeCounters; 2],
     after: &[ShapeCounters; 2],
 ) {
-    let [tx, rx] = [0, 1].map(|direction| {
-        let (before, after) = (&before[direction], &after[direction]);
-        let more = |of: fn(&ShapeCounters) -> u64| of(after).saturating_sub(of(before));
-        (
-            more(|counters| counters.passed.bytes),
-            more(|counters| counters.dropped.bytes),
-        )
-    });
-    // What shaping dropped is sent again, and was never in the line's queue.
-    let repeated = interval.repeated.get().saturating_sub(tx.1);
-    interval.tx = Bytes::new(tx.0);
-    interval.rx = Bytes::new(rx.0 + rx.1);
+    let [tx, rx] = [0, 1].map(|direction| after[direction].since(&before[direction]));
+    // Bytes that shaping dropped are sent again, and were never in the line's queue.
+    let repeated = interval.repeated.get().saturating_sub(tx.dropped.bytes);
+    interval.tx = Bytes::new(tx.passed.bytes);
+    interval.rx = Bytes::new(rx.passed.bytes + rx.dropped.bytes);
     interval.repeated = Bytes::new(repeated);
 }
 

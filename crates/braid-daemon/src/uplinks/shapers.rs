@@ -72,18 +72,18 @@ impl Shapers {
             let (Some(before), Some(capacity)) = (before, capacities.of(*id)) else {
                 continue;
             };
-            let [tx, rx] = [0, 1].map(|direction| since(&before[direction], &counters[direction]));
+            let [tx, rx] = [0, 1].map(|direction| counters[direction].since(&before[direction]));
             let queueing = capacity.queueing();
             let tx = ShapedTraffic {
-                carried: capacity.left_queue(tx.passed),
-                limited: tx.limited,
+                carried: capacity.left_queue(Bytes::new(tx.passed.bytes)),
+                limited: has_limited(&tx),
                 queueing,
                 capacity: capacities.tx(now, *id),
                 drift: capacity.tx_drift(),
             };
             let rx = ShapedTraffic {
-                carried: Bytes::new(rx.passed.get() + rx.dropped.get()),
-                limited: rx.limited,
+                carried: Bytes::new(rx.passed.bytes + rx.dropped.bytes),
+                limited: has_limited(&rx),
                 queueing,
                 capacity: capacities.rx(now, *id),
                 drift: capacity.rx_drift(),
@@ -122,19 +122,7 @@ impl Shapers {
     }
 }
 
-/// A direction's packets of an interval.
-struct Since {
-    passed: Bytes,
-    dropped: Bytes,
-    limited: bool,
-}
-
-fn since(before: &ShapeCounters, after: &ShapeCounters) -> Since {
-    let more = |of: fn(&ShapeCounters) -> u64| of(after).saturating_sub(of(before));
-    let dropped = more(|counters| counters.dropped.bytes);
-    Since {
-        passed: Bytes::new(more(|counters| counters.passed.bytes)),
-        dropped: Bytes::new(dropped),
-        limited: dropped > 0 || more(|counters| counters.marked_packets) > 0,
-    }
+/// Returns true if the shaping has dropped or marked packets.
+fn has_limited(counters: &ShapeCounters) -> bool {
+    counters.dropped.bytes > 0 || counters.marked_packets > 0
 }

@@ -97,7 +97,7 @@ pub struct Receiver<T, S = T> {
     fec: Decoder<T, S>,
     nacks: VecDeque<Nack>,
     retransmit_delay: Option<Duration>,
-    /// How far the near links had come, and how far all had.
+    /// The last packets that the near links had passed, and that all had.
     passed: Option<(Stamp, Stamp)>,
     /// When far links were last found.
     far_at: Time,

@@ -331,10 +331,10 @@ impl Shared {
             problem,
         };
         let mut state = self.lock();
-        state.reported = Some(Instant::now());
+        let now = Instant::now();
+        state.reported = Some(now);
         // Reports of a change of state come between two readings of the counters.
         if report.flows.is_some() {
-            let now = Instant::now();
             state.before = state.totals.clone();
             state.counted = Some((state.counted.map_or(now, |(_, last)| last), now));
         }
@@ -345,7 +345,6 @@ impl Shared {
         (state.foreign_rules, state.table_full) = (report.foreign_rules, report.table_full);
         state.reasons = report.reasons;
         state.activity = report.activity.iter().map(|told| told.activity()).collect();
-        let now = Instant::now();
         for network in &report.paths {
             match network.paths.is_empty() {
                 true => state.paths.remove(&network.prefix),
