@@ -18,8 +18,8 @@ from braid_lab.experiments.balance.uplink_failure import Location
 from braid_lab.fabric.edges import SplitFlow
 from braid_lab.fixtures import serve
 from braid_lab.net.faults import black_hole, unplugged
-from braid_lab.net.links import LinkSpec, set_offload
-from braid_lab.net.open_vswitch import on_datapath, open_vswitch
+from braid_lab.net.links import LinkSpec
+from braid_lab.net.open_vswitch import on_datapath
 from braid_lab.net.remote_host import remote_host
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.product import Braid, binary
@@ -35,8 +35,6 @@ on_datapaths_in_turn = pytest.mark.parametrize("datapath", ["ebpf", "packet-in"]
 
 MakeNetwork = Callable[..., Topology]
 StartBraid = Callable[..., Braid]
-#: Start a daemon with a datapath of this kind (`ebpf`, `openflow`) and a configuration on a network's host.
-StartKind = Callable[[Topology, str, str], Braid]
 StartHub = Callable[[Topology], Hub]
 
 
@@ -125,32 +123,6 @@ def start_braid(datapath: Datapath) -> Iterator[StartBraid]:  # noqa: ARG001
             return daemon
 
         yield start
-
-
-@pytest.fixture
-def start_ovs() -> Iterator[Callable[[Topology], str]]:
-    """Start Open vSwitch on a network's host; return the configuration that uses it."""
-    with contextlib.ExitStack() as stack:
-
-        def start(net: Topology) -> str:
-            made = stack.enter_context(open_vswitch(net.host, net.scratch / f"ovs-{net.host.name}"))
-            made.start()
-            for uplink in net.uplinks.values():
-                set_offload(uplink.near, on=False)
-            return f'[datapath]\nkind = "openflow"\novs_run_dir = "{made.folder}"\n'
-
-        yield start
-
-
-@pytest.fixture
-def start_kind(start_ovs: Callable[[Topology], str], start_braid: StartBraid) -> StartKind:
-    """Open vSwitch outlives the daemon, which removes its bridge."""
-
-    def start(net: Topology, kind: str, text: str) -> Braid:
-        section = start_ovs(net) if kind == "openflow" else ""
-        return start_braid(net, "--config", configured(net, text + section))
-
-    return start
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from braid_lab.datapath import Datapath
 from braid_lab.net.faults import unplugged
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology, UplinkSpec
@@ -38,14 +38,7 @@ metered = {metered}
 CAPACITY = 'capacity = "40 Mbit/s"'
 
 
-#: Return the section `[datapath]` for a network.
-Section = Callable[[Topology], str]
-
-
-@pytest.fixture(params=["ebpf", "openflow"])
-def section(request: pytest.FixtureRequest, start_ovs: Section) -> Section:
-    """Prepare a datapath of either kind; tests name this fixture before `start_braid`, whose daemons end first."""
-    return start_ovs if request.param == "openflow" else lambda _: ""
+both_datapaths = pytest.mark.parametrize("datapath", ["ebpf", "packet-in"], indirect=True)
 
 
 def racing(
@@ -54,12 +47,11 @@ def racing(
     *,
     metered: bool = False,
     asked: bool = False,
-    section: str = "",
     capacity: str = "",
 ) -> Path:
     words = {True: "true", False: "false"}
     text = CONFIGURATION.format(policy=policy, metered=words[metered], asked=words[asked], capacity=capacity)
-    return configured(net, text + section)
+    return configured(net, text)
 
 
 def explained(daemon: Braid, net: Topology, family: int, *words: str) -> dict[str, Any]:
@@ -78,11 +70,10 @@ def both_count(daemon: Braid, net: Topology, family: int) -> bool:
     return set(found) == {"dsl", "lte"} and all(way["valid"] for way in found.values())
 
 
-def test_a_race_is_told_and_remembered(
-    make_network: MakeNetwork, section: Section, start_braid: StartBraid, family: int
-) -> None:
+@both_datapaths
+def test_a_race_is_told_and_remembered(make_network: MakeNetwork, start_braid: StartBraid, family: int) -> None:
     net = make_network(NEAR, FAR)
-    daemon = start_braid(net, "--config", racing(net, section=section(net)))
+    daemon = start_braid(net, "--config", racing(net))
     before = explained(daemon, net, family)
     assert before["outcome"] == "raced", before
     assert [(each["uplink"], each["share"]) for each in before["candidates"]] == [("dsl", None), ("lte", None)]
@@ -115,24 +106,22 @@ def test_a_race_is_told_and_remembered(
     wait_until(counted, what="one race, and six flows by the cache")
 
 
-def test_the_memory_outlives_daemon_and_datapath(
-    make_network: MakeNetwork, section: Section, start_braid: StartBraid
-) -> None:
+@both_datapaths
+def test_the_memory_outlives_daemon_and_datapath(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network(NEAR, FAR)
-    datapath = section(net)
-    daemon = start_braid(net, "--config", racing(net, section=datapath))
+    daemon = start_braid(net, "--config", racing(net))
     ask_tcp(net.host, 1, net.server())
     wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
     first = ways(daemon, net, 4)
 
     daemon.kill9()
-    daemon.up("--config", racing(net, section=datapath))
+    daemon.up("--config", racing(net))
     assert both_count(daemon, net, 4), "the datapath went on remembering"
 
     daemon.call("down")
     kept = daemon.run_dir / "path-cache.json"
     assert kept.stat().st_mode & 0o777 == 0o600
-    daemon.up("--config", racing(net, section=datapath))
+    daemon.up("--config", racing(net))
     assert not kept.exists(), "read once"
     wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be known again")
     again = ways(daemon, net, 4)
@@ -146,17 +135,18 @@ def test_the_memory_outlives_daemon_and_datapath(
     assert kept.exists()
     daemon.call("down")
     assert not daemon.run_dir.exists()
-    daemon.up("--config", racing(net, "rr", section=datapath))
+    daemon.up("--config", racing(net, "rr"))
     ask_tcp(net.host, 2, net.server())
     daemon.call("down")
     assert not daemon.run_dir.exists()
 
 
+@both_datapaths
 def test_what_was_learned_is_void_when_an_uplink_has_failed(
-    make_network: MakeNetwork, section: Section, start_braid: StartBraid
+    make_network: MakeNetwork, start_braid: StartBraid
 ) -> None:
     net = make_network(NEAR, FAR)
-    daemon = start_braid(net, "--config", racing(net, section=section(net)))
+    daemon = start_braid(net, "--config", racing(net))
     ask_tcp(net.host, 1, net.server())
     wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
     with unplugged(net.uplinks["dsl"]):
@@ -180,15 +170,15 @@ def test_metered_uplinks_race_when_asked(make_network: MakeNetwork, start_braid:
     assert explained(daemon, net, 4)["outcome"] == "raced"
 
 
+@both_datapaths
 def test_the_fastest_is_predicted_by_what_is_left(
-    make_network: MakeNetwork, section: Section, start_braid: StartBraid
+    make_network: MakeNetwork, start_braid: StartBraid, datapath: Datapath
 ) -> None:
     near, far = (LinkSpec(rate="40Mbit/s", delay=delay, queue="100ms") for delay in ("5ms", "15ms"))
     net = make_network(UplinkSpec("dsl", near), UplinkSpec("lte", far))
-    datapath = section(net)
     # The counters of a switch come once a second, so a rate seen in them exceeds the line's by up to a fifth.
-    capacity = CAPACITY if datapath else ""
-    daemon = start_braid(net, "--config", racing(net, "fastest", section=datapath, capacity=capacity))
+    capacity = CAPACITY if datapath != "ebpf" else ""
+    daemon = start_braid(net, "--config", racing(net, "fastest", capacity=capacity))
     ask_tcp(net.host, 1, net.server())
     wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
 

@@ -19,6 +19,7 @@ from braid_lab.fixtures import run_client
 from braid_lab.net.faults import black_hole
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.namespace import Namespace
+from braid_lab.net.open_vswitch import on_datapath
 from braid_lab.net.tcp_counters import tcp_counters
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink
@@ -27,7 +28,7 @@ from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
 from braid_lab.servers import catalog
 from braid_lab.servers.catalog import HTTP_PORT
-from conftest import MakeNetwork, StartBraid, StartKind, configured
+from conftest import MakeNetwork, StartBraid, configured
 
 #: Round trips of 50 and 16 ms; round robin would take the slow one first.
 SLOW, QUICK = LinkSpec(delay="25ms"), LinkSpec(delay="8ms")
@@ -96,26 +97,30 @@ def racing(net: Topology, daemon: Braid, family: int) -> Iterator[Racing]:
         "ebpf-host-ipv6",
         "ebpf-gateway-ipv4",
         "ebpf-gateway-ipv6",
-        "openflow-host-ipv4",
-        "openflow-gateway-ipv6",
+        "packet-in-host-ipv4",
+        "packet-in-gateway-ipv6",
     ]
 )
-def race(request: pytest.FixtureRequest, make_network: MakeNetwork, start_kind: StartKind) -> Iterator[Racing]:
+def race(request: pytest.FixtureRequest, make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
     """Two lines, one of them faster, over each IP version, from the host and from behind it, by each datapath."""
-    kind, where, version = request.param.split("-")
-    net = make_network(*LINES, lan_clients=where == "gateway", serving=("dns", "http3"))
-    with racing(net, start_kind(net, kind, RACE), int(version[-1])) as made:
+    kind, where, version = request.param.rsplit("-", 2)
+    with on_datapath(kind):
+        net = make_network(*LINES, lan_clients=where == "gateway", serving=("dns", "http3"))
+        daemon = start_braid(net, "--config", configured(net, RACE))
+    with racing(net, daemon, int(version[-1])) as made:
         yield made
 
 
-both_datapaths = pytest.fixture(params=["ebpf", "openflow"])
+both_datapaths = pytest.fixture(params=["ebpf", "packet-in"])
 
 
 @both_datapaths
-def three(request: pytest.FixtureRequest, make_network: MakeNetwork, start_kind: StartKind) -> Iterator[Racing]:
+def three(request: pytest.FixtureRequest, make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
     """Three lines, two fast ones and a slow one, IPv4 from the host."""
-    net = make_network(*SILENT, serving=())
-    with racing(net, start_kind(net, request.param, RACE), 4) as made:
+    with on_datapath(request.param):
+        net = make_network(*SILENT, serving=())
+        daemon = start_braid(net, "--config", configured(net, RACE))
+    with racing(net, daemon, 4) as made:
         yield made
 
 
@@ -307,7 +312,7 @@ def test_metered_uplinks_are_left_out(make_network: MakeNetwork, start_braid: St
 def test_no_daemon_is_needed_to_race(race: Racing) -> None:
     race.daemon.kill9()
     assert race.via(*(new_site(race.family) for _ in range(3))) == {"dsl": 0, "lte": 3}
-    race.daemon.up("--config", race.net.scratch / f"{race.net.host.name}.toml")
+    race.daemon.up("--config", configured(race.net, RACE))
     race.expect(race_begun=3)
 
 
@@ -345,12 +350,14 @@ SHARED = (
 DOWNLOAD = Amount(1_200_000, 20.0)
 
 
-@pytest.fixture(params=["ebpf-ipv4", "ebpf-ipv6", "openflow-ipv4"])
-def shared(request: pytest.FixtureRequest, make_network: MakeNetwork, start_kind: StartKind) -> Iterator[Racing]:
+@pytest.fixture(params=["ebpf-ipv4", "ebpf-ipv6", "packet-in-ipv4"])
+def shared(request: pytest.FixtureRequest, make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
     """Two lines of different rate and delay under `fastest`, over each IP version, from the host."""
-    kind, version = request.param.split("-")
-    net = make_network(*SHARED, serving=())
-    with racing(net, start_kind(net, kind, RACE.replace('"race"', '"fastest"')), int(version[-1])) as made:
+    kind, version = request.param.rsplit("-", 1)
+    with on_datapath(kind):
+        net = make_network(*SHARED, serving=())
+        daemon = start_braid(net, "--config", configured(net, RACE.replace('"race"', '"fastest"')))
+    with racing(net, daemon, int(version[-1])) as made:
         yield made
 
 

@@ -20,6 +20,7 @@ from braid_lab.net.open_vswitch import on_datapath
 from braid_lab.net.topology import Topology, network
 from braid_lab.process import LabError, Process
 from braid_lab.product import Braid, braid
+from braid_sdn.host.flow_table import ip_bytes
 
 #: The group's connections have no counters of their own: docs/openflow.md.
 KINDS: tuple[Datapath, ...] = ("packet-in", "ebpf")
@@ -28,9 +29,6 @@ KINDS: tuple[Datapath, ...] = ("packet-in", "ebpf")
 WARM_UP_SECONDS = 2.0
 #: Seconds between two questions to the daemon, and between two readings of the device.
 ASK_INTERVAL, READ_INTERVAL = 0.25, 0.02
-
-#: Bytes of an Ethernet header, which the device counts and a flow does not.
-ETHERNET_HEADER = 14
 
 
 @dataclass
@@ -108,7 +106,7 @@ def _watch(net: Topology, daemon: Braid, seconds: float) -> tuple[Counter, Count
                 counted = net.host.counters(name)["rx"]
                 # The middle of the reading.
                 at = (now + time.monotonic()) / 2
-                counter.add(at, counted["bytes"] - ETHERNET_HEADER * counted["packets"])
+                counter.add(at, ip_bytes(counted["packets"], counted["bytes"]))
             if now >= due:
                 due = now + ASK_INTERVAL
                 uplink = _ask(daemon, net.server(), polled) or uplink
