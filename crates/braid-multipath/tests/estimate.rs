@@ -368,6 +368,28 @@ fn without_demand_nothing_decays_and_nothing_is_probed() {
     assert!(link.capacity.rate().bits_per_sec() as f64 <= 1.25 * before.bits_per_sec() as f64);
 }
 
+/// A token bucket passes its burst as fast as the wire does, and a flow that paces itself, such as
+/// BBR, never sends such a link what it seems to carry.
+#[test]
+fn a_train_is_no_proof() {
+    let mbit = |mbit: u64| Rate::from_bits_per_sec(mbit * 1_000_000);
+    let proven = |demand: f64| {
+        let mut link = Fluid::new(50.0, 0.3, 0.0);
+        link.capacity.handle_train(mbit(600));
+        link.run(2_000, demand);
+        link.capacity.proven()
+    };
+    // A queue that grows, and none.
+    assert!((mbit(45)..mbit(60)).contains(&proven(51.0)));
+    assert!(proven(49.0) > mbit(500));
+    // Somebody else's queue, beside a flow that is slower than any link is believed to be.
+    let mut link = Fluid::new(50.0, 0.3, 0.0);
+    link.capacity.handle_train(mbit(600));
+    link.standing_s = 0.05;
+    link.run(2_000, 3.0);
+    assert!(link.capacity.proven() > mbit(500));
+}
+
 /// Returns the ratio of the send rate to the proven rate after `reports` reports of a loaded link
 /// without a queue. `last` changes the last report.
 fn probed(reports: u32, last: impl Fn(&mut Queue, &mut Demand, &mut f64)) -> f64 {

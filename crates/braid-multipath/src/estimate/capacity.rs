@@ -9,6 +9,9 @@
 //! - **Down only with cause**: a low sample counts only if there is a queue and the link was
 //!   loaded. Otherwise the sender had nothing more to send. A C that decayed on every low sample
 //!   would collapse.
+//! - **Guessed**: the first train is believed, and may have been a token bucket's burst. As long as
+//!   nothing delivered has confirmed it, two samples in a row with a queue and much less delivered
+//!   correct it, on a link that is not loaded, too.
 //! - **At once**: at twice the queue target, or in a burst of congestive loss, C falls to the
 //!   delivered rate. Half-way steps would fill a queue of seconds on a link that lost three
 //!   quarters of its rate.
@@ -44,6 +47,9 @@ const MIN_RATE_BIT_S: f64 = 100_000.0;
 
 /// Share of a train's rate that is believed.
 const TRAIN_RATE_SHARE: f64 = 0.95;
+
+/// A link that is sent less than this share of its rate is not loaded.
+const MIN_LOADED_SHARE: f64 = 0.45;
 
 /// Least queue target.
 const MIN_QUEUE_TARGET: Duration = Duration::from_millis(8);
@@ -146,6 +152,9 @@ pub struct Capacity {
     started: bool,
     /// True once a train has been believed.
     seeded: bool,
+    /// While the proven rate is a train's, which nothing delivered has confirmed: the number of
+    /// consecutive samples that contradict it.
+    contradicted: Option<u32>,
     /// True if the packets of the last sample were sent at the allowed rate.
     loaded: bool,
     /// Consecutive reports with a backlog, at the allowed rate, and without a queue.
@@ -191,6 +200,7 @@ impl Capacity {
             },
             started: false,
             seeded: false,
+            contradicted: None,
             loaded: false,
             unmet_reports: 0,
             demand: Demand::Met,
@@ -240,7 +250,7 @@ impl Capacity {
         // The window bounds the backlog on the link.
         let delivered = delivered.bits_per_sec() as f64;
         let loaded = offered >= 0.85 * self.proven
-            || (offered >= 0.45 * self.proven && offered > 1.1 * delivered);
+            || (offered >= MIN_LOADED_SHARE * self.proven && offered > 1.1 * delivered);
         self.loaded = loaded;
         if delivered > self.proven || loaded {
             self.started = true;
@@ -314,7 +324,9 @@ impl Capacity {
     pub fn handle_train(&mut self, train: Rate) {
         if !self.started && !self.seeded {
             self.seeded = true;
-            self.proven = (train.bits_per_sec() as f64 * TRAIN_RATE_SHARE).max(self.proven);
+            let train = train.bits_per_sec() as f64 * TRAIN_RATE_SHARE;
+            self.contradicted = (train > self.proven).then_some(0);
+            self.proven = train.max(self.proven);
         }
     }
 
@@ -333,18 +345,20 @@ impl Capacity {
         let (queue, target) = (self.queue.delay, self.target());
         // Sent at the allowed rate; or, while that was changing, faster than delivered.
         let allowed = self.proven * self.factor().min(1.0);
-        let loaded =
-            offered >= 0.85 * allowed || (offered >= 0.45 * self.proven && offered > 1.1 * proven);
+        let loaded = offered >= 0.85 * allowed
+            || (offered >= MIN_LOADED_SHARE * self.proven && offered > 1.1 * proven);
         self.loaded = loaded;
         self.update_policer(now, sample);
         let smoothed = self.delivered.map_or(proven, |d| d + (proven - d) / 4.0);
         self.delivered = Some(smoothed.min(proven));
         if proven > self.proven {
+            self.contradicted = None;
             let step = if self.started { 0.5 } else { 1.0 };
             self.proven += step * (proven - self.proven);
             self.anchor = self.anchor.max(self.proven);
             return;
         }
+        self.check_guess(proven);
         if queue <= target || !loaded {
             self.unexplained = 0;
             return;
@@ -352,6 +366,23 @@ impl Capacity {
         let burst = sample.loss() > 0.2;
         if self.is_explained(now, proven, offered, burst) {
             self.lower_rate(proven, burst);
+        }
+    }
+
+    /// Lowers a rate that only a train has shown if the link queues again and again while it
+    /// delivers much less: the train was a token bucket's burst. The link does not count as loaded
+    /// then. Without any train the rate would be the initial one, so it does not fall below that.
+    fn check_guess(&mut self, delivered: f64) {
+        let least = INITIAL_RATE.bits_per_sec() as f64;
+        let wrong = self.queue.delay > self.target()
+            && (least..MIN_LOADED_SHARE * self.proven).contains(&delivered);
+        let Some(contradicted) = &mut self.contradicted else {
+            return;
+        };
+        *contradicted = if wrong { *contradicted + 1 } else { 0 };
+        if *contradicted >= 2 {
+            self.contradicted = None;
+            self.proven = 1.05 * delivered;
         }
     }
 
