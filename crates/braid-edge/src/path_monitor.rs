@@ -95,7 +95,7 @@ impl PathMonitor {
             self.replies = 0;
         }
         let round_trip = now.since(at);
-        self.rtt.handle_sample(round_trip);
+        self.rtt.handle_sample(now, round_trip);
         let age = now.since(self.window_start);
         if age > MIN_RTT_WINDOW {
             // After a long silence the last window is older than one window.

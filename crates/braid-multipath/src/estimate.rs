@@ -7,8 +7,8 @@
 //!
 //! - Counters in reports are totals since the session began: a lost report costs only time.
 //! - One-way delays are relative ([`RelativeDelay`](crate::RelativeDelay)): clocks are never
-//!   synchronised. A *rise* above the minimum of the last [`BASE_DELAY_WINDOW`] is the queue on the
-//!   link ([`BaseDelay`]).
+//!   synchronised. A *rise* above the minimum of the last [`RECENT_MIN_WINDOW`] is the queue on the
+//!   link (RFC 6817).
 //! - A rate is proven by the packets that arrived, never by the packets sent ([`Capacity`]): packet
 //!   trains and optimism overestimate, and one overestimated link starves the others.
 //! - A *stall* is no queue. A link that delivers nothing for 40 ms or more and then everything at
@@ -20,12 +20,12 @@
 //!   loss, and a gap on a wire is a loss at once.
 
 mod arrivals;
-mod base_delay;
 mod capacity;
 mod link;
 mod loss;
 mod persistent_delay;
 mod policer;
+mod recent_min;
 mod reorder;
 mod report;
 mod rtt;
@@ -34,10 +34,10 @@ mod stall;
 mod train;
 
 pub use arrivals::{Arrival, Arrivals, NumberRange};
-pub use base_delay::{BASE_DELAY_WINDOW, BaseDelay};
 pub use capacity::{Capacity, Demand, Queue, Sample};
 pub use link::LinkEstimator;
 pub use loss::LossEstimator;
+pub use recent_min::{RECENT_MIN_WINDOW, RecentMin};
 pub use reorder::ReorderExtent;
 pub use report::{LinkReport, REPORT_INTERVAL, REPORT_PACKETS};
 pub use rtt::Rtt;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use braid_core::{Bytes, Rate, Time};
 use braid_multipath::estimate::{
-    Arrival, Arrivals, BASE_DELAY_WINDOW, BaseDelay, Capacity, Demand, LinkEstimator, LinkReport,
-    LossEstimator, Queue, ReorderExtent, Rtt, Sample, SentAt,
+    Arrival, Arrivals, Capacity, Demand, LinkEstimator, LinkReport, LossEstimator, Queue,
+    RECENT_MIN_WINDOW, RecentMin, ReorderExtent, Rtt, Sample, SentAt,
 };
 use braid_multipath::{LinkId, PacketNumber, RelativeDelay, Stamp};
 use proptest::prelude::*;
@@ -173,27 +173,33 @@ fn jitter_is_the_mean_difference_of_neighbours() {
 
 #[test]
 fn the_base_is_the_lowest_of_the_window() {
-    let mut base = BaseDelay::default();
-    base.handle_delay(ms(0), RelativeDelay(-500));
-    base.handle_delay(ms(3_000), RelativeDelay(700));
-    assert_eq!(base.base(ms(19_000)), Some(RelativeDelay(-500)));
-    assert_eq!(base.base(ms(21_000)), Some(RelativeDelay(700)));
-    assert_eq!(base.base(ms(3_000) + BASE_DELAY_WINDOW), None);
+    let mut base = RecentMin::default();
+    base.handle_value(ms(0), RelativeDelay(-500));
+    base.handle_value(ms(3_000), RelativeDelay(700));
+    assert_eq!(base.min(ms(19_000)), Some(RelativeDelay(-500)));
+    assert_eq!(base.min(ms(21_000)), Some(RelativeDelay(700)));
+    assert_eq!(base.min(ms(3_000) + RECENT_MIN_WINDOW), None);
 }
 
 #[test]
 fn round_trips_are_smoothed_as_rfc_6298_has_it() {
     let mut rtt = Rtt::default();
     assert_eq!(rtt.rto(), Duration::from_millis(200 + 4 * 100));
-    rtt.handle_sample(Duration::from_millis(40));
+    rtt.handle_sample(ms(0), Duration::from_millis(40));
     assert_eq!(rtt.smoothed(), Duration::from_millis(40));
     assert_eq!(rtt.variation(), Duration::from_millis(20));
     assert_eq!(rtt.rto(), Duration::from_millis(40 + 4 * 20));
-    rtt.handle_sample(Duration::from_millis(80));
+    rtt.handle_sample(ms(1), Duration::from_millis(80));
     // RTTVAR = 3/4 · 20 + 1/4 · |40 − 80|; SRTT = 7/8 · 40 + 1/8 · 80.
     assert_eq!(rtt.variation(), Duration::from_millis(25));
     assert_eq!(rtt.smoothed(), Duration::from_millis(45));
     assert_eq!(rtt.min(), Duration::from_millis(40));
+    // The lowest is of the last 20 s, and of what came since answers may take another way.
+    rtt.handle_sample(ms(20_000), Duration::from_millis(90));
+    assert_eq!(rtt.min(), Duration::from_millis(90));
+    rtt.forget_min();
+    rtt.handle_sample(ms(20_001), Duration::from_millis(95));
+    assert_eq!(rtt.min(), Duration::from_millis(95));
 }
 
 #[test]

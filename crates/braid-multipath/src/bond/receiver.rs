@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use braid_core::{Bytes, Time};
 
-use crate::estimate::{Arrival, Arrivals, BaseDelay, LinkReport};
+use crate::estimate::{Arrival, Arrivals, LinkReport, RecentMin};
 use crate::fec::{Decoder, Group, Rebuild};
 use crate::resequence::{
     Counters, Delivery, DeliveryOrder, Limits, PacketMeta, Reordering, Resequencer,
@@ -70,7 +70,7 @@ struct ReceiverLink {
     arrivals: Arrivals,
     nack_limiter: NackLimiter,
     live: bool,
-    base: BaseDelay,
+    base: RecentMin<RelativeDelay>,
     /// True if the link is slower than the fastest by more than [`REORDER_BUDGET`].
     is_far: bool,
     /// When it last brought a packet of each lane.
@@ -172,7 +172,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             incoming.live = true;
             incoming
                 .base
-                .handle_delay(now, RelativeDelay::of(stamp, now));
+                .handle_value(now, RelativeDelay::of(stamp, now));
         }
         self.request_lost(index);
         arrival
@@ -479,9 +479,9 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         }
         self.far_at = now;
         let live = self.links.iter().filter(|link| is_live(link, now));
-        let fastest = live.filter_map(|link| link.base.base(now)).min();
+        let fastest = live.filter_map(|link| link.base.min(now)).min();
         for link in &mut self.links {
-            let extra = link.base.base(now).zip(fastest);
+            let extra = link.base.min(now).zip(fastest);
             link.is_far = extra.is_some_and(|(base, fastest)| base.over(fastest) > REORDER_BUDGET);
         }
     }
@@ -500,7 +500,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             arrivals: Arrivals::new(link),
             nack_limiter: NackLimiter::default(),
             live: true,
-            base: BaseDelay::default(),
+            base: RecentMin::default(),
             is_far: false,
             lanes: vec![Time::ZERO; LANES],
         });

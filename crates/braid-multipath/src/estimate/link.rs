@@ -7,7 +7,7 @@ use braid_core::{Bytes, Rate, Time};
 
 use super::capacity::{MAX_QUEUE_TARGET, Queue};
 use super::stall::StallDetector;
-use super::{BaseDelay, Capacity, Demand, LinkReport, LossEstimator, REPORT_INTERVAL, Rtt, Sample};
+use super::{Capacity, Demand, LinkReport, LossEstimator, REPORT_INTERVAL, RecentMin, Rtt, Sample};
 use super::{NumberRange, SentAt, SentLog};
 use crate::{PacketNumber, RelativeDelay, Stamp};
 
@@ -69,7 +69,7 @@ pub struct LinkEstimator {
     rtt: Rtt,
     /// Round trips without the queue on the link.
     trip: Rtt,
-    base: BaseDelay,
+    base: RecentMin<RelativeDelay>,
     delay: Option<f64>,
     jitter: Duration,
     capacity: Capacity,
@@ -121,16 +121,16 @@ impl LinkEstimator {
         self.progressed = Some(now);
         let trip = Duration::from_micros(Stamp::of(now).0.saturating_sub(report.echo.0));
         let trip = trip.saturating_sub(report.held);
-        self.rtt.handle_sample(trip);
+        self.rtt.handle_sample(now, trip);
         self.jitter = report.jitter;
-        self.base.handle_delay(now, report.delay);
+        self.base.handle_value(now, report.delay);
         let micros = report.delay.0 as f64;
         let smoothed = self.delay.get_or_insert(micros);
         *smoothed += (micros - *smoothed) / 4.0;
         let before = self.queue();
-        let base = self.base.base(now).unwrap_or(report.delay);
+        let base = self.base.min(now).unwrap_or(report.delay);
         let newest = RelativeDelay::of(report.echo, report.received_at).over(base);
-        self.trip.handle_sample(trip.saturating_sub(newest));
+        self.trip.handle_sample(now, trip.saturating_sub(newest));
         let sent = self.sent.handle_arrived(report.highest);
         self.confirmed = sent.map(|sent| sent.at).or(self.confirmed);
         let queue = Queue {
@@ -317,7 +317,7 @@ impl LinkEstimator {
     /// Returns the base delay: the lowest one-way delay of the last 20 s.
     #[must_use]
     pub fn base(&self, now: Time) -> Option<RelativeDelay> {
-        self.base.base(now)
+        self.base.min(now)
     }
 
     /// Returns the queue on the link: delay above the base delay, without persistent delay.
@@ -330,6 +330,12 @@ impl LinkEstimator {
     #[must_use]
     pub fn jitter(&self) -> Duration {
         self.jitter
+    }
+
+    /// Notes that another link has fallen silent. It may have been the one that brought the reports
+    /// of this link soonest.
+    pub fn handle_silence(&mut self) {
+        self.rtt.forget_min();
     }
 
     /// Returns the round-trip times of this link's packets, whatever link carried the report.

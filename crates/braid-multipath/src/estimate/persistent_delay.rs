@@ -39,7 +39,7 @@ const MIN_FALL_SHARE: f64 = 0.4;
 const MIN_DRAIN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The same at most, and on a quiet link: it owes its queue to this sender, and is drained only to
-/// keep the base delay, which is remembered for [`BASE_DELAY_WINDOW`](super::BASE_DELAY_WINDOW).
+/// keep the base delay, which is remembered for [`RECENT_MIN_WINDOW`](super::RECENT_MIN_WINDOW).
 const MAX_DRAIN_INTERVAL: Duration = Duration::from_secs(8);
 
 /// A drain ends this long after its first packet, with the queue empty or not.

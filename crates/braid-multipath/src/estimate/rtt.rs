@@ -2,23 +2,27 @@
 
 use std::time::Duration;
 
-use braid_core::SmoothedRtt;
+use braid_core::{SmoothedRtt, Time};
+
+use super::RecentMin;
 
 /// Round-trip time assumed before the first sample. RFC 9002 §6.2.2 has 333 ms; a tunnel whose
 /// handshake has just passed soon knows better.
 const INITIAL_RTT: Duration = Duration::from_millis(200);
 
 /// Smoothed round-trip time, its variation and its minimum.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Rtt {
     smoothed: SmoothedRtt,
+    recent: RecentMin<Duration>,
     min: Option<Duration>,
 }
 
 impl Rtt {
     /// Takes a sample.
-    pub fn handle_sample(&mut self, sample: Duration) {
-        self.min = Some(self.min.map_or(sample, |min| min.min(sample)));
+    pub fn handle_sample(&mut self, now: Time, sample: Duration) {
+        self.recent.handle_value(now, sample);
+        self.min = self.recent.min(now);
         self.smoothed.handle_sample(sample);
     }
 
@@ -34,7 +38,12 @@ impl Rtt {
         self.smoothed.variation().unwrap_or(INITIAL_RTT / 2)
     }
 
-    /// Returns the lowest sample since the session began; 200 ms before the first.
+    /// Forgets the lowest sample: answers may return by another link from now on.
+    pub fn forget_min(&mut self) {
+        self.recent = RecentMin::default();
+    }
+
+    /// Returns the lowest sample of the last 20 s; 200 ms before the first.
     #[must_use]
     pub fn min(&self) -> Duration {
         self.min.unwrap_or(INITIAL_RTT)

@@ -29,11 +29,30 @@ const MIN_UNSTEADY_STALL_S: f64 = 0.040;
 /// The longest stall decays to 1/e in this time.
 const STALL_FADE: Duration = Duration::from_secs(10);
 
+/// Delay that stays the same for this long after a stall is a route that became longer meanwhile:
+/// what a stall held up is soon delivered, and a queue grows or shrinks.
+const STEP_SPAN: Duration = Duration::from_millis(300);
+
+/// Delays that differ by less than this part of the lowest are the same.
+const MAX_STEP_SPREAD: f64 = 0.1;
+
+/// A stall that may prove to be a change of route.
+#[derive(Debug, Clone, Copy)]
+struct Doubt {
+    since: Time,
+    /// Longest stall before, and when.
+    before: (f64, Time),
+    /// Lowest and highest delay above the base since then.
+    lowest: Duration,
+    highest: Duration,
+}
+
 /// The longest recent stall, older ones counting less.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct StallDetector {
     longest: f64,
     at: Time,
+    doubt: Option<Doubt>,
 }
 
 impl StallDetector {
@@ -44,7 +63,23 @@ impl StallDetector {
         let stall = gap.saturating_sub(REPORT_INTERVAL).min(above).as_secs_f64();
         let longest = self.longest(now);
         if stall > longest {
+            self.doubt = Some(Doubt {
+                since: now,
+                before: (self.longest, self.at),
+                lowest: above,
+                highest: above,
+            });
             (self.longest, self.at) = (stall, now);
+        } else if let Some(doubt) = &mut self.doubt {
+            doubt.lowest = doubt.lowest.min(above);
+            doubt.highest = doubt.highest.max(above);
+            let spread = (doubt.highest - doubt.lowest).as_secs_f64();
+            if spread > MAX_STEP_SPREAD * doubt.lowest.as_secs_f64() {
+                self.doubt = None;
+            } else if now.since(doubt.since) >= STEP_SPAN {
+                (self.longest, self.at) = doubt.before;
+                self.doubt = None;
+            }
         }
     }
 
@@ -95,5 +130,23 @@ mod tests {
             assert_eq!(stalls.is_unsteady(now), unsteady, "{gap} {above}");
             assert!(!stalls.is_unsteady(now + Duration::from_secs(60)));
         }
+    }
+
+    #[test]
+    fn a_delay_that_stays_is_a_route_that_became_longer() {
+        let begun = Time::ZERO + Duration::from_secs(100);
+        let unsteady_after = |delays: &dyn Fn(u64) -> u64| {
+            let mut stalls = StallDetector::default();
+            stalls.handle_gap(begun, ms(120), ms(90));
+            for report in 1..=12 {
+                let now = begun + ms(25 * report);
+                stalls.handle_gap(now, ms(25), ms(delays(report)));
+            }
+            stalls.is_unsteady(begun + ms(300))
+        };
+        assert!(!unsteady_after(&|report| 90 + report % 2 * 8));
+        // Delivered at once, and a queue that shrinks.
+        assert!(unsteady_after(&|_| 10));
+        assert!(unsteady_after(&|report| 90 - report));
     }
 }

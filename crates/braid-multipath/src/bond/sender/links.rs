@@ -119,6 +119,10 @@ impl<T: Clone> Sender<T> {
             silent[link.id.index() % MAX_LINKS] = after == Verdict::Suspect && before != after;
             link.retransmit_buffer.handle_timeout(now);
         }
+        if silent.contains(&true) {
+            let others = self.links.iter_mut().filter(|link| link.is_usable());
+            others.for_each(|link| link.estimator.handle_silence());
+        }
         for index in (0..MAX_LINKS).filter(|index| silent[*index]) {
             self.retransmit_in_flight(now, LinkId(index as u8));
         }
