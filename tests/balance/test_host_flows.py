@@ -160,7 +160,8 @@ def test_specific_routes_win(net: Topology, start_braid: StartBraid) -> None:
     lte = net.uplinks["lte"]
     net.host.ip(f"route add {net.server(5)}/32 via {lte.gateway4} dev lte")
     assert by_uplink(net, ask_tcp(net.host, 6, net.server(5))) == {"dsl": 0, "lte": 6}
-    assert by_uplink(net, ask_tcp(net.host, 6, net.server(4))) == {"dsl": 3, "lte": 3}
+    # A group chooses by a hash, so shares differ; each takes some.
+    assert all(by_uplink(net, ask_tcp(net.host, 20, net.server(4))).values())
 
 
 @both_families

@@ -92,14 +92,7 @@ def racing(net: Topology, daemon: Braid, family: int) -> Iterator[Racing]:
 
 
 @pytest.fixture(
-    params=[
-        "ebpf-host-ipv4",
-        "ebpf-host-ipv6",
-        "ebpf-gateway-ipv4",
-        "ebpf-gateway-ipv6",
-        "packet-in-host-ipv4",
-        "packet-in-gateway-ipv6",
-    ]
+    params=["ebpf-host-ipv4", "ebpf-gateway-ipv6", "packet-in-host-ipv4", "packet-in-gateway-ipv6"],
 )
 def race(request: pytest.FixtureRequest, make_network: MakeNetwork, start_braid: StartBraid) -> Iterator[Racing]:
     """Two lines, one of them faster, over each IP version, from the host and from behind it, by each datapath."""

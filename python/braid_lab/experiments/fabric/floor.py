@@ -83,6 +83,8 @@ SHORT_CASES = (
 )
 
 NAMES = [case.name for case in (*CASES, *SHORT_CASES)]
+#: One of each kind: with stations of others, and short.
+SMOKE_NAMES = ["others", "short_skew"]
 
 
 @experiment("fabric/floor", "A split flow beside its best path alone", paper="mpsdn §V-3", cases=NAMES)
@@ -90,7 +92,7 @@ def floor(run: Run) -> None:
     """Measure each case."""
     seconds = run.of_form(full=60, quick=30, smoke=4)
     runs = run.of_form(full=3, quick=1, smoke=1)
-    names = run.cases(NAMES)
+    names = run.cases(run.of_form(full=NAMES, quick=NAMES, smoke=SMOKE_NAMES))
     run.display.expect(len(names) * (1 + runs))
     run.table.append(["case", "split Mbit/s", "best path alone", "ratio", "second half", "worst 2 s"])
     rows: list[dict[str, float | str | int]] = []

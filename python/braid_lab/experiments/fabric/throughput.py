@@ -68,7 +68,7 @@ def throughput(run: Run) -> None:
         (beside(parallel([(10, 20)] * 4), parallel([(10, 10), (10, 75)], prefix="U")), BEYOND),
     )
     rows = []
-    for shape, cases in shapes:
+    for shape, cases in run.of_form(full=shapes, quick=shapes, smoke=shapes[:1]):
         names = ", ".join(case.name for case in cases)
         with run.part(names), _network(run, shape, cases) as network:
             found: dict[str, list[Transfer]] = {case.name: [] for case in cases}
