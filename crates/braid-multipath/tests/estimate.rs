@@ -173,7 +173,7 @@ fn jitter_is_the_mean_difference_of_neighbours() {
 
 #[test]
 fn the_base_is_the_lowest_of_the_window() {
-    let mut base = RecentMin::default();
+    let mut base = RecentMin::<_>::default();
     base.handle_value(ms(0), RelativeDelay(-500));
     base.handle_value(ms(3_000), RelativeDelay(700));
     assert_eq!(base.min(ms(19_000)), Some(RelativeDelay(-500)));

@@ -45,6 +45,11 @@ const MAX_QUEUE: Duration = Duration::from_millis(20);
 /// Bytes that may be in flight without eliciting a report: half of [`MIN_WINDOW`].
 const MAX_UNREPORTED: Bytes = Bytes::new(7_500);
 
+/// A link whose delay has been above its base by more than [`MAX_OWN_QUEUE`] for this long has a
+/// longer route, or somebody else's queue, and is compared with other links by that.
+const PRESENT_MS: u64 = 500;
+const MAX_OWN_QUEUE: Duration = Duration::from_millis(40);
+
 /// Least window, so that a link can always be measured.
 const MIN_WINDOW: Bytes = Bytes::new(15_000);
 
@@ -69,7 +74,10 @@ pub struct LinkEstimator {
     rtt: Rtt,
     /// Round trips without the queue on the link.
     trip: Rtt,
+    /// Lowest one-way delay.
     base: RecentMin<RelativeDelay>,
+    /// The same of the present.
+    present: RecentMin<RelativeDelay, PRESENT_MS>,
     delay: Option<f64>,
     jitter: Duration,
     capacity: Capacity,
@@ -124,6 +132,7 @@ impl LinkEstimator {
         self.rtt.handle_sample(now, trip);
         self.jitter = report.jitter;
         self.base.handle_value(now, report.delay);
+        self.present.handle_value(now, report.delay);
         let micros = report.delay.0 as f64;
         let smoothed = self.delay.get_or_insert(micros);
         *smoothed += (micros - *smoothed) / 4.0;
@@ -314,10 +323,16 @@ impl LinkEstimator {
         self.stalls.stall(now)
     }
 
-    /// Returns the base delay: the lowest one-way delay of the last 20 s.
+    /// Returns the base delay: the lowest one-way delay of the last 20 s, or that of the last 0.5 s
+    /// if it is higher than any queue of ours, as after a change of route.
     #[must_use]
     pub fn base(&self, now: Time) -> Option<RelativeDelay> {
-        self.base.min(now)
+        let base = self.base.min(now)?;
+        let present = self.present.min(now).unwrap_or(base);
+        Some(match present.over(base) > MAX_OWN_QUEUE {
+            true => present,
+            false => base,
+        })
     }
 
     /// Returns the queue on the link: delay above the base delay, without persistent delay.

@@ -4,42 +4,45 @@ use std::time::Duration;
 
 use braid_core::Time;
 
-/// Span of the minimum. If it were longer, a changed route would look like a queue for long; if
-/// shorter, a standing queue would become the base.
-pub const RECENT_MIN_WINDOW: Duration = Duration::from_secs(20);
+/// Default span of the minimum, ms. If it were longer, a changed route would look like a queue for
+/// long; if shorter, a standing queue would become the base.
+const WINDOW_MS: u64 = 20_000;
+
+/// The same as a duration.
+pub const RECENT_MIN_WINDOW: Duration = Duration::from_millis(WINDOW_MS);
 
 const BUCKETS: usize = 20;
 
-/// Windowed minimum, in steps of one second.
+/// Minimum of the last `MS` milliseconds, in steps of a twentieth of them.
 #[derive(Debug, Clone)]
-pub struct RecentMin<T> {
-    /// Minimum of each second, at `second % BUCKETS`, with that second.
+pub struct RecentMin<T, const MS: u64 = WINDOW_MS> {
+    /// Minimum of each step, at `number % BUCKETS`, with the step's number.
     buckets: [Option<(u64, T)>; BUCKETS],
 }
 
-impl<T: Copy> Default for RecentMin<T> {
-    fn default() -> RecentMin<T> {
+impl<T: Copy, const MS: u64> Default for RecentMin<T, MS> {
+    fn default() -> RecentMin<T, MS> {
         RecentMin {
             buckets: [None; BUCKETS],
         }
     }
 }
 
-impl<T: Copy + Ord> RecentMin<T> {
+impl<T: Copy + Ord, const MS: u64> RecentMin<T, MS> {
     /// Takes a value measured at `now`.
     pub fn handle_value(&mut self, now: Time, value: T) {
-        let second = second(now);
-        let bucket = &mut self.buckets[second as usize % BUCKETS];
+        let number = number(now, MS);
+        let bucket = &mut self.buckets[number as usize % BUCKETS];
         match bucket {
-            Some((of, min)) if *of == second => *min = value.min(*min),
-            _ => *bucket = Some((second, value)),
+            Some((of, min)) if *of == number => *min = value.min(*min),
+            _ => *bucket = Some((number, value)),
         }
     }
 
     /// Returns the minimum of the window; none if it has no value.
     #[must_use]
     pub fn min(&self, now: Time) -> Option<T> {
-        let now = second(now);
+        let now = number(now, MS);
         self.buckets
             .iter()
             .flatten()
@@ -49,6 +52,6 @@ impl<T: Copy + Ord> RecentMin<T> {
     }
 }
 
-fn second(now: Time) -> u64 {
-    now.as_nanos() / (RECENT_MIN_WINDOW.as_nanos() as u64 / BUCKETS as u64)
+fn number(now: Time, window_ms: u64) -> u64 {
+    now.as_nanos() / (window_ms * 1_000_000 / BUCKETS as u64)
 }

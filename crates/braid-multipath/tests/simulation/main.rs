@@ -2,6 +2,7 @@
 //! the trial cited by the design, and the failures that it must survive.
 
 mod alone;
+mod changes;
 mod classes;
 mod failures;
 mod far;
