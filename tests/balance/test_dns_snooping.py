@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 
 from braid_lab.experiments.balance.nat.testbed import Mapping, NatTestbed, bench
+from braid_lab.net.open_vswitch import on_datapath
 from braid_lab.packets.codec import Packet, Udp
 from braid_lab.packets.tap import expect
 from braid_lab.process import wait_until
@@ -28,9 +29,9 @@ use = "lte"
 SEED = 20261122
 
 
-@pytest.fixture(scope="module")
-def location() -> Iterator[NatTestbed]:
-    with bench("gateway", offload=False, configuration=RULES) as made:
+@pytest.fixture(scope="module", params=["ebpf", "packet-in"])
+def location(request: pytest.FixtureRequest) -> Iterator[NatTestbed]:
+    with on_datapath(request.param), bench("gateway", offload=False, configuration=RULES) as made:
         yield made
 
 

@@ -273,7 +273,8 @@ def test_down_leaves_the_machine_as_found(
     before = kernel_state(net.host)
     ovs.vsctl("add-br", "other", "--", "set", "bridge", "other", "datapath_type=netdev")
     with_other = kernel_state(net.host)
-    daemon = start()
+    # Further tables of nftables tell the bridge users and clients.
+    daemon = start('[[rule]]\nuid = 4711\nuse = "lte"\n[[rule]]\nmac = "02:00:00:00:08:02"\nuse = "lte"\n')
     assert by_uplink(net, ask_tcp(application(net), 4, net.server())) == {"dsl": 2, "lte": 2}
     if crashed:
         daemon.kill9()

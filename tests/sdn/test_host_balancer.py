@@ -88,6 +88,12 @@ def class_table(slots: list[int], number: int = 0, method: str = "round_robin") 
     return {"id": number, "method": method, "v4": slots, "v6": [], "candidates": sorted(set(slots))}
 
 
+def class_rule(number: int, **conditions: Any) -> dict[str, Any]:
+    """The daemon's rule for a class; conditions that are not named are met by every flow."""
+    fields = ("source", "dest", "protocol", "source_ports", "dest_ports", "dscp", "family", "mac", "uid", "name")
+    return {"class": number, **{name: conditions.get(name) for name in fields}}
+
+
 class Bridge:
     """A balancer and all that it has sent to its switch."""
 
@@ -528,16 +534,7 @@ def test_a_switch_that_started_anew_has_no_flows() -> None:
 
 
 def test_rules_classes_and_limits_are_the_daemons() -> None:
-    rule = {
-        "class": 1,
-        "source": None,
-        "dest": "198.51.100.0/29",
-        "protocol": 6,
-        "source_ports": None,
-        "dest_ports": [80, 90],
-        "dscp": None,
-        "family": None,
-    }
+    rule = class_rule(1, dest="198.51.100.0/29", protocol=6, dest_ports=[80, 90])
     classes = [
         class_table([0]),
         class_table([1], number=1),
@@ -550,6 +547,59 @@ def test_rules_classes_and_limits_are_the_daemons() -> None:
     flows = list(bridge.balancer.table.flows.values())
     assert [(flow.uplink, flow.class_number, flow.rule) for flow in flows] == [(1, 1, 0), (0, 0, None), (0, 0, None)]
     assert bridge.balancer.reasons["client_over_limit"] == 1
+
+
+CLIENT_MAC = "02:00:00:00:08:02"
+#: The sender that the kernel writes into packets of user 4711's sockets.
+USER_4711 = "b2:1d:00:00:12:67"
+
+
+@pytest.mark.parametrize(
+    ("condition", "sender", "matches"),
+    [
+        ({"mac": CLIENT_MAC}, CLIENT_MAC, True),
+        ({"mac": CLIENT_MAC}, USER_4711, False),
+        ({"uid": [4000, 4711]}, USER_4711, True),
+        ({"uid": [4712, 5000]}, USER_4711, False),
+        ({"uid": [0, 0xFFFFFFFF]}, CLIENT_MAC, False),
+        ({"mac": CLIENT_MAC, "uid": [4711, 4711]}, CLIENT_MAC, False),
+    ],
+)
+def test_a_rule_knows_a_packets_sender(condition: dict[str, Any], sender: str, matches: bool) -> None:
+    bridge = Bridge(rules=[class_rule(1, **condition)], classes=[class_table([0]), class_table([1], number=1)])
+    bridge.receive(INSIDE, bytes.fromhex(sender.replace(":", "")) + tcp(40000)[6:])
+    (flow,) = bridge.balancer.table.flows.values()
+    assert flow.class_number == int(matches)
+    # The address is the rules' alone: it reaches nobody.
+    assert not any(sender in str(rule.actions) for rule in bridge.rules.values())
+
+
+def name(address: str, marks: int, life: int = 60_000) -> dict[str, Any]:
+    """The daemon's message of a name."""
+    return {"address": address, "marks": marks, "site": 7, "life_ms": life}
+
+
+def test_a_rule_by_domain_knows_the_addresses_that_the_daemon_has_told() -> None:
+    bridge = Bridge(rules=[class_rule(1, name=2)], classes=[class_table([0]), class_table([1], number=1)])
+
+    def class_of_next(port: int) -> int:
+        bridge.receive(INSIDE, tcp(port))
+        return next(reversed(bridge.balancer.table.flows.values())).class_number
+
+    assert class_of_next(40000) == 0
+    bridge.balancer.handle_names(bridge.now, 1, [name("198.51.100.1", 3), name("198.51.100.2", 1)], [])
+    assert class_of_next(40001) == 1
+    bridge.balancer.handle_names(bridge.now, 1, [], ["198.51.100.1"])
+    assert class_of_next(40002) == 0
+    bridge.balancer.handle_names(bridge.now, 1, [name("198.51.100.1", 1)], [])
+    assert class_of_next(40003) == 0
+    bridge.balancer.handle_names(bridge.now, 1, [name("198.51.100.1", 2)], [])
+    bridge.wait(61)
+    assert class_of_next(40004) == 0
+    # Marks of other rules are void.
+    bridge.balancer.handle_names(bridge.now, 1, [name("198.51.100.1", 2)], [])
+    bridge.balancer.handle_names(bridge.now, 2, [], [])
+    assert class_of_next(40005) == 0
 
 
 def test_a_full_table_refuses_new_flows() -> None:

@@ -44,7 +44,7 @@ from braid_sdn.openflow.messages import (
 )
 from braid_sdn.openflow.wire import Session
 
-from .test_host_balancer import DSL, HOST_MAC, INSIDE, LTE, PORTS, Bridge, tcp
+from .test_host_balancer import CLIENT_MAC, DSL, HOST_MAC, INSIDE, LTE, PORTS, Bridge, class_rule, name, tcp
 
 #: A dump of Open vSwitch 3.1.0: an open connection, one that is over, one without an answer, a QUIC flow, and lines
 #: of others.
@@ -229,20 +229,20 @@ def test_an_uplink_that_takes_nothing_has_no_bucket_and_the_last_one_no_group() 
 
 
 def test_rules_of_the_configuration_and_limits_come_first() -> None:
-    def rule(number: int, **conditions: Any) -> dict[str, Any]:
-        fields = ("source", "dest", "protocol", "source_ports", "dest_ports", "dscp", "family")
-        return {"class": number, **{name: conditions.get(name) for name in fields}}
-
     classes = [
         {"id": 0, "method": "round_robin", "v4": [0, 1], "v6": [], "candidates": []},
         {"id": 1, "method": "round_robin", "v4": [1], "v6": [], "candidates": []},
         {"id": 2, "method": "hash_source", "v4": [0, 1], "v6": [], "candidates": []},
     ]
     rules = [
-        rule(1, dest="198.51.100.0/24", dest_ports=[80, 81]),
-        rule(2, protocol=TCP, dscp=46),
-        rule(1, protocol=132),
-        rule(1, family=6),
+        class_rule(1, dest="198.51.100.0/24", dest_ports=[80, 81]),
+        class_rule(2, protocol=TCP, dscp=46),
+        class_rule(1, protocol=132),
+        class_rule(1, family=6),
+        class_rule(1, mac=CLIENT_MAC, family=4),
+        class_rule(1, uid=[4710, 4711], protocol=TCP, family=4),
+        class_rule(1, mac=CLIENT_MAC, uid=[0, 5]),
+        class_rule(1, name=2, dest="198.51.100.0/24", protocol=TCP),
     ]
     bridge = grouped(classes=classes, rules=rules, limited=["192.168.8.7"])
     found = [each for each in bridge.rules.values() if each.table == INGRESS and LIMITED >= each.priority > OTHERS]
@@ -259,6 +259,16 @@ def test_rules_of_the_configuration_and_limits_come_first() -> None:
     assert [(each.match.ip_dscp, each.goto) for each in marked] == [(46, OUTBOUND)] * 2
     assert of(BY_RULE - 2) == []
     assert {each.match.eth_type for each in of(BY_RULE - 3)} == {0x86DD}
+    assert {(each.match.eth_dst, each.match.eth_dst_mask) for each in of(BY_RULE - 4)} == {(CLIENT_MAC, None)}
+    users = [(each.match.eth_dst, each.match.eth_dst_mask) for each in of(BY_RULE - 5)]
+    assert users == [("b2:1d:00:00:12:66", "ff:ff:ff:ff:ff:fe")]
+    assert of(BY_RULE - 6) == []
+    assert of(BY_RULE - 7) == []
+    told = [name("198.51.100.1", 2), name("198.51.100.2", 1), name("203.0.113.1", 2)]
+    bridge.balancer.handle_names(bridge.now, 1, told, [])
+    bridge.drain()
+    named = [each for each in bridge.rules.values() if each.table == INGRESS and each.priority == BY_RULE - 7]
+    assert [each.match.ipv4_dst for each in named] == ["198.51.100.1"]
     assert {(each.match.ipv4_src, each.goto) for each in of(LIMITED)} == {("192.168.8.7", OUTBOUND)}
     for each in bridge.rules.values():
         if each.table == INGRESS:

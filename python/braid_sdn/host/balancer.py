@@ -28,6 +28,7 @@ from braid_sdn.host.flow_table import (
     ip_bytes,
     rule_idle,
 )
+from braid_sdn.host.names import Names
 from braid_sdn.host.neighbours import Neighbours
 from braid_sdn.host.packets import (
     ACK,
@@ -143,6 +144,7 @@ class Balancer:
         self.desired: Desired | None = None
         self.table = FlowTable()
         self.neighbours = Neighbours()
+        self.names = Names()
         self.counts: dict[int, UplinkCounts] = {}
         #: Packets that opened no flow and were not passed on, by reason.
         self.reasons: Counter[str] = Counter()
@@ -219,6 +221,13 @@ class Balancer:
         """Handle a command that the switch did not execute."""
         if self._connections.handle_refusal(command, why):
             self.reasons["tracker_refused"] += 1
+
+    def handle_names(
+        self, now: float, meaning: int, told: Iterable[Mapping[str, Any]], forgotten: Iterable[str]
+    ) -> None:
+        """Take in names of remote addresses, as the daemon learns them."""
+        if self.names.handle(now, meaning, told, forgotten) and self._is_grouped():
+            self._follow(now)
 
     def handle_forecasts(self, told: Iterable[Mapping[str, Any]]) -> None:
         """Take in the daemon's forecasts of the uplinks; counting of active flows starts anew."""
@@ -432,7 +441,9 @@ class Balancer:
         if wanted != self._static:
             stale = ({rule.key for rule in self._static} | self._found_static) - {rule.key for rule in wanted}
             # At once: first packets would else find no rule, or half of the new ones.
-            self._messages.append(Bundle((*map(DeleteRule, stale), *map(AddRule, wanted))))
+            there = set(self._static)
+            changed = (AddRule(rule) for rule in wanted if rule not in there)
+            self._messages.append(Bundle((*map(DeleteRule, stale), *changed)))
             self._static, self._found_static, self._static_since = wanted, set(), now
             self._renewal = now + RENEWAL
         self._messages += [DeleteGroup(number) for number in self._groups if number not in groups]
@@ -496,7 +507,7 @@ class Balancer:
                 places[number] = group_rules.Place(port, self._mac_of(number), gateways)
         takes = {family: {number for number in desired.uplinks if self._takes(number, family)} for family in (4, 6)}
         groups = group_rules.groups(desired, places, takes)
-        return groups, group_rules.rules(desired, inside, places, own, groups)
+        return groups, group_rules.rules(desired, inside, places, own, groups, self.names)
 
     def _own_addresses(self) -> list[OwnAddress]:
         own = []
@@ -800,7 +811,14 @@ class Balancer:
             self.reasons["flow_table_full"] += 1
             return None
         facts = FlowFacts(
-            packet.source, packet.target, packet.protocol, packet.source_port, packet.target_port, packet.dscp
+            packet.source,
+            packet.target,
+            packet.protocol,
+            packet.source_port,
+            packet.target_port,
+            packet.dscp,
+            packet.eth_dst,
+            self.names.marks(now, packet.target),
         )
         number, rule = desired.class_of(facts)
         table = desired.classes.get(number)

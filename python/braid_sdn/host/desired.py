@@ -10,7 +10,10 @@ from typing import Any
 from braid_sdn.openflow.messages import Mac
 
 #: Version of the messages between daemon and controller (`VERSION` in `messages.rs`).
-VERSION = 2
+VERSION = 3
+
+#: First bytes of a link-layer destination that names a user: the user's number follows (`USER_MAC` in `senders.rs`).
+USER_MAC = "b2:1d:"
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -68,6 +71,12 @@ class ClassRule:
     target_ports: tuple[int, int] | None
     dscp: int | None
     family: int | None
+    #: Link-layer address of a LAN's client, and first and last number of users: the kernel writes which one it is
+    #: into a packet's link-layer destination.
+    mac: Mac | None = None
+    users: tuple[int, int] | None = None
+    #: Mark that a name of the remote address has given it.
+    mark: int | None = None
 
     def matches(self, flow: FlowFacts) -> bool:
         """Return True if a flow meets all conditions."""
@@ -79,7 +88,14 @@ class ClassRule:
             and (self.target is None or flow.target in self.target)
             and _has_port(self.source_ports, flow.protocol, flow.source_port)
             and _has_port(self.target_ports, flow.protocol, flow.target_port)
+            and (self.mac is None or self.mac == flow.sender)
+            and (self.users is None or self._has_user(flow.sender))
+            and (self.mark is None or bool(self.mark & flow.marks))
         )
+
+    def _has_user(self, sender: Mac) -> bool:
+        first, last = self.users or (0, 0)
+        return sender.startswith(USER_MAC) and first <= int(sender[len(USER_MAC) :].replace(":", ""), 16) <= last
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +108,10 @@ class FlowFacts:
     source_port: int
     target_port: int
     dscp: int
+    #: The packet's link-layer destination, which names its sender if a rule asks for that one.
+    sender: Mac = ""
+    #: Marks of the remote address by its names.
+    marks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +218,9 @@ def _rule(told: Mapping[str, Any]) -> ClassRule:
         ports("dest_ports"),
         told["dscp"],
         told["family"],
+        told["mac"],
+        (told["uid"][0], told["uid"][1]) if told["uid"] is not None else None,
+        told["name"],
     )
 
 

@@ -21,7 +21,7 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from braid_sdn.host.desired import ClassRule, Desired, Uplink
+from braid_sdn.host.desired import USER_MAC, ClassRule, Desired, Uplink
 from braid_sdn.host.flow_rules import (
     COOKIE,
     COOKIE_MASK,
@@ -34,6 +34,7 @@ from braid_sdn.host.flow_rules import (
     icmp_match,
 )
 from braid_sdn.host.flow_table import QUIC_PORT
+from braid_sdn.host.names import Names
 from braid_sdn.host.packets import ACK, ERRORS, SYN, TCP, UDP
 from braid_sdn.openflow.flows import ALL_BITS
 from braid_sdn.openflow.messages import (
@@ -160,6 +161,7 @@ def rules(
     places: Mapping[int, Place],
     own: Iterable[OwnAddress],
     present: Iterable[int],
+    names: Names,
 ) -> list[Rule]:
     """Return the rules. `present` are the numbers of the groups, `own` the uplinks' addresses.
 
@@ -170,7 +172,7 @@ def rules(
     made = [_rule(OWN, replace(each.match, in_port=inside.port, ct_state=untracked), goto=OUTBOUND) for each in own]
     made += _untracked(inside, places)
     made += _marked(desired, inside, places)
-    made += _new(desired, inside, set(present))
+    made += _new(desired, inside, set(present), names)
     return made
 
 
@@ -207,7 +209,7 @@ def _marked(desired: Desired, inside: Inside, places: Mapping[int, Place]) -> It
         yield _rule(MARKED, back, *actions, cookie=_cookie(number, _WAY_IN))
 
 
-def _new(desired: Desired, inside: Inside, present: set[int]) -> Iterator[Rule]:
+def _new(desired: Desired, inside: Inside, present: set[int], names: Names) -> Iterator[Rule]:
     """Give first packets to their class's group; those of classes without one go on to table 1."""
     state, untracked = (CT_NEW | CT_TRACKED, CT_NEW | CT_TRACKED), (0, CT_TRACKED)
     for family, kind in ETHERTYPES.items():
@@ -226,7 +228,7 @@ def _new(desired: Desired, inside: Inside, present: set[int]) -> Iterator[Rule]:
                     yield _rule(LIMITED, _from(match, family, network), goto=OUTBOUND)
         for at, rule in enumerate(desired.rules):
             for match in first:
-                for narrowed in _narrowed(match, rule, family):
+                for narrowed in _narrowed(match, rule, family, names):
                     yield _to_class(BY_RULE - at, narrowed, rule.class_number, family, present)
         for match in first:
             yield _to_class(OTHERS, match, 0, family, present)
@@ -246,7 +248,7 @@ def _to_class(priority: int, match: Match, number: int, family: int, present: se
     return _rule(priority, match, goto=OUTBOUND)
 
 
-def _narrowed(match: Match, rule: ClassRule, family: int) -> Iterator[Match]:
+def _narrowed(match: Match, rule: ClassRule, family: int, names: Names) -> Iterator[Match]:
     """Return matches of first packets that meet a rule's conditions; none if no such packet can."""
     if rule.family not in (None, family) or rule.protocol not in (None, match.ip_proto):
         return
@@ -260,7 +262,7 @@ def _narrowed(match: Match, rule: ClassRule, family: int) -> Iterator[Match]:
             fields[f"ipv{family}_{name}"] = address if whole else f"{address}/{network.netmask}"
     if rule.dscp is not None:
         fields["ip_dscp"] = rule.dscp
-    narrowed = replace(match, **fields)  # type: ignore[arg-type]
+    base = replace(match, **fields)  # type: ignore[arg-type]
     prefix = "tcp" if match.ip_proto == TCP else "udp"
     if match.ip_proto == UDP:
         if rule.target_ports is not None and not rule.target_ports[0] <= QUIC_PORT <= rule.target_ports[1]:
@@ -268,9 +270,35 @@ def _narrowed(match: Match, rule: ClassRule, family: int) -> Iterator[Match]:
         targets: list[int | tuple[int, int] | None] = [QUIC_PORT]
     else:
         targets = list(port_masks(rule.target_ports))
-    for source in port_masks(rule.source_ports):
-        for target in targets:
-            yield replace(narrowed, **{f"{prefix}_src": source, f"{prefix}_dst": target})  # type: ignore[arg-type]
+    for narrowed in _from_senders(_to_names(base, rule, family, names), rule):
+        for source in port_masks(rule.source_ports):
+            for target in targets:
+                yield replace(narrowed, **{f"{prefix}_src": source, f"{prefix}_dst": target})  # type: ignore[arg-type]
+
+
+def _to_names(match: Match, rule: ClassRule, family: int, names: Names) -> Iterator[Match]:
+    """Return a match for each address that bears a rule's mark."""
+    if rule.mark is None:
+        yield match
+        return
+    for address in names.addresses(rule.mark, family):
+        if rule.target is None or ipaddress.ip_address(address) in rule.target:
+            yield replace(match, ipv4_dst=address) if family == 4 else replace(match, ipv6_dst=address)
+
+
+def _from_senders(matches: Iterable[Match], rule: ClassRule) -> Iterator[Match]:
+    """Return matches of a rule's client and users. No packet is from both."""
+    for match in matches:
+        if rule.users is None:
+            yield replace(match, eth_dst=rule.mac)
+        elif rule.mac is None:
+            for value, mask in range_masks(*rule.users, bits=32):
+                whole = None if mask == ALL_BITS else "ff:ff:" + _bytes_text(mask)
+                yield replace(match, eth_dst=USER_MAC + _bytes_text(value), eth_dst_mask=whole)
+
+
+def _bytes_text(number: int) -> str:
+    return number.to_bytes(4, "big").hex(":")
 
 
 def port_masks(ports: tuple[int, int] | None) -> Iterator[int | tuple[int, int] | None]:
@@ -278,12 +306,17 @@ def port_masks(ports: tuple[int, int] | None) -> Iterator[int | tuple[int, int] 
     if ports is None or ports == (0, 0xFFFF):
         yield None
         return
-    first, last = ports
+    for first, mask in range_masks(*ports, bits=16):
+        yield first if mask == 0xFFFF else (first, mask)
+
+
+def range_masks(first: int, last: int, *, bits: int) -> Iterator[tuple[int, int]]:
+    """Return values and masks of so many bits that match a range of numbers, and nothing else."""
     while first <= last:
-        size = first & -first or 1 << 16
+        size = first & -first or 1 << bits
         while first + size - 1 > last:
             size >>= 1
-        yield first if size == 1 else (first, 0xFFFF & ~(size - 1))
+        yield first, (1 << bits) - size
         first += size
 
 

@@ -56,6 +56,11 @@ class Packet:
         return mac_text(self.frame[6:12])
 
     @property
+    def eth_dst(self) -> Mac:
+        """Return its link-layer destination."""
+        return mac_text(self.frame[:6])
+
+    @property
     def tcp_flags(self) -> int:
         """Return TCP's flags."""
         return self.frame[self.transport + 13]

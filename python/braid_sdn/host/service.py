@@ -118,6 +118,8 @@ class HostService:
         try:
             if "forecasts" in told:
                 self.balancer.handle_forecasts(told["forecasts"])
+            elif "names" in told:
+                self.balancer.handle_names(now, told["meaning"], told["names"], told["forgotten"])
             elif "paths" in told:
                 self.balancer.paths.restore(now, told["paths"])
             elif "release" in told:

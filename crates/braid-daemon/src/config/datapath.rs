@@ -186,15 +186,11 @@ impl Config {
         }
         let of = |rule: &RuleConfig, what: &str| format!("rule {:?}: {what}", rule.name);
         for rule in self.rules.iter().filter(|rule| rule.action != Action::None) {
-            let own = !rule.uid.is_empty() || rule.user.is_some() || rule.cgroup.is_some();
-            for (asked, what) in [
-                (!rule.domain.is_empty(), "domain"),
-                (!rule.mac.is_empty(), "mac"),
-                (own, "a user or control group"),
-            ] {
-                if asked {
-                    missing.push((of(rule, what), "match addresses, ports, protocol or dscp"));
-                }
+            if rule.cgroup.is_some() {
+                missing.push((
+                    of(rule, "cgroup"),
+                    "match the program's user by uid or user",
+                ));
             }
             if rule.action == Action::Bond {
                 missing.push((of(rule, "use = \"bond\""), "name an uplink"));

@@ -24,7 +24,7 @@ use braid_core::UplinkId;
 use braid_host::run_dir::RunDir;
 use braid_host::user_error::UserError;
 
-use self::openflow::OpenFlow;
+use self::openflow::{DnsTap, OpenFlow};
 use crate::config::{DatapathConfig, DatapathKind, Hook};
 use crate::user_errors::of_datapath;
 
@@ -40,8 +40,8 @@ pub(crate) enum Datapath {
 pub(crate) enum UpcallSource {
     /// The ring buffer of the programs.
     Ring(Upcalls),
-    /// The controller of a bridge answers by itself. The descriptor never becomes readable.
-    Never(OwnedFd),
+    /// Copies of answers that a bridge has passed inside.
+    Tap(DnsTap),
 }
 
 impl UpcallSource {
@@ -49,7 +49,7 @@ impl UpcallSource {
     pub fn readiness(&self) -> std::io::Result<OwnedFd> {
         match self {
             Self::Ring(ring) => ring.as_fd().try_clone_to_owned(),
-            Self::Never(descriptor) => descriptor.try_clone(),
+            Self::Tap(tap) => tap.readiness(),
         }
     }
 
@@ -57,7 +57,7 @@ impl UpcallSource {
     pub fn next(&mut self) -> Option<Upcall> {
         match self {
             Self::Ring(ring) => ring.next(),
-            Self::Never(_) => None,
+            Self::Tap(tap) => tap.next(),
         }
     }
 }
@@ -100,6 +100,14 @@ impl Datapath {
         match self {
             Self::Ebpf(ebpf) => ebpf.attach(wanted).map_err(of_datapath),
             Self::OpenFlow(openflow) => openflow.attach(wanted).await,
+        }
+    }
+
+    /// Makes the senders that rules name known to a bridge on `steer`. The programs see them by themselves.
+    pub async fn tell_senders(&mut self, steer: u32) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(_) => Ok(()),
+            Self::OpenFlow(openflow) => openflow.tell_senders(steer).await,
         }
     }
 
@@ -242,7 +250,7 @@ impl Datapath {
     pub fn upcalls(&self) -> Result<UpcallSource, UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.upcalls().map(UpcallSource::Ring).map_err(of_datapath),
-            Self::OpenFlow(openflow) => openflow.never_readable().map(UpcallSource::Never),
+            Self::OpenFlow(openflow) => openflow.upcalls().map(UpcallSource::Tap),
         }
     }
 
@@ -296,33 +304,45 @@ impl Datapath {
     }
 }
 
-/// Names of remotes, sticky clients, shaping and fragments, which the programs alone have; races and the path cache.
+/// Sticky clients, shaping and fragments, which the programs alone have; names of remotes, races and the path cache.
 impl Datapath {
     pub fn learn_names(&mut self, names: &[(IpAddr, Name)]) -> Result<(), UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.learn_names(names).map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(()),
+            Self::OpenFlow(openflow) => {
+                openflow.learn_names(names);
+                Ok(())
+            }
         }
     }
 
     pub fn keep_names(&mut self, meaning: u32) -> Result<bool, UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.keep_names(meaning).map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(false),
+            Self::OpenFlow(openflow) => {
+                openflow.keep_names(meaning);
+                Ok(false)
+            }
         }
     }
 
     pub fn forget_names(&mut self, remotes: &[IpAddr]) -> Result<(), UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.forget_names(remotes).map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(()),
+            Self::OpenFlow(openflow) => {
+                openflow.forget_names(remotes);
+                Ok(())
+            }
         }
     }
 
     pub fn snoop_dns(&mut self, wanted: bool) -> Result<(), UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.snoop_dns(wanted).map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(()),
+            Self::OpenFlow(openflow) => {
+                openflow.snoop_dns(wanted);
+                Ok(())
+            }
         }
     }
 

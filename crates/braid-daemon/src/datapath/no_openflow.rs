@@ -1,11 +1,12 @@
 //! Stands for the datapath of Open vSwitch in a build without it: there never is one.
 
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
 use braid_balance::{
-    Attachments, ClassEntry, Counters, Evacuated, Flow, FlowActivity, Opened, PathCacheEntry,
-    RaceSettings, Release, Released, RuleEntry, SweepReport, UplinkEntry, UplinkForecast,
+    Attachments, ClassEntry, Counters, Evacuated, Flow, FlowActivity, Name, Opened, PathCacheEntry,
+    RaceSettings, Release, Released, RuleEntry, SweepReport, Upcall, UplinkEntry, UplinkForecast,
 };
 use braid_core::UplinkId;
 use braid_host::run_dir::RunDir;
@@ -15,6 +16,19 @@ use crate::config::DatapathConfig;
 
 /// A datapath that cannot be made.
 pub(crate) enum OpenFlow {}
+
+/// Its upcalls, of which there are none.
+pub(crate) enum DnsTap {}
+
+impl DnsTap {
+    pub fn readiness(&self) -> io::Result<OwnedFd> {
+        match *self {}
+    }
+
+    pub fn next(&mut self) -> Option<Upcall> {
+        match *self {}
+    }
+}
 
 /// Does nothing if no bridge is at work.
 ///
@@ -121,7 +135,27 @@ impl OpenFlow {
         match *self {}
     }
 
-    pub fn never_readable(&self) -> Result<OwnedFd, UserError> {
+    pub async fn tell_senders(&mut self, _: u32) -> Result<(), UserError> {
+        match *self {}
+    }
+
+    pub fn learn_names(&mut self, _: &[(IpAddr, Name)]) {
+        match *self {}
+    }
+
+    pub fn keep_names(&mut self, _: u32) {
+        match *self {}
+    }
+
+    pub fn forget_names(&mut self, _: &[IpAddr]) {
+        match *self {}
+    }
+
+    pub fn snoop_dns(&mut self, _: bool) {
+        match *self {}
+    }
+
+    pub fn upcalls(&self) -> Result<DnsTap, UserError> {
         match *self {}
     }
 }

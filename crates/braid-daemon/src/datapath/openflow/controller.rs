@@ -17,8 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid_balance::{
-    CachedPath, Counters, Flow, FlowActivity, KernelTime, PathCacheEntry, Traffic, UplinkCounters,
-    prefix_of,
+    CachedPath, Counters, Flow, FlowActivity, KernelTime, Name, PathCacheEntry, Traffic,
+    UplinkCounters, prefix_of,
 };
 use braid_core::UplinkId;
 use braid_host::program;
@@ -27,7 +27,8 @@ use braid_host::user_error::UserError;
 use tokio::sync::watch;
 
 use super::messages::{
-    ReleasedFlow, Report, ReportVersion, UplinkReport, VERSION, path_cache_entry, paths_line,
+    ReleasedFlow, Report, ReportVersion, UplinkReport, VERSION, names_line, path_cache_entry,
+    paths_line,
 };
 
 /// Pause between two attempts to connect, and least time between two starts of the process.
@@ -91,6 +92,10 @@ struct State {
     commands: Vec<String>,
     forecasts: Option<String>,
     restored: Option<String>,
+    /// Names of remote addresses, which a new controller is told.
+    names: BTreeMap<IpAddr, Name>,
+    /// Meaning of their marks, once it is known.
+    meaning: Option<u32>,
     connection_over: bool,
     /// Version that the controller speaks, if it is another one.
     speaks: Option<u32>,
@@ -197,6 +202,44 @@ impl Controller {
     pub fn send_paths(&self, line: String) {
         self.shared.lock().restored = Some(line);
         self.shared.changed.notify_all();
+    }
+
+    /// Tells the controller names of remote addresses.
+    pub fn learn_names(&self, names: &[(IpAddr, Name)]) {
+        let mut state = self.shared.lock();
+        state.names.extend(names.iter().copied());
+        let told = names.iter().map(|(address, name)| (address, name));
+        self.tell_names(&mut state, told, &[]);
+    }
+
+    /// Has the controller forget all names, unless their marks had this meaning before.
+    pub fn keep_names(&self, meaning: u32) {
+        let mut state = self.shared.lock();
+        if state.meaning != Some(meaning) {
+            state.names.clear();
+            state.meaning = Some(meaning);
+        }
+        self.tell_names(&mut state, std::iter::empty(), &[]);
+    }
+
+    pub fn forget_names(&self, remotes: &[IpAddr]) {
+        let mut state = self.shared.lock();
+        for remote in remotes {
+            state.names.remove(remote);
+        }
+        self.tell_names(&mut state, std::iter::empty(), remotes);
+    }
+
+    fn tell_names<'n>(
+        &self,
+        state: &mut State,
+        names: impl Iterator<Item = (&'n IpAddr, &'n Name)>,
+        forgotten: &[IpAddr],
+    ) {
+        if let Some(meaning) = state.meaning {
+            state.commands.push(names_line(meaning, names, forgotten));
+            self.shared.changed.notify_all();
+        }
     }
 
     pub fn flow_activity(&self) -> Vec<FlowActivity> {
@@ -493,7 +536,8 @@ fn converse(shared: &Arc<Shared>, mut stream: UnixStream) -> io::Result<()> {
         let mut state = shared.lock();
         state.connection_over = false;
         state.written = 0;
-        state.commands.clear();
+        let names = |meaning| names_line(meaning, state.names.iter(), &[]);
+        state.commands = state.meaning.map(names).into_iter().collect();
         // A controller that runs tells all that it knows; one that was started anew takes in what the last one knew.
         let known = std::mem::take(&mut state.paths);
         if !known.is_empty() {

@@ -6,18 +6,19 @@ use std::time::{Duration, Instant};
 
 use braid_balance::{
     CachedPath, Choice, ClassEntry, ClassId, Family, Flow, FlowActivity, FlowState, KernelTime,
-    LbMethod, NextHop, PathCacheEntry, Protocol, RaceSettings, RuleEntry, Traffic, UplinkEntry,
-    UplinkForecast, prefix_of,
+    LbMethod, Name, NextHop, PathCacheEntry, Protocol, RaceSettings, RuleEntry, Traffic,
+    UplinkEntry, UplinkForecast, prefix_of,
 };
 use braid_core::UplinkId;
 use braid_core::forecast::{kilobytes_per_sec, ppm};
 use serde::{Deserialize, Serialize};
 
+use super::senders::mac_text;
 use crate::config::{DatapathConfig, FailMode, OpenFlowMode};
 
 /// Version of these messages (`VERSION` in `desired.py`). Another one's are not understood: the daemon starts the
 /// controller anew, and the bridge keeps its rules meanwhile.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// The desired state.
 #[derive(Debug, Serialize)]
@@ -93,6 +94,10 @@ struct RuleMessage {
     dest_ports: Option<(u16, u16)>,
     dscp: Option<u8>,
     family: Option<u8>,
+    mac: Option<String>,
+    uid: Option<(u32, u32)>,
+    /// Mark that the remote address must have.
+    name: Option<u64>,
 }
 
 impl Desired {
@@ -176,6 +181,12 @@ impl Desired {
                 Family::V4 => 4,
                 Family::V6 => 6,
             }),
+            mac: rule.mac.as_ref().map(mac_text),
+            uid: rule
+                .uid
+                .as_ref()
+                .map(|range| (*range.start(), *range.end())),
+            name: rule.name.map(|bit| bit.mask()),
         };
         self.rules = rules.iter().map(message).collect();
         self.known.rules = true;
@@ -197,8 +208,7 @@ impl Desired {
     }
 
     pub fn set_inside(&mut self, mac: [u8; 6]) {
-        let parts = mac.map(|byte| format!("{byte:02x}"));
-        self.group_inside = Some(parts.join(":"));
+        self.group_inside = Some(mac_text(&mac));
         self.known.inside = true;
     }
 
@@ -244,6 +254,25 @@ pub(super) fn paths_line(memory: &[PathCacheEntry]) -> String {
     };
     let paths: Vec<_> = memory.iter().map(network).collect();
     serde_json::json!({ "paths": paths }).to_string()
+}
+
+/// Returns the line that tells names of remote addresses. `meaning` changes with that of their marks.
+pub(super) fn names_line<'n>(
+    meaning: u32,
+    names: impl Iterator<Item = (&'n IpAddr, &'n Name)>,
+    forgotten: &[IpAddr],
+) -> String {
+    let now = KernelTime::now();
+    let name = |(address, name): (&IpAddr, &Name)| {
+        serde_json::json!({
+            "address": address,
+            "marks": name.rules,
+            "site": name.site,
+            "life_ms": name.expires.since(now).as_millis() as u64,
+        })
+    };
+    let names: Vec<_> = names.map(name).collect();
+    serde_json::json!({ "names": names, "meaning": meaning, "forgotten": forgotten }).to_string()
 }
 
 /// A flow that leaves its uplink, by the controller's number.

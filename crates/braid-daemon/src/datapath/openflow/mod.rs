@@ -10,21 +10,21 @@
 
 mod bridge;
 mod controller;
+mod dns_tap;
 mod kernel_filter;
 mod messages;
+mod senders;
 mod tracker;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use braid_balance::{
-    Attachments, ClassEntry, Counters, Evacuated, Flow, FlowActivity, Layer, Opened,
+    Attachments, ClassEntry, Counters, Evacuated, Flow, FlowActivity, Layer, Name, Opened,
     PathCacheEntry, Protocol, RaceSettings, Release, Released, RuleEntry, SweepReport, UplinkEntry,
     UplinkForecast,
 };
@@ -36,8 +36,11 @@ use serde::{Deserialize, Serialize};
 
 use self::bridge::{BRIDGE, Bridge};
 use self::controller::Controller;
+use self::dns_tap::DnsSwitch;
+pub(crate) use self::dns_tap::DnsTap;
 use self::kernel_filter::KernelFilter;
 use self::messages::{Desired, ReleasedFlow};
+use self::senders::Senders;
 use crate::config::{DatapathConfig, OpenFlowMode};
 use crate::plumbing::{PEER_DEVICE, STEER_DEVICE};
 
@@ -61,16 +64,17 @@ struct Record {
 pub(crate) struct OpenFlow {
     bridge: Bridge,
     filter: KernelFilter,
+    senders: Senders,
+    dns: DnsSwitch,
     controller: Controller,
     desired: Desired,
     uplinks: Vec<UplinkEntry>,
+    rules: Vec<RuleEntry>,
     max_flows: u32,
     mode: OpenFlowMode,
     log: PathBuf,
     /// True once the bridge has its ports.
     attached: bool,
-    /// Stands for upcalls, of which there are none: nothing is ever written to the second one.
-    silence: (UnixStream, UnixStream),
 }
 
 /// Ends the controller and removes the bridge of this run directory. Returns what was undone; finding nothing is success.
@@ -96,6 +100,7 @@ pub(crate) async fn remove(run_dir: &RunDir) -> Result<Vec<String>, UserError> {
     undone.extend(bridge.remove_timeouts().await?);
     tracker::flush(&record.ovs_run_dir);
     undone.extend(kernel_filter::remove().await?);
+    undone.extend(senders::remove().await?);
     for file in run_dir.openflow_files() {
         match fs::remove_file(&file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -126,15 +131,16 @@ impl OpenFlow {
         let datapath = Self {
             bridge,
             filter: KernelFilter::default(),
+            senders: Senders::default(),
+            dns: DnsSwitch::new().map_err(no_packet_socket)?,
             controller,
             desired: Desired::new(config),
             uplinks: Vec::new(),
+            rules: Vec::new(),
             max_flows: config.max_flows,
             mode: config.openflow_mode,
             log: run_dir.openflow_log(),
             attached: adopted,
-            silence: UnixStream::pair()
-                .map_err(|error| UserError::io("make a pair of sockets", &error))?,
         };
         let opened = match adopted {
             true => Opened::Adopted,
@@ -158,6 +164,7 @@ impl OpenFlow {
             .and_then(|interface| interface.switch_off_send_offloads());
         steer.map_err(|error| device_error(STEER_DEVICE, &error))?;
         self.filter.set(&ports).await?;
+        self.dns.follow(wanted.steer).map_err(no_packet_socket)?;
         if !self.attached {
             // The bridge's first attempt to connect succeeds then, and it need not wait for the second.
             self.controller.wait_answer(ANSWER_TIMEOUT).await;
@@ -174,6 +181,11 @@ impl OpenFlow {
             self.send();
         }
         Ok(())
+    }
+
+    /// Has the kernel tell the bridge the senders that the rules name.
+    pub async fn tell_senders(&mut self, steer: u32) -> Result<(), UserError> {
+        self.senders.set(&self.rules, steer).await
     }
 
     /// Waits until the controller has rules in the bridge and knows the gateways.
@@ -243,6 +255,7 @@ impl OpenFlow {
     }
 
     pub fn set_rules(&mut self, rules: &[RuleEntry]) {
+        self.rules = rules.to_vec();
         self.desired.set_rules(rules);
         self.send();
     }
@@ -271,6 +284,28 @@ impl OpenFlow {
 
     pub fn restore_path_cache(&mut self, memory: &[PathCacheEntry]) {
         self.controller.send_paths(messages::paths_line(memory));
+    }
+
+    pub fn learn_names(&mut self, names: &[(IpAddr, Name)]) {
+        self.controller.learn_names(names);
+    }
+
+    /// Has the controller forget all names unless their marks had this meaning before.
+    pub fn keep_names(&mut self, meaning: u32) {
+        self.controller.keep_names(meaning);
+    }
+
+    pub fn forget_names(&mut self, remotes: &[IpAddr]) {
+        self.controller.forget_names(remotes);
+    }
+
+    /// Copies DNS packets of the inside from the next [`OpenFlow::attach`] on.
+    pub fn snoop_dns(&mut self, wanted: bool) {
+        self.dns.set_wanted(wanted);
+    }
+
+    pub fn upcalls(&self) -> Result<DnsTap, UserError> {
+        self.dns.tap().map_err(no_packet_socket)
     }
 
     pub fn limit_clients(&mut self, clients: &[IpAddr]) {
@@ -355,13 +390,10 @@ impl OpenFlow {
     pub fn max_flows(&self) -> u32 {
         self.max_flows
     }
+}
 
-    /// Returns a descriptor that never becomes readable.
-    pub fn never_readable(&self) -> Result<OwnedFd, UserError> {
-        let near = self.silence.0.try_clone();
-        near.map(OwnedFd::from)
-            .map_err(|error| UserError::io("copy a socket", &error))
-    }
+fn no_packet_socket(error: io::Error) -> UserError {
+    UserError::io("copy the DNS packets of braid0", &error)
 }
 
 fn device_of(ifindex: u32) -> Result<String, UserError> {

@@ -1,0 +1,323 @@
+//! Answers of name servers to flows of the bridge, for rules by domain.
+//!
+//! All packets between the inside and the bridge pass braid0, so a copy of its DNS packets is enough, whichever way the
+//! bridge has translated them. As with the programs, only the answer to a recent question counts, and once: a mapping of
+//! UDP is open to every remote, and anybody may send an answer to it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use braid_balance::Upcall;
+use braid_device::{Direction, Instruction, PacketTap};
+use braid_packet::{Fragment, Packet, Transport, protocol};
+
+const DNS_PORT: u16 = 53;
+/// Bytes of a DNS message's header, and of UDP's.
+const DNS_HEADER: usize = 12;
+const UDP_HEADER: usize = 8;
+/// Longest packet that is read whole; a DNS message over UDP fits one Ethernet frame.
+const MAX_PACKET: usize = 4096;
+/// Time for which an answer is expected.
+const QUESTION_LIFE: Duration = Duration::from_secs(8);
+/// Questions of one client that await their answers; the oldest gives way.
+const MAX_CLIENT_QUESTIONS: usize = 64;
+/// Clients with such questions; the one that has been silent longest gives way.
+const MAX_CLIENTS: usize = 1024;
+
+/// The copies of DNS packets, and the questions in them.
+pub(crate) struct DnsTap {
+    tap: PacketTap,
+    questions: Questions,
+    buffer: Vec<u8>,
+}
+
+/// Starts and ends the copying for [`DnsTap`].
+pub(super) struct DnsSwitch {
+    tap: PacketTap,
+    wanted: bool,
+}
+
+impl DnsSwitch {
+    /// Makes one that copies nothing.
+    pub fn new() -> io::Result<Self> {
+        let tap = PacketTap::open()?;
+        Ok(Self { tap, wanted: false })
+    }
+
+    /// Returns the copies.
+    pub fn tap(&self) -> io::Result<DnsTap> {
+        Ok(DnsTap {
+            tap: self.tap.try_clone()?,
+            questions: Questions::default(),
+            buffer: vec![0; MAX_PACKET],
+        })
+    }
+
+    pub fn set_wanted(&mut self, wanted: bool) {
+        self.wanted = wanted;
+    }
+
+    /// Copies the packets of this device, if that is wanted; it may be another one than before.
+    pub fn follow(&self, ifindex: u32) -> io::Result<()> {
+        match self.wanted {
+            true => self.tap.follow(ifindex, &dns_filter()),
+            false => self.tap.ignore(),
+        }
+    }
+}
+
+impl DnsTap {
+    /// Returns a descriptor of its own that is readable while there are packets.
+    pub fn readiness(&self) -> io::Result<OwnedFd> {
+        self.tap.as_fd().try_clone_to_owned()
+    }
+
+    /// Returns the next answer to a question that has passed.
+    pub fn next(&mut self) -> Option<Upcall> {
+        while let Some((direction, length)) = self.tap.next(&mut self.buffer) {
+            let Ok(packet) = Packet::parse(&self.buffer[..length]) else {
+                continue;
+            };
+            let now = Instant::now();
+            if let Some(answer) = self.questions.handle(now, direction, &packet) {
+                return Some(answer);
+            }
+        }
+        None
+    }
+}
+
+/// A question, by what its answer repeats.
+#[derive(Debug, PartialEq, Eq)]
+struct Question {
+    client: SocketAddr,
+    server: SocketAddr,
+    /// Hash of the message's id and of the name, which may come back in other letters.
+    text: u64,
+}
+
+/// Questions without an answer, by client, in the order in which they were asked.
+#[derive(Debug, Default)]
+struct Questions(BTreeMap<IpAddr, VecDeque<(Instant, Question)>>);
+
+impl Questions {
+    /// Handles a packet of braid0. Returns the answer that it is.
+    fn handle(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        packet: &Packet<'_>,
+    ) -> Option<Upcall> {
+        let Transport::Udp { source, dest } = packet.transport else {
+            return None;
+        };
+        let payload = packet.segment().get(UDP_HEADER..)?;
+        if packet.ip.fragment != Fragment::Whole {
+            return None;
+        }
+        let text = text_of(payload)?;
+        let (from, to) = (
+            SocketAddr::new(packet.ip.source, source),
+            SocketAddr::new(packet.ip.dest, dest),
+        );
+        match direction {
+            Direction::Out if dest == DNS_PORT => {
+                let question = Question {
+                    client: from,
+                    server: to,
+                    text,
+                };
+                self.note(now, question);
+                None
+            }
+            Direction::In if source == DNS_PORT => {
+                let question = Question {
+                    client: to,
+                    server: from,
+                    text,
+                };
+                self.take(now, &question).then(|| Upcall::DnsAnswer {
+                    from,
+                    to: to.ip(),
+                    payload: payload.to_vec(),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn note(&mut self, now: Instant, question: Question) {
+        let client = client_of(question.client.ip());
+        if self.0.len() >= MAX_CLIENTS && !self.0.contains_key(&client) {
+            let last = |asked: &VecDeque<(Instant, Question)>| asked.back().map(|(at, _)| *at);
+            let silent = self.0.iter().min_by_key(|(_, asked)| last(asked));
+            if let Some(silent) = silent.map(|(client, _)| *client) {
+                self.0.remove(&silent);
+            }
+        }
+        let asked = self.0.entry(client).or_default();
+        if asked.len() >= MAX_CLIENT_QUESTIONS {
+            asked.pop_front();
+        }
+        asked.push_back((now, question));
+    }
+
+    /// Takes a question out. Returns false if nobody has asked it a moment ago.
+    fn take(&mut self, now: Instant, question: &Question) -> bool {
+        let Some(asked) = self.0.get_mut(&client_of(question.client.ip())) else {
+            return false;
+        };
+        let at = asked.iter().position(|(at, asked)| {
+            asked == question && now.saturating_duration_since(*at) < QUESTION_LIFE
+        });
+        at.and_then(|at| asked.remove(at)).is_some()
+    }
+}
+
+/// Returns the address under which a client's questions are kept. A client of IPv6 has a whole /64.
+fn client_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+    }
+}
+
+/// Returns the hash of what question and answer share; `None`: it is no DNS message.
+fn text_of(message: &[u8]) -> Option<u64> {
+    let name = message.get(DNS_HEADER..).filter(|name| !name.is_empty())?;
+    let mut hasher = DefaultHasher::new();
+    message[..2].hash(&mut hasher);
+    // The root's label, which is empty, ends the name.
+    for byte in name.iter().take_while(|byte| **byte != 0) {
+        byte.to_ascii_lowercase().hash(&mut hasher);
+    }
+    Some(hasher.finish())
+}
+
+/// Returns a filter for whole datagrams from or to the port of DNS.
+fn dns_filter() -> [Instruction; 20] {
+    // Opcodes of classic BPF: loads of a byte, of a half word, and of one behind IPv4's header; comparisons.
+    const BYTE: u16 = 0x30;
+    const HALF: u16 = 0x28;
+    const AFTER: u16 = 0x48;
+    const HEADER: u16 = 0xb1;
+    const EQUAL: u16 = 0x15;
+    const ANY: u16 = 0x45;
+    const SHIFT: u16 = 0x74;
+    const RETURN: u16 = 0x06;
+    let [udp, dns] = [u32::from(protocol::UDP), u32::from(DNS_PORT)];
+    let step = |code, k, jt, jf| Instruction { code, jt, jf, k };
+    [
+        step(BYTE, 0, 0, 0),
+        step(SHIFT, 4, 0, 0),
+        step(EQUAL, 4, 0, 9),
+        // IPv4: UDP, no fragment.
+        step(BYTE, 9, 0, 0),
+        step(EQUAL, udp, 0, 14),
+        step(HALF, 6, 0, 0),
+        step(ANY, 0x3fff, 12, 0),
+        step(HEADER, 0, 0, 0),
+        step(AFTER, 0, 0, 0),
+        step(EQUAL, dns, 8, 0),
+        step(AFTER, 2, 0, 0),
+        step(EQUAL, dns, 6, 7),
+        // IPv6 without further headers.
+        step(BYTE, 6, 0, 0),
+        step(EQUAL, udp, 0, 5),
+        step(HALF, 40, 0, 0),
+        step(EQUAL, dns, 2, 0),
+        step(HALF, 42, 0, 0),
+        step(EQUAL, dns, 0, 1),
+        step(RETURN, u32::MAX, 0, 0),
+        step(RETURN, 0, 0, 0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_packet::build;
+
+    const CLIENT: &str = "192.168.8.101:5000";
+    const SERVER: &str = "198.51.100.53:53";
+
+    fn end(text: &str) -> (IpAddr, u16) {
+        let end: SocketAddr = text.parse().unwrap();
+        (end.ip(), end.port())
+    }
+
+    fn message(id: u8, name: &str) -> Vec<u8> {
+        let mut message = vec![id; DNS_HEADER];
+        message.push(u8::try_from(name.len()).unwrap());
+        message.extend_from_slice(name.as_bytes());
+        message.extend_from_slice(&[0, 0, 1, 0, 1]);
+        message
+    }
+
+    /// Passes a datagram; returns true if it counts as an answer.
+    fn pass(
+        questions: &mut Questions,
+        now: Instant,
+        direction: Direction,
+        (from, to): (&str, &str),
+        payload: &[u8],
+    ) -> bool {
+        let bytes = build::udp(end(from), end(to), payload);
+        let packet = Packet::parse(&bytes).unwrap();
+        questions.handle(now, direction, &packet).is_some()
+    }
+
+    #[test]
+    fn an_answer_counts_once_and_only_after_its_question() {
+        let (mut questions, now) = (Questions::default(), Instant::now());
+        let (out, back) = ((CLIENT, SERVER), (SERVER, CLIENT));
+        let answer = message(7, "BANK");
+        assert!(!pass(&mut questions, now, Direction::In, back, &answer));
+        assert!(!pass(
+            &mut questions,
+            now,
+            Direction::Out,
+            out,
+            &message(7, "bank")
+        ));
+        let forged = ("198.51.100.54:53", CLIENT);
+        assert!(!pass(&mut questions, now, Direction::In, forged, &answer));
+        let other = message(8, "bank");
+        assert!(!pass(&mut questions, now, Direction::In, back, &other));
+        assert!(pass(&mut questions, now, Direction::In, back, &answer));
+        assert!(!pass(&mut questions, now, Direction::In, back, &answer));
+        pass(&mut questions, now, Direction::Out, out, &answer);
+        let later = now + QUESTION_LIFE;
+        assert!(!pass(&mut questions, later, Direction::In, back, &answer));
+    }
+
+    #[test]
+    fn a_client_that_asks_much_takes_no_place_of_others() {
+        let (mut questions, now) = (Questions::default(), Instant::now());
+        let asked = message(1, "bank");
+        pass(
+            &mut questions,
+            now,
+            Direction::Out,
+            (CLIENT, SERVER),
+            &asked,
+        );
+        for port in 1000..3000 {
+            let loud = format!("192.168.8.102:{port}");
+            pass(&mut questions, now, Direction::Out, (&loud, SERVER), &asked);
+        }
+        let kept: usize = questions.0.values().map(VecDeque::len).sum();
+        assert_eq!(kept, 1 + MAX_CLIENT_QUESTIONS);
+        assert!(pass(
+            &mut questions,
+            now,
+            Direction::In,
+            (SERVER, CLIENT),
+            &asked
+        ));
+    }
+}

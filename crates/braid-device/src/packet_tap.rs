@@ -1,0 +1,138 @@
+//! Copies of the packets of one device.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::check;
+
+/// Bytes that the kernel keeps for packets that nobody has read yet.
+const BUFFER_BYTES: libc::c_int = 1 << 20;
+
+/// Type of packets that the machine sends (`linux/if_packet.h`).
+const PACKET_OUTGOING: u8 = 4;
+
+/// One instruction of a filter of classic BPF.
+pub type Instruction = libc::sock_filter;
+
+/// A socket that gets a copy of each packet of a device, in both directions, that its filter passes. Packets begin with
+/// their IP header.
+#[derive(Debug)]
+pub struct PacketTap(OwnedFd);
+
+/// Direction of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The device has received it.
+    In,
+    /// The machine sends it by the device.
+    Out,
+}
+
+impl PacketTap {
+    /// Opens one without a device, which gets nothing.
+    ///
+    /// # Errors
+    /// The kernel refuses the socket.
+    pub fn open() -> io::Result<PacketTap> {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: it takes plain integers only.
+        let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        // SAFETY: the descriptor is new, so nobody else owns it.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        set_option(socket.as_fd(), libc::SO_RCVBUF, &BUFFER_BYTES)?;
+        Ok(PacketTap(socket))
+    }
+
+    /// Returns another handle of the same socket.
+    ///
+    /// # Errors
+    /// There are too many descriptors.
+    pub fn try_clone(&self) -> io::Result<PacketTap> {
+        self.0.try_clone().map(PacketTap)
+    }
+
+    /// Gets the packets of the device with this index that the filter passes from now on.
+    ///
+    /// # Errors
+    /// There is no such device, or the kernel refuses the filter.
+    pub fn follow(&self, ifindex: u32, filter: &[Instruction]) -> io::Result<()> {
+        self.set_filter(filter)?;
+        let ifindex = i32::try_from(ifindex).map_err(io::Error::other)?;
+        // SAFETY: all zero is a valid address of this kind.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = ifindex;
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: the address is valid for its length.
+        let bound = unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), length) };
+        check(bound).map(|_| ())
+    }
+
+    /// Gets no packets from now on. A socket that has had a device always has one, so a filter drops them.
+    ///
+    /// # Errors
+    /// The kernel refuses the filter.
+    pub fn ignore(&self) -> io::Result<()> {
+        self.set_filter(&[Instruction {
+            code: (libc::BPF_RET | libc::BPF_K) as u16,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        }])
+    }
+
+    fn set_filter(&self, filter: &[Instruction]) -> io::Result<()> {
+        let program = libc::sock_fprog {
+            len: u16::try_from(filter.len()).map_err(io::Error::other)?,
+            // The kernel only reads it.
+            filter: filter.as_ptr().cast_mut(),
+        };
+        set_option(self.as_fd(), libc::SO_ATTACH_FILTER, &program)
+    }
+
+    /// Returns the next packet's direction and length; the packet is in `buffer`, which cuts off what is too long.
+    /// `None`: there is none yet.
+    pub fn next(&self, buffer: &mut [u8]) -> Option<(Direction, usize)> {
+        // SAFETY: all zero is a valid address of this kind.
+        let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: buffer and address are valid for their lengths.
+        let read = unsafe {
+            libc::recvfrom(
+                self.0.as_raw_fd(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+                0,
+                (&raw mut from).cast(),
+                &raw mut length,
+            )
+        };
+        let direction = match from.sll_pkttype {
+            PACKET_OUTGOING => Direction::Out,
+            _ => Direction::In,
+        };
+        usize::try_from(read).ok().map(|read| (direction, read))
+    }
+}
+
+impl AsFd for PacketTap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn set_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, value: &T) -> io::Result<()> {
+    let length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the value is valid for its length.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            std::ptr::from_ref(value).cast(),
+            length,
+        )
+    };
+    check(done).map(|_| ())
+}
