@@ -17,6 +17,7 @@ def used(counts: dict[str, int]) -> set[str]:
     return {name for name, count in counts.items() if count}
 
 
+@on_datapaths_in_turn
 @both_families
 def test_a_client_keeps_its_uplink_to_a_site(make_network: MakeNetwork, start_braid: StartBraid, family: int) -> None:
     net = make_network(*PLAIN, lan_clients=2)
@@ -33,6 +34,7 @@ def test_a_client_keeps_its_uplink_to_a_site(make_network: MakeNetwork, start_br
     assert {"lte"} in firsts
 
 
+@on_every_datapath
 def test_stickiness_survives_the_daemon_and_gives_way_to_death(net: Topology, start_braid: StartBraid) -> None:
     file = configured(net, 'policy = "rr"\nsticky = "10 min"\n')
     daemon = start_braid(net, "--config", file)

@@ -563,7 +563,7 @@ def test_open_vswitch_that_does_not_run_is_named(net: Topology, start_braid: Sta
 
 def test_what_the_bridge_cannot_do_is_refused(start: StartOpenFlow) -> None:
     with pytest.raises(CommandError, match="needs the eBPF datapath"):
-        start('sticky = "10 min"')
+        start("[shape]\nenabled = true\n")
 
 
 def test_rules_decide(net: Topology, start: StartOpenFlow) -> None:

@@ -83,9 +83,10 @@ def desired(revision: int = 1, **changes: Any) -> dict[str, Any]:
     }
 
 
-def class_table(slots: list[int], number: int = 0, method: str = "round_robin") -> dict[str, Any]:
+def class_table(slots: list[int], number: int = 0, method: str = "round_robin", sticky: int = 0) -> dict[str, Any]:
     """The daemon's table of a class; all its uplinks may race."""
-    return {"id": number, "method": method, "v4": slots, "v6": [], "candidates": sorted(set(slots))}
+    candidates = sorted(set(slots))
+    return {"id": number, "method": method, "v4": slots, "v6": [], "candidates": candidates, "sticky_s": sticky}
 
 
 def class_rule(number: int, **conditions: Any) -> dict[str, Any]:

@@ -44,7 +44,19 @@ from braid_sdn.openflow.messages import (
 )
 from braid_sdn.openflow.wire import Session
 
-from .test_host_balancer import CLIENT_MAC, DSL, HOST_MAC, INSIDE, LTE, PORTS, Bridge, class_rule, name, tcp
+from .test_host_balancer import (
+    CLIENT_MAC,
+    DSL,
+    HOST_MAC,
+    INSIDE,
+    LTE,
+    PORTS,
+    Bridge,
+    class_rule,
+    class_table,
+    name,
+    tcp,
+)
 
 #: A dump of Open vSwitch 3.1.0: an open connection, one that is over, one without an answer, a QUIC flow, and lines
 #: of others.
@@ -230,9 +242,9 @@ def test_an_uplink_that_takes_nothing_has_no_bucket_and_the_last_one_no_group() 
 
 def test_rules_of_the_configuration_and_limits_come_first() -> None:
     classes = [
-        {"id": 0, "method": "round_robin", "v4": [0, 1], "v6": [], "candidates": []},
-        {"id": 1, "method": "round_robin", "v4": [1], "v6": [], "candidates": []},
-        {"id": 2, "method": "hash_source", "v4": [0, 1], "v6": [], "candidates": []},
+        class_table([0, 1]),
+        class_table([1], number=1),
+        class_table([0, 1], number=2, sticky=600),
     ]
     rules = [
         class_rule(1, dest="198.51.100.0/24", dest_ports=[80, 81]),

@@ -56,6 +56,7 @@ from braid_sdn.host.packets import (
 )
 from braid_sdn.host.path_cache import PathCache, Plan
 from braid_sdn.host.races import RACE_TIMEOUT, Attempt, Race, Races, Verdict
+from braid_sdn.host.sticky import FTP_DATA_PORT, FTP_PORTS, FTP_SECONDS, SiteKey, StickyClients, site_key
 from braid_sdn.openflow.messages import (
     LAST_PORT,
     AddRule,
@@ -145,6 +146,7 @@ class Balancer:
         self.table = FlowTable()
         self.neighbours = Neighbours()
         self.names = Names()
+        self.sticky = StickyClients()
         self.counts: dict[int, UplinkCounts] = {}
         #: Packets that opened no flow and were not passed on, by reason.
         self.reasons: Counter[str] = Counter()
@@ -695,6 +697,7 @@ class Balancer:
         before = (total.packets, total.bytes)
         flow.note_rule(now, outbound=outbound, packets=packets, size=ip_bytes(packets, size))
         flow.moved += total.packets - before[0]
+        self._keep_site(now, flow)
         forecast = self.paths.forecasts.get(flow.uplink)
         if forecast is not None and flow.protocol == TCP and flow.moved >= ACTIVE_PACKETS:
             flow.moved = 0
@@ -796,6 +799,8 @@ class Balancer:
             return flow
         self.reasons["path_silent"] += 1
         self.paths.forget(packet.target, flow.uplink)
+        if flow.site is not None:
+            self.sticky.forget_embryo(flow.site[0])
         self._remove(flow)
         return None
 
@@ -822,12 +827,12 @@ class Balancer:
         )
         number, rule = desired.class_of(facts)
         table = desired.classes.get(number)
-        chosen = self._choose(table, packet) if table is not None else None
+        chosen = self._choose(now, table, packet) if table is not None else None
         if chosen is None:
             self.reasons["class_blocked" if number else "no_uplink"] += 1
             return None
         uplink, choice = chosen
-        plan = self._plan(now, table, packet) if table is not None else Plan()
+        plan = self._plan(now, table, packet) if table is not None and choice != "sticky" else Plan()
         if plan.racers and table is not None:
             race = Race(packet, number, rule, table.method == "fastest", now, now, preferred=plan.preferred)
             if self._begin_race(race, plan.racers):
@@ -848,6 +853,8 @@ class Balancer:
         outer = (type(packet.source)(uplink.next_hops[packet.family].address), port)
         flow = self._flow_of(now, packet, uplink.number, outer, choice, (number, rule))
         self.paths.count_opened(uplink.number)
+        if flow.site is not None:
+            self.sticky.note(now, flow.site[0], flow.uplink)
         self._add(flow)
         return flow
 
@@ -872,6 +879,7 @@ class Balancer:
             first_port=packet.target_port,
             gateway_mac=self.neighbours.mac(uplink, packet.family) or "",
             syn=packet.sequence if packet.protocol == TCP else None,
+            site=self._site(now, placed[0], packet),
         )
 
     def _add(self, flow: Flow) -> None:
@@ -884,11 +892,42 @@ class Balancer:
             flow.keys = tuple(each.key for each in rules)
             self._messages += [AddRule(each) for each in rules]
 
-    def _choose(self, table: ClassTable, packet: Packet) -> tuple[Uplink, str] | None:
-        """Return the uplink of a new flow: that of the next slot, or the next one that takes flows."""
+    def _site(self, now: float, class_number: int, packet: Packet) -> tuple[SiteKey, int] | None:
+        """Return the site for which a flow's client keeps its uplink, and for how many seconds; None: it does not."""
+        table = self.desired.classes.get(class_number) if self.desired is not None else None
+        seconds = table.sticky if table is not None else 0
+        if not seconds and packet.protocol == TCP and packet.target_port in FTP_PORTS:
+            seconds = FTP_SECONDS
+        return (self._site_key(now, class_number, packet), seconds) if seconds else None
+
+    def _site_key(self, now: float, class_number: int, packet: Packet) -> SiteKey:
+        name = self.names.find(now, packet.target)
+        return site_key(packet.source, packet.target, name.site if name is not None else 0, class_number)
+
+    def _kept_uplink(self, now: float, class_number: int, packet: Packet) -> int | None:
+        """Return the uplink that a flow's client keeps."""
+        site = self._site(now, class_number, packet)
+        if site is None and packet.protocol == TCP and packet.target_port >= FTP_DATA_PORT:
+            site = (self._site_key(now, class_number, packet), FTP_SECONDS)
+        if site is None:
+            return None
+        return self.sticky.find(now, *site, lambda number: self._takes(number, packet.family))
+
+    def _keep_site(self, now: float, flow: Flow) -> None:
+        """Have the client of an answered flow keep its uplink."""
+        if flow.site is not None and flow.answered:
+            key, seconds = flow.site
+            self.sticky.keep(now, key, flow.uplink, seconds, lambda number: self._takes(number, flow.family))
+            flow.site = None
+
+    def _choose(self, now: float, table: ClassTable, packet: Packet) -> tuple[Uplink, str] | None:
+        """Return the uplink of a new flow: that which its client keeps, that of the next slot, or the next usable."""
         slots = table.slots[packet.family]
         if not slots:
             return None
+        kept = self._kept_uplink(now, table.number, packet)
+        if kept is not None:
+            return self._uplinks()[kept], "sticky"
         if table.method not in ("hash_source", "hash_pair"):
             key = (table.number, packet.family)
             at = self._next_slot.get(key, 0)
@@ -1047,6 +1086,9 @@ class Balancer:
         family = race.syn.family
         usable = {number for number in race.attempts if self._takes(number, family)}
         is_answer = flags & (SYN | ACK | RST) == SYN | ACK and acknowledged == (race.sequence + 1) & 0xFFFFFFFF
+        if is_answer and race.syns == 1 and race.preferred is None:
+            # Connections that began at once stay together.
+            race.preferred = self._kept_uplink(now, race.class_number, race.syn)
         if is_answer and not race.is_won:
             self.races.prefer_unanswered(now, race, uplink, usable, self._mean_rtt)
         if is_answer and race.syns == 1 and race.attempts[uplink].state is Attempt.SENT:
@@ -1059,6 +1101,7 @@ class Balancer:
             flow = self._flow_of(now, race.syn, uplink, outer, "raced", (race.class_number, race.rule))
             flow.tx = Counts(1, ip_bytes(1, len(race.syn.frame)))
             race.winner = uplink
+            self._keep_site(now, flow)
             self._add(flow)
             if not (race.is_awaited and race.preferred == uplink):
                 self.paths.count_opened(uplink)
@@ -1081,6 +1124,7 @@ class Balancer:
         total.packets += 1
         total.bytes += ip_bytes(1, len(frame))
         flow.last_seen = now
+        self._keep_site(now, flow)
         self._note_frame(flow.uplink, frame, outbound=outbound)
 
     def _answer_reset(self, packet: Packet) -> None:

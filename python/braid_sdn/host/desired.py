@@ -57,6 +57,8 @@ class ClassTable:
     slots: Mapping[int, tuple[int, ...]]
     #: Numbers of uplinks on which new flows may be raced.
     candidates: tuple[int, ...] = ()
+    #: Seconds for which a client keeps its uplink for a site; 0 is never.
+    sticky: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,11 @@ def parse(told: Mapping[str, Any]) -> Desired:
     uplinks = (_uplink(each, is_tracked=inside is not None) for each in told["uplinks"])
     classes = (
         ClassTable(
-            each["id"], each["method"], {4: tuple(each["v4"]), 6: tuple(each["v6"])}, tuple(each["candidates"])
+            each["id"],
+            each["method"],
+            {4: tuple(each["v4"]), 6: tuple(each["v6"])},
+            tuple(each["candidates"]),
+            each["sticky_s"],
         )
         for each in told["classes"]
     )

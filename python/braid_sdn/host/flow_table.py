@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from braid_sdn.host.desired import Address
 from braid_sdn.host.packets import ETHERNET_HEADER, ICMP, ICMPV6, TCP
+from braid_sdn.host.sticky import SiteKey
 from braid_sdn.openflow.messages import Mac, RuleKey
 
 #: QUIC's port, and DNS'.
@@ -69,6 +70,8 @@ class Flow:
     #: Packets since it was last counted as active, and the count of forecasts then.
     moved: int = 0
     active_in: int = -1
+    #: The site for which its client keeps the uplink once it is answered, and for how many seconds; None: none.
+    site: tuple[SiteKey, int] | None = None
 
     @property
     def family(self) -> int:

@@ -123,7 +123,7 @@ def groups(
     """
     found = {}
     for table in desired.classes.values():
-        if table.method != "round_robin":
+        if table.method != "round_robin" or table.sticky:
             continue
         for family, slots in table.slots.items():
             usable = [number for number in slots if number in takes[family]]

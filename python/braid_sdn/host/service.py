@@ -120,6 +120,10 @@ class HostService:
                 self.balancer.handle_forecasts(told["forecasts"])
             elif "names" in told:
                 self.balancer.handle_names(now, told["meaning"], told["names"], told["forgotten"])
+            elif "sticky" in told:
+                self.balancer.sticky.restore(now, told["sticky"])
+            elif "forget_sticky" in told:
+                self.balancer.sticky.forget(told["forget_sticky"])
             elif "paths" in told:
                 self.balancer.paths.restore(now, told["paths"])
             elif "release" in told:
@@ -143,6 +147,7 @@ class HostService:
             return
         if with_flows:
             told["paths"] = self.balancer.paths.changes(now, all_of_it=not self._told)
+            told["sticky"] = self.balancer.sticky.changes(now, all_of_it=not self._told)
         self._told = state
         self._daemon.write(json.dumps(told, separators=(",", ":")).encode() + b"\n")
 

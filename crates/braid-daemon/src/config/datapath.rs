@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Action, Config, RuleConfig, Sticky};
+use super::{Action, Config, RuleConfig};
 
 /// Default run directory of Open vSwitch.
 const OVS_RUN_DIR: &str = "/run/openvswitch";
@@ -172,12 +172,6 @@ impl Config {
     /// Returns what the configuration asks for and a bridge of Open vSwitch does not do, each with the fix.
     pub(super) fn missing_in_openflow(&self) -> Vec<(String, String)> {
         let mut missing = Vec::new();
-        if self.sticky != Sticky::Off {
-            missing.push((
-                "sticky".to_owned(),
-                "remove it; hash-pair keeps a client on its uplink",
-            ));
-        }
         if self.shape.enabled {
             missing.push((
                 "[shape]".to_owned(),
@@ -194,9 +188,6 @@ impl Config {
             }
             if rule.action == Action::Bond {
                 missing.push((of(rule, "use = \"bond\""), "name an uplink"));
-            }
-            if rule.sticky.is_some_and(|sticky| sticky != Sticky::Off) {
-                missing.push((of(rule, "sticky"), "remove it"));
             }
         }
         let missing = missing.into_iter();

@@ -304,7 +304,7 @@ impl Datapath {
     }
 }
 
-/// Sticky clients, shaping and fragments, which the programs alone have; names of remotes, races and the path cache.
+/// Shaping and fragments, which the programs alone have; names of remotes, sticky clients, races and the path cache.
 impl Datapath {
     pub fn learn_names(&mut self, names: &[(IpAddr, Name)]) -> Result<(), UserError> {
         match self {
@@ -349,7 +349,7 @@ impl Datapath {
     pub fn sticky(&self) -> Result<Vec<Sticky>, UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.sticky().map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(Vec::new()),
+            Self::OpenFlow(openflow) => Ok(openflow.sticky()),
         }
     }
 
@@ -377,7 +377,7 @@ impl Datapath {
     pub fn forget_sticky(&mut self, which: impl Fn(&Sticky) -> bool) -> Result<usize, UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.forget_sticky(which).map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(0),
+            Self::OpenFlow(openflow) => Ok(openflow.forget_sticky(which)),
         }
     }
 

@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 
 use braid_balance::{
     Attachments, ClassEntry, Counters, Evacuated, Flow, FlowActivity, Name, Opened, PathCacheEntry,
-    RaceSettings, Release, Released, RuleEntry, SweepReport, Upcall, UplinkEntry, UplinkForecast,
+    RaceSettings, Release, Released, RuleEntry, Sticky, SweepReport, Upcall, UplinkEntry,
+    UplinkForecast,
 };
 use braid_core::UplinkId;
 use braid_host::run_dir::RunDir;
@@ -148,6 +149,14 @@ impl OpenFlow {
     }
 
     pub fn forget_names(&mut self, _: &[IpAddr]) {
+        match *self {}
+    }
+
+    pub fn sticky(&self) -> Vec<Sticky> {
+        match *self {}
+    }
+
+    pub fn forget_sticky(&mut self, _: impl Fn(&Sticky) -> bool) -> usize {
         match *self {}
     }
 

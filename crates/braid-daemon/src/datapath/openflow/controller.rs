@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use braid_balance::{
-    CachedPath, Counters, Flow, FlowActivity, KernelTime, Name, PathCacheEntry, Traffic,
+    CachedPath, Counters, Flow, FlowActivity, KernelTime, Name, PathCacheEntry, Sticky, Traffic,
     UplinkCounters, prefix_of,
 };
 use braid_core::UplinkId;
@@ -27,8 +27,8 @@ use braid_host::user_error::UserError;
 use tokio::sync::watch;
 
 use super::messages::{
-    ReleasedFlow, Report, ReportVersion, UplinkReport, VERSION, names_line, path_cache_entry,
-    paths_line,
+    ReleasedFlow, Report, ReportVersion, StickyKey, StickyReport, UplinkReport, VERSION,
+    names_line, path_cache_entry, paths_line,
 };
 
 /// Pause between two attempts to connect, and least time between two starts of the process.
@@ -96,6 +96,8 @@ struct State {
     names: BTreeMap<IpAddr, Name>,
     /// Meaning of their marks, once it is known.
     meaning: Option<u32>,
+    /// Choices of sticky clients.
+    sticky: BTreeMap<StickyKey, Sticky>,
     connection_over: bool,
     /// Version that the controller speaks, if it is another one.
     speaks: Option<u32>,
@@ -240,6 +242,24 @@ impl Controller {
             state.commands.push(names_line(meaning, names, forgotten));
             self.shared.changed.notify_all();
         }
+    }
+
+    pub fn sticky(&self) -> Vec<Sticky> {
+        self.shared.lock().sticky.values().copied().collect()
+    }
+
+    /// Has the controller forget choices; returns how many. One that is younger than the last report stays.
+    pub fn forget_sticky(&self, which: impl Fn(&Sticky) -> bool) -> usize {
+        let mut state = self.shared.lock();
+        let chosen = state.sticky.iter().filter(|(_, sticky)| which(sticky));
+        let keys: Vec<StickyKey> = chosen.map(|(key, _)| key.clone()).collect();
+        if !keys.is_empty() {
+            state.sticky.retain(|_, sticky| !which(sticky));
+            let line = serde_json::json!({ "forget_sticky": keys }).to_string();
+            state.commands.push(line);
+            self.shared.changed.notify_all();
+        }
+        keys.len()
     }
 
     pub fn flow_activity(&self) -> Vec<FlowActivity> {
@@ -394,6 +414,12 @@ impl Shared {
                 false => state.paths.insert(network.prefix, network.measured(now)),
             };
         }
+        for told in report.sticky {
+            match told.sticky(KernelTime::now()) {
+                Some(sticky) => state.sticky.insert(told.key, sticky),
+                None => state.sticky.remove(&told.key),
+            };
+        }
         if let Some(flows) = report.flows {
             let now = KernelTime::now();
             state.flows = flows
@@ -538,6 +564,14 @@ fn converse(shared: &Arc<Shared>, mut stream: UnixStream) -> io::Result<()> {
         state.written = 0;
         let names = |meaning| names_line(meaning, state.names.iter(), &[]);
         state.commands = state.meaning.map(names).into_iter().collect();
+        let sticky = std::mem::take(&mut state.sticky);
+        if !sticky.is_empty() {
+            let now = KernelTime::now();
+            let told = |(key, sticky): (&StickyKey, &Sticky)| StickyReport::told(key, sticky, now);
+            let told: Vec<_> = sticky.iter().map(told).collect();
+            let line = serde_json::json!({ "sticky": told }).to_string();
+            state.commands.push(line);
+        }
         // A controller that runs tells all that it knows; one that was started anew takes in what the last one knew.
         let known = std::mem::take(&mut state.paths);
         if !known.is_empty() {

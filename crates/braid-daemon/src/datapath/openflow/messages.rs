@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use braid_balance::{
     CachedPath, Choice, ClassEntry, ClassId, Family, Flow, FlowActivity, FlowState, KernelTime,
-    LbMethod, Name, NextHop, PathCacheEntry, Protocol, RaceSettings, RuleEntry, Traffic,
-    UplinkEntry, UplinkForecast, prefix_of,
+    LbMethod, Name, NextHop, PathCacheEntry, Protocol, RaceSettings, RuleEntry, Site, Sticky,
+    Traffic, UplinkEntry, UplinkForecast, prefix_of,
 };
 use braid_core::UplinkId;
 use braid_core::forecast::{kilobytes_per_sec, ppm};
@@ -82,6 +82,8 @@ struct ClassMessage {
     v4: Vec<u8>,
     v6: Vec<u8>,
     candidates: Vec<u8>,
+    /// Seconds for which a client keeps its uplink for a site; 0: never.
+    sticky_s: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -161,6 +163,7 @@ impl Desired {
             v4: slots(&class.v4),
             v6: slots(&class.v6),
             candidates: slots(&class.candidates),
+            sticky_s: class.sticky.map_or(0, |time| time.as_secs()),
         };
         self.classes = classes.iter().map(message).collect();
         self.known.classes = true;
@@ -313,6 +316,9 @@ pub(super) struct Report {
     /// Networks of the path cache that have changed; all of them on a new connection.
     #[serde(default)]
     pub paths: Vec<NetworkReport>,
+    /// Choices of sticky clients that have changed; all of them on a new connection.
+    #[serde(default)]
+    pub sticky: Vec<StickyReport>,
     /// All flows; none if they have not been read since the last report.
     pub flows: Option<Vec<FlowReport>>,
 }
@@ -400,6 +406,65 @@ pub(super) fn path_cache_entry(
     }
 }
 
+/// The client, the site and the class of a choice.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+pub(super) struct StickyKey {
+    client: IpAddr,
+    site: SiteReport,
+    class: u8,
+}
+
+/// The number of a site that has a name, or the first address of its network.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(untagged)]
+enum SiteReport {
+    Named(u32),
+    Network(IpAddr),
+}
+
+/// A sticky client; without an uplink it is forgotten.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct StickyReport {
+    #[serde(flatten)]
+    pub key: StickyKey,
+    uplink: Option<u8>,
+    age_ms: u64,
+}
+
+impl StickyReport {
+    /// Returns the choice as the engine knows it; `None`: there is none any more. `now` is the time of the report.
+    pub fn sticky(&self, now: KernelTime) -> Option<Sticky> {
+        Some(Sticky {
+            client: self.key.client,
+            site: match self.key.site {
+                SiteReport::Named(number) => Site::Named(number),
+                SiteReport::Network(first) => Site::Network(first),
+            },
+            class: ClassId(self.key.class),
+            uplink: UplinkId(self.uplink?),
+            used: before(now, self.age_ms),
+        })
+    }
+
+    /// Returns what a new controller is told of a choice.
+    pub fn told(key: &StickyKey, sticky: &Sticky, now: KernelTime) -> StickyReport {
+        StickyReport {
+            key: key.clone(),
+            uplink: Some(sticky.uplink.0),
+            age_ms: now.since(sticky.used).as_millis() as u64,
+        }
+    }
+}
+
+/// Returns the time so many milliseconds before.
+fn before(now: KernelTime, millis: u64) -> KernelTime {
+    let boot = KernelTime::from_nanos(0);
+    boot.after(
+        now.since(boot)
+            .saturating_sub(Duration::from_millis(millis)),
+    )
+}
+
 #[derive(Debug, Deserialize)]
 pub(super) struct FlowReport {
     pub number: u64,
@@ -423,11 +488,6 @@ pub(super) struct FlowReport {
 impl FlowReport {
     /// Returns the flow as the engine knows flows. `now` is the time of the report.
     pub fn flow(&self, now: KernelTime) -> Flow {
-        let since_boot = now.since(KernelTime::from_nanos(0));
-        let before = |millis| {
-            let at = since_boot.saturating_sub(Duration::from_millis(millis));
-            KernelTime::from_nanos(0).after(at)
-        };
         Flow {
             protocol: Protocol(self.protocol),
             inner: self.inner,
@@ -445,6 +505,7 @@ impl FlowReport {
                 "hash_pair" => Choice::HashPair,
                 "next_usable" => Choice::NextUsable,
                 "only" => Choice::Only,
+                "sticky" => Choice::Sticky,
                 "raced" => Choice::Raced,
                 "remembered" => Choice::Remembered,
                 "predicted" => Choice::Predicted,
@@ -454,8 +515,8 @@ impl FlowReport {
             class: ClassId(self.class),
             rule: self.rule,
             came_from: None,
-            created: before(self.age_ms),
-            last_seen: before(self.idle_ms),
+            created: before(now, self.age_ms),
+            last_seen: before(now, self.idle_ms),
             tx: Traffic {
                 packets: self.tx_packets,
                 bytes: self.tx_bytes,

@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use braid_balance::{
     Attachments, ClassEntry, Counters, Evacuated, Flow, FlowActivity, Layer, Name, Opened,
-    PathCacheEntry, Protocol, RaceSettings, Release, Released, RuleEntry, SweepReport, UplinkEntry,
-    UplinkForecast,
+    PathCacheEntry, Protocol, RaceSettings, Release, Released, RuleEntry, Sticky, SweepReport,
+    UplinkEntry, UplinkForecast,
 };
 use braid_core::UplinkId;
 use braid_device::Interface;
@@ -306,6 +306,14 @@ impl OpenFlow {
 
     pub fn upcalls(&self) -> Result<DnsTap, UserError> {
         self.dns.tap().map_err(no_packet_socket)
+    }
+
+    pub fn sticky(&self) -> Vec<Sticky> {
+        self.controller.sticky()
+    }
+
+    pub fn forget_sticky(&mut self, which: impl Fn(&Sticky) -> bool) -> usize {
+        self.controller.forget_sticky(which)
     }
 
     pub fn limit_clients(&mut self, clients: &[IpAddr]) {
