@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from braid_lab.datapath import Datapath
 from braid_lab.experiments.balance.nat import fragments, host_sockets, icmp, tcp, timers, udp
 from braid_lab.experiments.balance.nat.cases import Role, attempt, cases
 from braid_lab.experiments.balance.nat.testbed import NatTestbed, bench
+from braid_lab.experiments.openflow.deviations import reason
+from braid_lab.net.open_vswitch import on_datapath
 from braid_lab.product import repository
 
 MODULES = (fragments, host_sockets, icmp, tcp, udp)
@@ -47,6 +50,16 @@ def test_an_explained_lack_is_real(machine: tuple[Role, NatTestbed]) -> None:
         if each.deviation and not attempt(each.body, made, family)
     ]
     assert not there
+
+
+@pytest.mark.parametrize(("role", "mode"), [("gateway", "packet-in"), ("host", "group")])
+def test_by_open_vswitch_fragments_pass_and_hairpins_are_on_the_list(role: Role, mode: Datapath) -> None:
+    """RFC 4787 REQ-14, and REQ-9, which is not kept."""
+    tried = [each for each in cases(role) if "fragment" in each.name or each.name == "udp_hairpin"]
+    with on_datapath(mode), bench(role, offload=False) as machine:
+        missed = {each.name for each in tried for family in each.families if attempt(each.body, machine, family)}
+    assert len(tried) > len(missed)
+    assert missed == {each.name for each in tried if reason(each.name, mode)}
 
 
 def test_all_behaviours_are_documented() -> None:

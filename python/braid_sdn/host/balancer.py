@@ -28,6 +28,7 @@ from braid_sdn.host.flow_table import (
     ip_bytes,
     rule_idle,
 )
+from braid_sdn.host.fragments import Fragments
 from braid_sdn.host.names import Names
 from braid_sdn.host.neighbours import Neighbours
 from braid_sdn.host.packets import (
@@ -42,16 +43,19 @@ from braid_sdn.host.packets import (
     SYN,
     TCP,
     UDP,
+    Fragment,
     Packet,
     arp_answer,
     ethertype,
     neighbour_answer,
     parse,
+    parse_fragment,
     quotation,
     reset,
     tcp_segment,
     translated_echo,
     translated_error,
+    translated_fragment,
     translated_segment,
 )
 from braid_sdn.host.path_cache import PathCache, Plan
@@ -147,6 +151,7 @@ class Balancer:
         self.neighbours = Neighbours()
         self.names = Names()
         self.sticky = StickyClients()
+        self.fragments = Fragments()
         self.counts: dict[int, UplinkCounts] = {}
         #: Packets that opened no flow and were not passed on, by reason.
         self.reasons: Counter[str] = Counter()
@@ -750,6 +755,10 @@ class Balancer:
     def _handle_packet(self, now: float, told: PacketIn) -> None:
         if self.desired is None or told.in_port > LAST_PORT:
             return
+        fragment = parse_fragment(told.data)
+        if fragment is not None:
+            self._handle_fragment(now, self.desired, told.in_port, fragment)
+            return
         if told.in_port == self._inside():
             packet = parse(told.data)
             if packet is None:
@@ -788,6 +797,49 @@ class Balancer:
             if flow is None:
                 return
         self._pass_out(now, flow, packet)
+
+    def _handle_fragment(self, now: float, desired: Desired, port: int, fragment: Fragment) -> None:
+        """Translate a fragment by the flow of its packet."""
+        pieces = [fragment]
+        if fragment.first is None:
+            number = self.fragments.find(now, port, fragment)
+            flow = self.table.flows.get(number) if number is not None else None
+            if flow is None and not self.fragments.hold(now, port, fragment):
+                self.reasons["fragment_lost"] += 1
+        else:
+            flow = self._fragmented_flow(now, desired, port, fragment.first)
+            if flow is not None:
+                pieces += self.fragments.note_first(now, port, fragment, flow.number)
+        inside = self._inside()
+        uplink = self._port_of(flow.uplink) if flow is not None else None
+        if flow is None or inside is None or uplink is None:
+            return
+        for piece in pieces:
+            own = self._mac_of(flow.uplink)
+            if port == inside:
+                frame = translated_fragment(piece, (own, flow.gateway_mac), flow.outer, None)
+                self._messages.append(PacketOut((uplink,), frame))
+            else:
+                frame = translated_fragment(piece, (own, flow.inner_mac), None, flow.inner)
+                self._messages.append(PacketOut((inside,), frame))
+            self._count_relayed(now, flow, frame, outbound=port == inside)
+
+    def _fragmented_flow(self, now: float, desired: Desired, port: int, first: Packet) -> Flow | None:
+        """Return the flow of a packet by its first fragment. Datagrams and echoes open one, TCP's segments do not."""
+        if port == self._inside():
+            if not _is_translated(first):
+                self.reasons["not_translated"] += 1
+                return None
+            flow = self.table.find(first.protocol, (first.source, first.source_port), _remote_key(first))
+            return flow if flow is not None or first.protocol == TCP else self._open(now, desired, first)
+        uplink = self._uplink_at(port)
+        if uplink is None:
+            return None
+        for remote in (None, (first.source, first.source_port)):
+            flow = self.table.find_outer(uplink, first.family, first.protocol, first.target_port, remote)
+            if flow is not None and flow.outer[0] == first.target:
+                return flow
+        return None
 
     def _retried(self, flow: Flow | None, packet: Packet) -> Flow | None:
         """Return the flow of a SYN; None if it is placed anew, since the path that the cache named is silent."""

@@ -27,6 +27,7 @@ from braid_sdn.host.packets import (
     ETHERTYPE_ARP,
     ETHERTYPE_IPV4,
     ETHERTYPE_IPV6,
+    FRAGMENT_HEADER,
     ICMP,
     ICMPV6,
     NEIGHBOUR_ADVERTISEMENT,
@@ -137,6 +138,14 @@ def static_rules(inside: int, uplinks: Iterable[int], own: Iterable[OwnAddress] 
             rule(OUTBOUND, 20, icmp_match(family, ECHO_REQUEST[family]), to_controller, meter=OTHERS),
             rule(INBOUND, 20, icmp_match(family, ECHO_REPLY[family]), to_controller, meter=OTHERS),
         ]
+        # Above those of flows: no flow has the port 0.
+        rules += [rule(OUTBOUND, CONNECTION + 6, each, to_controller, meter=OTHERS) for each in _fragments(family)]
+        rules += [
+            rule(INBOUND, CONNECTION + 6, each, to_controller, meter=OTHERS)
+            for each in _fragments(family)
+            # The rule for echo replies has those.
+            if each.icmpv4_type is None
+        ]
         errors = (icmp_match(family, error) for error in ERRORS[family])
         rules += [rule(INBOUND, 20, error, to_controller, meter=OTHERS) for error in errors]
     for each in own:
@@ -148,6 +157,19 @@ def static_rules(inside: int, uplinks: Iterable[int], own: Iterable[OwnAddress] 
     )
     rules += [rule(INBOUND, 30, answer, to_controller, meter=NEIGHBOURS) for answer in answers]
     return rules
+
+
+def _fragments(family: int) -> list[Match]:
+    """Return the matches of fragments, whose ports and types a switch takes for 0 (OpenFlow 1.3 §7.3.2, "normal")."""
+    kind = ETHERTYPES[family]
+    later = [Match(eth_type=kind, ip_proto=FRAGMENT_HEADER)] if family == 6 else []
+    return [
+        *later,
+        Match(eth_type=kind, ip_proto=UDP, udp_src=0, udp_dst=0),
+        Match(eth_type=kind, ip_proto=TCP, tcp_src=0, tcp_dst=0),
+        # Of IPv4 it is also an echo reply's.
+        icmp_match(family, 0),
+    ]
 
 
 def icmp_match(family: int, kind: int) -> Match:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from braid_sdn.host.desired import Address
@@ -30,6 +31,8 @@ ON_LINK_HOPS = 255
 #: Bytes of headers.
 ETHERNET_HEADER = 14
 _IPV6 = 40
+#: Number of IPv6's fragment header; a switch takes it for the protocol of later fragments.
+FRAGMENT_HEADER = 44
 #: Bytes of an ICMP header before an error's quotation.
 _ICMP = 8
 
@@ -132,13 +135,63 @@ def _parse_ip(frame: bytes, at: int, *, quoted: bool = False) -> Packet | None:
     least = 8 if quoted else {TCP: 20, UDP: 8, ICMP: 8, ICMPV6: 8}.get(protocol, 0)
     if len(frame) < transport + least or transport < at + 20:
         return None
-    ports = (0, 0)
-    if protocol in (TCP, UDP):
-        ports = struct.unpack_from("!HH", frame, transport)
-    elif protocol in (ICMP, ICMPV6) and frame[transport] in (ECHO_REQUEST[version], ECHO_REPLY[version]):
-        (echo,) = struct.unpack_from("!H", frame, transport + 4)
-        ports = (echo, echo)
+    ports = _ports(frame, version, protocol, transport)
     return Packet(frame, version, source, target, protocol, transport, *ports, dscp)
+
+
+def _ports(frame: bytes, version: int, protocol: int, transport: int) -> tuple[int, int]:
+    if protocol in (TCP, UDP):
+        source, target = struct.unpack_from("!HH", frame, transport)
+        return source, target
+    if protocol in (ICMP, ICMPV6) and frame[transport] in (ECHO_REQUEST[version], ECHO_REPLY[version]):
+        (echo,) = struct.unpack_from("!H", frame, transport + 4)
+        return echo, echo
+    return 0, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A fragment of an IP packet inside an Ethernet frame."""
+
+    frame: bytes
+    source: Address
+    target: Address
+    protocol: int
+    identification: int
+    #: The packet as far as the first fragment has it; None of a later fragment.
+    first: Packet | None
+
+
+def parse_fragment(frame: bytes) -> Fragment | None:
+    """Parse a frame; None if it is no fragment."""
+    kind, at = ethertype(frame), ETHERNET_HEADER
+    source: Address
+    target: Address
+    if kind == ETHERTYPE_IPV4 and len(frame) >= at + 20:
+        place = int.from_bytes(frame[at + 6 : at + 8], "big")
+        is_fragment, is_first = bool(place & 0x3FFF), not place & 0x1FFF
+        family, protocol, transport = 4, frame[at + 9], at + 4 * (frame[at] & 15)
+        identification = int.from_bytes(frame[at + 4 : at + 6], "big")
+        source, target = (ipaddress.IPv4Address(frame[at + first : at + first + 4]) for first in (12, 16))
+        dscp = frame[at + 1] >> 2
+    elif kind == ETHERTYPE_IPV6 and len(frame) >= at + _IPV6 + 8 and frame[at + 6] == FRAGMENT_HEADER:
+        header = at + _IPV6
+        place = int.from_bytes(frame[header + 2 : header + 4], "big")
+        is_fragment, is_first = bool(place & 0xFFF9), not place & 0xFFF8
+        family, protocol, transport = 6, frame[header], header + 8
+        identification = int.from_bytes(frame[header + 4 : header + 8], "big")
+        source, target = (ipaddress.IPv6Address(frame[at + first : at + first + 16]) for first in (8, 24))
+        dscp = (frame[at] & 15) << 2 | frame[at + 1] >> 6
+    else:
+        return None
+    # Too short for ports: no stack cuts there, and RFC 1858 tells why some attackers do.
+    if not is_fragment or len(frame) < transport + (8 if is_first else 0):
+        return None
+    packet = None
+    if is_first:
+        ports = _ports(frame, family, protocol, transport)
+        packet = Packet(frame, family, source, target, protocol, transport, *ports, dscp)
+    return Fragment(frame, source, target, protocol, identification, packet)
 
 
 def quotation(packet: Packet) -> Packet | None:
@@ -269,6 +322,47 @@ def translated_error(packet: Packet, quoted: Packet, macs: tuple[Mac, Mac], inne
     echo = quoted.protocol in (ICMP, ICMPV6)
     struct.pack_into("!H", frame, quoted.transport + (4 if echo else 0), inner[1])
     return _finish_icmp(frame, packet.transport, packet.family)
+
+
+def translated_fragment(
+    fragment: Fragment, macs: tuple[Mac, Mac], source: tuple[Address, int] | None, target: tuple[Address, int] | None
+) -> bytes:
+    """Return the frame of a fragment with another source or target; only the first one has its port or identifier."""
+    frame = bytearray(fragment.frame)
+    family = fragment.source.version
+    _put_macs(frame, macs)
+    _put_addresses(frame, ETHERNET_HEADER, family, source and source[0], target and target[0])
+    packet, end = fragment.first, source or target
+    if packet is None or end is None:
+        return bytes(frame)
+    at = packet.transport
+    is_echo = packet.protocol in (ICMP, ICMPV6)
+    field = at + (4 if is_echo else 0 if source else 2)
+    changes = [(bytes(frame[field : field + 2]), end[1].to_bytes(2, "big"))]
+    frame[field : field + 2] = changes[0][1]
+    if packet.protocol != ICMP:
+        # All but ICMP of IPv4 have the addresses in their checksum.
+        before = fragment.source if source else fragment.target
+        changes.append((before.packed, end[0].packed))
+    checksum = at + {UDP: 6, TCP: 16}.get(packet.protocol, 2)
+    is_absent = packet.protocol == UDP and frame[checksum : checksum + 2] == b"\0\0"
+    if len(frame) >= checksum + 2 and not is_absent:
+        adapted = _adapted(int.from_bytes(frame[checksum : checksum + 2], "big"), changes)
+        if packet.protocol == UDP and adapted == 0:
+            adapted = 0xFFFF
+        frame[checksum : checksum + 2] = adapted.to_bytes(2, "big")
+    return bytes(frame)
+
+
+def _adapted(checksum: int, changes: Iterable[tuple[bytes, bytes]]) -> int:
+    """Return a checksum once these words have changed: RFC 1624 eq. 3."""
+    total = ~checksum & 0xFFFF
+    for before, after in changes:
+        words = f"!{len(before) // 2}H"
+        total += sum(~word & 0xFFFF for word in struct.unpack(words, before)) + sum(struct.unpack(words, after))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
 
 
 def _put_macs(frame: bytearray, macs: tuple[Mac, Mac]) -> None:

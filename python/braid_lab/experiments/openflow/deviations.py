@@ -12,7 +12,6 @@ GROUP: tuple[Datapath, ...] = ("group",)
 #: Patterns of names, the modes concerned, and why.
 DEVIATIONS: tuple[tuple[str, tuple[Datapath, ...], str], ...] = (
     ("failover_download_*", ALL, "no replay: a client that only receives sends nothing that would move its flow"),
-    ("*fragment*", ALL, "fragments are not translated"),
     ("icmp_error_with_a_wrong_checksum_stays_wrong_*", ALL, "an error is written anew, with a right checksum"),
     ("icmp_error_about_udp_*", ALL, "the checksum inside of the quoted datagram is not adapted"),
     ("icmp_error_about_an_echo_*", ALL, "the checksum inside of the quoted echo is not adapted"),
@@ -26,7 +25,7 @@ DEVIATIONS: tuple[tuple[str, tuple[Datapath, ...], str], ...] = (
     ),
     ("*port_is_preserved_*", ALL, "outer ports come from the uplink's range alone"),
     ("udp_port_parity_*", ALL, "outer ports come from the uplink's range alone"),
-    ("udp_hairpin_*", ALL, "the bridge sends everything to the gateway"),
+    ("udp_hairpin*", ALL, "the kernel has the uplinks' addresses, and takes packets to them for itself"),
     ("tcp_without_a_flow_*", ALL, "segments of no flow are answered inside, and not sent out"),
     ("mss_is_clamped_*", ALL, "no action writes TCP's options"),
     ("segments_as_large_as_the_uplink_*", ALL, "a userspace bridge does not cut large segments"),

@@ -42,7 +42,7 @@ const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reasons of the controller that are counted.
-const REASONS: [&str; 26] = [
+const REASONS: [&str; 27] = [
     "no_uplink",
     "class_blocked",
     "client_over_limit",
@@ -51,6 +51,7 @@ const REASONS: [&str; 26] = [
     "table_full",
     "no_port",
     "not_translated",
+    "fragment_lost",
     "tcp_closed",
     "reset_sent",
     "rule_restored",
