@@ -188,14 +188,15 @@ def family(request: pytest.FixtureRequest) -> int:
 
 #: Both locations, IP versions and faults, in pairs. All eight combinations would prove little more and take long;
 #: `balance/failover` tries them all.
+PAIRS_OF_LOCATION_FAMILY_AND_FAULT = {
+    "host-ipv4-silent": ("host", 4, black_hole),
+    "host-ipv6-unplugged": ("host", 6, unplugged),
+    "gateway-ipv4-unplugged": ("gateway", 4, unplugged),
+    "gateway-ipv6-silent": ("gateway", 6, black_hole),
+}
 each_pair_of_location_family_and_fault = pytest.mark.parametrize(
     ("location", "family", "how"),
-    [
-        pytest.param("host", 4, black_hole, id="host-ipv4-silent"),
-        pytest.param("host", 6, unplugged, id="host-ipv6-unplugged"),
-        pytest.param("gateway", 4, unplugged, id="gateway-ipv4-unplugged"),
-        pytest.param("gateway", 6, black_hole, id="gateway-ipv6-silent"),
-    ],
+    [pytest.param(*values, id=name) for name, values in PAIRS_OF_LOCATION_FAMILY_AND_FAULT.items()],
     indirect=["location", "family"],
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 import dpkt  # type: ignore[import-untyped]
 import pytest
 
-from braid_sdn.host.balancer import FULL_PAUSE, MAX_UNANSWERED, POLL_INTERVAL, PROMPT_DELAYS, Balancer
+from braid_sdn.host.balancer import FULL_PAUSE, MAX_UNANSWERED, POLL_INTERVAL, PROMPT_DELAYS, REPLAY_TIME, Balancer
 from braid_sdn.host.desired import VERSION
 from braid_sdn.host.desired import parse as parse_desired
 from braid_sdn.host.flow_rules import COOKIE, IN, INBOUND, OUT, OUTBOUND, flow_of, static_rules
@@ -31,6 +31,7 @@ from braid_sdn.openflow.messages import (
     PacketOut,
     Port,
     Refused,
+    Reserved,
     Rule,
     RuleCounters,
     RuleCountersReply,
@@ -548,6 +549,31 @@ def test_rules_classes_and_limits_are_the_daemons() -> None:
     flows = list(bridge.balancer.table.flows.values())
     assert [(flow.uplink, flow.class_number, flow.rule) for flow in flows] == [(1, 1, 0), (0, 0, None), (0, 0, None)]
     assert bridge.balancer.reasons["client_over_limit"] == 1
+
+
+def test_a_quic_flow_that_has_left_its_uplink_is_moved_by_its_last_packets_and_keeps_its_class() -> None:
+    classes = [class_table([0, 1]), class_table([0, 1], number=1)]
+    bridge = Bridge(rules=[class_rule(1, uid=[4711, 4711])], classes=classes)
+    bridge.receive(INSIDE, bytes.fromhex(USER_4711.replace(":", "")) + udp(5000, to=443)[6:])
+    (flow,) = bridge.balancer.table.flows.values()
+    assert (flow.uplink, flow.class_number) == (0, 1)
+    last = udp(5000, to=443)[14:]
+    # One that stays where it is repeats nothing.
+    bridge.balancer.handle_replay(bridge.now, [last])
+    bridge.drain()
+    assert bridge.balancer.reasons["quic_replayed"] == 0
+    bridge.set(2, rules=[class_rule(1, uid=[4711, 4711])], classes=classes, dsl={"accepts_new": False})
+    assert bridge.uplinks() == []
+    before = len(bridge.packets)
+    bridge.balancer.handle_replay(bridge.now, [last, last, udp(5001, to=443)[14:], b"", b"noise"])
+    bridge.drain()
+    (moved,) = bridge.balancer.table.flows.values()
+    assert (moved.uplink, moved.class_number, moved.inner_mac) == (1, 1, HOST_MAC)
+    assert [packet.ports for packet in bridge.packets[before:]] == [(Reserved.TABLE,)] * 2
+    bridge.set(3, rules=[class_rule(1, uid=[4711, 4711])], classes=classes, lte={"accepts_new": False})
+    bridge.now += REPLAY_TIME
+    bridge.balancer.handle_replay(bridge.now, [last])
+    assert bridge.uplinks() == []
 
 
 CLIENT_MAC = "02:00:00:00:08:02"

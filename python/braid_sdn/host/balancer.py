@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from braid_sdn.host import flow_rules, group_rules
@@ -33,6 +33,7 @@ from braid_sdn.host.names import Names
 from braid_sdn.host.neighbours import Neighbours
 from braid_sdn.host.packets import (
     ACK,
+    BROADCAST,
     ECHO_REPLY,
     ECHO_REQUEST,
     ERRORS,
@@ -47,6 +48,7 @@ from braid_sdn.host.packets import (
     Packet,
     arp_answer,
     ethertype,
+    framed,
     neighbour_answer,
     parse,
     parse_fragment,
@@ -109,6 +111,8 @@ FULL_REPORT = 10.0
 DEFAULT_RTT = 50_000
 #: Ports of traceroute: all probes to one destination take one path.
 TRACE_PORTS = range(33434, 33534)
+#: Seconds after the end of a QUIC flow on a dead uplink during which its last packets are sent again.
+REPLAY_TIME = 5.0
 #: Packets that wait while the switch's rules are read after a start.
 MAX_WAITING = 1024
 
@@ -185,6 +189,8 @@ class Balancer:
         self._marked: dict[int, Counts] | None = None
         #: By inside and remote end.
         self._closed: dict[tuple[End, End], ClosedConnection] = {}
+        #: QUIC flows that have left an uplink, by inside and remote end, and the times.
+        self._moved: dict[tuple[End, End], tuple[float, Flow]] = {}
         self._next_slot: dict[tuple[int, int], int] = {}
         self._messages: list[ToSwitch] = []
         self._poll_due = 0.0
@@ -195,6 +201,7 @@ class Balancer:
     def handle_desired(self, now: float, desired: Desired) -> None:
         """Follow a new desired state."""
         self.desired = desired
+        self._forget_moved(now)
         hops = {
             (uplink.number, family): (hop.address, hop.gateway)
             for uplink in desired.uplinks.values()
@@ -215,6 +222,32 @@ class Balancer:
         if connection is not None and is_reset == (connection.protocol == TCP):
             self._connections.end(connection)
             self._tell(now, connection)
+
+    def handle_replay(self, now: float, packets: Iterable[bytes]) -> None:
+        """Send the last packets of QUIC flows again, as far as these have just left an uplink.
+
+        Each packet begins with its IP header. A client that only receives sends nothing that would move its flow.
+        """
+        self._forget_moved(now)
+        for data in packets:
+            packet = parse(framed(data, BROADCAST))
+            remote = _remote_key(packet) if packet is not None else None
+            if packet is None or remote is None or self.desired is None:
+                continue
+            inner = (packet.source, packet.source_port)
+            if (inner, remote) not in self._moved:
+                continue
+            _, moved = self._moved[inner, remote]
+            packet = replace(packet, frame=framed(data, moved.inner_mac))
+            flow = self.table.find(UDP, inner, remote)
+            if flow is None:
+                flow = self._open(now, self.desired, packet, placed=(moved.class_number, moved.rule))
+            if flow is not None:
+                self.reasons["quic_replayed"] += 1
+                self._pass_out(now, flow, packet)
+
+    def _forget_moved(self, now: float) -> None:
+        self._moved = {ends: moved for ends, moved in self._moved.items() if now - moved[0] < REPLAY_TIME}
 
     def handle_answer(self, now: float, command: Command, text: str) -> None:
         """Handle the switch's answer to a command of the connection tracker."""
@@ -554,6 +587,8 @@ class Balancer:
     def _close(self, now: float, flow: Flow) -> None:
         """Remove a flow. An answered connection's inside is asked for a segment, and that is answered by a reset."""
         self._remove(flow)
+        if flow.protocol == UDP and flow.remote is not None:
+            self._moved[flow.inner, flow.remote] = (now, flow)
         self._tell(now, flow)
 
     def _tell(self, now: float, flow: Flow | Connection) -> None:
@@ -856,8 +891,10 @@ class Balancer:
         self._remove(flow)
         return None
 
-    def _open(self, now: float, desired: Desired, packet: Packet) -> Flow | None:
-        """Open a flow by its first packet; None if it is refused."""
+    def _open(
+        self, now: float, desired: Desired, packet: Packet, *, placed: tuple[int, int | None] | None = None
+    ) -> Flow | None:
+        """Open a flow by its first packet; None if it is refused. A moved one keeps its class and rule, `placed`."""
         if desired.is_limited(packet.source):
             self.reasons["client_over_limit"] += 1
             return None
@@ -877,7 +914,7 @@ class Balancer:
             packet.eth_dst,
             self.names.marks(now, packet.target),
         )
-        number, rule = desired.class_of(facts)
+        number, rule = placed or desired.class_of(facts)
         table = desired.classes.get(number)
         chosen = self._choose(now, table, packet) if table is not None else None
         if chosen is None:

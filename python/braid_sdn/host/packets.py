@@ -104,6 +104,12 @@ def ethertype(frame: bytes) -> int:
     return int.from_bytes(frame[12:14], "big") if len(frame) >= ETHERNET_HEADER else 0
 
 
+def framed(packet: bytes, mac: Mac) -> bytes:
+    """Return an IP packet as a frame of this sender."""
+    kind = ETHERTYPE_IPV6 if packet[:1] and packet[0] >> 4 == 6 else ETHERTYPE_IPV4
+    return _frame(BROADCAST, mac, kind, packet)
+
+
 def parse(frame: bytes) -> Packet | None:
     """Parse a frame; None if it is no whole, unfragmented IP packet with a transport header."""
     kind = ethertype(frame)

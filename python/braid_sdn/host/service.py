@@ -118,6 +118,8 @@ class HostService:
         try:
             if "forecasts" in told:
                 self.balancer.handle_forecasts(told["forecasts"])
+            elif "replay" in told:
+                self.balancer.handle_replay(now, map(bytes.fromhex, told["replay"]))
             elif "names" in told:
                 self.balancer.handle_names(now, told["meaning"], told["names"], told["forgotten"])
             elif "sticky" in told:

@@ -208,7 +208,7 @@ impl Datapath {
             Self::Ebpf(ebpf) => ebpf
                 .evacuate(uplink, resets_tcp, survives)
                 .map_err(of_datapath),
-            Self::OpenFlow(openflow) => Ok(openflow.evacuated(uplink, resets_tcp)),
+            Self::OpenFlow(openflow) => Ok(openflow.evacuate(uplink, resets_tcp, survives)),
         }
     }
 

@@ -112,7 +112,7 @@ impl OpenFlow {
         match *self {}
     }
 
-    pub fn evacuated(&self, _: UplinkId, _: bool) -> Evacuated {
+    pub fn evacuate(&self, _: UplinkId, _: bool, _: impl Fn(IpAddr) -> bool) -> Evacuated {
         match *self {}
     }
 

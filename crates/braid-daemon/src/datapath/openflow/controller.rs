@@ -42,7 +42,7 @@ const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reasons of the controller that are counted.
-const REASONS: [&str; 27] = [
+const REASONS: [&str; 28] = [
     "no_uplink",
     "class_blocked",
     "client_over_limit",
@@ -52,6 +52,7 @@ const REASONS: [&str; 27] = [
     "no_port",
     "not_translated",
     "fragment_lost",
+    "quic_replayed",
     "tcp_closed",
     "reset_sent",
     "rule_restored",

@@ -12,8 +12,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use braid_balance::Upcall;
-use braid_device::{Direction, Instruction, PacketTap};
-use braid_packet::{Fragment, Packet, Transport, protocol};
+use braid_device::{Direction, PacketTap};
+use braid_packet::{Fragment, Packet, Transport};
+
+use super::port_filter::PortFilter;
 
 const DNS_PORT: u16 = 53;
 /// Bytes of a DNS message's header, and of UDP's.
@@ -21,6 +23,14 @@ const DNS_HEADER: usize = 12;
 const UDP_HEADER: usize = 8;
 /// Longest packet that is read whole; a DNS message over UDP fits one Ethernet frame.
 const MAX_PACKET: usize = 4096;
+/// Questions and answers.
+const DNS: PortFilter = PortFilter {
+    port: DNS_PORT,
+    from_port: true,
+    max_length: MAX_PACKET as u32,
+};
+/// Most packets read at once: more than the socket holds, so that only a flood leaves some for the next turn.
+const MAX_BATCH: usize = 4096;
 /// Time for which an answer is expected.
 const QUESTION_LIFE: Duration = Duration::from_secs(8);
 /// Questions of one client that await their answers; the oldest gives way.
@@ -64,7 +74,7 @@ impl DnsSwitch {
     /// Copies the packets of this device, if that is wanted; it may be another one than before.
     pub fn follow(&self, ifindex: u32) -> io::Result<()> {
         match self.wanted {
-            true => self.tap.follow(ifindex, &dns_filter()),
+            true => self.tap.follow(ifindex, &DNS.program()),
             false => self.tap.ignore(),
         }
     }
@@ -78,7 +88,8 @@ impl DnsTap {
 
     /// Returns the next answer to a question that has passed.
     pub fn next(&mut self) -> Option<Upcall> {
-        while let Some((direction, length)) = self.tap.next(&mut self.buffer) {
+        for _ in 0..MAX_BATCH {
+            let (direction, length) = self.tap.next(&mut self.buffer)?;
             let Ok(packet) = Packet::parse(&self.buffer[..length]) else {
                 continue;
             };
@@ -196,45 +207,6 @@ fn text_of(message: &[u8]) -> Option<u64> {
         byte.to_ascii_lowercase().hash(&mut hasher);
     }
     Some(hasher.finish())
-}
-
-/// Returns a filter for whole datagrams from or to the port of DNS.
-fn dns_filter() -> [Instruction; 20] {
-    // Opcodes of classic BPF: loads of a byte, of a half word, and of one behind IPv4's header; comparisons.
-    const BYTE: u16 = 0x30;
-    const HALF: u16 = 0x28;
-    const AFTER: u16 = 0x48;
-    const HEADER: u16 = 0xb1;
-    const EQUAL: u16 = 0x15;
-    const ANY: u16 = 0x45;
-    const SHIFT: u16 = 0x74;
-    const RETURN: u16 = 0x06;
-    let [udp, dns] = [u32::from(protocol::UDP), u32::from(DNS_PORT)];
-    let step = |code, k, jt, jf| Instruction { code, jt, jf, k };
-    [
-        step(BYTE, 0, 0, 0),
-        step(SHIFT, 4, 0, 0),
-        step(EQUAL, 4, 0, 9),
-        // IPv4: UDP, no fragment.
-        step(BYTE, 9, 0, 0),
-        step(EQUAL, udp, 0, 14),
-        step(HALF, 6, 0, 0),
-        step(ANY, 0x3fff, 12, 0),
-        step(HEADER, 0, 0, 0),
-        step(AFTER, 0, 0, 0),
-        step(EQUAL, dns, 8, 0),
-        step(AFTER, 2, 0, 0),
-        step(EQUAL, dns, 6, 7),
-        // IPv6 without further headers.
-        step(BYTE, 6, 0, 0),
-        step(EQUAL, udp, 0, 5),
-        step(HALF, 40, 0, 0),
-        step(EQUAL, dns, 2, 0),
-        step(HALF, 42, 0, 0),
-        step(EQUAL, dns, 0, 1),
-        step(RETURN, u32::MAX, 0, 0),
-        step(RETURN, 0, 0, 0),
-    ]
 }
 
 #[cfg(test)]

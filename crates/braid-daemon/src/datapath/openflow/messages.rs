@@ -278,6 +278,14 @@ pub(super) fn names_line<'n>(
     serde_json::json!({ "names": names, "meaning": meaning, "forgotten": forgotten }).to_string()
 }
 
+/// Returns the line that gives packets of flows to be sent again, each from its IP header on.
+pub(super) fn replay_line(packets: &[Vec<u8>]) -> String {
+    let text =
+        |packet: &Vec<u8>| -> String { packet.iter().map(|byte| format!("{byte:02x}")).collect() };
+    let packets: Vec<_> = packets.iter().map(text).collect();
+    serde_json::json!({ "replay": packets }).to_string()
+}
+
 /// A flow that leaves its uplink, by the controller's number.
 #[derive(Debug, Serialize)]
 pub(super) struct ReleasedFlow {

@@ -13,13 +13,15 @@ mod controller;
 mod dns_tap;
 mod kernel_filter;
 mod messages;
+mod port_filter;
+mod quic_replay;
 mod senders;
 mod tracker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,6 +42,7 @@ use self::dns_tap::DnsSwitch;
 pub(crate) use self::dns_tap::DnsTap;
 use self::kernel_filter::KernelFilter;
 use self::messages::{Desired, ReleasedFlow};
+use self::quic_replay::QuicReplay;
 use self::senders::Senders;
 use crate::config::{DatapathConfig, OpenFlowMode};
 use crate::plumbing::{PEER_DEVICE, STEER_DEVICE};
@@ -49,6 +52,9 @@ const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Time for the controller's program to start.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Packets in one message to the controller, which takes 4 MiB (`MAX_LINE` in `service.py`).
+const MAX_LINE_PACKETS: usize = 1024;
 
 const TCP: Protocol = Protocol(6);
 const UDP: Protocol = Protocol(17);
@@ -66,6 +72,7 @@ pub(crate) struct OpenFlow {
     filter: KernelFilter,
     senders: Senders,
     dns: DnsSwitch,
+    quic: QuicReplay,
     controller: Controller,
     desired: Desired,
     uplinks: Vec<UplinkEntry>,
@@ -133,6 +140,7 @@ impl OpenFlow {
             filter: KernelFilter::default(),
             senders: Senders::default(),
             dns: DnsSwitch::new().map_err(no_packet_socket)?,
+            quic: QuicReplay::start().map_err(no_packet_socket)?,
             controller,
             desired: Desired::new(config),
             uplinks: Vec::new(),
@@ -165,6 +173,9 @@ impl OpenFlow {
         steer.map_err(|error| device_error(STEER_DEVICE, &error))?;
         self.filter.set(&ports).await?;
         self.dns.follow(wanted.steer).map_err(no_packet_socket)?;
+        if self.mode == OpenFlowMode::PacketIn {
+            self.quic.follow(wanted.steer).map_err(no_packet_socket)?;
+        }
         if !self.attached {
             // The bridge's first attempt to connect succeeds then, and it need not wait for the second.
             self.controller.wait_answer(ANSWER_TIMEOUT).await;
@@ -332,9 +343,28 @@ impl OpenFlow {
         }
     }
 
-    /// Returns what leaves a dead uplink, by the last report. The controller acts on [`OpenFlow::set_uplinks`] alone.
-    pub fn evacuated(&self, uplink: UplinkId, resets_tcp: bool) -> Evacuated {
+    /// Returns what leaves a dead uplink, by the last report. The controller acts on [`OpenFlow::set_uplinks`] alone;
+    /// it gets the last packets of QUIC flows, and sends again those of flows that have left an uplink.
+    pub fn evacuate(
+        &self,
+        uplink: UplinkId,
+        resets_tcp: bool,
+        survives: impl Fn(IpAddr) -> bool,
+    ) -> Evacuated {
         let mut done = Evacuated::default();
+        let mut elsewhere = BTreeSet::new();
+        self.controller.for_each_flow(|_, flow| {
+            if flow.uplink != uplink && flow.protocol == UDP {
+                elsewhere.extend(flow.remote.map(|remote| (flow.inner, remote)));
+            }
+        });
+        // A flow that is younger than the last report may be on any uplink.
+        let moves = |inner, remote: SocketAddr| {
+            survives(remote.ip()) && !elsewhere.contains(&(inner, remote))
+        };
+        for packets in self.quic.take(moves).chunks(MAX_LINE_PACKETS) {
+            self.controller.send_command(messages::replay_line(packets));
+        }
         self.controller.for_each_flow(|_, flow| {
             if flow.uplink != uplink {
                 return;
@@ -401,7 +431,7 @@ impl OpenFlow {
 }
 
 fn no_packet_socket(error: io::Error) -> UserError {
-    UserError::io("copy the DNS packets of braid0", &error)
+    UserError::io("copy packets of braid0", &error)
 }
 
 fn device_of(ifindex: u32) -> Result<String, UserError> {
