@@ -109,7 +109,7 @@ class FakeSwitch(asyncio.Protocol):
             self._raw(of.OFPT_FEATURES_REPLY, xid, FEATURES.pack(self.pipeline.dpid, 0, 254, 0, 0, 0))
             return
         if kind == of.OFPT_MULTIPART_REQUEST and int.from_bytes(data[8:10], "big") == of.OFPMP_PORT_DESC:
-            self._parts(of.OFPMP_PORT_DESC, [_port(port) for port in self.pipeline.ports.values()], xid)
+            self._parts(of.OFPMP_PORT_DESC, [port_description(port) for port in self.pipeline.ports.values()], xid)
             return
         asked = _request(kind, xid, data)
         if asked is not None:
@@ -130,7 +130,7 @@ class FakeSwitch(asyncio.Protocol):
                 self._raw(of.OFPT_ERROR, xid, error)
             case PortStatus(port, gone):
                 reason = of.OFPPR_DELETE if gone else of.OFPPR_MODIFY
-                self._raw(of.OFPT_PORT_STATUS, 0, bytes((reason, *bytes(7))) + _port(port))
+                self._raw(of.OFPT_PORT_STATUS, 0, bytes((reason, *bytes(7))) + port_description(port))
             case MeterFeatures(highest):
                 features = (highest, 1 << of.OFPMBT_DROP, of.OFPMF_PKTPS | of.OFPMF_BURST, 1, 0)
                 self._parts(of.OFPMP_METER_FEATURES, [struct.pack("!IIIBBxx", *features)], xid)
@@ -235,7 +235,8 @@ def _request(kind: int, xid: int, data: bytes) -> ToSwitch | None:
     return None
 
 
-def _port(port: Port) -> bytes:
+def port_description(port: Port) -> bytes:
+    """Return a port as switches describe it."""
     state = 0 if port.up else of.OFPPS_LINK_DOWN
     speed = int(port.speed / 1000)
     return PORT.pack(port.number, mac_bytes(port.mac), port.name.encode(), 0, state, 0, 0, 0, 0, speed, 0)
@@ -264,7 +265,7 @@ def shape_of(word: str) -> Shape:
     if kind == "generated":
         seed, hosts = (*numbers[1:], *(1, 0)[len(numbers) - 1 :])
         return generated(numbers[0], seed=seed, hosts=hosts)
-    return fat_tree(numbers[0]) if kind == "fat-tree" else east_asia()
+    return fat_tree(*numbers[:1], hosts=numbers[1] if numbers[1:] else None) if kind == "fat-tree" else east_asia()
 
 
 async def _main(host: str, port: int, word: str) -> None:

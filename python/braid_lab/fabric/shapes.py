@@ -112,8 +112,8 @@ def east_asia(*, edges: tuple[str, ...] = ("BEJ", "HAW", "TOK", "SYD"), queue: s
     return _with_stations(switches, queued, {each.lower(): each for each in edges}, edge=True)
 
 
-def fat_tree(arity: int = 4, *, mbit: float = 1000.0) -> Shape:
-    """A fat tree of `arity` (even) pods: 5·arity²/4 switches, a host at each edge switch."""
+def fat_tree(arity: int = 4, *, mbit: float = 1000.0, hosts: int | None = None) -> Shape:
+    """A fat tree of `arity` (even) pods: 5·arity²/4 switches; a host at each edge switch, or `hosts` in all."""
     half = arity // 2
     core = [f"c{number}" for number in range(half * half)]
     switches, wires = list(core), list[Wire]()
@@ -125,6 +125,9 @@ def fat_tree(arity: int = 4, *, mbit: float = 1000.0) -> Shape:
         wires += [Wire(a, b, mbit) for a in above for b in below]
         wires += [Wire(a, core[number * half + up], mbit) for number, a in enumerate(above) for up in range(half)]
         at |= {f"h{pod}.{number}": each for number, each in enumerate(below)}
+    if hosts is not None:
+        below = list(at.values())
+        at = {f"h{number}": below[number % len(below)] for number in range(hosts)}
     return _with_stations(tuple(switches), tuple(wires), at, edge=False)
 
 

@@ -1,0 +1,195 @@
+"""The fabric's controller in large networks: what grows with switches, links and hosts, and what that costs.
+
+The real controller, and simulated switches that cost little (`lean_switches`), on the same machine. Each case is a
+network: it is discovered, all hosts send at once, and then the first wire is pulled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from braid_lab.experiment import Run, experiment
+from braid_lab.fabric.controller import Fabric, controller
+from braid_lab.fabric.fake_switches import shape_of
+from braid_lab.net import scratch
+from braid_lab.net.namespace import namespace
+from braid_lab.process import Process, processor_seconds, wait_until
+
+#: Networks by name, as arguments of `lean_switches`; `{seed}` is the run's.
+CASES = {
+    f"{name}_{hosts}": f"{word}:{hosts}"
+    for name, word, every in (
+        ("tree4", "fat-tree:4", (10, 100)),
+        ("tree8", "fat-tree:8", (10, 100, 1000)),
+        ("tree12", "fat-tree:12", (10, 100, 1000, 5000)),
+        ("random500", "generated:500:{seed}", (10, 100)),
+        ("random1000", "generated:1000:{seed}", (10, 100)),
+    )
+    for hosts in every
+}
+FULL = tuple(CASES)
+QUICK = ("tree4_100", "tree8_100", "tree8_1000", "tree12_1000")
+SMOKE = ("tree4_10",)
+
+#: Seconds for each phase of a case.
+DISCOVERY_TIMEOUT = 180.0
+HOSTS_TIMEOUT = 300.0
+PULL_TIMEOUT = 120.0
+#: Seconds between two requests by which the controller's loop is felt, and the cheapest of requests.
+PULSE_INTERVAL = 0.02
+PULSE = "events?after=9999999999999999"
+
+
+@experiment("fabric/scale", "The fabric's controller in large networks", cases=tuple(CASES))
+def scale(run: Run) -> None:
+    """Measure each case."""
+    cases = run.cases(run.of_form(full=FULL, quick=QUICK, smoke=SMOKE))
+    run.display.expect(3 * len(cases))
+    run.table.append(["network", "links s", "hosts s", "pulled s", "rules", "MB", "block ms", "CPU s"])
+    for case in cases:
+        with run.part(case):
+            _case(run, case, CASES[case].format(seed=run.seed))
+    run.notes.append(
+        "The switches are simulated, in one process on the same machine. block: the longest time for which the "
+        "controller answered no request. hosts: from their first packets until every switch with hosts has a rule "
+        "for each. pulled: from the ports' status until no packet can enter the pulled wire. CPU: the controller's."
+    )
+
+
+@dataclass
+class Measured:
+    """One network's figures."""
+
+    discovery_s: float = 0.0
+    plan_ms: float = 0.0
+    hosts_s: float = 0.0
+    left_s: float = 0.0
+    rules: float = 0.0
+    memory_mb: float = 0.0
+    block_ms: float = 0.0
+    cpu_s: float = 0.0
+
+
+class Pulse:
+    """Asks the controller for next to nothing, over and over: its longest answer is its loop's longest block."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        """Create it; use `with`."""
+        self._fabric = fabric
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        #: Seconds.
+        self.longest = 0.0
+
+    def _run(self) -> None:
+        while not self._stopped.wait(PULSE_INTERVAL):
+            began = time.monotonic()
+            # An answer that is later than the socket's patience counts with that.
+            with contextlib.suppress(OSError, ValueError):
+                self._fabric.api_get(PULSE)
+            if not self._stopped.is_set():
+                self.longest = max(self.longest, time.monotonic() - began)
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+
+def measure(run: Run, word: str) -> Measured:
+    """Run the controller in one network, and return its figures."""
+    made = Measured()
+    wires = len(shape_of(word).wires)
+    with lean_network(word) as (fabric, switches), Pulse(fabric) as pulse:
+        assert fabric.process is not None  # noqa: S101
+        pid = fabric.process.pid
+        with run.step(f"{word}: discovery"):
+            switches.wait_output("^ready", timeout=DISCOVERY_TIMEOUT)
+            found = functools.partial(_discovered, fabric, 2 * wires)
+            figures = wait_until(found, what=f"{2 * wires} links", timeout=DISCOVERY_TIMEOUT, poll=0.2)
+            made.discovery_s = figures["last_link_s"] - figures["first_switch_s"]
+        with run.step(f"{word}: hosts"):
+            switches.signal(signal.SIGUSR1)
+            told = _told(switches, "hosts_s", HOSTS_TIMEOUT)
+            made.hosts_s, made.rules = told["hosts_s"], told["rules"]
+            _quiet(fabric, HOSTS_TIMEOUT)
+        with run.step(f"{word}: a wire is pulled"):
+            switches.signal(signal.SIGUSR2)
+            made.left_s = _told(switches, "left_s", PULL_TIMEOUT)["left_s"]
+            figures = _quiet(fabric, PULL_TIMEOUT)
+        made.plan_ms = 1000 * max(figures["planning_s"])
+        made.memory_mb = _peak_memory(pid) / 1e6
+        made.cpu_s = processor_seconds(pid)
+        made.block_ms = 1000 * pulse.longest
+    return made
+
+
+def _case(run: Run, case: str, word: str) -> None:
+    made = measure(run, word)
+    for name, value, unit in (
+        ("discovery_s", made.discovery_s, "s"),
+        ("plan_ms", made.plan_ms, "ms"),
+        ("hosts_in_place_s", made.hosts_s, "s"),
+        ("pulled_left_s", made.left_s, "s"),
+        ("rules_max", made.rules, "rules"),
+        ("memory_mb", made.memory_mb, "MB"),
+        ("longest_block_ms", made.block_ms, "ms"),
+        ("cpu_s", made.cpu_s, "s"),
+    ):
+        run.figure(f"{name}_{case}", value, unit=unit, better="lower")
+    row = (made.discovery_s, made.hosts_s, made.left_s, made.rules, made.memory_mb, made.block_ms, made.cpu_s)
+    run.table.append([case, *(f"{value:.0f}" if value >= 100 else f"{value:.2f}" for value in row)])
+
+
+@contextlib.contextmanager
+def lean_network(word: str) -> Iterator[tuple[Fabric, Process]]:
+    """Run a controller and simulated switches."""
+    with namespace("scale") as place:
+        folder = scratch.directory() / place.name
+        folder.mkdir()
+        with controller(place, folder, "", "--listen", "127.0.0.1:6653") as fabric:
+            argv = [sys.executable, "-m", "braid_lab.fabric.lean_switches", "127.0.0.1", "6653", word]
+            with Process(argv, log=folder / "switches", namespace=place.name) as switches:
+                yield fabric, switches
+
+
+def _discovered(fabric: Fabric, links: int) -> dict[str, Any] | None:
+    figures = fabric.api_get("figures")
+    return figures if figures["links"] == links and figures["planning_s"] and not figures["changing"] else None
+
+
+def _quiet(fabric: Fabric, timeout: float) -> dict[str, Any]:
+    """Wait until no rule is being changed, and return the controller's figures."""
+
+    def idle() -> dict[str, Any] | None:
+        figures = fabric.api_get("figures")
+        return None if figures["changing"] else figures
+
+    return wait_until(idle, what="the last change", timeout=timeout, poll=0.2)
+
+
+def _told(switches: Process, what: str, timeout: float) -> dict[str, float]:
+    """Wait for a line of the switches."""
+    told: dict[str, float] = json.loads(switches.wait_output(rf'^\{{"{what}".*', timeout=timeout)[0])
+    return told
+
+
+def _peak_memory(pid: int) -> int:
+    """Return the most memory that a process has had, bytes."""
+    found = re.search(r"^VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None  # noqa: S101
+    return 1024 * int(found[1])
