@@ -735,7 +735,7 @@ def test_a_switch_without_room_is_not_asked_again_at_once() -> None:
 def test_a_bundle_is_as_the_extension_has_it() -> None:
     """ONF extension 230: open, one message for each change with its own number within, commit."""
     changes = tuple(AddRule(rule) for rule in static_rules(INSIDE, [DSL])[:2])
-    data = Session(FLOW_FIELDS).encode(Bundle(changes))
+    data = Session().encode(Bundle(changes))
     kinds = []
     while data:
         _, kind, length, number = struct.unpack_from("!BBHI", data)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import struct
 import subprocess
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from os_ken.ofproto import ofproto_v1_3_parser as of_parser  # type: ignore[import-untyped]
 
-from braid_lab.fabric.fake_switches import FakeNetwork
+from braid_lab.fabric.fake_switches import FakeNetwork, _flow_stats
 from braid_lab.fabric.shapes import east_asia, two_paths
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.model import PortId
@@ -23,7 +25,9 @@ from braid_sdn.fabric.service import Service
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.rules import base, leases
-from braid_sdn.openflow.flows import DIALECT, UnknownRuleError, foreign_text, rule_in
+from braid_sdn.openflow.flow_mods import encode
+from braid_sdn.openflow.flow_stats import DecodedRules
+from braid_sdn.openflow.flows import DIALECT, FLOW_FIELDS, LINK_FIELDS, UnknownRuleError, foreign_text, rule_in
 from braid_sdn.openflow.messages import (
     AddRule,
     Barrier,
@@ -31,6 +35,7 @@ from braid_sdn.openflow.messages import (
     DeleteRule,
     Echo,
     EchoReply,
+    FlowStatsReply,
     FlowStatsRequest,
     Match,
     MeterFeatures,
@@ -40,10 +45,11 @@ from braid_sdn.openflow.messages import (
     PortStatsRequest,
     Refused,
     Rule,
+    SetField,
     SetMeter,
 )
 from braid_sdn.openflow.tls import TlsFiles
-from braid_sdn.openflow.wire import HEADER, MAX_OUTSTANDING, VERSION, Session, parse
+from braid_sdn.openflow.wire import HEADER, MAX_OUTSTANDING, VERSION, Session, _flow_mod, parse
 
 from .virtual import KEY
 
@@ -75,6 +81,45 @@ def every_rule() -> list[Rule]:
 def test_rules_survive_the_wire(rule: Rule) -> None:
     told = parse(Session().encode(AddRule(rule)))
     assert rule_in(told) == rule
+
+
+@pytest.mark.parametrize("rule", every_rule(), ids=lambda rule: f"{rule.table}-{rule.priority}-{rule.match.vlan}")
+def test_a_flow_mod_by_hand_has_the_bytes_of_os_kens(rule: Rule) -> None:
+    rule = replace(rule, idle=3, notify=True)
+    for command in (0, 4):
+        message = _flow_mod(rule, command)
+        message.set_xid(1)
+        message.serialize()
+        assert encode(rule, command) == bytes(message.buf[8:])
+
+
+def test_a_rule_of_flows_is_left_to_os_ken() -> None:
+    rule = Rule(0, 1, Match(eth_type=0x0800, ipv4_dst="192.0.2.1"), (SetField("ipv4_src", "192.0.2.2"),))
+    assert encode(rule, 0) is None
+    assert encode(replace(rule, match=Match()), 0) is None
+    told = parse(Session().encode(AddRule(rule)))
+    assert rule_in(told, FLOW_FIELDS) == rule
+
+
+def listing(*entries: bytes) -> bytes:
+    """A switch's reply with rules, to the first request."""
+    body = struct.pack("!HH4x", 1, 0) + b"".join(entries)
+    return HEADER.pack(VERSION, 19, HEADER.size + len(body), 1) + body
+
+
+def test_a_rule_that_is_listed_again_is_the_same_with_other_counters() -> None:
+    decoded = DecodedRules(LINK_FIELDS)
+    rules_ = every_rule()
+    again = []
+    for packets in (5, 6):
+        session = Session(decoded=decoded)
+        session.encode(FlowStatsRequest())
+        told = session.decode(listing(*(_flow_stats(rule, packets, 0) for rule in rules_)))
+        assert isinstance(told, FlowStatsReply)
+        assert [each.rule for each in told.rules] == rules_
+        assert {each.packets for each in told.rules} == {packets}
+        again.append(told.rules)
+    assert all(one.rule is other.rule for one, other in zip(*again, strict=True))
 
 
 def test_the_rest_has_the_bytes_of_the_specification() -> None:

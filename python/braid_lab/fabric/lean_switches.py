@@ -68,6 +68,11 @@ class LeanSwitch(asyncio.Protocol):
         self.transport = transport
         transport.write(HELLO)
 
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Report that the controller gave the switch up."""
+        self.transport = None
+        self.network.report(lost=self.dpid)
+
     def data_received(self, data: bytes) -> None:
         """Split the stream into messages."""
         buffer = self._buffer + data
@@ -236,7 +241,7 @@ class LeanNetwork:
             self._unreached.discard(switch)
             if not self._unreached:
                 took = time.monotonic() - self._since
-                self._report(hosts_s=took, rules=max(len(each.rules) for each in self.switches.values()))
+                self.report(hosts_s=took, rules=max(len(each.rules) for each in self.switches.values()))
 
     # A pulled wire.
 
@@ -259,7 +264,7 @@ class LeanNetwork:
             for key, (cookie, _, instructions) in switch.rules.items():
                 if OF_VLAN in key[2] and end.port in outputs(instructions) and self.tagging[cookie & 0xFFFFFFFF]:
                     self._dead[end.switch, key] = end.port, cookie & 0xFFFFFFFF
-        self._report(leading_into_it=len(self._dead))
+        self.report(leading_into_it=len(self._dead))
         self._since = time.monotonic()
         for end in ends:
             del self.peer[end]
@@ -284,9 +289,10 @@ class LeanNetwork:
         else:
             self._dead = {key: (port, tag) for key, (port, tag) in self._dead.items() if self.tagging[tag]}
         if not self._dead:
-            self._report(left_s=time.monotonic() - self._since)
+            self.report(left_s=time.monotonic() - self._since)
 
-    def _report(self, **facts: float) -> None:
+    def report(self, **facts: float) -> None:
+        """Write a line of JSON."""
         sys.stdout.write(json.dumps(facts) + "\n")
         sys.stdout.flush()
 

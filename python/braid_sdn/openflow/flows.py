@@ -37,8 +37,8 @@ _NAT_SOURCE = 1
 
 #: Match fields with the same values in both types: those of an application that forwards by links, and those of one
 #: that knows flows. Another field makes a rule somebody else's.
-LINK_FIELDS = frozenset({"in_port", "eth_type", "eth_src", "ip_proto", "icmpv6_type"})
-FLOW_FIELDS = LINK_FIELDS | {
+LINK_FIELDS = frozenset({"in_port", "eth_type", "eth_src", "ip_proto", "icmpv6_type", "metadata"})
+FLOW_FIELDS = (LINK_FIELDS - {"metadata"}) | {
     "icmpv4_type",
     "arp_op",
     "ipv4_src",
@@ -58,7 +58,7 @@ FLOW_FIELDS = LINK_FIELDS | {
 _MASKED = {"tcp_flags", "ct_state", "ct_mark"}
 _NETWORKS = {"ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst"}
 _PORTS = {"tcp_src", "tcp_dst", "udp_src", "udp_dst"}
-_PLAIN = FLOW_FIELDS - {"tcp_flags"}
+_PLAIN = (LINK_FIELDS | FLOW_FIELDS) - {"tcp_flags"}
 #: os-ken's name of Open vSwitch's match of TCP flags.
 _TCP_FLAGS = "tcp_flags_nxm"
 #: Its names of the fields that this one needs.
@@ -66,8 +66,9 @@ _NEEDED_BY_FLAGS = {"eth_type": "eth_type_nxm", "ip_proto": "ip_proto_nxm"}
 _NXM_NAMES = {_TCP_FLAGS: "tcp_flags", **{theirs: ours for ours, theirs in _NEEDED_BY_FLAGS.items()}}
 
 
-#: The mask of a whole field of 32 bits.
+#: The mask of a whole field of 32 bits, and of the metadata that tables pass on.
 ALL_BITS = 0xFFFFFFFF
+ALL_METADATA_BITS = 0xFFFFFFFF_FFFFFFFF
 
 
 class UnknownRuleError(Exception):
@@ -198,6 +199,8 @@ def instructions_out(rule: Rule) -> list[Any]:
         made.append(parser.OFPInstructionMeter(rule.meter))
     if rule.actions:
         made.append(parser.OFPInstructionActions(of.OFPIT_APPLY_ACTIONS, actions_out(rule.actions)))
+    if rule.metadata is not None:
+        made.append(parser.OFPInstructionWriteMetadata(rule.metadata, ALL_METADATA_BITS))
     if rule.goto is not None:
         made.append(parser.OFPInstructionGotoTable(rule.goto))
     return made
@@ -212,6 +215,7 @@ def rule_in(told: Any, known: Set[str] = LINK_FIELDS) -> Rule:
     actions: tuple[Action, ...] = ()
     goto = None
     meter = None
+    metadata = None
     cookie = told.cookie
     match = match_in(told.match, known)
     for each in told.instructions:
@@ -220,6 +224,8 @@ def rule_in(told: Any, known: Set[str] = LINK_FIELDS) -> Rule:
                 goto = each.table_id
             elif isinstance(each, parser.OFPInstructionMeter):
                 meter = each.meter_id
+            elif isinstance(each, parser.OFPInstructionWriteMetadata) and each.metadata_mask == ALL_METADATA_BITS:
+                metadata = each.metadata
             elif isinstance(each, parser.OFPInstructionActions) and each.type == of.OFPIT_APPLY_ACTIONS:
                 actions = actions_in(each.actions)
             else:
@@ -238,6 +244,7 @@ def rule_in(told: Any, known: Set[str] = LINK_FIELDS) -> Rule:
         meter,
         told.idle_timeout,
         notify,
+        metadata,
     )
 
 

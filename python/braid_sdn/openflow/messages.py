@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 #: A MAC address as text, such as `02:00:00:00:00:01`.
@@ -59,6 +59,55 @@ class Match:
     #: Value and mask of the connection tracker's verdict, and of the connection's mark; extensions of Open vSwitch.
     ct_state: tuple[int, int] | None = None
     ct_mark: tuple[int, int] | None = None
+    #: A number that an earlier table has written.
+    metadata: int | None = None
+    _hash: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        """Return the hash, which is computed once: a match is a key in many tables."""
+        if self._hash is None:
+            object.__setattr__(self, "_hash", hash((self._of_links, self._of_flows)))
+        assert self._hash is not None  # noqa: S101
+        return self._hash
+
+    @property
+    def _of_links(self) -> tuple[object, ...]:
+        return (
+            self.in_port,
+            self.eth_type,
+            self.eth_src,
+            self.eth_dst,
+            self.eth_dst_mask,
+            self.vlan,
+            self.ip_proto,
+            self.icmpv6_type,
+            self.metadata,
+        )
+
+    @property
+    def _of_flows(self) -> tuple[object, ...]:
+        """Fields that only an application which knows flows uses."""
+        return (
+            self.icmpv4_type,
+            self.arp_op,
+            self.ipv4_src,
+            self.ipv4_dst,
+            self.ipv6_src,
+            self.ipv6_dst,
+            self.tcp_src,
+            self.tcp_dst,
+            self.udp_src,
+            self.udp_dst,
+            self.tcp_flags,
+            self.ip_dscp,
+            self.ct_state,
+            self.ct_mark,
+        )
+
+    @property
+    def is_of_links(self) -> bool:
+        """True if it uses only fields of an application that forwards by links."""
+        return not any(each is not None for each in self._of_flows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +204,8 @@ class Rule:
     idle: int = 0
     #: True if the switch reports its removal.
     notify: bool = False
+    #: Number that is written for later tables to match; None writes nothing.
+    metadata: int | None = None
 
     @property
     def key(self) -> RuleKey:

@@ -18,6 +18,8 @@ from typing import Protocol
 from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
+from braid_sdn.openflow.flow_mods import EncodedRules
+from braid_sdn.openflow.flow_stats import DecodedRules
 from braid_sdn.openflow.flows import DIALECT, LINK_FIELDS
 from braid_sdn.openflow.messages import FromSwitch, Hello, ToSwitch
 from braid_sdn.openflow.wire import HEADER, VERSION, Session, parse_reply, port_in
@@ -63,7 +65,7 @@ class Server:
     def __init__(self, listener: Listener, fields: Set[str] = LINK_FIELDS) -> None:
         """Create it; `listen` opens a socket. Rules that match other fields than these are somebody else's."""
         self.listener = listener
-        self.fields = fields
+        self.encoded, self.decoded = EncodedRules(), DecodedRules(fields)
         self.switches: dict[int, Connection] = {}
         self.connections: set[Connection] = set()
         #: Connections in the handshake, the oldest first.
@@ -170,7 +172,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         """Create it, by asyncio, for every connection."""
         self.server = server
-        self.session = Session(server.fields)
+        self.session = Session(server.encoded, server.decoded)
         self.dpid: int | None = None
         self.heard = 0.0
         self.address = "?"

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Set
 from typing import Any
 
 from os_ken.ofproto import ofproto_parser  # type: ignore[import-untyped]
 from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
-from braid_sdn.openflow.flows import (
-    DIALECT,
-    LINK_FIELDS,
-    UnknownRuleError,
-    buckets_out,
-    foreign_text,
-    instructions_out,
-    match_out,
-    rule_in,
-)
+from braid_sdn.openflow.flow_mods import EncodedRules, encode
+from braid_sdn.openflow.flow_stats import FLOW_MIN, FLOWS_AT, DecodedRules
+from braid_sdn.openflow.flows import DIALECT, LINK_FIELDS, buckets_out, instructions_out, match_out
 from braid_sdn.openflow.messages import (
     AddRule,
     Barrier,
@@ -79,9 +71,6 @@ _BUNDLE_FLAGS = of.ONF_BF_ATOMIC | of.ONF_BF_ORDERED
 _ADD_OR_MODIFY = 0x8000
 #: Instructions with actions in them.
 _WITH_ACTIONS = (of.OFPIT_WRITE_ACTIONS, of.OFPIT_APPLY_ACTIONS, of.OFPIT_CLEAR_ACTIONS)
-#: Bytes before the entries of a reply, and of the shortest entry of a flow.
-_FLOWS = 16
-_FLOW_MIN = 56
 
 #: The wire version of OpenFlow 1.3.
 VERSION = of.OFP_VERSION
@@ -98,9 +87,10 @@ MAX_PENDING_RULES = 65536
 class Session:
     """Transaction state of one connection. No sockets."""
 
-    def __init__(self, fields: Set[str] = LINK_FIELDS) -> None:
-        """Create the state of a new connection; rules that match other fields are somebody else's."""
-        self._fields = fields
+    def __init__(self, encoded: EncodedRules | None = None, decoded: DecodedRules | None = None) -> None:
+        """Create the state of a new connection; connections that share these convert a rule once."""
+        self._encoded = encoded or EncodedRules()
+        self._decoded = decoded or DecodedRules(LINK_FIELDS)
         self._xid = 0
         self._rules: OrderedDict[int, Rule] = OrderedDict()
         self._tables: dict[int, int | None] = {}
@@ -164,12 +154,17 @@ class Session:
 
     def _change(self, xid: int, change: AddRule | DeleteRule) -> bytes:
         if isinstance(change, DeleteRule):
-            table, priority, match = change.key
-            return _bytes(_flow_mod(Rule(table, priority, match), of.OFPFC_DELETE_STRICT), xid)
-        self._rules[xid] = change.rule
-        if len(self._rules) > MAX_PENDING_RULES:
-            self._rules.popitem(last=False)
-        return _bytes(_flow_mod(change.rule, of.OFPFC_ADD), xid)
+            rule, command = Rule(*change.key), of.OFPFC_DELETE_STRICT
+            body = encode(rule, command)
+        else:
+            rule, command = change.rule, of.OFPFC_ADD
+            self._rules[xid] = rule
+            if len(self._rules) > MAX_PENDING_RULES:
+                self._rules.popitem(last=False)
+            body = self._encoded.encode(rule)
+        if body is None:
+            return _bytes(_flow_mod(rule, command), xid)
+        return HEADER.pack(VERSION, of.OFPT_FLOW_MOD, HEADER.size + len(body), xid) + body
 
     def _bundle(self, xid: int, changes: tuple[AddRule | DeleteRule, ...]) -> bytes:
         # Its number is that of its first message.
@@ -218,6 +213,8 @@ class Session:
             return RuleCountReply(int.from_bytes(data[32:36], "big")) if len(data) >= _COUNT_REPLY else None
         if xid in self._counters and kind == of.OFPT_MULTIPART_REPLY:
             return self._rule_counters(data, xid)
+        if kind == of.OFPT_MULTIPART_REPLY and _is_list_of_rules(data):
+            return self._listed(data, xid)
         if kind not in (of.OFPT_PORT_STATUS, of.OFPT_MULTIPART_REPLY, of.OFPT_ERROR):
             return None
         told = parse_reply(data)
@@ -253,6 +250,27 @@ class Session:
         self._counters.discard(xid)
         return RuleCountersReply(tuple(self._parts.pop(xid)))
 
+    def _listed(self, data: bytes, xid: int) -> FlowStatsReply | None:
+        parts = self._parts.get(xid)
+        if parts is None:
+            # Not requested, or given up.
+            return None
+        try:
+            parts.extend(self._decoded.entries(data))
+        except Exception:
+            # os-ken's parsers raise all sorts of exceptions.
+            return None
+        if len(parts) > MAX_REPLY_ENTRIES:
+            del self._parts[xid]
+            self._tables.pop(xid, None)
+            return None
+        if int.from_bytes(data[10:12], "big") & of.OFPMPF_REPLY_MORE:
+            return None
+        whole = self._parts.pop(xid)
+        rules = tuple(each for each in whole if isinstance(each, FlowStats))
+        foreign = tuple(each for each in whole if isinstance(each, str))
+        return FlowStatsReply(rules, self._tables.pop(xid, None), foreign)
+
     def _statistics(self, told: Any, xid: int) -> FromSwitch | None:
         if told is None:
             return None
@@ -270,11 +288,6 @@ class Session:
         whole = self._parts.pop(xid)
         if isinstance(told, parser.OFPPortStatsReply):
             return PortStatsReply(tuple(_counters(each) for each in whole if each.port_no <= of.OFPP_MAX))
-        if isinstance(told, parser.OFPFlowStatsReply):
-            known = [_known(each, self._fields) for each in whole]
-            rules = tuple(each for each in known if isinstance(each, FlowStats))
-            foreign = tuple(each for each in known if isinstance(each, str))
-            return FlowStatsReply(rules, self._tables.pop(xid, None), foreign)
         if isinstance(told, parser.OFPMeterFeaturesStatsReply):
             return MeterFeatures(max((_meters(each) for each in whole), default=0))
         return None
@@ -301,22 +314,27 @@ def _is_parsed(kind: int, data: bytes) -> bool:
     """Return True for a message whose parser ends: os-ken's never does at an entry of length zero."""
     if kind != of.OFPT_MULTIPART_REPLY:
         return kind in _PARSED
-    if len(data) < _FLOWS:
+    if len(data) < FLOWS_AT:
         return False
     (of_what,) = struct.unpack_from("!H", data, HEADER.size)
-    return of_what in _PARSED_REPLIES or (of_what == of.OFPMP_FLOW and _flows_fit(data))
+    return of_what in _PARSED_REPLIES
+
+
+def _is_list_of_rules(data: bytes) -> bool:
+    """Return True for a multipart reply with flows, all of whose lengths fit."""
+    return len(data) >= FLOWS_AT and int.from_bytes(data[8:10], "big") == of.OFPMP_FLOW and _flows_fit(data)
 
 
 def _flows_fit(data: bytes) -> bool:
     """Return True if the entries of a reply with flows have lengths that fit (OpenFlow 1.3 §A.3.5.2)."""
-    at = _FLOWS
+    at = FLOWS_AT
     while at < len(data):
-        if at + _FLOW_MIN > len(data):
+        if at + FLOW_MIN > len(data):
             return False
         (length,) = struct.unpack_from("!H", data, at)
         (match,) = struct.unpack_from("!H", data, at + of.OFP_FLOW_STATS_0_SIZE + 2)
         end, instructions = at + length, at + of.OFP_FLOW_STATS_0_SIZE + (match + 7) // 8 * 8
-        if length < _FLOW_MIN or match < 4 or not instructions <= end <= len(data):
+        if length < FLOW_MIN or match < 4 or not instructions <= end <= len(data):
             return False
         if not _items_fit(data, instructions, end, _WITH_ACTIONS):
             return False
@@ -398,12 +416,12 @@ def _flow_removed(data: bytes) -> FlowRemoved | None:
 def _counters_of(data: bytes) -> list[RuleCounters] | None:
     """Decode by hand, because there are thousands; return None if a length does not fit."""
     found = []
-    at = _FLOWS
+    at = FLOWS_AT
     while at < len(data):
-        if at + _FLOW_MIN > len(data):
+        if at + FLOW_MIN > len(data):
             return None
         length, cookie, packets, size = _COUNTERS.unpack_from(data, at)
-        if length < _FLOW_MIN:
+        if length < FLOW_MIN:
             return None
         found.append(RuleCounters(cookie, packets, size))
         at += length
@@ -427,12 +445,3 @@ def _meters(told: Any) -> int:
     drops = told.band_types & 1 << of.OFPMBT_DROP
     needed = of.OFPMF_PKTPS | of.OFPMF_BURST
     return min(told.max_meter, of.OFPM_MAX) if drops and told.capabilities & needed == needed else 0
-
-
-def _known(told: Any, fields: Set[str]) -> FlowStats | str:
-    """Return a text for a rule with an unknown match: it cannot be deleted as ours are, and is left alone."""
-    try:
-        rule = rule_in(told, fields)
-    except UnknownRuleError:
-        return foreign_text(told)
-    return FlowStats(rule, told.packet_count, told.byte_count, told.duration_sec + told.duration_nsec / 1e9)
