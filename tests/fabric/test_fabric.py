@@ -18,6 +18,7 @@ from braid_lab.fabric.ovs import OvsNetwork, Station, ovs_network
 from braid_lab.fabric.shapes import two_paths
 from braid_lab.process import Process, run, wait_until
 from braid_lab.product import binary
+from braid_sdn.fabric.switches.rules import PATHS, TREES
 
 SHAPE = two_paths(mbit=1000, delay_ms=0)
 FRAMES = [sys.executable, "-m", "braid_lab.fabric.raw_frames"]
@@ -114,7 +115,7 @@ def test_a_path_costs_one_rule_a_switch(net: OvsNetwork, fabric: Fabric) -> None
     found = whole(fabric)
     for path in found["paths"]:
         for switch in path["switches"]:
-            matching = net.ofctl("dump-flows", switch, f"table=3,dl_vlan={path['tag']}").count("cookie=")
+            matching = net.ofctl("dump-flows", switch, f"table={PATHS},dl_vlan={path['tag']}").count("cookie=")
             # The last switch's rule also tells the path's probes from its packets.
             assert matching == (2 if switch == path["switches"][-1] else 1)
 
@@ -171,7 +172,7 @@ def test_switches_that_restart_are_given_their_rules_again(net: OvsNetwork, fabr
 
 def tags_known(net: OvsNetwork, switch: str) -> set[int]:
     """Return the tags by which a switch forwards."""
-    return {int(tag) for tag in re.findall(r"dl_vlan=(\d+)", net.ofctl("dump-flows", switch, "table=3"))}
+    return {int(tag) for tag in re.findall(r"dl_vlan=(\d+)", net.ofctl("dump-flows", switch, f"table={PATHS}"))}
 
 
 def tags_due(net: OvsNetwork, fabric: Fabric, switch: str) -> set[int]:
@@ -182,7 +183,7 @@ def tags_due(net: OvsNetwork, fabric: Fabric, switch: str) -> set[int]:
         for path in each["paths"]
         if switch in path["switches"]
     }
-    tables = "".join(net.ofctl("dump-flows", each, "table=2") for each in SHAPE.switches)
+    tables = "".join(net.ofctl("dump-flows", each, f"table={TREES}") for each in SHAPE.switches)
     # 4096 is the flag that the tag is present.
     return paths | {int(field) - 4096 for field in re.findall(r"set_field:(\d+)->vlan_vid", tables)}
 
@@ -192,7 +193,7 @@ def test_rules_that_somebody_deletes_are_healed(net: OvsNetwork, fabric: Fabric,
     ha, hb = net.stations["ha"], net.stations["hb"]
     whole(fabric)
     wait_until(lambda: tags_known(net, "P") == tags_due(net, fabric, "P"), what="the plan to be in place", timeout=20)
-    net.ofctl("del-flows", "P", "table=3")
+    net.ofctl("del-flows", "P", f"table={PATHS}")
     assert tags_known(net, "P") == set()
     wait_until(lambda: tags_known(net, "P") == tags_due(net, fabric, "P") != set(), what="the audit", timeout=60)
     found = whole(fabric)

@@ -161,7 +161,7 @@ def openflow(data: bytes) -> None:
                 Barrier(1),
                 RuleCountersRequest(0xB1D0 << 48, 0xFFFF << 48),
             ):
-                connection.send(message)
+                connection.send(connection.session.encode(message))
         for at in range(0, len(stream), piece):
             if wire.closed:
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -84,7 +85,7 @@ def test_a_plan_looks_at_the_links_a_few_times_however_many_are_configured(monke
     looks: list[int] = []
     look = Topology.links
 
-    def counted(topology: Topology) -> list[LinkDirection]:
+    def counted(topology: Topology) -> Sequence[LinkDirection]:
         looks.append(1)
         return look(topology)
 

@@ -24,6 +24,7 @@ from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Plan, TaggedPath, Tree
 from braid_sdn.fabric.service import Service
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
+from braid_sdn.fabric.switches.compiler import Compiler
 from braid_sdn.fabric.switches.rules import base, leases
 from braid_sdn.openflow.flow_mods import encode
 from braid_sdn.openflow.flow_stats import DecodedRules
@@ -63,9 +64,10 @@ def every_rule() -> list[Rule]:
         flood=Flood(9, {1: frozenset({2})}),
     )
     hosts = [Host("02:00:00:00:00:01", PortId(1, 5)), Host("02:00:00:00:00:02", PortId(2, 5))]
-    made = rules.wanted(plan, hosts, [Edge("e", PortId(1, 6))], [1, 2])
-    path: list[Rule] = []
-    rules._path(TaggedPath(11, (PortId(1, 2), PortId(2, 6))), {1: path, 2: path})
+    compiler = Compiler()
+    compiler.update(plan, {host.mac: host for host in hosts}, [Edge("e", PortId(1, 6))], [1, 2])
+    made = compiler.target
+    path = [rule for _, rule in rules.of_path(TaggedPath(11, (PortId(1, 2), PortId(2, 6))))]
     return [
         *base(),
         *leases(),

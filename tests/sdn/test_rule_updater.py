@@ -119,3 +119,29 @@ def test_a_switch_that_answers_no_barrier_holds_nothing_up_for_ever() -> None:
         updater.handle_timeout(now)
     assert now <= 1.0 + 2 * BARRIER_TIMEOUT + 0.5
     assert deletes(updater) == [DeleteRule(OLD.key)]
+
+
+def test_rules_of_an_order_are_changed_one_rank_after_another() -> None:
+    updater = RuleUpdater(rank=lambda switch, _key: switch)
+    changed = {switch: Rule(PATHS, 10, Match(vlan=7), (Output(9),)) for switch in (1, 2)}
+    for switch in (2, 1):
+        updater.handle_rules(0.0, switch, [OLD])
+    updater.set_target(1.0, {switch: {rule.key: rule} for switch, rule in changed.items()})
+    for switch in (1, 2):
+        (at_first, add), (at_last, barrier) = updater.poll_messages()
+        assert (at_first, add, at_last) == (switch, AddRule(changed[switch]), switch)
+        assert isinstance(barrier, Barrier)
+        assert not updater.poll_publish()
+        updater.handle_barrier(1.1, switch, barrier.token)
+    assert updater.poll_publish()
+
+
+def test_only_keys_that_were_changed_are_sent() -> None:
+    updater = changing()
+    updater.handle_published(1.2, [])
+    updater.handle_timeout(2.0)
+    assert deletes(updater) == [DeleteRule(OLD.key)]
+    other = Rule(PATHS, 10, Match(vlan=9), (Output(3),))
+    updater.set_target(3.0, {1: {OLD.key: OLD, other.key: other}}, {1: [OLD.key]})
+    assert [message for _, message in updater.poll_messages()][:-1] == [AddRule(OLD)]
+    assert updater.tags_in_use() == {7, 8}

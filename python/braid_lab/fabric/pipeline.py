@@ -161,8 +161,9 @@ class Pipeline:
 
     def _run_pipeline(self, in_port: int, frame: bytes) -> Iterator[Outcome]:
         table: int | None = 0
+        metadata = 0
         while table is not None:
-            rule = self._lookup(table, in_port, frame)
+            rule = self._lookup(table, in_port, metadata, frame)
             if rule is None:
                 return
             packets, octets = self.matched[rule.key]
@@ -175,15 +176,16 @@ class Pipeline:
                         frame = frame[:12] + struct.pack("!HH", 0x8100, vlan) + frame[12:]
                     case PopTag():
                         frame = frame[:12] + frame[16:]
+            metadata = metadata if rule.metadata is None else rule.metadata
             table = rule.goto
 
-    def _lookup(self, table: int, in_port: int, frame: bytes) -> Rule | None:
+    def _lookup(self, table: int, in_port: int, metadata: int, frame: bytes) -> Rule | None:
         ordered = self._by_table.get(table)
         if ordered is None:
             ordered = sorted((r for r in self.rules.values() if r.table == table), key=lambda r: -r.priority)
             self._by_table[table] = ordered
         fields = Fields.of(frame)
-        return next((rule for rule in ordered if fields.match(rule.match, in_port)), None)
+        return next((rule for rule in ordered if fields.match(rule.match, in_port, metadata)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +213,10 @@ class Fields:
         icmp = body[40] if proto == 58 else None
         return cls(frame[:6], frame[6:12], vlan, kind, proto, icmp)
 
-    def match(self, match: Match, in_port: int) -> bool:
+    def match(self, match: Match, in_port: int, metadata: int) -> bool:
         """Return whether a rule matches this frame."""
+        if match.metadata is not None and match.metadata != metadata:
+            return False
         if match.in_port is not None and match.in_port != in_port:
             return False
         if match.vlan is not None:

@@ -1,13 +1,14 @@
 """The fabric controller, sans-IO: switches' messages go in, messages to switches come out.
 
 Events update the view of the network (`topology`, `hosts`, `traffic`, `path_monitor`). `throttle` decides when to
-make a new plan, `planner` makes it, `rules` compiles it, and `updater` installs the rules. Times are seconds of a
-monotonic clock.
+make a new plan, `planner` makes it, `compiler` turns it into rules, and `updater` installs these. Times are seconds
+of a monotonic clock.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 
 from braid_sdn.fabric.edges.distribution import Distributor, Tables
@@ -32,6 +33,7 @@ from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.arp_relay import ArpRelay
 from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, Audit
+from braid_sdn.fabric.switches.compiler import MAX_HOST_RULES, Compiler
 from braid_sdn.fabric.switches.updater import RuleUpdater, Step
 from braid_sdn.fabric.view.address_frames import address_claim, address_probe
 from braid_sdn.fabric.view.discovery import DiscoverySchedule
@@ -79,6 +81,11 @@ MAX_EXAMINED_PER_SECOND = 500.0
 #: Seconds between two audits because of frames that are not ours: another controller may have sent them.
 SUSPICION_INTERVAL = 5.0
 
+#: Seconds after which all trees are compared with the best ones in any case: latencies change.
+REVIEW_INTERVAL = 10.0
+#: Links of the network times trees that are made or compared in one plan at most: some 10 ms.
+MAX_TREE_ARCS = 8_000
+
 #: Rate of a path, bit/s, below which a train of probes is not falsified by it.
 IDLE_RATE = 1e5
 
@@ -111,7 +118,8 @@ class Controller:
         self.packet_ins = 0
         #: When the first switch connected.
         self.first_switch: float | None = None
-        self.updater = RuleUpdater(drain=settings.drain)
+        self.compiler = Compiler()
+        self.updater = RuleUpdater(drain=settings.drain, rank=self.compiler.rank)
         # Hosts that have no address to be asked for show by their counters that they are there.
         self.audit = Audit(min(AUDIT_INTERVAL, settings.host_lifetime / 3))
         self._schedule = DiscoverySchedule()
@@ -121,6 +129,11 @@ class Controller:
         self.planned = False
         #: Ports that were links for the previous controller, until the first plan.
         self._expected_links: set[PortId] = set()
+        #: Roots of trees that are to be compared with the best ones, and when all are next.
+        self._review: tuple[int, ...] = ()
+        self._review_at = 0.0
+        #: When the graph was made.
+        self._graph_at = float("-inf")
         self._count_at: float | None = None
         #: When the paths of pairs that send are examined.
         self._examine_at: float | None = None
@@ -615,16 +628,34 @@ class Controller:
         self.edges = network_state.resolve_edges(self.settings, self.topology)
         self.hosts.set_static(now, network_state.resolve_hosts(self.settings, self.topology))
         self.traffic.configured |= network_state.configured_capacities(self.settings, self.topology)
-        self.graph = self.traffic.graph(now, self.topology)
-        self.plan = planner.make(self.plan, network_state.collect(now, self))
+        is_first = not self.planned
+        is_review = self._throttle.calm or now >= self._review_at
+        if is_review:
+            self._review = tuple(self.plan.trees)
+            self._review_at = now + REVIEW_INTERVAL
+        # New hosts alone do not depend on load and latencies.
+        if is_review or self.edges or self.topology.changed >= self._graph_at:
+            self.graph = self.traffic.graph(now, self.topology)
+            self._graph_at = now
+        most = sys.maxsize if is_first else max(1, MAX_TREE_ARCS // max(1, len(self.graph.arcs)))
+        before = self.plan
+        self.plan = planner.make(before, network_state.collect(now, self, self._review, most))
+        self._review = tuple(root for root in self.plan.left if root in self.plan.trees)
         switches = list(self.topology.switches)
         self.planned = True
         self._expected_links.clear()
-        self.updater.set_target(now, rules.wanted(self.plan, self.hosts.known.values(), self.edges, switches))
+        hosts = sys.maxsize if is_first else MAX_HOST_RULES
+        changed = self.compiler.update(self.plan, self.hosts.known, self.edges, switches, most=hosts)
+        self.updater.set_target(now, self.compiler.target, changed)
         self.audit.plan(now, switches)
         took = self._stopwatch() - began
         self.planning = [*self.planning[-99:], took]
         self._throttle.plan_made(now, took)
+        if self.plan.left or self.compiler.is_behind:
+            self._throttle.change(now)
+        if any(tree.repaired and before.trees.get(root) is not tree for root, tree in self.plan.trees.items()):
+            # There may be a better one, which takes longer.
+            self._throttle.improvement(now)
 
     def _advance(self, now: float) -> None:
         """Advance what depends on the updater's step: edges' tables, and held ARP requests."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import secrets
 import sys
 import time
@@ -27,6 +28,11 @@ from braid_sdn.web.auth import Role
 
 #: Seconds between two looks for changes to log: what comes and goes within is a flap, and problems count those.
 LOG_INTERVAL = 1.0
+
+#: Objects until the garbage collector looks at the youngest, and such looks until it looks at the young ones. It
+#: looks at all every COLLECTION_INTERVAL seconds alone: that holds up everything, longer where there are more hosts.
+GC_YOUNGEST, GC_YOUNG = 10_000, 5
+COLLECTION_INTERVAL = 3600.0
 
 
 class Service:
@@ -56,8 +62,11 @@ class Service:
         sys.stderr.write(f"ready: switches at {listening.sockets[0].getsockname()[:2]}, API at {socket}{shown}\n")
         sys.stderr.flush()
         tell_service_manager("READY=1")
+        gc.collect()
+        gc.set_threshold(GC_YOUNGEST, GC_YOUNG, sys.maxsize >> 33)
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(_collect_garbage())
                 group.create_task(self.server.watch_silence())
                 group.create_task(self._log_changes())
         finally:
@@ -118,10 +127,15 @@ class Service:
     # Time.
 
     def _send(self) -> float | None:
-        for dpid, message in self.controller.poll_messages():
-            self.server.send(dpid, message)
+        self.server.send(self.controller.poll_messages())
         self._api.notify()
         return self.controller.poll_timeout()
+
+
+async def _collect_garbage() -> None:
+    while True:
+        await asyncio.sleep(COLLECTION_INTERVAL)
+        gc.collect()
 
 
 def _unix_ms() -> int:

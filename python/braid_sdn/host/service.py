@@ -195,8 +195,7 @@ class HostService:
 
     def _send(self) -> float | None:
         for dpid in list(self.server.switches):
-            for message in self.balancer.poll_messages():
-                self.server.send(dpid, message)
+            self.server.send([(dpid, message) for message in self.balancer.poll_messages()])
         for command in self.balancer.poll_commands():
             self._commands.put_nowait(command)
         self._report(with_flows=False)

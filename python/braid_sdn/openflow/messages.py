@@ -206,11 +206,18 @@ class Rule:
     notify: bool = False
     #: Number that is written for later tables to match; None writes nothing.
     metadata: int | None = None
+    _key: RuleKey | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def key(self) -> RuleKey:
-        """Identity of a rule at a switch: a second one with the same key replaces the first."""
-        return (self.table, self.priority, self.match)
+        """Identity of a rule at a switch: a second one with the same key replaces the first.
+
+        It is made once: a rule that many switches have is in many tables.
+        """
+        if self._key is None:
+            object.__setattr__(self, "_key", (self.table, self.priority, self.match))
+        assert self._key is not None  # noqa: S101
+        return self._key
 
 
 RuleKey = tuple[int, int, Match]

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import ssl
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from typing import Protocol
 
@@ -111,11 +111,15 @@ class Server:
                 connection.connection_made(secured)
                 connection.data_received(b"")
 
-    def send(self, dpid: int, message: ToSwitch) -> None:
-        """Send a message; it is dropped if the switch is gone."""
-        connection = self.switches.get(dpid)
-        if connection is not None:
-            connection.send(message)
+    def send(self, messages: Iterable[tuple[int, ToSwitch]]) -> None:
+        """Send messages to switches; those to a switch that is gone are dropped, each switch's order is kept."""
+        made: dict[Connection, list[bytes]] = {}
+        for dpid, message in messages:
+            connection = self.switches.get(dpid)
+            if connection is not None:
+                made.setdefault(connection, []).append(connection.session.encode(message))
+        for connection, parts in made.items():
+            connection.send(b"".join(parts))
 
     async def watch_silence(self) -> None:
         """Close connections that have been silent for too long, until cancelled."""
@@ -244,10 +248,10 @@ class Connection(asyncio.Protocol):
 
     # Ours.
 
-    def send(self, message: ToSwitch) -> None:
-        """Send a message."""
+    def send(self, data: bytes) -> None:
+        """Send encoded messages."""
         if self._transport is not None and not self._transport.is_closing():
-            self._write(self.session.encode(message))
+            self._write(data)
 
     def _write(self, data: bytes) -> None:
         if self._transport is None:

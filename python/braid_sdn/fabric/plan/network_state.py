@@ -8,7 +8,6 @@ from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan import planner
 from braid_sdn.fabric.plan.plan import Edge, Host
 from braid_sdn.fabric.settings import Settings
-from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.view.topology import Topology
 
 if TYPE_CHECKING:
@@ -18,11 +17,8 @@ if TYPE_CHECKING:
 HOST_PORT_SETTLE_TIME = 0.9
 
 
-def collect(now: float, fabric: Controller) -> planner.NetworkState:
-    """Return the planner's input."""
-    in_use: set[int] = set()
-    for has in fabric.updater.installed.values():
-        in_use |= rules.tags_in(has.values())
+def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees: int) -> planner.NetworkState:
+    """Return the planner's input; `review` and `most_trees` are its own."""
     around = fabric.topology.neighbours()
     # Many hosts may be behind an edge: one that echoes frames must not cost the others their broadcasts.
     looped = fabric.topology.echoed(now) - {edge.port for edge in fabric.edges}
@@ -35,13 +31,16 @@ def collect(now: float, fabric: Controller) -> planner.NetworkState:
         hosts=tuple(fabric.hosts.known.values()),
         edges=tuple(edge for edge in fabric.edges if edge.port not in around),
         outside={switch: frozenset(ports) for switch, ports in outside.items()},
-        tags_in_use=frozenset(in_use),
+        tags_in_use=fabric.updater.tags_in_use(),
         dead=frozenset(fabric.path_monitor.dead),
         full=fabric.problems.switches_full(now),
         silent=frozenset(fabric.path_monitor.silent),
         known=fabric.distributor.acknowledged,
         limits=fabric.settings.limits,
         learned=dict(fabric.path_capacity.limits),
+        unreachable=fabric.graph.switches - fabric.topology.switches.keys(),
+        review=review,
+        most_trees=most_trees,
         seen_by=lambda graph, pair: fabric.traffic.without_own(graph, {path.tag: path.steps for path in pair.paths}),
     )
 

@@ -40,6 +40,10 @@ class Tree:
     tag: int
     #: The output port of each switch.
     onward: dict[int, int]
+    #: Number of links from each switch to the root.
+    hops: dict[int, int] = field(default_factory=dict)
+    #: True if switches were given other ports under this tag: those nearer to the root are told first.
+    repaired: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,3 +131,10 @@ class Plan:
     pairs: dict[tuple[str, str], Pair] = field(default_factory=dict)
     #: Pairs that cannot be served, and why.
     unserved: dict[tuple[str, str], str] = field(default_factory=dict)
+    #: Links, by both ports, and switches for which trees and flood were made.
+    wiring: frozenset[tuple[PortId, PortId]] = frozenset()
+    switches: frozenset[int] = frozenset()
+    #: Roots whose trees are still to be made, or to be compared with the best ones.
+    left: tuple[int, ...] = ()
+    #: Tag to try next: one that was given up lately may be known to a slow switch still.
+    next_tag: int = TAGS.start

@@ -5,13 +5,15 @@ Pure: graph, hosts and edges in, plan out. Unchanged paths keep their tags, so t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import heapq
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from braid_sdn.fabric.model import Arc, Graph, Path, PortId
 from braid_sdn.fabric.plan import slot_table
 from braid_sdn.fabric.plan.mdi import Selection, Thresholds, select
-from braid_sdn.fabric.plan.paths import arcs_to_root, candidates, tree_towards
+from braid_sdn.fabric.plan.paths import HOP_COST, MIN_FLOW_BIT_S, arcs_to_root, candidates, tree_towards
 from braid_sdn.fabric.plan.plan import TAGS, Edge, Flood, Host, Pair, Plan, TaggedPath, Tree
 
 #: Factor by which other paths must carry more to replace those in use.
@@ -68,25 +70,38 @@ class NetworkState:
     limits: Thresholds = field(default_factory=Thresholds)
     #: Learned capacities of paths, bit/s.
     learned: Mapping[Hops, float] = field(default_factory=dict)
+    #: Switches that lost the controller and keep their rules.
+    unreachable: frozenset[int] = frozenset()
+    #: Roots whose trees are compared with the best ones, and how many trees are made and compared at most.
+    review: tuple[int, ...] = ()
+    most_trees: int = sys.maxsize
     #: The graph as a pair sees it: its own traffic does not count as load.
     seen_by: Callable[[Graph, Pair], Graph] = lambda graph, _: graph
 
 
 def make(before: Plan, now: NetworkState) -> Plan:
     """Return the plan for a state of the network."""
-    tags = _Tags(set(now.tags_in_use) | _tags_of(before), max(_tags_of(before), default=TAGS.start) + 1)
+    tags = _Tags(set(now.tags_in_use) | _tags_of(before), before.next_tag)
     internal: dict[int, set[int]] = {}
     for arc in now.graph.arcs:
         internal.setdefault(arc.source.switch, set()).add(arc.source.port)
         internal.setdefault(arc.target.switch, set()).add(arc.target.port)
+    wiring = frozenset((arc.source, arc.target) for arc in now.graph.arcs)
+    is_same = wiring == before.wiring and now.graph.switches == before.switches
     unserved: dict[tuple[str, str], str] = {}
     trees: dict[int, Tree] = {}
-    flood = None
+    flood = before.flood
     pairs: dict[tuple[str, str], Pair] = {}
+    left: list[int] = []
     try:
-        flood = _flood(before.flood, now.graph, tags)
-        for root in sorted({host.port.switch for host in now.hosts}):
-            trees[root] = _tree(before.trees.get(root), now.graph, root, tags)
+        if not is_same or flood is None:
+            flood = _flood(before.flood, now.graph, tags)
+        for root, tree in _trees(before, now, tags, wiring, is_same=is_same):
+            if tree is None:
+                left.append(root)
+            else:
+                trees[root] = tree
+        left += [root for root in now.review[now.most_trees :] if root in trees]
     except TagsExhaustedError:
         unserved["*", "*"] = "no tags are left for trees"
     for source in now.edges:
@@ -103,7 +118,9 @@ def make(before: Plan, now: NetworkState) -> Plan:
             else:
                 unserved[key] = made
     frozen = {switch: frozenset(ports) for switch, ports in internal.items()}
-    return Plan(frozen, dict(now.outside), trees, flood, pairs, unserved)
+    outside = dict(now.outside)
+    switches = now.graph.switches
+    return Plan(frozen, outside, trees, flood, pairs, unserved, wiring, switches, tuple(left), tags.cursor)
 
 
 def _tags_of(plan: Plan) -> set[int]:
@@ -115,28 +132,104 @@ def _tags_of(plan: Plan) -> set[int]:
 # Trees.
 
 
-def _tree(before: Tree | None, graph: Graph, root: int, tags: _Tags) -> Tree:
-    best = tree_towards(graph, root)
-    if before is not None:
-        kept = _kept(before, graph)
-        if kept is not None and _near(kept, best, root):
-            # New switches join the old tree, whose arcs all stay, so no loop can form.
-            joined = {**best, **kept}
-            return Tree(root, before.tag, {switch: arc.source.port for switch, arc in sorted(joined.items())})
-    return Tree(root, tags.new(), {switch: arc.source.port for switch, arc in sorted(best.items())})
+def _trees(
+    before: Plan, now: NetworkState, tags: _Tags, wiring: frozenset[tuple[PortId, PortId]], *, is_same: bool
+) -> Iterator[tuple[int, Tree | None]]:
+    """Yield the tree to each switch with hosts; None for a new one beyond `most_trees`.
+
+    A tree that lost a link is repaired at once: that costs next to nothing, and changes few rules.
+    """
+    lost = {source for source, _ in before.wiring - wiring}
+    by_port = {} if is_same else {arc.source: arc for arc in now.graph.arcs}
+    review = set(now.review[: now.most_trees])
+    made = 0
+    for root in sorted({host.port.switch for host in now.hosts}):
+        known = before.trees.get(root)
+        if known is None:
+            made += 1
+            yield root, _new_tree(now.graph, root, tags) if made <= now.most_trees else None
+            continue
+        tree = known
+        is_whole = not is_same and len(known.onward) == len(now.graph.switches) - 1
+        if not is_same and not (is_whole and all(known.onward.get(port.switch) != port.port for port in lost)):
+            tree = _repaired(known, now.graph, by_port, root)
+            if any(tree.onward.get(switch) != known.onward.get(switch) for switch in now.unreachable):
+                # It would go on by its old rule, and might lead packets of the same tag round.
+                tree = _new_tree(now.graph, root, tags)
+        if root in review:
+            tree = _reviewed(tree, now.graph, root, tags)
+        yield root, tree
 
 
-def _kept(before: Tree, graph: Graph) -> dict[int, Arc] | None:
-    """Return a tree's arcs, or None if one is gone whose switch is still there."""
+def _new_tree(graph: Graph, root: int, tags: _Tags, best: Mapping[int, Arc] | None = None) -> Tree:
+    arcs = best if best is not None else tree_towards(graph, root)
+    onward = {switch: arc.source.port for switch, arc in sorted(arcs.items())}
+    return Tree(root, tags.new(), onward, _hops(arcs, root))
+
+
+def _reviewed(tree: Tree, graph: Graph, root: int, tags: _Tags) -> Tree:
+    """Return a tree, or the best one if that is clearly quicker."""
     by_port = {arc.source: arc for arc in graph.arcs}
-    kept = {}
+    kept = {switch: by_port[PortId(switch, port)] for switch, port in tree.onward.items()}
+    best = tree_towards(graph, root)
+    return tree if _near(kept, best, root) else _new_tree(graph, root, tags, best)
+
+
+def _hops(arcs: Mapping[int, Arc], root: int) -> dict[int, int]:
+    """Return the number of links from each switch of a tree to its root."""
+    known = {root: 0}
+    for switch in arcs:
+        walked = []
+        here = switch
+        while here not in known:
+            walked.append(here)
+            here = arcs[here].target.switch
+        for back in reversed(walked):
+            known[back] = known[arcs[back].target.switch] + 1
+    return known
+
+
+def _repaired(before: Tree, graph: Graph, by_port: Mapping[PortId, Arc], root: int) -> Tree:
+    """Return a tree with other arcs for the switches that do not reach its root any more, or did not yet.
+
+    All others keep theirs, and so the tag stays. No packet goes round meanwhile if switches are told in the order of
+    their hops: each then sends to one that reaches the root already, and the others' old arcs form no loop.
+    """
+    children: dict[int, list[Arc]] = {}
     for switch, port in before.onward.items():
         arc = by_port.get(PortId(switch, port))
         if arc is not None:
-            kept[switch] = arc
-        elif switch in graph.switches:
-            return None
-    return kept
+            children.setdefault(arc.target.switch, []).append(arc)
+    kept: dict[int, Arc] = {}
+    distance = {root: 0.0}
+    reached = [root]
+    for here in reached:
+        for arc in children.get(here, ()):
+            there = arc.source.switch
+            if there not in distance:
+                kept[there] = arc
+                distance[there] = distance[here] + arc.latency + HOP_COST
+                reached.append(there)
+    queue = []
+    for switch in sorted(graph.switches - distance.keys()):
+        for arc in graph.leaving[switch]:
+            if arc.target.switch in distance and arc.capacity >= MIN_FLOW_BIT_S:
+                so_far = distance[arc.target.switch] + arc.latency + HOP_COST
+                queue.append((so_far, switch, arc.source, arc))
+    heapq.heapify(queue)
+    while queue:
+        so_far, here, _, arc = heapq.heappop(queue)
+        if here in distance:
+            continue
+        kept[here], distance[here] = arc, so_far
+        for onward in graph.arriving[here]:
+            there = onward.source.switch
+            if there not in distance and onward.capacity >= MIN_FLOW_BIT_S:
+                heapq.heappush(queue, (so_far + onward.latency + HOP_COST, there, onward.source, onward))
+    made = {switch: arc.source.port for switch, arc in sorted(kept.items())}
+    if made == before.onward:
+        return before
+    return Tree(root, before.tag, made, _hops(kept, root), repaired=True)
 
 
 def _near(kept: Mapping[int, Arc], best: Mapping[int, Arc], root: int) -> bool:

@@ -16,7 +16,7 @@ CHANGE_DELAY = 0.02
 QUIET_PERIOD = 1.0
 MAX_QUIET_WAIT = 5.0
 #: Least time between plans, as a multiple of the time that the last one took.
-IDLE_FACTOR = 4.0
+IDLE_FACTOR = 1.0
 
 
 @dataclass
@@ -32,6 +32,11 @@ class Throttle:
     def urgent(self) -> bool:
         """True if a failure or a change waits for a plan."""
         return self._urgent is not None
+
+    @property
+    def calm(self) -> bool:
+        """True if something new waits that a plan might use."""
+        return self._calm is not None
 
     def failure(self, now: float) -> None:
         """Record a failure of something that the plan uses."""

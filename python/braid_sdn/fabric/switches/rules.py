@@ -3,12 +3,14 @@
 A packet crosses the network under a tag, the VID of an 802.1Q header that only this controller assigns: one rule per
 tag and switch, so the core's rules grow with paths, never with flows. The tables:
 
-    0 ingress       our own frames to the controller; tagged packets of links and edges to 3; hosts' packets to 1
+    0 ingress       our own frames to the controller; tagged packets of links and edges to 4; hosts' packets to 1
     1 sources       known hosts go to 2; unknown ones too, and a copy to the controller
-    2 destinations  local hosts: their port; remote hosts: the tag of the tree to their switch, then 3; broadcasts
-                    and unknown hosts: the flood's tag
-    3 paths         output by tag; at the path's end the tag is removed, then 4, or the edge gets the packet tagged
-    4 delivery      local hosts, for packets from other switches
+    2 destinations  local hosts: their port; remote hosts: the datapath id of their switch as metadata, then 3
+    3 trees         by metadata, the tag of the tree to that switch, then 4; broadcasts and unknown hosts: the flood's
+    4 paths         output by tag; at the path's end the tag is removed, then 5, or the edge gets the packet tagged
+    5 delivery      local hosts, for packets from other switches
+
+So a path that changes concerns no host's rule, and a remote host's rule is the same at all switches.
 
 Rules have no timeouts, so the network forwards without its controller. The exception is a lease: rules that send ARP
 and neighbour discovery to the controller expire when it is gone, and these packets are then flooded as broadcasts.
@@ -16,12 +18,12 @@ and neighbour discovery to the controller expire when it is gone, and these pack
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, LLDP, PROBE_MAC, mac_text
-from braid_sdn.fabric.plan.plan import Edge, Host, Plan, TaggedPath
+from braid_sdn.fabric.plan.plan import Host, Plan, TaggedPath, Tree
 from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
@@ -36,10 +38,10 @@ from braid_sdn.openflow.messages import (
     RuleKey,
 )
 
-INGRESS, SOURCES, DESTINATIONS, PATHS, DELIVERY = range(5)
+INGRESS, SOURCES, DESTINATIONS, TREES, PATHS, DELIVERY = range(6)
 
 #: Upper half of all our cookies ("BRD" and the version of this layout): rules with others are removed.
-COOKIE = 0x42524401_00000000
+COOKIE = 0x42524402_00000000
 
 #: Seconds after which ARP is flooded unless the controller renews the lease.
 ARP_LEASE = 15
@@ -62,8 +64,9 @@ def _rule(
     goto: int | None = None,
     tag: int = 0,
     lease: int = 0,
+    metadata: int | None = None,
 ) -> Rule:
-    return Rule(table, priority, match, tuple(actions), goto, COOKIE | tag, lease)
+    return Rule(table, priority, match, tuple(actions), goto, COOKIE | tag, lease, metadata=metadata)
 
 
 TO_CONTROLLER = Output(Reserved.CONTROLLER)
@@ -78,6 +81,7 @@ def base() -> list[Rule]:
         _rule(INGRESS, 90, Match(in_port=Reserved.CONTROLLER, vlan=UNTAGGED), goto=DESTINATIONS),
         _rule(INGRESS, 10, Match(vlan=UNTAGGED), goto=SOURCES),
         _rule(SOURCES, 0, Match(), TO_CONTROLLER, goto=DESTINATIONS),
+        _rule(DESTINATIONS, 0, Match(), goto=TREES),
         # Hosts' answers to our own requests: the controller has a copy.
         _rule(DESTINATIONS, 60, Match(eth_dst=PROBE_MAC)),
     ]
@@ -146,78 +150,65 @@ def leases() -> list[Rule]:
     ]
 
 
-def wanted(plan: Plan, hosts: Iterable[Host], edges: Iterable[Edge], switches: Iterable[int]) -> dict[int, Rules]:
-    """Return the rules of every switch, without leases."""
-    made: dict[int, list[Rule]] = {switch: base() for switch in switches}
-    for switch, ports in plan.internal.items():
-        if switch in made:
-            made[switch] += [_rule(INGRESS, 80, Match(in_port=port), goto=PATHS) for port in sorted(ports)]
-    edge_ports = {edge.port for edge in edges}
-    for port in sorted(edge_ports):
-        if port.switch in made:
-            made[port.switch].append(_rule(INGRESS, 80, Match(in_port=port.port, vlan=TAGGED), goto=PATHS))
-    _trees(plan, made)
-    _flood(plan, made)
-    for pair in plan.pairs.values():
-        for path in pair.paths:
-            _path(path, made)
-    _hosts(plan, list(hosts), made)
-    return {switch: {rule.key: rule for rule in rules} for switch, rules in made.items()}
-
-
-def _trees(plan: Plan, made: Mapping[int, list[Rule]]) -> None:
-    for root, tree in plan.trees.items():
-        if root in made:
-            made[root].append(_rule(PATHS, 10, Match(vlan=tree.tag), PopTag(), goto=DELIVERY, tag=tree.tag))
-        for switch, port in tree.onward.items():
-            if switch in made:
-                made[switch].append(_rule(PATHS, 10, Match(vlan=tree.tag), Output(port), tag=tree.tag))
-
-
-def _flood(plan: Plan, made: Mapping[int, list[Rule]]) -> None:
+def of_switch(plan: Plan, switch: int, edge_ports: Iterable[int]) -> list[Rule]:
+    """Return a switch's rules for its own ports, and for floods."""
+    made = base()
+    internal = sorted(plan.internal.get(switch, ()))
+    made += [_rule(INGRESS, 80, Match(in_port=port), goto=PATHS) for port in internal]
+    made += [_rule(INGRESS, 80, Match(in_port=port, vlan=TAGGED), goto=PATHS) for port in edge_ports]
     if plan.flood is None:
-        return
+        return made
     tag = plan.flood.tag
-    for switch, ports in plan.internal.items():
-        # A neighbour that floods by itself sends copies over links that are not on the tree: these would go round.
-        branches = plan.flood.ports.get(switch, frozenset())
-        for port in sorted(ports) if switch in made else ():
-            onward = PATHS if port in branches else None
-            made[switch].append(_rule(INGRESS, 85, Match(in_port=port, vlan=tag), goto=onward, tag=tag))
-    for switch, rules in made.items():
-        rules.append(_rule(DESTINATIONS, 0, Match(), PushTag(tag), goto=PATHS, tag=tag))
-        actions: list[Action] = [Output(port) for port in sorted(plan.flood.ports.get(switch, ()))]
-        outside = plan.outside.get(switch, frozenset())
-        if outside:
-            actions += [PopTag(), *(Output(port) for port in sorted(outside))]
-        rules.append(_rule(PATHS, 10, Match(vlan=tag), *actions, tag=tag))
+    # A neighbour that floods by itself sends copies over links that are not on the tree: these would go round.
+    branches = plan.flood.ports.get(switch, frozenset())
+    for port in internal:
+        onward = PATHS if port in branches else None
+        made.append(_rule(INGRESS, 85, Match(in_port=port, vlan=tag), goto=onward, tag=tag))
+    made.append(_rule(TREES, 0, Match(), PushTag(tag), goto=PATHS, tag=tag))
+    actions: list[Action] = [Output(port) for port in sorted(branches)]
+    outside = plan.outside.get(switch, frozenset())
+    if outside:
+        actions += [PopTag(), *(Output(port) for port in sorted(outside))]
+    made.append(_rule(PATHS, 10, Match(vlan=tag), *actions, tag=tag))
+    return made
 
 
-def _path(path: TaggedPath, made: Mapping[int, list[Rule]]) -> None:
-    for step in path.steps:
-        if step.switch in made:
-            made[step.switch].append(_rule(PATHS, 10, Match(vlan=path.tag), Output(step.port), tag=path.tag))
-    if path.last in made:
-        probe = Match(vlan=path.tag, eth_type=EXPERIMENTAL)
-        made[path.last].append(_rule(PATHS, 20, probe, TO_CONTROLLER, tag=path.tag))
+def of_tree_end(tree: Tree) -> Rule:
+    """Return the rule at a tree's root."""
+    return _rule(PATHS, 10, Match(vlan=tree.tag), PopTag(), goto=DELIVERY, tag=tree.tag)
 
 
-def _hosts(plan: Plan, hosts: list[Host], made: Mapping[int, list[Rule]]) -> None:
-    # Switches with hosts or free ports: a new host's first frame must be forwarded.
-    inhabited = {host.port.switch for host in hosts} | {switch for switch, ports in plan.outside.items() if ports}
-    for host in hosts:
-        here, port = host.port
-        if here in made:
-            made[here].append(_rule(SOURCES, 20, Match(in_port=port, eth_src=host.mac), goto=DESTINATIONS))
-            made[here] += [
-                _rule(table, 30, Match(eth_dst=host.mac), Output(port)) for table in (DESTINATIONS, DELIVERY)
-            ]
-        tree = plan.trees.get(here)
-        for switch in sorted(inhabited):
-            if tree is not None and switch != here and switch in tree.onward and switch in made:
-                made[switch].append(
-                    _rule(DESTINATIONS, 30, Match(eth_dst=host.mac), PushTag(tree.tag), goto=PATHS, tag=tree.tag)
-                )
+def of_tree(tree: Tree, port: int) -> Rule:
+    """Return the rule of a tree's switch whose next port this is."""
+    return _rule(PATHS, 10, Match(vlan=tree.tag), Output(port), tag=tree.tag)
+
+
+def to_tree(tree: Tree) -> Rule:
+    """Return the rule that sends packets for hosts at a tree's root by that tree."""
+    return _rule(TREES, 10, Match(metadata=tree.root), PushTag(tree.tag), goto=PATHS, tag=tree.tag)
+
+
+def of_path(path: TaggedPath) -> list[tuple[int, Rule]]:
+    """Return the rules of a path with their switches."""
+    made = [
+        (step.switch, _rule(PATHS, 10, Match(vlan=path.tag), Output(step.port), tag=path.tag)) for step in path.steps
+    ]
+    probe = Match(vlan=path.tag, eth_type=EXPERIMENTAL)
+    return [*made, (path.last, _rule(PATHS, 20, probe, TO_CONTROLLER, tag=path.tag))]
+
+
+def of_local_host(host: Host) -> list[Rule]:
+    """Return the rules of a host at its own switch."""
+    port = host.port.port
+    return [
+        _rule(SOURCES, 20, Match(in_port=port, eth_src=host.mac), goto=DESTINATIONS),
+        *(_rule(table, 30, Match(eth_dst=host.mac), Output(port)) for table in (DESTINATIONS, DELIVERY)),
+    ]
+
+
+def of_remote_host(host: Host) -> Rule:
+    """Return the rule of a host at all other switches."""
+    return _rule(DESTINATIONS, 30, Match(eth_dst=host.mac), goto=TREES, metadata=host.port.switch)
 
 
 def is_ours(rule: Rule) -> bool:
@@ -225,9 +216,10 @@ def is_ours(rule: Rule) -> bool:
     return rule.cookie & ~0xFFFFFFFF == COOKIE
 
 
-def tags_in(rules: Iterable[Rule]) -> set[int]:
-    """Return the tags in a switch's rules, which must not be assigned anew."""
-    return {rule.match.vlan for rule in rules if rule.table == PATHS and rule.match.vlan is not None}
+def tag_of(key: RuleKey) -> int | None:
+    """Return the tag of a rule of paths: while a switch has it, it must not be assigned anew."""
+    table, _, match = key
+    return match.vlan if table == PATHS else None
 
 
 def links_in(switch: int, rules: Iterable[Rule]) -> set[PortId]:

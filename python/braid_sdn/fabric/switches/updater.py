@@ -3,21 +3,24 @@
 Make before break, in four steps; each begins when the previous one is done on all switches:
 
 1. prepare: add rules of new tags, which no packet carries yet, and of delivery; a barrier on every changed switch.
+           Rules that are changed in an order are sent rank by rank: each rank waits for the one before.
 2. switch:  change the rules that tag packets (tables 0 to 2), with barriers, and distribute new slot tables to edges.
 3. drain:   wait for packets with old tags.
 4. retire:  delete switch rules that are not needed any more.
 
-The state of a switch is its last listing plus all messages since. An update may be aborted at any point in favour of
-another target; rules are deleted only at the end of a completed update.
+The state of a switch is its last listing plus all messages since. Only keys that may differ from the target are
+looked at, so an update costs what it changes. An update may be aborted at any point in favour of another target;
+rules are deleted only at the end of a completed update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from braid_sdn.fabric.switches.rules import PATHS, Rules
+from braid_sdn.fabric.switches.rules import PATHS, Rules, tag_of
 from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Rule, RuleKey, ToSwitch
 
 #: Seconds for packets with an old tag to leave the network.
@@ -46,13 +49,25 @@ class RuleUpdater:
     drain: float = DRAIN
     #: Rules of each switch, as far as known. A switch that is missing here is not touched.
     installed: dict[int, Rules] = field(default_factory=dict)
-    target: dict[int, Rules] = field(default_factory=dict)
+    target: Mapping[int, Rules] = field(default_factory=dict)
+    #: Place of a rule of paths in the order of changes, from 1; 0 for those that need none.
+    rank: Callable[[int, RuleKey], int] = lambda _switch, _key: 0
     step: Step = Step.IDLE
     #: Switches that left a barrier unanswered in the last update.
     slow: set[int] = field(default_factory=set)
     #: Number of updates.
     changes: int = 0
+    #: Keys at which a switch may differ from the target, in the order in which they were changed.
+    _open: dict[int, dict[RuleKey, None]] = field(default_factory=dict)
+    #: Switches that were compared with the target as a whole.
+    _compared: set[int] = field(default_factory=set)
+    #: Number of rules at all switches with each tag.
+    _tags: Counter[int] = field(default_factory=Counter)
+    #: Switches and the barriers that they have not answered.
     _waiting: dict[int, int] = field(default_factory=dict)
+    #: Those of them for which the next rank waits, and whether there is one.
+    _ordered: set[int] = field(default_factory=set)
+    _has_more: bool = False
     _deadline: float = 0.0
     _token: int = 0
     _refused: dict[tuple[int, RuleKey], float] = field(default_factory=dict)
@@ -64,14 +79,19 @@ class RuleUpdater:
 
     def handle_rules(self, now: float, switch: int, rules: Iterable[Rule]) -> None:
         """Take in a switch's rules, after it connected and at every audit."""
-        self.installed[switch] = {rule.key: rule for rule in rules if rule.lease == 0}
-        if self.installed[switch] != self.target.get(switch, self.installed[switch]):
+        self._forget(switch)
+        has = self.installed[switch] = {}
+        for rule in rules:
+            if rule.lease == 0:
+                self._put(has, rule)
+        self._compare(switch)
+        if self._open.get(switch):
             self._waiting.pop(switch, None)
             self._begin(now)
 
     def handle_gone(self, now: float, switch: int) -> None:
         """Forget a switch that is no longer connected."""
-        self.installed.pop(switch, None)
+        self._forget(switch)
         self.slow.discard(switch)
         if self._waiting.pop(switch, None) is not None:
             self._advance(now)
@@ -91,14 +111,31 @@ class RuleUpdater:
 
     def handle_refused(self, now: float, switch: int, rule: Rule) -> None:
         """Take in that a switch refused a rule; it is tried again after REFUSED_RETRY."""
-        self.installed.get(switch, {}).pop(rule.key, None)
+        has = self.installed.get(switch)
+        if has is not None:
+            self._drop(has, rule.key)
+            self._open.setdefault(switch, {})[rule.key] = None
         self._refused[switch, rule.key] = now + REFUSED_RETRY
 
-    def set_target(self, now: float, wanted: Mapping[int, Rules]) -> None:
-        """Set a new target; an update towards another one is aborted."""
-        same = self.step is not Step.IDLE and self.target == wanted
-        self.target = dict(wanted)
-        if not same:
+    def set_target(
+        self, now: float, wanted: Mapping[int, Rules], changed: Mapping[int, Iterable[RuleKey]] | None = None
+    ) -> None:
+        """Set a new target; an update towards another one is aborted.
+
+        With `changed`, the target differs from the last one, which may be the same object, at these keys alone.
+        """
+        self.target = wanted
+        if changed is None:
+            self._compared.clear()
+        is_new = changed is None or any(changed.values())
+        self._compared &= wanted.keys()
+        for switch in self.installed:
+            if switch not in self._compared:
+                is_new = True
+                self._compare(switch)
+            elif changed is not None and switch in changed:
+                self._open.setdefault(switch, {}).update(dict.fromkeys(changed[switch]))
+        if is_new or self.step is Step.IDLE:
             self._begin(now)
 
     def handle_timeout(self, now: float) -> None:
@@ -149,24 +186,38 @@ class RuleUpdater:
             self._advance(now)
 
     def _begin(self, now: float) -> None:
-        self._waiting.clear()
+        # What was sent in an order may be under way still, and stands before what is sent now.
+        self._ordered &= self._waiting.keys()
+        self._waiting = {switch: self._waiting[switch] for switch in self._ordered}
         self._unconfirmed.clear()
         self.step = Step.IDLE
         # Edges' tables may change although no rule does.
         self._publish = True
+        self._close()
         if self._missing(now, prepare=True) or self._missing(now, prepare=False) or self._surplus():
             self.changes += 1
             self.step = Step.PREPARE
             self._publish = self._published = False
-            self._send(now, self._missing(now, prepare=True))
+            self._has_more = True
+            self._deadline = now + BARRIER_TIMEOUT
+            self._advance(now)
 
     def _advance(self, now: float) -> None:
         """Go on to the next step if nothing is waited for."""
-        while not self._waiting:
+        while True:
             if self.step is Step.PREPARE:
+                if self._has_more:
+                    if self._ordered & self._waiting.keys():
+                        return
+                    self._prepare(now)
+                    continue
+                if self._waiting:
+                    return
                 self.step = Step.SWITCH
                 self._publish = True
-                self._send(now, self._missing(now, prepare=False), always=False)
+                self._send(now, self._missing(now, prepare=False))
+            elif self._waiting:
+                return
             elif self.step is Step.SWITCH:
                 if not self._published or self._unconfirmed:
                     return
@@ -179,43 +230,110 @@ class RuleUpdater:
                     return
                 # Here, and nowhere else, a switch rule is deleted.
                 for switch, key in self._surplus():
-                    del self.installed[switch][key]
+                    self._drop(self.installed[switch], key)
                     self._out.append((switch, DeleteRule(key)))
+                self._close()
                 self.step = Step.IDLE
             else:
                 return
 
-    def _send(self, now: float, rules: list[tuple[int, Rule]], *, always: bool = True) -> None:
+    def _prepare(self, now: float) -> None:
+        """Send the missing rules of paths and delivery that are next in order, and all that need no order."""
+        missing = self._missing(now, prepare=True)
+        ranks = [self.rank(switch, rule.key) for switch, rule in missing]
+        lowest = min((rank for rank in ranks if rank), default=0)
+        sent = [(each, rank) for each, rank in zip(missing, ranks, strict=True) if rank in (0, lowest)]
+        self._has_more = len(sent) < len(missing)
+        self._ordered = {switch for (switch, _), rank in sent if rank}
+        self._send(now, [each for each, _ in sent])
+
+    def _send(self, now: float, rules: list[tuple[int, Rule]]) -> None:
         """Send rules, and a barrier after the last of each switch."""
         self._token += 1
         touched: dict[int, None] = {}
         for switch, rule in rules:
-            self.installed[switch][rule.key] = rule
+            self._put(self.installed[switch], rule)
             self._out.append((switch, AddRule(rule)))
             touched[switch] = None
         for switch in touched:
             self._out.append((switch, Barrier(self._token)))
             self._waiting[switch] = self._token
         self._deadline = now + BARRIER_TIMEOUT
-        if always:
-            self._advance(now)
+
+    # What is installed, and where that may differ from the target.
+
+    def tags_in_use(self) -> frozenset[int]:
+        """Return the tags that rules of some switch still know."""
+        return frozenset(self._tags)
+
+    def _put(self, has: Rules, rule: Rule) -> None:
+        key = rule.key
+        tag = tag_of(key)
+        if tag is not None and key not in has:
+            self._tags[tag] += 1
+        has[key] = rule
+
+    def _drop(self, has: Rules, key: RuleKey) -> None:
+        if has.pop(key, None) is not None:
+            self._untag(key)
+
+    def _untag(self, key: RuleKey) -> None:
+        tag = tag_of(key)
+        if tag is not None:
+            self._tags[tag] -= 1
+            if not self._tags[tag]:
+                del self._tags[tag]
+
+    def _forget(self, switch: int) -> None:
+        for key in self.installed.pop(switch, {}):
+            self._untag(key)
+        self._open.pop(switch, None)
+        self._compared.discard(switch)
+
+    def _compare(self, switch: int) -> None:
+        """Find all keys at which a switch differs from the target."""
+        self._open.pop(switch, None)
+        wanted = self.target.get(switch)
+        if wanted is None:
+            return
+        self._compared.add(switch)
+        has = self.installed[switch]
+        differing = {key: None for key, rule in wanted.items() if has.get(key) != rule}
+        differing |= {key: None for key in has if key not in wanted}
+        if differing:
+            self._open[switch] = differing
+
+    def _close(self) -> None:
+        """Forget keys at which switches do not differ any more."""
+        for switch, keys in list(self._open.items()):
+            has, wanted = self.installed.get(switch, {}), self.target.get(switch, {})
+            kept = {key: None for key in keys if has.get(key) != wanted.get(key)}
+            if kept:
+                self._open[switch] = kept
+            else:
+                del self._open[switch]
 
     def _missing(self, now: float, *, prepare: bool) -> list[tuple[int, Rule]]:
         """Missing and differing rules: of paths and delivery if `prepare`, else of the tables before."""
-        return [
-            (switch, rule)
-            for switch, has in self.installed.items()
-            for key, rule in self.target.get(switch, {}).items()
-            if (rule.table >= PATHS) is prepare
-            and has.get(key) != rule
-            and self._refused.get((switch, key), 0.0) <= now
-        ]
+        found = []
+        for switch, keys in self._open.items():
+            has, wanted = self.installed[switch], self.target.get(switch, {})
+            for key in keys:
+                rule = wanted.get(key)
+                if (
+                    rule is not None
+                    and (key[0] >= PATHS) is prepare
+                    and has.get(key) != rule
+                    and self._refused.get((switch, key), 0.0) <= now
+                ):
+                    found.append((switch, rule))
+        return found
 
     def _surplus(self) -> list[tuple[int, RuleKey]]:
         return [
             (switch, key)
-            for switch, has in self.installed.items()
+            for switch, keys in self._open.items()
             if switch in self.target
-            for key in has
-            if key not in self.target[switch]
+            for key in keys
+            if key in self.installed[switch] and key not in self.target[switch]
         ]

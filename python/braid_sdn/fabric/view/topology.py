@@ -8,7 +8,7 @@ bytes is alive without them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -126,6 +126,9 @@ class Topology:
     _failed_open: dict[int, float] = field(default_factory=dict)
     #: Bytes that ports have received, by the last reading.
     _received: dict[PortId, int] = field(default_factory=dict)
+    #: Answers of `neighbours` and `links` until a direction comes or goes.
+    _around: dict[PortId, set[PortId]] | None = None
+    _links: list[LinkDirection] | None = None
 
     def name(self, switch: int) -> str:
         """Return a switch's name for people."""
@@ -211,6 +214,7 @@ class Topology:
             self.lost_links.pop(key, None)
             self._from.setdefault(probe.source, {})[arrived] = known
             self._to.setdefault(arrived, {})[probe.source] = known
+            self._around = self._links = None
             self.changed = now
         fresh = known.first == known.last == now or known.stale
         known.last = now
@@ -300,6 +304,7 @@ class Topology:
             del self._to[key[1]][key[0]]
             self._checks.pop(key, None)
         if lost:
+            self._around = self._links = None
             self.changed = now
         return bool(lost)
 
@@ -342,13 +347,15 @@ class Topology:
         """Return true if this port hears another one, or another one hears it."""
         return bool(self._from.get(port) or self._to.get(port))
 
-    def neighbours(self) -> dict[PortId, set[PortId]]:
+    def neighbours(self) -> Mapping[PortId, Set[PortId]]:
         """Return for each port the ports that it hears or that hear it."""
-        around: dict[PortId, set[PortId]] = {}
-        for source, target in self.heard:
-            around.setdefault(target, set()).add(source)
-            around.setdefault(source, set()).add(target)
-        return around
+        if self._around is None:
+            around: dict[PortId, set[PortId]] = {}
+            for source, target in self.heard:
+                around.setdefault(target, set()).add(source)
+                around.setdefault(source, set()).add(target)
+            self._around = around
+        return self._around
 
     def echoed(self, now: float) -> set[PortId]:
         """Return the ports that hear their own discovery frames."""
@@ -358,16 +365,18 @@ class Topology:
         """Return the links and the switches that were lost lately and are not back."""
         return _lately(now, self.lost_links), _lately(now, self.lost_switches)
 
-    def links(self) -> list[LinkDirection]:
+    def links(self) -> Sequence[LinkDirection]:
         """Return both directions of all working links: each is heard, and neither end has another neighbour."""
-        around = self.neighbours()
-        return [
-            hearing
-            for (source, target), hearing in sorted(self.heard.items())
-            if (target, source) in self.heard
-            and source.switch != target.switch
-            and len(around[source]) == len(around[target]) == 1
-        ]
+        if self._links is None:
+            around = self.neighbours()
+            self._links = [
+                hearing
+                for (source, target), hearing in sorted(self.heard.items())
+                if (target, source) in self.heard
+                and source.switch != target.switch
+                and len(around[source]) == len(around[target]) == 1
+            ]
+        return self._links
 
     def latency(self, now: float, hearing: LinkDirection) -> float:
         """Return a direction's latency, seconds ([mpsdn] §III-A); 0 while echoes of an end are not measured."""

@@ -1,0 +1,267 @@
+"""Keeps the rules of all switches that a plan leads to, and changes those alone that another plan concerns.
+
+The rules of a switch, of a tree, of a path and of a host are made when they change. Hosts that came, moved or went
+are taken over a number at a time, so that no change takes long; the others wait for the next plan.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from braid_sdn.fabric.plan.plan import Edge, Host, Plan, TaggedPath, Tree
+from braid_sdn.fabric.switches import rules
+from braid_sdn.fabric.switches.rules import Rules, tag_of
+from braid_sdn.openflow.messages import Rule, RuleKey
+
+#: Rules that are changed for hosts in one update at most, once there is a plan.
+MAX_HOST_RULES = 1500
+
+Changes = dict[int, set[RuleKey]]
+
+
+@dataclass(frozen=True)
+class _Ports:
+    """Ports of a switch on which its own rules depend."""
+
+    internal: frozenset[int]
+    outside: frozenset[int]
+    edges: tuple[int, ...]
+    flood: tuple[int, frozenset[int]] | None
+
+
+@dataclass
+class Compiler:
+    """The rules of all switches. Changed in place; the last changes say where."""
+
+    target: dict[int, Rules] = field(default_factory=dict)
+    #: True if hosts wait for the next update.
+    is_behind: bool = False
+    _changed: Changes = field(default_factory=dict)
+    _ports: dict[int, _Ports] = field(default_factory=dict)
+    _own: dict[int, list[RuleKey]] = field(default_factory=dict)
+    _trees: dict[int, Tree] = field(default_factory=dict)
+    _by_tag: dict[int, Tree] = field(default_factory=dict)
+    #: Rules of each tree by its tag and their ports.
+    _of_tag: dict[int, dict[int, Rule]] = field(default_factory=dict)
+    _paths: dict[int, TaggedPath] = field(default_factory=dict)
+    _hosts: dict[str, Host] = field(default_factory=dict)
+    #: Switches with hosts or free ports, as sets of keys: a new host's first frame must be forwarded.
+    _inhabited: dict[int, None] = field(default_factory=dict)
+
+    def update(
+        self,
+        plan: Plan,
+        hosts: Mapping[str, Host],
+        edges: Iterable[Edge],
+        switches: Iterable[int],
+        *,
+        most: int = sys.maxsize,
+    ) -> Changes:
+        """Change the rules to those of another plan; return the keys of what changed at each switch.
+
+        Rules of hosts are changed until there are `most` changes.
+        """
+        self._changed = {}
+        self._set_switches(switches)
+        self._set_ports(plan, edges)
+        self._set_paths(plan)
+        self._set_hosts(plan, hosts, most)
+        self._set_trees(plan)
+        return self._changed
+
+    def rank(self, switch: int, key: RuleKey) -> int:
+        """Return the place of a rule in the order in which rules are changed, from 1; 0 for one that needs none.
+
+        Switches of a repaired tree follow those that are nearer to its root.
+        """
+        tree = self._by_tag.get(tag_of(key) or 0)
+        return tree.hops.get(switch, 0) if tree is not None and tree.repaired else 0
+
+    def _put(self, switch: int, rule: Rule) -> None:
+        has = self.target.get(switch)
+        if has is not None:
+            key = rule.key
+            has[key] = rule
+            self._changed.setdefault(switch, set()).add(key)
+
+    def _drop(self, switch: int, key: RuleKey) -> None:
+        has = self.target.get(switch)
+        if has is not None and has.pop(key, None) is not None:
+            self._changed.setdefault(switch, set()).add(key)
+
+    def _set_switches(self, switches: Iterable[int]) -> None:
+        wanted = set(switches)
+        for switch in self.target.keys() - wanted:
+            for known in (self.target, self._ports, self._own, self._inhabited):
+                known.pop(switch, None)
+        for switch in sorted(wanted - self.target.keys()):
+            # What others' pieces have for it is put below.
+            self.target[switch] = {}
+            self._changed.setdefault(switch, set())
+            self._restore(switch)
+
+    def _restore(self, switch: int) -> None:
+        """Put what is known already at a switch that came back."""
+        for tree in self._trees.values():
+            self._put_tree(tree, switch)
+        for path in self._paths.values():
+            for at, rule in rules.of_path(path):
+                if at == switch:
+                    self._put(switch, rule)
+        for host in self._hosts.values():
+            if host.port.switch == switch:
+                for rule in rules.of_local_host(host):
+                    self._put(switch, rule)
+
+    def _set_ports(self, plan: Plan, edges: Iterable[Edge]) -> None:
+        at: dict[int, set[int]] = {}
+        for edge in edges:
+            at.setdefault(edge.port.switch, set()).add(edge.port.port)
+        nothing = frozenset[int]()
+        for switch in self.target:
+            ports = _Ports(
+                plan.internal.get(switch, nothing),
+                plan.outside.get(switch, nothing),
+                tuple(sorted(at.get(switch, ()))),
+                (plan.flood.tag, plan.flood.ports.get(switch, nothing)) if plan.flood is not None else None,
+            )
+            if self._ports.get(switch) == ports:
+                continue
+            self._ports[switch] = ports
+            made = rules.of_switch(plan, switch, ports.edges)
+            keys = [rule.key for rule in made]
+            for key in set(self._own.get(switch, ())) - set(keys):
+                self._drop(switch, key)
+            self._own[switch] = keys
+            for rule in made:
+                if self.target[switch].get(rule.key) != rule:
+                    self._put(switch, rule)
+
+    def _set_trees(self, plan: Plan) -> None:
+        for root, tree in list(self._trees.items()):
+            if plan.trees.get(root) is not tree:
+                self._change_tree(tree, plan.trees.get(root))
+        for root, tree in plan.trees.items():
+            if root not in self._trees:
+                self._trees[root] = self._by_tag[tree.tag] = tree
+                for switch in (root, *tree.onward):
+                    self._put_tree(tree, switch)
+
+    def _change_tree(self, before: Tree, after: Tree | None) -> None:
+        del self._trees[before.root]
+        del self._by_tag[before.tag]
+        if after is None or after.tag != before.tag:
+            self._of_tag.pop(before.tag, None)
+            for switch in (before.root, *before.onward):
+                self._drop(switch, rules.of_tree_end(before).key)
+            if after is None:
+                for switch in before.onward:
+                    self._drop(switch, rules.to_tree(before).key)
+            # One with another tag is put as a new one, in place of its rule in the table of trees.
+            elif gone := before.onward.keys() - after.onward.keys():
+                for switch in gone:
+                    self._drop(switch, rules.to_tree(before).key)
+            return
+        self._trees[after.root] = self._by_tag[after.tag] = after
+        for switch in before.onward.keys() - after.onward.keys():
+            self._drop(switch, rules.of_tree_end(before).key)
+            self._drop(switch, rules.to_tree(before).key)
+        for switch, port in after.onward.items():
+            if before.onward.get(switch) != port:
+                self._put_tree(after, switch)
+
+    def _put_tree(self, tree: Tree, switch: int) -> None:
+        if switch == tree.root:
+            self._put(switch, rules.of_tree_end(tree))
+        elif switch in tree.onward:
+            self._put(switch, self._of_tree(tree, tree.onward[switch]))
+            if switch in self._inhabited:
+                self._put(switch, self._to_tree(tree))
+
+    def _of_tree(self, tree: Tree, port: int) -> Rule:
+        # Many switches have the same rule.
+        known = self._of_tag.setdefault(tree.tag, {})
+        if port not in known:
+            known[port] = rules.of_tree(tree, port)
+        return known[port]
+
+    def _to_tree(self, tree: Tree) -> Rule:
+        # 0 is no port.
+        known = self._of_tag.setdefault(tree.tag, {})
+        if 0 not in known:
+            known[0] = rules.to_tree(tree)
+        return known[0]
+
+    def _set_paths(self, plan: Plan) -> None:
+        wanted = {path.tag: path for pair in plan.pairs.values() for path in pair.paths}
+        for tag, path in list(self._paths.items()):
+            if wanted.get(tag) != path:
+                del self._paths[tag]
+                for switch, rule in rules.of_path(path):
+                    self._drop(switch, rule.key)
+        for tag, path in wanted.items():
+            if tag not in self._paths:
+                self._paths[tag] = path
+                for switch, rule in rules.of_path(path):
+                    self._put(switch, rule)
+
+    def _set_hosts(self, plan: Plan, hosts: Mapping[str, Host], most: int) -> None:
+        self._set_inhabited(plan, hosts)
+        left = most
+        self.is_behind = False
+        gone = [host for mac, host in self._hosts.items() if mac not in hosts]
+        changed = [
+            host for mac, host in hosts.items() if (known := self._hosts.get(mac)) is None or known.port != host.port
+        ]
+        for host in (*gone, *changed):
+            if left <= 0:
+                self.is_behind = True
+                return
+            left -= len(self._inhabited) + 3
+            known = self._hosts.pop(host.mac, None)
+            if known is not None:
+                for rule in rules.of_local_host(known):
+                    self._drop(known.port.switch, rule.key)
+            if host.mac in hosts:
+                self._hosts[host.mac] = host
+                self._put_host(host)
+            else:
+                key = rules.of_remote_host(host).key
+                for switch in self._inhabited:
+                    self._drop(switch, key)
+
+    def _put_host(self, host: Host) -> None:
+        remote = rules.of_remote_host(host)
+        for switch in self._inhabited:
+            if switch != host.port.switch:
+                self._put(switch, remote)
+        for rule in rules.of_local_host(host):
+            self._put(host.port.switch, rule)
+
+    def _set_inhabited(self, plan: Plan, hosts: Mapping[str, Host]) -> None:
+        wanted = {host.port.switch for host in hosts.values()} | {
+            switch for switch, out in plan.outside.items() if out
+        }
+        wanted &= self.target.keys()
+        for switch in self._inhabited.keys() - wanted:
+            del self._inhabited[switch]
+            for host in self._hosts.values():
+                if host.port.switch != switch:
+                    self._drop(switch, rules.of_remote_host(host).key)
+            for tree in self._trees.values():
+                self._drop(switch, rules.to_tree(tree).key)
+        fresh = sorted(wanted - self._inhabited.keys())
+        self._inhabited.update(dict.fromkeys(fresh))
+        if not fresh:
+            return
+        for host in self._hosts.values():
+            remote = rules.of_remote_host(host)
+            for switch in fresh:
+                if switch != host.port.switch:
+                    self._put(switch, remote)
+        for tree in self._trees.values():
+            for switch in fresh:
+                if switch in tree.onward:
+                    self._put(switch, self._to_tree(tree))

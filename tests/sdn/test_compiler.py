@@ -1,0 +1,211 @@
+"""Rules that follow plans by differences: as if made anew, and in an order in which no packet goes round."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braid_lab.fabric.shapes import generated
+from braid_sdn.fabric.model import Graph, PortId
+from braid_sdn.fabric.plan.plan import Edge, Host, Plan
+from braid_sdn.fabric.plan.planner import NetworkState, make
+from braid_sdn.fabric.switches.compiler import Compiler
+from braid_sdn.fabric.switches.rules import DELIVERY, DESTINATIONS, PATHS, SOURCES, Rules
+from braid_sdn.fabric.switches.updater import RuleUpdater
+from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Output, Rule, ToSwitch
+
+from .virtual import graph_of, mac
+
+SWITCHES = 8
+#: A port at which no link is.
+HOST_PORT = 99
+
+
+class Fabric:
+    """A plan and its rules, with a network that changes."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.whole = graph_of(generated(SWITCHES, seed=seed, more=1.0))
+        self.lost: set[frozenset[PortId]] = set()
+        self.hosts: dict[str, Host] = {}
+        self.plan = Plan()
+        self.compiler = Compiler()
+        self.switches = list(range(1, SWITCHES + 1))
+        self.edges = (Edge("ha", PortId(1, 50)), Edge("hb", PortId(5, 50)))
+
+    def graph(self) -> Graph:
+        arcs = [arc for arc in self.whole.arcs if frozenset((arc.source, arc.target)) not in self.lost]
+        return Graph.of(arcs, self.whole.switches)
+
+    def change(self) -> None:
+        """Have a wire, a host or a switch's connection come, go or move."""
+        what = self.chance.randrange(4)
+        number = self.chance.randrange(6)
+        if what == 0:
+            arc = self.chance.choice(self.whole.arcs)
+            self.lost ^= {frozenset((arc.source, arc.target))}
+        elif what == 1:
+            self.hosts.pop(mac(number), None)
+        elif what == 2:
+            switch = self.chance.choice(self.switches)
+            self.hosts[mac(number)] = Host(mac(number), PortId(switch, HOST_PORT + self.chance.randrange(2)))
+        else:
+            one = self.chance.randrange(2, SWITCHES + 1)
+            self.switches = sorted({*self.switches} ^ {one})
+
+    def update(self, tags_in_use: frozenset[int] = frozenset(), most: int = 1 << 30) -> dict[int, set[object]]:
+        state = NetworkState(
+            self.graph(),
+            tuple(self.hosts.values()),
+            self.edges,
+            {3: frozenset({HOST_PORT})},
+            tags_in_use,
+            review=tuple(self.plan.trees) if self.chance.randrange(2) else (),
+        )
+        self.plan = make(self.plan, state)
+        changed = self.compiler.update(self.plan, dict(self.hosts), self.edges, self.switches, most=most)
+        return {switch: set(keys) for switch, keys in changed.items()}
+
+
+def copy(target: dict[int, Rules]) -> dict[int, Rules]:
+    return {switch: dict(rules) for switch, rules in target.items()}
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=60, deadline=None)
+def test_rules_that_were_changed_step_by_step_are_those_made_anew(seed: int) -> None:
+    fabric = Fabric(seed)
+    for _ in range(12):
+        before = copy(fabric.compiler.target)
+        fabric.change()
+        changed = fabric.update()
+        fresh = Compiler()
+        fresh.update(fabric.plan, fabric.hosts, fabric.edges, fabric.switches)
+        assert fabric.compiler.target == fresh.target
+        for switch, has in fresh.target.items():
+            was = before.get(switch, {})
+            differing = {key for key in has.keys() | was.keys() if has.get(key) != was.get(key)}
+            assert differing <= changed.get(switch, set())
+
+
+def test_hosts_are_taken_over_a_few_at_a_time_and_all_in_the_end() -> None:
+    fabric = Fabric(1)
+    fabric.update()
+    fabric.hosts = {mac(number): Host(mac(number), PortId(1 + number % 4, HOST_PORT)) for number in range(40)}
+    updates = 0
+    while updates == 0 or fabric.compiler.is_behind:
+        changed = fabric.update(most=40)
+        updates += 1
+        in_tables = {SOURCES, DESTINATIONS, DELIVERY}
+        assert sum(key[0] in in_tables for keys in changed.values() for key in keys) < 80  # type: ignore[index]
+    assert 5 < updates < 20
+    fresh = Compiler()
+    fresh.update(fabric.plan, fabric.hosts, fabric.edges, fabric.switches)
+    assert fabric.compiler.target == fresh.target
+
+
+def test_a_lost_wire_changes_no_rule_of_a_host_and_few_of_trees() -> None:
+    fabric = Fabric(3)
+    fabric.hosts = {mac(number): Host(mac(number), PortId(1 + number % 8, HOST_PORT)) for number in range(80)}
+    fabric.update()
+    before = copy(fabric.compiler.target)
+    tree = fabric.plan.trees[1]
+    switch, port = next(iter(tree.onward.items()))
+    arc = next(arc for arc in fabric.whole.arcs if arc.source == PortId(switch, port))
+    fabric.lost = {frozenset((arc.source, arc.target))}
+    fabric.chance = random.Random(1)
+    fabric.update()
+    assert fabric.plan.trees[1].tag == tree.tag
+    after = fabric.compiler.target
+    changed = [key for at in after for key in after[at] if after[at][key] != before[at].get(key)]
+    assert changed
+    assert not [key for key in changed if key[2].eth_dst is not None or key[2].eth_src is not None]
+
+
+class Switches:
+    """Switches that carry out changes one at a time, in any order that barriers allow."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self.updater = RuleUpdater(drain=0.0, rank=fabric.compiler.rank)
+        #: Messages that each switch has not handled yet.
+        self.under_way: dict[int, list[ToSwitch]] = {}
+        self.has: dict[int, Rules] = {switch: {} for switch in fabric.whole.switches}
+        for switch in self.has:
+            self.updater.handle_rules(0.0, switch, [])
+        self.peer = {arc.source: arc.target.switch for arc in fabric.whole.arcs}
+
+    def follow(self, changed: dict[int, set[object]], *, most: int = 1 << 30) -> None:
+        """Carry an update out to its end, or `most` messages of it; the others are still under way."""
+        self.updater.set_target(0.0, self.fabric.compiler.target, changed)  # type: ignore[arg-type]
+        for _ in range(most):
+            self._collect()
+            if not self.under_way:
+                return
+            switch = self.fabric.chance.choice(sorted(self.under_way))
+            message = self.under_way[switch].pop(0)
+            if not self.under_way[switch]:
+                del self.under_way[switch]
+            match message:
+                case AddRule(rule):
+                    self.has[switch][rule.key] = rule
+                case DeleteRule(key):
+                    self.has[switch].pop(key, None)
+                case Barrier(token):
+                    self.updater.handle_barrier(0.0, switch, token)
+            self.look_for_loops()
+        self._collect()
+
+    def _collect(self) -> None:
+        if self.updater.poll_publish():
+            self.updater.handle_published(0.0, [])
+        for switch, message in self.updater.poll_messages():
+            self.under_way.setdefault(switch, []).append(message)
+
+    def look_for_loops(self) -> None:
+        """No packet under a tag comes to a switch twice."""
+        onward: dict[int, dict[int, int]] = {}
+        for switch, rules in self.has.items():
+            for (table, _, match), rule in rules.items():
+                if table == PATHS and match.vlan in self.tags and match.eth_type is None:
+                    target = self._next(switch, rule)
+                    if target is not None:
+                        onward.setdefault(match.vlan or 0, {})[switch] = target
+        for tag, ways in onward.items():
+            for start in ways:
+                here, steps = start, 0
+                while here in ways and steps <= SWITCHES:
+                    here, steps = ways[here], steps + 1
+                assert steps <= SWITCHES, f"tag {tag} goes round at {here}"
+
+    @property
+    def tags(self) -> set[int]:
+        """Tags of trees."""
+        return {tree.tag for tree in self.fabric.plan.trees.values()}
+
+    def _next(self, switch: int, rule: Rule) -> int | None:
+        ports = [action.port for action in rule.actions if isinstance(action, Output)]
+        return self.peer.get(PortId(switch, ports[0])) if len(ports) == 1 else None
+
+
+@given(st.integers(0, 1 << 30))
+@settings(max_examples=40, deadline=None)
+def test_no_packet_goes_round_while_trees_are_repaired(seed: int) -> None:
+    fabric = Fabric(seed)
+    fabric.hosts = {mac(number): Host(mac(number), PortId(number, HOST_PORT)) for number in range(1, 5)}
+    changed = fabric.update()
+    switches = Switches(fabric)
+    switches.follow(changed)
+    for _ in range(8):
+        arc = fabric.chance.choice(fabric.whole.arcs)
+        fabric.lost ^= {frozenset((arc.source, arc.target))}
+        # Often before the last one is done.
+        switches.follow(
+            fabric.update(switches.updater.tags_in_use()), most=fabric.chance.choice((3, 10, 30, 1 << 30))
+        )
+    switches.follow(fabric.update())
+    for switch, rules in switches.has.items():
+        assert rules == fabric.compiler.target[switch]
