@@ -61,6 +61,20 @@ class Graph:
         return cls(frozenset(ends | set(switches)), kept)
 
     @cached_property
+    def wiring(self) -> frozenset[tuple[PortId, PortId]]:
+        """The ports of each arc."""
+        return frozenset((arc.source, arc.target) for arc in self.arcs)
+
+    @cached_property
+    def ports(self) -> dict[int, frozenset[int]]:
+        """The ports of each switch that are ends of arcs."""
+        found: dict[int, set[int]] = {}
+        for arc in self.arcs:
+            for end in (arc.source, arc.target):
+                found.setdefault(end.switch, set()).add(end.port)
+        return {switch: frozenset(ports) for switch, ports in found.items()}
+
+    @cached_property
     def leaving(self) -> dict[int, list[Arc]]:
         """Every switch's arcs that lead away from it, by port."""
         out: dict[int, list[Arc]] = {switch: [] for switch in sorted(self.switches)}

@@ -85,7 +85,7 @@ class Service:
     async def _log_changes(self) -> None:
         while True:
             await asyncio.sleep(LOG_INTERVAL)
-            now = Snapshot.of(self.controller, self._loop.time())
+            now = Snapshot.of(self.controller, self._loop.time(), self._logged)
             for event in changes(self._logged, now):
                 self._log(event)
                 self._live.note(_unix_ms(), event)

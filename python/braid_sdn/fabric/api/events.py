@@ -109,11 +109,19 @@ class Snapshot:
     dead: frozenset[Hops] = frozenset()
     #: Reasons of what is lost, by the identity of a switch or of a link.
     lost: Mapping[str, str] = field(default_factory=dict)
+    #: Number of changes of hosts until then.
+    host_changes: int = -1
 
     @classmethod
-    def of(cls, fabric: Controller, now: float) -> Snapshot:
-        """Take one."""
+    def of(cls, fabric: Controller, now: float, before: Snapshot | None = None) -> Snapshot:
+        """Take one; hosts are those of the one before if none has changed since."""
         topology = fabric.topology
+        hosts: Mapping[str, Fields]
+        if before is not None and before.host_changes == fabric.hosts.changes:
+            hosts = before.hosts
+        else:
+            known = fabric.hosts.known
+            hosts = {mac: {"mac": mac, "port": topology.port_name(host.port)} for mac, host in known.items()}
         links = {}
         for link in topology.links():
             ends = {"source": topology.port_name(link.source), "target": topology.port_name(link.target)}
@@ -137,7 +145,7 @@ class Snapshot:
                 for dpid, switch in topology.switches.items()
             },
             links,
-            {mac: {"mac": mac, "port": topology.port_name(host.port)} for mac, host in fabric.hosts.known.items()},
+            hosts,
             pairs,
             {
                 f"{each.code} {each.subject}": {"code": each.code, "subject": each.subject, "text": each.text}
@@ -149,6 +157,7 @@ class Snapshot:
                 **{_link(*key): loss.why for key, loss in lost_links.items()},
                 **{str(dpid): loss.why for dpid, loss in lost_switches.items()},
             },
+            fabric.hosts.changes,
         )
 
     def why_lost(self, key: str) -> str:
@@ -169,6 +178,8 @@ def changes(before: Snapshot, after: Snapshot) -> Iterator[Event]:
         (before.hosts, after.hosts, "host-forgotten", "host-learned", False),
         (before.pairs, after.pairs, "paths-withdrawn", "paths-used", False),
     ):
+        if was is now:
+            continue
         for key in sorted(was.keys() - now.keys()):
             yield Event(gone, {**was[key], **_why(after.why_lost(key) if warning else "")}, warning)
         for key in sorted(now):

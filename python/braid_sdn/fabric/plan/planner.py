@@ -82,11 +82,7 @@ class NetworkState:
 def make(before: Plan, now: NetworkState) -> Plan:
     """Return the plan for a state of the network."""
     tags = _Tags(set(now.tags_in_use) | _tags_of(before), before.next_tag)
-    internal: dict[int, set[int]] = {}
-    for arc in now.graph.arcs:
-        internal.setdefault(arc.source.switch, set()).add(arc.source.port)
-        internal.setdefault(arc.target.switch, set()).add(arc.target.port)
-    wiring = frozenset((arc.source, arc.target) for arc in now.graph.arcs)
+    wiring = now.graph.wiring
     is_same = wiring == before.wiring and now.graph.switches == before.switches
     unserved: dict[tuple[str, str], str] = {}
     trees: dict[int, Tree] = {}
@@ -117,10 +113,9 @@ def make(before: Plan, now: NetworkState) -> Plan:
                 pairs[key] = made
             else:
                 unserved[key] = made
-    frozen = {switch: frozenset(ports) for switch, ports in internal.items()}
-    outside = dict(now.outside)
+    internal, outside = now.graph.ports, dict(now.outside)
     switches = now.graph.switches
-    return Plan(frozen, outside, trees, flood, pairs, unserved, wiring, switches, tuple(left), tags.cursor)
+    return Plan(internal, outside, trees, flood, pairs, unserved, wiring, switches, tuple(left), tags.cursor)
 
 
 def _tags_of(plan: Plan) -> set[int]:
@@ -152,7 +147,7 @@ def _trees(
         tree = known
         is_whole = not is_same and len(known.onward) == len(now.graph.switches) - 1
         if not is_same and not (is_whole and all(known.onward.get(port.switch) != port.port for port in lost)):
-            tree = _repaired(known, now.graph, by_port, root)
+            tree = _repaired(known, now.graph, by_port, lost, root)
             if any(tree.onward.get(switch) != known.onward.get(switch) for switch in now.unreachable):
                 # It would go on by its old rule, and might lead packets of the same tag round.
                 tree = _new_tree(now.graph, root, tags)
@@ -189,47 +184,63 @@ def _hops(arcs: Mapping[int, Arc], root: int) -> dict[int, int]:
     return known
 
 
-def _repaired(before: Tree, graph: Graph, by_port: Mapping[PortId, Arc], root: int) -> Tree:
+def _repaired(before: Tree, graph: Graph, by_port: Mapping[PortId, Arc], lost: Iterable[PortId], root: int) -> Tree:
     """Return a tree with other arcs for the switches that do not reach its root any more, or did not yet.
 
     All others keep theirs, and so the tag stays. No packet goes round meanwhile if switches are told in the order of
     their hops: each then sends to one that reaches the root already, and the others' old arcs form no loop.
     """
-    children: dict[int, list[Arc]] = {}
-    for switch, port in before.onward.items():
-        arc = by_port.get(PortId(switch, port))
-        if arc is not None:
-            children.setdefault(arc.target.switch, []).append(arc)
-    kept: dict[int, Arc] = {}
+    orphans = graph.switches - before.onward.keys() - {root}
+    cut = [port.switch for port in lost if before.onward.get(port.switch) == port.port]
+    orphans |= _subtrees(before, graph, cut)
+    kept = graph.switches - orphans
+    onward = {switch: port for switch, port in before.onward.items() if switch in kept}
+    hops = {switch: before.hops[switch] for switch in (root, *onward)}
     distance = {root: 0.0}
-    reached = [root]
-    for here in reached:
-        for arc in children.get(here, ()):
-            there = arc.source.switch
-            if there not in distance:
-                kept[there] = arc
-                distance[there] = distance[here] + arc.latency + HOP_COST
-                reached.append(there)
-    queue = []
-    for switch in sorted(graph.switches - distance.keys()):
+    queue: list[tuple[float, int, PortId, Arc]] = []
+    for switch in orphans:
         for arc in graph.leaving[switch]:
-            if arc.target.switch in distance and arc.capacity >= MIN_FLOW_BIT_S:
-                so_far = distance[arc.target.switch] + arc.latency + HOP_COST
+            if arc.target.switch in hops and arc.capacity >= MIN_FLOW_BIT_S:
+                so_far = _distance(arc.target.switch, onward, by_port, distance) + arc.latency + HOP_COST
                 queue.append((so_far, switch, arc.source, arc))
     heapq.heapify(queue)
     while queue:
-        so_far, here, _, arc = heapq.heappop(queue)
-        if here in distance:
+        so_far, here, port, arc = heapq.heappop(queue)
+        if here in onward:
             continue
-        kept[here], distance[here] = arc, so_far
-        for onward in graph.arriving[here]:
-            there = onward.source.switch
-            if there not in distance and onward.capacity >= MIN_FLOW_BIT_S:
-                heapq.heappush(queue, (so_far + onward.latency + HOP_COST, there, onward.source, onward))
-    made = {switch: arc.source.port for switch, arc in sorted(kept.items())}
-    if made == before.onward:
-        return before
-    return Tree(root, before.tag, made, _hops(kept, root), repaired=True)
+        onward[here], hops[here] = port.port, hops[arc.target.switch] + 1
+        for farther in graph.arriving[here]:
+            there = farther.source.switch
+            if there in orphans and there not in onward and farther.capacity >= MIN_FLOW_BIT_S:
+                heapq.heappush(queue, (so_far + farther.latency + HOP_COST, there, farther.source, farther))
+    return before if onward == before.onward else Tree(root, before.tag, onward, hops, repaired=True)
+
+
+def _subtrees(tree: Tree, graph: Graph, tops: Iterable[int]) -> frozenset[int]:
+    """Return the switches that reach a tree's root by one of these, themselves included, as far as they are there."""
+    found = {switch for switch in tops if switch in graph.switches}
+    walk = list(found)
+    for here in walk:
+        for arc in graph.arriving[here]:
+            there = arc.source.switch
+            if tree.onward.get(there) == arc.source.port and there not in found:
+                found.add(there)
+                walk.append(there)
+    return frozenset(found)
+
+
+def _distance(
+    switch: int, onward: Mapping[int, int], by_port: Mapping[PortId, Arc], known: dict[int, float]
+) -> float:
+    """Return the cost from a switch of a tree to its root; `known` has what is known, and gets it."""
+    walked: list[Arc] = []
+    here = switch
+    while here not in known:
+        walked.append(by_port[PortId(here, onward[here])])
+        here = walked[-1].target.switch
+    for arc in reversed(walked):
+        known[arc.source.switch] = known[arc.target.switch] + arc.latency + HOP_COST
+    return known[switch]
 
 
 def _near(kept: Mapping[int, Arc], best: Mapping[int, Arc], root: int) -> bool:

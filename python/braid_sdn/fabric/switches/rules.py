@@ -18,6 +18,7 @@ and neighbour discovery to the controller expire when it is gone, and these pack
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -72,9 +73,10 @@ def _rule(
 TO_CONTROLLER = Output(Reserved.CONTROLLER)
 
 
-def base() -> list[Rule]:
+@functools.cache
+def base() -> tuple[Rule, ...]:
     """Return the rules of every switch that do not depend on the network; discovery first."""
-    return [
+    return (
         _rule(INGRESS, 100, Match(eth_type=LLDP), TO_CONTROLLER),
         _rule(INGRESS, 100, Match(eth_type=EXPERIMENTAL, eth_dst=PROBE_MAC, vlan=UNTAGGED), TO_CONTROLLER),
         _rule(INGRESS, 90, Match(in_port=Reserved.CONTROLLER, vlan=TAGGED), goto=PATHS),
@@ -84,7 +86,7 @@ def base() -> list[Rule]:
         _rule(DESTINATIONS, 0, Match(), goto=TREES),
         # Hosts' answers to our own requests: the controller has a copy.
         _rule(DESTINATIONS, 60, Match(eth_dst=PROBE_MAC)),
-    ]
+    )
 
 
 def _solicitations(in_port: int | None = None) -> Match:
@@ -93,6 +95,7 @@ def _solicitations(in_port: int | None = None) -> Match:
     return replace(group, in_port=in_port)
 
 
+@functools.lru_cache(maxsize=4)
 def marker(nonce: int) -> Rule:
     """Return the rule, which matches nothing, by which a controller shows others that it controls a switch."""
     source = mac_text(b"\x06" + (nonce & 0xFF_FFFF_FFFF).to_bytes(5, "big"))
@@ -133,9 +136,10 @@ def muted(port: int, flood: int | None, meter: int | None, *, edge: bool) -> lis
     ]
 
 
-def leases() -> list[Rule]:
+@functools.cache
+def leases() -> tuple[Rule, ...]:
     """Return the leased rules, which send ARP and neighbour discovery to the controller."""
-    return [
+    return (
         *(
             _rule(SOURCES, 30, match, TO_CONTROLLER, goto=DESTINATIONS, lease=ARP_LEASE)
             for match in (
@@ -147,30 +151,46 @@ def leases() -> list[Rule]:
         # These are passed on by the controller alone.
         _rule(DESTINATIONS, 50, Match(eth_type=ARP, eth_dst=BROADCAST), lease=ARP_LEASE),
         _rule(DESTINATIONS, 50, _solicitations(), lease=ARP_LEASE),
-    ]
+    )
 
 
 def of_switch(plan: Plan, switch: int, edge_ports: Iterable[int]) -> list[Rule]:
     """Return a switch's rules for its own ports, and for floods."""
-    made = base()
+    made = [*base()]
     internal = sorted(plan.internal.get(switch, ()))
-    made += [_rule(INGRESS, 80, Match(in_port=port), goto=PATHS) for port in internal]
+    made += [_of_link(port) for port in internal]
     made += [_rule(INGRESS, 80, Match(in_port=port, vlan=TAGGED), goto=PATHS) for port in edge_ports]
     if plan.flood is None:
         return made
     tag = plan.flood.tag
     # A neighbour that floods by itself sends copies over links that are not on the tree: these would go round.
     branches = plan.flood.ports.get(switch, frozenset())
-    for port in internal:
-        onward = PATHS if port in branches else None
-        made.append(_rule(INGRESS, 85, Match(in_port=port, vlan=tag), goto=onward, tag=tag))
-    made.append(_rule(TREES, 0, Match(), PushTag(tag), goto=PATHS, tag=tag))
+    made += [_of_flood(port, tag, is_branch=port in branches) for port in internal]
+    made.append(_to_flood(tag))
     actions: list[Action] = [Output(port) for port in sorted(branches)]
     outside = plan.outside.get(switch, frozenset())
     if outside:
         actions += [PopTag(), *(Output(port) for port in sorted(outside))]
     made.append(_rule(PATHS, 10, Match(vlan=tag), *actions, tag=tag))
     return made
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_link(port: int) -> Rule:
+    """Return the rule for tagged packets from a link's port."""
+    return _rule(INGRESS, 80, Match(in_port=port), goto=PATHS)
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_flood(port: int, tag: int, *, is_branch: bool) -> Rule:
+    """Return the rule for floods from a link's port."""
+    return _rule(INGRESS, 85, Match(in_port=port, vlan=tag), goto=PATHS if is_branch else None, tag=tag)
+
+
+@functools.lru_cache(maxsize=16)
+def _to_flood(tag: int) -> Rule:
+    """Return the rule for packets that are to be flooded."""
+    return _rule(TREES, 0, Match(), PushTag(tag), goto=PATHS, tag=tag)
 
 
 def of_tree_end(tree: Tree) -> Rule:
