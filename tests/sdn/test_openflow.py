@@ -43,6 +43,7 @@ from braid_sdn.openflow.messages import (
     MeterFeaturesRequest,
     PacketIn,
     PacketOut,
+    PortStatsReply,
     PortStatsRequest,
     Refused,
     Rule,
@@ -122,6 +123,27 @@ def test_a_rule_that_is_listed_again_is_the_same_with_other_counters() -> None:
         assert {each.packets for each in told.rules} == {packets}
         again.append(told.rules)
     assert all(one.rule is other.rule for one, other in zip(*again, strict=True))
+
+
+def test_counters_of_ports_are_those_that_os_ken_reads() -> None:
+    entries = [
+        struct.pack("!I4x12QII", number, *(100 * number + each for each in range(12)), 7, 500_000_000)
+        for number in (1, 2, 0xFFFFFFFE)
+    ]
+    data = HEADER.pack(VERSION, 19, 16 + 112 * len(entries), 1) + struct.pack("!HH4x", 4, 0) + b"".join(entries)
+    session = Session()
+    session.encode(PortStatsRequest())
+    told = session.decode(data)
+    assert isinstance(told, PortStatsReply)
+    known = {each.port_no: each for each in parse(data).body}
+    assert [each.port for each in told.ports] == [1, 2]
+    for each in told.ports:
+        theirs = known[each.port]
+        assert (each.rx_bytes, each.tx_bytes, each.dropped) == (theirs.rx_bytes, theirs.tx_bytes, theirs.tx_dropped)
+        assert each.age == 7.5
+    again = Session()
+    again.encode(PortStatsRequest())
+    assert again.decode(data[:-1]) is None
 
 
 def test_the_rest_has_the_bytes_of_the_specification() -> None:

@@ -62,3 +62,14 @@ def test_a_plan_is_followed_by_a_pause_as_long_as_a_few_of_its_like_take() -> No
     throttle.plan_made(20.0, took=0.001)
     throttle.improvement(30.0)
     assert throttle.poll_timeout() == 30.0 + QUIET_PERIOD
+
+
+def test_what_a_plan_leaves_follows_soon_and_is_not_urgent() -> None:
+    throttle = Throttle()
+    throttle.plan_made(10.0, took=0.001)
+    throttle.rest(10.0)
+    assert not throttle.urgent
+    assert not throttle.calm
+    assert throttle.poll_timeout() == 10.0 + CHANGE_DELAY
+    throttle.plan_made(10.1, took=0.001)
+    assert throttle.poll_timeout() is None

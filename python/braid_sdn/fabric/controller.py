@@ -81,8 +81,10 @@ MAX_EXAMINED_PER_SECOND = 500.0
 #: Seconds between two audits because of frames that are not ours: another controller may have sent them.
 SUSPICION_INTERVAL = 5.0
 
-#: Seconds after which all trees are compared with the best ones in any case: latencies change.
+#: Seconds after which the next plan compares all trees with the best ones in any case, since latencies change; longer
+#: in a large network, by this number of its links times its trees a second.
 REVIEW_INTERVAL = 10.0
+MAX_REVIEWED_PER_SECOND = 16_000.0
 #: Links of the network times trees that are made or compared in one plan at most: some 10 ms.
 MAX_TREE_ARCS = 8_000
 
@@ -632,7 +634,8 @@ class Controller:
         is_review = self._throttle.calm or now >= self._review_at
         if is_review:
             self._review = tuple(self.plan.trees)
-            self._review_at = now + REVIEW_INTERVAL
+            work = len(self.plan.trees) * len(self.graph.arcs)
+            self._review_at = now + max(REVIEW_INTERVAL, work / MAX_REVIEWED_PER_SECOND)
         # New hosts alone do not depend on load and latencies.
         if is_review or self.edges or self.topology.changed >= self._graph_at:
             self.graph = self.traffic.graph(now, self.topology)
@@ -651,8 +654,10 @@ class Controller:
         took = self._stopwatch() - began
         self.planning = [*self.planning[-99:], took]
         self._throttle.plan_made(now, took)
-        if self.plan.left or self.compiler.is_behind:
+        if self.compiler.is_behind or len(self.plan.left) > len(self._review):
             self._throttle.change(now)
+        elif self._review:
+            self._throttle.rest(now)
         if any(tree.repaired and before.trees.get(root) is not tree for root, tree in self.plan.trees.items()):
             # There may be a better one, which takes longer.
             self._throttle.improvement(now)

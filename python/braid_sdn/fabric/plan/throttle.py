@@ -15,7 +15,7 @@ CHANGE_DELAY = 0.02
 #: Seconds without further improvements before a plan; at most MAX_QUIET_WAIT after the first one.
 QUIET_PERIOD = 1.0
 MAX_QUIET_WAIT = 5.0
-#: Least time between plans, as a multiple of the time that the last one took.
+#: Least time between plans, as a multiple of the time that the last one took: half of the time is for all else.
 IDLE_FACTOR = 1.0
 
 
@@ -26,6 +26,7 @@ class Throttle:
     _urgent: float | None = None
     _calm: float | None = None
     _first: float | None = None
+    _rest: float | None = None
     _not_before: float = 0.0
 
     @property
@@ -51,12 +52,16 @@ class Throttle:
         self._first = self._first if self._first is not None else now
         self._calm = min(now + QUIET_PERIOD, self._first + MAX_QUIET_WAIT)
 
+    def rest(self, now: float) -> None:
+        """Record that the last plan left something for the next one that nobody waits for."""
+        self._rest = now + CHANGE_DELAY
+
     def _sooner(self, at: float) -> None:
         self._urgent = at if self._urgent is None else min(self._urgent, at)
 
     def poll_timeout(self) -> float | None:
         """Return when to make a plan."""
-        due = min((at for at in (self._urgent, self._calm) if at is not None), default=None)
+        due = min((at for at in (self._urgent, self._calm, self._rest) if at is not None), default=None)
         return None if due is None else max(due, self._not_before)
 
     def due(self, now: float) -> bool:
@@ -66,5 +71,5 @@ class Throttle:
 
     def plan_made(self, now: float, took: float) -> None:
         """Record that a plan was made, and took this many seconds."""
-        self._urgent = self._calm = self._first = None
+        self._urgent = self._calm = self._first = self._rest = None
         self._not_before = now + IDLE_FACTOR * took

@@ -61,10 +61,12 @@ class Compiler:
     ) -> Changes:
         """Change the rules to those of another plan; return the keys of what changed at each switch.
 
-        Rules of hosts are changed until there are `most` changes.
+        Rules of hosts are changed until there are `most` changes; all of them if there is another switch, since it
+        may have rules of hosts that would otherwise be deleted meanwhile.
         """
         self._changed = {}
-        self._set_switches(switches)
+        if self._set_switches(switches):
+            most = sys.maxsize
         self._set_ports(plan, edges)
         self._set_paths(plan)
         self._set_hosts(plan, hosts, most)
@@ -91,16 +93,18 @@ class Compiler:
         if has is not None and has.pop(key, None) is not None:
             self._changed.setdefault(switch, set()).add(key)
 
-    def _set_switches(self, switches: Iterable[int]) -> None:
+    def _set_switches(self, switches: Iterable[int]) -> bool:
+        """Forget switches that left, and restore those that came; return true if there are any of these."""
         wanted = set(switches)
         for switch in self.target.keys() - wanted:
             for known in (self.target, self._ports, self._own, self._inhabited):
                 known.pop(switch, None)
-        for switch in sorted(wanted - self.target.keys()):
-            # What others' pieces have for it is put below.
+        fresh = sorted(wanted - self.target.keys())
+        for switch in fresh:
             self.target[switch] = {}
             self._changed.setdefault(switch, set())
             self._restore(switch)
+        return bool(fresh)
 
     def _restore(self, switch: int) -> None:
         """Put what is known already at a switch that came back."""
