@@ -13,6 +13,7 @@ import signal
 import ssl
 import struct
 import sys
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
@@ -268,15 +269,20 @@ def shape_of(word: str) -> Shape:
     return fat_tree(*numbers[:1], hosts=numbers[1] if numbers[1:] else None) if kind == "fat-tree" else east_asia()
 
 
-async def _main(host: str, port: int, word: str) -> None:
-    network = FakeNetwork(shape_of(word))
+async def serve(connecting: Awaitable[None], *, on_hosts: Callable[[], None], on_wire: Callable[[], None]) -> None:
+    """Connect switches, and carry out what SIGUSR1 (of hosts) and SIGUSR2 (of a wire) ask for, until killed."""
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, network.broadcast_from_hosts)
-    loop.add_signal_handler(signal.SIGUSR2, network.unplug)
-    await network.connect(host, port)
+    loop.add_signal_handler(signal.SIGUSR1, on_hosts)
+    loop.add_signal_handler(signal.SIGUSR2, on_wire)
+    await connecting
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
+
+
+async def _main(host: str, port: int, word: str) -> None:
+    network = FakeNetwork(shape_of(word))
+    await serve(network.connect(host, port), on_hosts=network.broadcast_from_hosts, on_wire=network.unplug)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import struct
 import sys
 import time
@@ -23,7 +22,7 @@ from collections.abc import Iterator
 
 from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
 
-from braid_lab.fabric.fake_switches import FEATURES, FLOW, PACKET_IN, PORT_STATS, port_description, shape_of
+from braid_lab.fabric.fake_switches import FEATURES, FLOW, PACKET_IN, PORT_STATS, port_description, serve, shape_of
 from braid_lab.fabric.shapes import Shape
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import LLDP
@@ -299,13 +298,7 @@ class LeanNetwork:
 
 async def _main(host: str, port: int, word: str) -> None:
     network = LeanNetwork(shape_of(word))
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, network.send_from_hosts)
-    loop.add_signal_handler(signal.SIGUSR2, network.pull)
-    await network.connect(host, port)
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    await asyncio.Event().wait()
+    await serve(network.connect(host, port), on_hosts=network.send_from_hosts, on_wire=network.pull)
 
 
 if __name__ == "__main__":
