@@ -145,3 +145,25 @@ def test_only_keys_that_were_changed_are_sent() -> None:
     updater.set_target(3.0, {1: {OLD.key: OLD, other.key: other}}, {1: [OLD.key]})
     assert [message for _, message in updater.poll_messages()][:-1] == [AddRule(OLD)]
     assert updater.tags_in_use() == {7, 8}
+
+
+def test_updates_that_follow_each_other_do_not_prolong_the_wait_for_a_switch_that_is_silent() -> None:
+    """What is changed in an order waits for it, and is not held up for ever."""
+    updater = RuleUpdater(rank=lambda switch, key: switch if key == OLD.key else 0)
+    updater.handle_rules(0.0, 1, [])
+    updater.handle_rules(0.0, 2, [])
+    target = {1: {OLD.key: OLD}, 2: {OLD.key: OLD}}
+    updater.set_target(0.0, target)
+    sent = updater.poll_messages()
+    assert {switch for switch, _ in sent} == {1}
+    now = 0.0
+    while now < 2 * BARRIER_TIMEOUT:
+        now += BARRIER_TIMEOUT / 4
+        other = Rule(PATHS, 10, Match(vlan=100 + int(10 * now)), (Output(3),))
+        target[2][other.key] = other
+        updater.set_target(now, target, {2: [other.key]})
+        due = updater.poll_timeout()
+        if due is not None and due <= now:
+            updater.handle_timeout(now)
+    assert (2, AddRule(OLD)) in updater.poll_messages()
+    assert 1 in updater.slow

@@ -199,7 +199,9 @@ class RuleUpdater:
             self.step = Step.PREPARE
             self._publish = self._published = False
             self._has_more = True
-            self._deadline = now + BARRIER_TIMEOUT
+            if not self._waiting:
+                # Else it is that of the barriers under way: an update that follows does not prolong it.
+                self._deadline = now + BARRIER_TIMEOUT
             self._advance(now)
 
     def _advance(self, now: float) -> None:
