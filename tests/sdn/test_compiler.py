@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid_lab.fabric.shapes import generated
-from braid_sdn.fabric.model import Graph, PortId
+from braid_sdn.fabric.model import Arc, Graph, PortId
 from braid_sdn.fabric.plan.plan import Edge, Host, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, make
 from braid_sdn.fabric.switches.compiler import Compiler
-from braid_sdn.fabric.switches.rules import DELIVERY, DESTINATIONS, PATHS, SOURCES, Rules
+from braid_sdn.fabric.switches.rules import DELIVERY, DESTINATIONS, PATHS, SOURCES, TREES, Rules
 from braid_sdn.fabric.switches.updater import RuleUpdater
 from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Output, Rule, ToSwitch
 
@@ -123,6 +123,20 @@ def test_a_lost_wire_changes_no_rule_of_a_host_and_few_of_trees() -> None:
     changed = [key for at in after for key in after[at] if after[at][key] != before[at].get(key)]
     assert changed
     assert not [key for key in changed if key[2].eth_dst is not None or key[2].eth_src is not None]
+
+
+def test_the_tree_to_a_switch_with_datapath_id_0_does_not_get_the_packets_of_unknown_hosts() -> None:
+    arcs = [Arc(*ends, 1e9) for ends in ((PortId(0, 1), PortId(7, 1)), (PortId(7, 1), PortId(0, 1)))]
+    hosts = {mac(number): Host(mac(number), PortId(switch, HOST_PORT)) for number, switch in enumerate((0, 7))}
+    plan = make(Plan(), NetworkState(Graph.of(arcs), tuple(hosts.values())))
+    compiler = Compiler()
+    compiler.update(plan, hosts, (), (0, 7))
+    rules = compiler.target[7].values()
+    to_host = next(rule for rule in rules if rule.table == DESTINATIONS and rule.match.eth_dst == mac(0))
+    (to_tree,) = (rule for rule in rules if rule.table == TREES and rule.match.metadata is not None)
+    assert to_tree.match.metadata == to_host.metadata
+    # Packets that no rule has given any metadata have 0 (OpenFlow 1.3 §5.2).
+    assert to_tree.match.metadata != 0
 
 
 class Switches:

@@ -203,9 +203,14 @@ def of_tree(tree: Tree, port: int) -> Rule:
     return _rule(PATHS, 10, Match(vlan=tree.tag), Output(port), tag=tree.tag)
 
 
+def _number(switch: int) -> int:
+    """Return a switch's number as metadata: its datapath id. Not 0, which is that of packets without any."""
+    return switch or 0xFFFFFFFF_FFFFFFFF
+
+
 def to_tree(tree: Tree) -> Rule:
     """Return the rule that sends packets for hosts at a tree's root by that tree."""
-    return _rule(TREES, 10, Match(metadata=tree.root), PushTag(tree.tag), goto=PATHS, tag=tree.tag)
+    return _rule(TREES, 10, Match(metadata=_number(tree.root)), PushTag(tree.tag), goto=PATHS, tag=tree.tag)
 
 
 def of_path(path: TaggedPath) -> list[tuple[int, Rule]]:
@@ -228,7 +233,7 @@ def of_local_host(host: Host) -> list[Rule]:
 
 def of_remote_host(host: Host) -> Rule:
     """Return the rule of a host at all other switches."""
-    return _rule(DESTINATIONS, 30, Match(eth_dst=host.mac), goto=TREES, metadata=host.port.switch)
+    return _rule(DESTINATIONS, 30, Match(eth_dst=host.mac), goto=TREES, metadata=_number(host.port.switch))
 
 
 def is_ours(rule: Rule) -> bool:
