@@ -8,7 +8,7 @@ import pytest
 
 from braid_sdn.fabric.model import Arc, Graph, PortId
 from braid_sdn.fabric.plan.mdi import Thresholds
-from braid_sdn.fabric.plan.plan import Edge, Pair, Plan
+from braid_sdn.fabric.plan.plan import TAGS, Edge, Pair, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, make
 
 HA, HB = Edge("ha", PortId(1, 9)), Edge("hb", PortId(2, 9))
@@ -79,3 +79,22 @@ def test_a_share_that_is_off_by_a_little_moves_no_slot() -> None:
     assert pair(even, Way(10, 20), Way(9, 20), Thresholds()).slots == even.slots
     moved = pair(even, Way(10, 20), Way(7, 20), Thresholds())
     assert moved.share(moved.paths[0].tag) == pytest.approx(10 / 17, abs=0.01)
+
+
+def test_a_flood_for_which_no_tag_was_left_is_made_when_there_is_one() -> None:
+    """A triangle loses a link of its flood, and all tags are in use meanwhile."""
+    wires = [(PortId(one, other), PortId(other, one)) for one, other in ((1, 2), (2, 3), (1, 3))]
+    arcs = [Arc(*ends, 1e9) for wire in wires for ends in (wire, wire[::-1])]
+    switches = frozenset({1, 2, 3})
+    whole = make(Plan(), NetworkState(Graph.of(arcs, switches)))
+    assert whole.flood is not None
+    link = next(wire for wire in wires if wire[0].port in whole.flood.ports[wire[0].switch])
+    cut = Graph.of([arc for arc in arcs if {arc.source, arc.target} != set(link)], switches)
+    short = make(whole, NetworkState(cut, tags_in_use=frozenset(TAGS)))
+    assert ("*", "*") in short.unserved
+    made = make(short, NetworkState(cut))
+    assert made.flood is not None
+    assert {switch: set(ports) for switch, ports in made.flood.ports.items()} == {
+        switch: set(cut.ports[switch]) for switch in switches
+    }
+    assert make(made, NetworkState(cut)).flood is made.flood

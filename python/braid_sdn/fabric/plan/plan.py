@@ -138,3 +138,5 @@ class Plan:
     left: tuple[int, ...] = ()
     #: Tag to try next: one that was given up lately may be known to a slow switch still.
     next_tag: int = TAGS.start
+    #: True if no tag was left for the flood: it is that of the wiring before.
+    is_flood_old: bool = False

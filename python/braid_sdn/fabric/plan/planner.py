@@ -86,12 +86,12 @@ def make(before: Plan, now: NetworkState) -> Plan:
     is_same = wiring == before.wiring and now.graph.switches == before.switches
     unserved: dict[tuple[str, str], str] = {}
     trees: dict[int, Tree] = {}
-    flood = before.flood
+    flood, is_flood_old = before.flood, before.is_flood_old or before.flood is None or not is_same
     pairs: dict[tuple[str, str], Pair] = {}
     left: list[int] = []
     try:
-        if not is_same or flood is None:
-            flood = _flood(before.flood, now.graph, tags)
+        if is_flood_old:
+            flood, is_flood_old = _flood(before.flood, now.graph, tags), False
         for root, tree in _trees(before, now, tags, wiring, is_same=is_same):
             if tree is None:
                 left.append(root)
@@ -115,7 +115,9 @@ def make(before: Plan, now: NetworkState) -> Plan:
                 unserved[key] = made
     internal, outside = now.graph.ports, dict(now.outside)
     switches = now.graph.switches
-    return Plan(internal, outside, trees, flood, pairs, unserved, wiring, switches, tuple(left), tags.cursor)
+    return Plan(
+        internal, outside, trees, flood, pairs, unserved, wiring, switches, tuple(left), tags.cursor, is_flood_old
+    )
 
 
 def _tags_of(plan: Plan) -> set[int]:
