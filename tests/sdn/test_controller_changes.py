@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid_lab.fabric.shapes import east_asia, generated, two_paths
+from braid_sdn.fabric import controller
 from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.plan import planner
+from braid_sdn.fabric.plan.plan import Plan
 from braid_sdn.fabric.switches.rules import PATHS
 from braid_sdn.openflow.messages import AddRule, DeleteRule, Match, PortStatus, Rule
 
@@ -191,3 +194,26 @@ def test_a_switch_without_controller_is_used_only_where_there_is_no_other_way() 
     net.disconnect("Q")
     net.run(8)
     everybody_reaches_everybody(net)
+
+
+def test_all_trees_are_compared_in_turn_however_often_something_becomes_better(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = ready(generated(6, seed=1, more=1.0, hosts=6))
+    net.run(30)
+    monkeypatch.setattr(controller, "MAX_TREE_ARCS", 1)
+    compared: list[int] = []
+
+    plan = planner.make
+
+    def make(before: Plan, now: planner.NetworkState) -> Plan:
+        compared.extend(now.review[: now.most_trees])
+        return plan(before, now)
+
+    monkeypatch.setattr(planner, "make", make)
+    trees = set(net.controller.plan.trees)
+    for _ in trees:
+        net.controller._throttle.improvement(net.now)
+        net.controller._make_plan(net.now)
+    assert len(trees) > 2
+    assert set(compared) == trees

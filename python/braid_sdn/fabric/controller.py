@@ -633,7 +633,8 @@ class Controller:
         is_first = not self.planned
         is_review = self._throttle.calm or now >= self._review_at
         if is_review:
-            self._review = tuple(self.plan.trees)
+            # Those that wait already come first, or the last ones never would while something flaps.
+            self._review = tuple(dict.fromkeys((*self._review, *self.plan.trees)))
             work = len(self.plan.trees) * len(self.graph.arcs)
             self._review_at = now + max(REVIEW_INTERVAL, work / MAX_REVIEWED_PER_SECOND)
         # New hosts alone do not depend on load and latencies.
