@@ -27,7 +27,7 @@ from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.compiler import Compiler
 from braid_sdn.fabric.switches.rules import base, leases
 from braid_sdn.openflow.flow_mods import encode
-from braid_sdn.openflow.flow_stats import DecodedRules
+from braid_sdn.openflow.flow_stats import MAX_KNOWN_SIZE, DecodedRules
 from braid_sdn.openflow.flows import DIALECT, FLOW_FIELDS, LINK_FIELDS, UnknownRuleError, foreign_text, rule_in
 from braid_sdn.openflow.messages import (
     AddRule,
@@ -41,6 +41,7 @@ from braid_sdn.openflow.messages import (
     Match,
     MeterFeatures,
     MeterFeaturesRequest,
+    Output,
     PacketIn,
     PacketOut,
     PortStatsReply,
@@ -123,6 +124,20 @@ def test_a_rule_that_is_listed_again_is_the_same_with_other_counters() -> None:
         assert {each.packets for each in told.rules} == {packets}
         again.append(told.rules)
     assert all(one.rule is other.rule for one, other in zip(*again, strict=True))
+
+
+def test_long_rules_that_a_switch_makes_up_are_not_remembered() -> None:
+    decoded = DecodedRules(LINK_FIELDS)
+    ours = [_flow_stats(rule, 1, 0) for rule in every_rule()]
+    assert max(len(entry) for entry in ours) < MAX_KNOWN_SIZE
+    for actions in (1, 3000):
+        session = Session(decoded=decoded)
+        session.encode(FlowStatsRequest())
+        made_up = Rule(0, 1, Match(in_port=actions), (Output(1),) * actions)
+        told = session.decode(listing(_flow_stats(made_up, 1, 0)))
+        assert isinstance(told, FlowStatsReply)
+        assert [each.rule for each in told.rules] == [made_up]
+    assert len(decoded._known) == 1
 
 
 def test_counters_of_ports_are_those_that_os_ken_reads() -> None:

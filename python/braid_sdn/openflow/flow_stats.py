@@ -25,6 +25,8 @@ _BETWEEN = slice(12, 32)
 _AFTER = 48
 #: Rules that are remembered; more than that, and they are all parsed anew.
 MAX_KNOWN_RULES = 1 << 16
+#: Bytes of an entry that is remembered; those of our rules are shorter, and a switch may list some of 64 KiB.
+MAX_KNOWN_SIZE = 512
 
 
 class DecodedRules:
@@ -50,7 +52,8 @@ class DecodedRules:
                 rule = self._decode(data, at)
                 if len(self._known) >= MAX_KNOWN_RULES:
                     self._known.clear()
-                self._known[key] = rule
+                if length <= MAX_KNOWN_SIZE:
+                    self._known[key] = rule
             yield rule if isinstance(rule, str) else FlowStats(rule, packets, octets, seconds + nanoseconds / 1e9)
             at += length
 
