@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,8 +13,8 @@ from braid_sdn.fabric.model import Arc, Graph, PortId
 from braid_sdn.fabric.plan.plan import Edge, Host, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, make
 from braid_sdn.fabric.switches.compiler import Compiler
-from braid_sdn.fabric.switches.rules import DELIVERY, DESTINATIONS, PATHS, SOURCES, TREES, Rules
-from braid_sdn.fabric.switches.updater import RuleUpdater
+from braid_sdn.fabric.switches.rules import DELIVERY, DESTINATIONS, PATHS, SOURCES, TREES, Rules, tag_of
+from braid_sdn.fabric.switches.updater import BARRIER_TIMEOUT, RuleUpdater
 from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Output, Rule, ToSwitch
 
 from .virtual import graph_of, mac
@@ -203,6 +204,64 @@ class Switches:
     def _next(self, switch: int, rule: Rule) -> int | None:
         ports = [action.port for action in rule.actions if isinstance(action, Output)]
         return self.peer.get(PortId(switch, ports[0])) if len(ports) == 1 else None
+
+
+@pytest.mark.parametrize("does", ["nothing", "go", "refuse"])
+def test_nobody_sends_to_a_switch_that_may_not_have_followed_the_repair_of_a_tree(does: str) -> None:
+    """A ring: 2 is cut off, and would go by 3, which went by 2 and may do so still."""
+    slow = {frozenset((3, 4))}
+    wires = [(PortId(one, other), PortId(other, one)) for one, other in ((1, 2), (2, 3), (3, 4), (1, 4))]
+    arcs = [
+        Arc(*ends, 1e9, latency=0.01 if frozenset(end.switch for end in ends) in slow else 0.001)
+        for wire in wires
+        for ends in (wire, wire[::-1])
+    ]
+    host = Host(mac(1), PortId(1, HOST_PORT))
+    compiler = Compiler()
+    updater = RuleUpdater(drain=0.0, rank=compiler.rank)
+    for switch in range(1, 5):
+        updater.handle_rules(0.0, switch, [])
+
+    def follow(before: Plan, graph: Graph) -> tuple[Plan, list[tuple[int, ToSwitch]]]:
+        state = NetworkState(graph, (host,), tags_in_use=updater.tags_in_use(), doubtful=frozenset(updater.doubtful))
+        made = make(before, state)
+        changed = compiler.update(made, {host.mac: host}, (), range(1, 5))
+        updater.set_target(0.0, compiler.target, changed)
+        return made, updater.poll_messages()
+
+    whole, sent = follow(Plan(), Graph.of(arcs))
+    assert whole.trees[1].onward == {2: 1, 3: 2, 4: 1}
+    while sent:
+        for switch, message in sent:
+            if isinstance(message, Barrier):
+                updater.handle_barrier(0.0, switch, message.token)
+        if updater.poll_publish():
+            updater.handle_published(0.0, [])
+        sent = updater.poll_messages()
+    assert updater.idle
+    cut = Graph.of(arc for arc in arcs if {arc.source.switch, arc.target.switch} != {1, 2})
+    repaired, sent = follow(whole, cut)
+    tag = whole.trees[1].tag
+    assert (repaired.trees[1].tag, repaired.trees[1].onward) == (tag, {2: 3, 3: 4, 4: 1})
+
+    def told(tag: int, sent: list[tuple[int, ToSwitch]]) -> set[int]:
+        return {at for at, each in sent if isinstance(each, AddRule) and tag_of(each.rule.key) == tag}
+
+    assert told(tag, sent) == {3}
+    for switch, message in sent:
+        match message:
+            case AddRule(rule) if switch == 3 and does == "refuse":
+                updater.handle_refused(0.0, 3, rule)
+            case Barrier(token) if switch != 3 or does == "refuse":
+                updater.handle_barrier(0.0, switch, token)
+    if does == "go":
+        updater.handle_gone(1.0, 3)
+    elif does == "nothing":
+        updater.handle_timeout(BARRIER_TIMEOUT)
+    assert told(tag, updater.poll_messages()) == set()
+    after, sent = follow(repaired, cut)
+    assert after.trees[1].tag != tag
+    assert told(after.trees[1].tag, sent) >= {2, 4}
 
 
 @given(st.integers(0, 1 << 30))

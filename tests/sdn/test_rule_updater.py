@@ -148,14 +148,14 @@ def test_only_keys_that_were_changed_are_sent() -> None:
 
 
 def test_updates_that_follow_each_other_do_not_prolong_the_wait_for_a_switch_that_is_silent() -> None:
-    """What is changed in an order waits for it, and is not held up for ever."""
-    updater = RuleUpdater(rank=lambda switch, key: switch if key == OLD.key else 0)
-    updater.handle_rules(0.0, 1, [])
-    updater.handle_rules(0.0, 2, [])
-    target = {1: {OLD.key: OLD}, 2: {OLD.key: OLD}}
+    """What is changed in an order waits for it, and what has nothing to do with it is not held up for ever."""
+    first = Rule(PATHS, 10, Match(vlan=9), (Output(1),))
+    updater = RuleUpdater(rank=lambda switch, _: switch)
+    for switch in (1, 2):
+        updater.handle_rules(0.0, switch, [])
+    target = {1: {first.key: first}, 2: {OLD.key: OLD}}
     updater.set_target(0.0, target)
-    sent = updater.poll_messages()
-    assert {switch for switch, _ in sent} == {1}
+    assert {switch for switch, _ in updater.poll_messages()} == {1}
     now = 0.0
     while now < 2 * BARRIER_TIMEOUT:
         now += BARRIER_TIMEOUT / 4

@@ -188,6 +188,7 @@ class Controller:
             self._left[dpid] = now
         self._emptied.pop(dpid, None)
         self.updater.handle_gone(now, dpid)
+        self._replace_doubtful(now)
         self.audit.forget(dpid)
         self._schedule.remove_switch(dpid)
         self._packet_ins.forget(dpid)
@@ -250,6 +251,7 @@ class Controller:
         if self._throttle.due(now) and self._settled(now):
             self._make_plan(now)
         self.updater.handle_timeout(now)
+        self._replace_doubtful(now)
         self.distributor.handle_timeout(now)
         self._advance(now)
 
@@ -662,6 +664,11 @@ class Controller:
         if any(tree.repaired and before.trees.get(root) is not tree for root, tree in self.plan.trees.items()):
             # There may be a better one, which takes longer.
             self._throttle.improvement(now)
+
+    def _replace_doubtful(self, now: float) -> None:
+        """Have trees planned anew that a switch may not have followed."""
+        if any(tree.tag in self.updater.doubtful for tree in self.plan.trees.values()):
+            self._throttle.failure(now)
 
     def _advance(self, now: float) -> None:
         """Advance what depends on the updater's step: edges' tables, and held ARP requests."""

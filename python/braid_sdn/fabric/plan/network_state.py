@@ -39,6 +39,7 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
         limits=fabric.settings.limits,
         learned=dict(fabric.path_capacity.limits),
         unreachable=fabric.graph.switches - fabric.topology.switches.keys(),
+        doubtful=frozenset(fabric.updater.doubtful),
         review=review,
         most_trees=most_trees,
         seen_by=lambda graph, pair: fabric.traffic.without_own(graph, {path.tag: path.steps for path in pair.paths}),

@@ -72,6 +72,8 @@ class NetworkState:
     learned: Mapping[Hops, float] = field(default_factory=dict)
     #: Switches that lost the controller and keep their rules.
     unreachable: frozenset[int] = frozenset()
+    #: Tags of trees whose repair some switch may not follow.
+    doubtful: frozenset[int] = frozenset()
     #: Roots whose trees are compared with the best ones, and how many trees are made and compared at most.
     review: tuple[int, ...] = ()
     most_trees: int = sys.maxsize
@@ -145,6 +147,9 @@ def _trees(
         if known is None:
             made += 1
             yield root, _new_tree(now.graph, root, tags) if made <= now.most_trees else None
+            continue
+        if known.tag in now.doubtful:
+            yield root, _new_tree(now.graph, root, tags)
             continue
         tree = known
         is_whole = not is_same and len(known.onward) == len(now.graph.switches) - 1

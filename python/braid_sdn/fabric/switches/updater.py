@@ -3,7 +3,8 @@
 Make before break, in four steps; each begins when the previous one is done on all switches:
 
 1. prepare: add rules of new tags, which no packet carries yet, and of delivery; a barrier on every changed switch.
-           Rules that are changed in an order are sent rank by rank: each rank waits for the one before.
+           Rules that are changed in an order are sent rank by rank: each rank waits for the one before, and is not
+           sent if a switch of that does not follow.
 2. switch:  change the rules that tag packets (tables 0 to 2), with barriers, and distribute new slot tables to edges.
 3. drain:   wait for packets with old tags.
 4. retire:  delete switch rules that are not needed any more.
@@ -55,6 +56,9 @@ class RuleUpdater:
     step: Step = Step.IDLE
     #: Switches that left a barrier unanswered in the last update.
     slow: set[int] = field(default_factory=set)
+    #: Tags of which a switch left a change in an order unanswered, or refused it. It may do as before, so those that
+    #: would follow are not told: packets could go round. The next plan is to use others.
+    doubtful: set[int] = field(default_factory=set)
     #: Number of updates.
     changes: int = 0
     #: Keys at which a switch may differ from the target, in the order in which they were changed.
@@ -65,8 +69,8 @@ class RuleUpdater:
     _tags: Counter[int] = field(default_factory=Counter)
     #: Switches and the barriers that they have not answered.
     _waiting: dict[int, int] = field(default_factory=dict)
-    #: Those of them for which the next rank waits, and whether there is one.
-    _ordered: set[int] = field(default_factory=set)
+    #: Those of them for which the next rank waits, with the tags concerned, and whether there is one.
+    _ordered: dict[int, set[int]] = field(default_factory=dict)
     _has_more: bool = False
     _deadline: float = 0.0
     _token: int = 0
@@ -93,7 +97,9 @@ class RuleUpdater:
         """Forget a switch that is no longer connected."""
         self._forget(switch)
         self.slow.discard(switch)
-        if self._waiting.pop(switch, None) is not None:
+        if switch in self._waiting:
+            self._doubt([switch])
+            del self._waiting[switch]
             self._advance(now)
 
     def handle_barrier(self, now: float, switch: int, token: int) -> None:
@@ -115,6 +121,8 @@ class RuleUpdater:
         if has is not None:
             self._drop(has, rule.key)
             self._open.setdefault(switch, {})[rule.key] = None
+        if self.rank(switch, rule.key):
+            self.doubtful.add(tag_of(rule.key) or 0)
         self._refused[switch, rule.key] = now + REFUSED_RETRY
 
     def set_target(
@@ -125,6 +133,7 @@ class RuleUpdater:
         With `changed`, the target differs from the last one, which may be the same object, at these keys alone.
         """
         self.target = wanted
+        self.doubtful &= self._tags.keys()
         if changed is None:
             self._compared.clear()
         is_new = changed is None or any(changed.values())
@@ -148,11 +157,16 @@ class RuleUpdater:
                 self._begin(now)
         elif now >= self._deadline:
             self.slow |= set(self._waiting)
+            self._doubt(self._waiting)
             self._waiting.clear()
             if self.step is Step.SWITCH:
                 self._unconfirmed.clear()
                 self._published = True
             self._advance(now)
+
+    def _doubt(self, switches: Iterable[int]) -> None:
+        for switch in switches:
+            self.doubtful |= self._ordered.get(switch, set())
 
     @property
     def idle(self) -> bool:
@@ -187,7 +201,7 @@ class RuleUpdater:
 
     def _begin(self, now: float) -> None:
         # What was sent in an order may be under way still, and stands before what is sent now.
-        self._ordered &= self._waiting.keys()
+        self._ordered = {switch: tags for switch, tags in self._ordered.items() if switch in self._waiting}
         self._waiting = {switch: self._waiting[switch] for switch in self._ordered}
         self._unconfirmed.clear()
         self.step = Step.IDLE
@@ -209,7 +223,7 @@ class RuleUpdater:
         while True:
             if self.step is Step.PREPARE:
                 if self._has_more:
-                    if self._ordered & self._waiting.keys():
+                    if self._ordered.keys() & self._waiting.keys():
                         return
                     self._prepare(now)
                     continue
@@ -246,7 +260,10 @@ class RuleUpdater:
         lowest = min((rank for rank in ranks if rank), default=0)
         sent = [(each, rank) for each, rank in zip(missing, ranks, strict=True) if rank in (0, lowest)]
         self._has_more = len(sent) < len(missing)
-        self._ordered = {switch for (switch, _), rank in sent if rank}
+        self._ordered = {}
+        for (switch, rule), rank in sent:
+            if rank:
+                self._ordered.setdefault(switch, set()).add(tag_of(rule.key) or 0)
         self._send(now, [each for each, _ in sent])
 
     def _send(self, now: float, rules: list[tuple[int, Rule]]) -> None:
@@ -327,6 +344,7 @@ class RuleUpdater:
                     and (key[0] >= PATHS) is prepare
                     and has.get(key) != rule
                     and self._refused.get((switch, key), 0.0) <= now
+                    and not (tag_of(key) in self.doubtful and self.rank(switch, key))
                 ):
                     found.append((switch, rule))
         return found
