@@ -7,10 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braid_sdn.fabric.model import Arc, Graph, PortId
+from braid_sdn.fabric.switches.rules import PATHS
 from braid_sdn.fabric.view.latency import SAMPLE_LIFETIME, WindowedMinimum, link_latency
-from braid_sdn.fabric.view.load import SATURATION_LIFETIME, UNKNOWN_CAPACITY, Saturation, capacity, observe, rates
+from braid_sdn.fabric.view.load import (
+    COUNTER_PERIOD,
+    SATURATION_LIFETIME,
+    UNKNOWN_CAPACITY,
+    Saturation,
+    capacity,
+    observe,
+    rates,
+)
 from braid_sdn.fabric.view.traffic import Traffic
-from braid_sdn.openflow.messages import PortCounters
+from braid_sdn.openflow.messages import FlowStats, Match, Output, PortCounters, Rule
 
 
 def test_rates_are_by_the_switchs_own_clock_and_directions_are_apart() -> None:
@@ -76,6 +85,21 @@ def test_rules_that_are_counted_late_make_no_others() -> None:
     # Without traffic of ours no counter is late, and one period is enough.
     traffic.before = {here: 1e6}
     assert [arc.used for arc in traffic.without_own(graph, {7: (PortId(3, 3), there)}).arcs] == [10e6]
+
+
+def test_tags_that_a_switch_has_no_rule_of_any_more_are_forgotten() -> None:
+    """Each plan takes other tags, until they begin anew."""
+    traffic = Traffic()
+    for number, tag in enumerate((7, 7, 7, 8, 8, 8)):
+        rule = Rule(PATHS, 10, Match(vlan=tag), (Output(1),))
+        for switch in (1, 2):
+            now = COUNTER_PERIOD * number
+            traffic.handle_rules(now, switch, [FlowStats(rule, number, 1000 * number, now)])
+    for known in (traffic._rules, traffic.tagged, traffic.tagged_before):
+        assert known.keys() == {(1, 8), (2, 8)}
+    traffic.forget(1)
+    for known in (traffic._rules, traffic.tagged, traffic.tagged_before):
+        assert known.keys() == {(2, 8)}
 
 
 def test_counters_that_were_asked_for_in_between_make_no_rate() -> None:

@@ -38,6 +38,8 @@ class Traffic:
     tagged_before: dict[tuple[int, int], float] = field(default_factory=dict)
     _ports: dict[PortId, PortCounters] = field(default_factory=dict)
     _rules: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
+    #: Tags that each switch had rules of.
+    _tags: dict[int, set[int]] = field(default_factory=dict)
 
     def handle_ports(self, switch: int, counters: Iterable[PortCounters]) -> None:
         """Take in a switch's port counters."""
@@ -55,12 +57,14 @@ class Traffic:
                 self.rates[port] = seen
 
     def handle_rules(self, now: float, switch: int, rules: Iterable[FlowStats]) -> None:
-        """Take in the counters of a switch's path rules; a rule whose counter was reset starts anew."""
+        """Take in the counters of all of a switch's path rules; one whose counter was reset starts anew."""
+        listed = set[int]()
         for each in rules:
             tag = each.rule.match.vlan
             if each.rule.table != PATHS or tag is None or each.rule.match.eth_type is not None:
                 continue
             key = (switch, tag)
+            listed.add(tag)
             # A young rule counted everything in this period.
             before, at = self._rules.get(key, (0, now - COUNTER_PERIOD if each.age < COUNTER_PERIOD else now))
             self._rules[key] = (each.bytes, now)
@@ -68,15 +72,20 @@ class Traffic:
                 if key in self.tagged:
                     self.tagged_before[key] = self.tagged[key]
                 self.tagged[key] = max(0, 8 * (each.bytes - before)) / (now - at)
+        # Tags go round: in the end each switch would have had them all.
+        for tag in self._tags.get(switch, set()) - listed:
+            for known in (self._rules, self.tagged, self.tagged_before):
+                known.pop((switch, tag), None)
+        self._tags[switch] = listed
 
     def forget(self, switch: int) -> None:
         """Forget a switch that restarted or left: its counters are reset."""
         for ports in (self._ports, self.rates, self.before):
             for port in [port for port in ports if port.switch == switch]:
                 del ports[port]
-        for tags in (self._rules, self.tagged, self.tagged_before):
-            for key in [key for key in tags if key[0] == switch]:
-                del tags[key]
+        for tag in self._tags.pop(switch, ()):
+            for known in (self._rules, self.tagged, self.tagged_before):
+                known.pop((switch, tag), None)
 
     def observe(self, now: float, links: Iterable[LinkDirection]) -> None:
         """Compare, after a period, the rates that entered and left each link."""
