@@ -13,7 +13,7 @@ from braid_lab.fabric.shapes import east_asia, generated, two_paths
 from braid_sdn.fabric import controller
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan import planner
-from braid_sdn.fabric.plan.plan import Plan
+from braid_sdn.fabric.plan.plan import Host, Plan
 from braid_sdn.fabric.switches.rules import PATHS
 from braid_sdn.openflow.messages import AddRule, DeleteRule, Match, PortStatus, Rule
 
@@ -217,3 +217,22 @@ def test_all_trees_are_compared_in_turn_however_often_something_becomes_better(
         net.controller._make_plan(net.now)
     assert len(trees) > 2
     assert set(compared) == trees
+
+
+def test_arp_is_passed_on_while_many_hosts_wait_for_their_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = ready(generated(6, seed=1, more=1.0, hosts=6))
+    net.run(5)
+    monkeypatch.setattr(controller, "MAX_HOST_RULES", 1)
+    at = net.stations["h1"]
+    net.controller.hosts.adopt(net.now, [Host(mac(1000 + number), at) for number in range(200)])
+    net.controller._throttle.change(net.now)
+    net.run(0.1)
+    assert net.controller.compiler.is_behind
+    request = arp(mac(1), "10.0.0.1", "10.0.0.99")
+    net.send("h0", request)
+    net.run(0.5)
+    assert net.controller.compiler.is_behind
+    assert request in net.received["h3"]
+    net.run(20)
+    assert not net.controller.compiler.is_behind
+    assert len(net.controller.compiler._hosts) == len(net.controller.hosts.known)

@@ -657,9 +657,8 @@ class Controller:
         took = self._stopwatch() - began
         self.planning = [*self.planning[-99:], took]
         self._throttle.plan_made(now, took)
-        if self.compiler.is_behind or len(self.plan.left) > len(self._review):
-            self._throttle.change(now)
-        elif self._review:
+        if self.compiler.is_behind or self.plan.left:
+            # Packets to hosts that wait for their rules are flooded meanwhile: ARP need not wait for these.
             self._throttle.rest(now)
         if any(tree.repaired and before.trees.get(root) is not tree for root, tree in self.plan.trees.items()):
             # There may be a better one, which takes longer.
