@@ -8,7 +8,7 @@ import pytest
 
 from braid_sdn.fabric.model import Arc, Graph, PortId
 from braid_sdn.fabric.plan.mdi import Thresholds
-from braid_sdn.fabric.plan.plan import TAGS, Edge, Pair, Plan
+from braid_sdn.fabric.plan.plan import TAGS, Edge, Host, Pair, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, make
 
 HA, HB = Edge("ha", PortId(1, 9)), Edge("hb", PortId(2, 9))
@@ -98,3 +98,14 @@ def test_a_flood_for_which_no_tag_was_left_is_made_when_there_is_one() -> None:
         switch: set(cut.ports[switch]) for switch in switches
     }
     assert make(made, NetworkState(cut)).flood is made.flood
+
+
+def test_a_switch_whose_only_link_had_no_capacity_joins_the_trees_when_it_has() -> None:
+    def graph(capacity: float) -> Graph:
+        wires = (((PortId(1, 2), PortId(2, 1)), 1e9), ((PortId(2, 3), PortId(3, 2)), capacity))
+        return Graph.of(Arc(*ends, each) for wire, each in wires for ends in (wire, wire[::-1]))
+
+    hosts = (Host("02:00:00:00:00:01", PortId(1, 9)),)
+    before = make(Plan(), NetworkState(graph(0.0), hosts))
+    assert before.trees[1].onward == {2: 1}
+    assert make(before, NetworkState(graph(1e9), hosts, review=(1,))).trees[1].onward == {2: 1, 3: 2}

@@ -170,11 +170,12 @@ def _new_tree(graph: Graph, root: int, tags: _Tags, best: Mapping[int, Arc] | No
 
 
 def _reviewed(tree: Tree, graph: Graph, root: int, tags: _Tags) -> Tree:
-    """Return a tree, or the best one if that is clearly quicker."""
+    """Return a tree, or the best one if that is clearly quicker, or reaches more switches."""
     by_port = {arc.source: arc for arc in graph.arcs}
     kept = {switch: by_port[PortId(switch, port)] for switch, port in tree.onward.items()}
     best = tree_towards(graph, root)
-    return tree if _near(kept, best, root) else _new_tree(graph, root, tags, best)
+    is_whole = kept.keys() >= best.keys()
+    return tree if is_whole and _near(kept, best, root) else _new_tree(graph, root, tags, best)
 
 
 def _hops(arcs: Mapping[int, Arc], root: int) -> dict[int, int]:
