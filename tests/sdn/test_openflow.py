@@ -126,6 +126,26 @@ def test_a_rule_that_is_listed_again_is_the_same_with_other_counters() -> None:
     assert all(one.rule is other.rule for one, other in zip(*again, strict=True))
 
 
+def test_an_answer_whose_parts_are_of_two_kinds_makes_nobody_stumble() -> None:
+    session = Session()
+    rule = _flow_stats(base()[0], 1, 0)
+    port_ = struct.pack("!I100xII", 1, 7, 0)
+    meters = struct.pack("!IIIBB2x", 9, 1 << 1, 0b1101, 1, 1)
+
+    def part(kind: int, xid: int, body: bytes, *, more: bool) -> bytes:
+        data = struct.pack("!HH4x", kind, more) + body
+        return HEADER.pack(VERSION, 19, HEADER.size + len(data), xid) + data
+
+    for xid, request in enumerate((FlowStatsRequest(), FlowStatsRequest(4)), 1):
+        session.encode(request)
+        assert session.decode(part(1, xid, rule, more=True)) is None
+    told = session.decode(part(4, 1, port_, more=False))
+    assert isinstance(told, PortStatsReply)
+    assert [(each.port, each.age) for each in told.ports] == [(1, 7.0)]
+    assert isinstance(session.decode(part(11, 2, meters, more=False)), MeterFeatures)
+    assert not session._tables
+
+
 def test_long_rules_that_a_switch_makes_up_are_not_remembered() -> None:
     decoded = DecodedRules(LINK_FIELDS)
     ours = [_flow_stats(rule, 1, 0) for rule in every_rule()]

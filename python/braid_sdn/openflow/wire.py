@@ -287,7 +287,9 @@ class Session:
             return None
         if int.from_bytes(data[10:12], "big") & of.OFPMPF_REPLY_MORE:
             return None
-        return PortStatsReply(tuple(self._parts.pop(xid)))
+        # The parts before may be of another kind.
+        self._tables.pop(xid, None)
+        return PortStatsReply(tuple(each for each in self._parts.pop(xid) if isinstance(each, PortCounters)))
 
     def _statistics(self, told: Any, xid: int) -> FromSwitch | None:
         if told is None:
@@ -305,7 +307,9 @@ class Session:
             return None
         whole = self._parts.pop(xid)
         if isinstance(told, parser.OFPMeterFeaturesStatsReply):
-            return MeterFeatures(max((_meters(each) for each in whole), default=0))
+            self._tables.pop(xid, None)
+            told_of = (each for each in whole if isinstance(each, parser.OFPMeterFeaturesStats))
+            return MeterFeatures(max((_meters(each) for each in told_of), default=0))
         return None
 
 
