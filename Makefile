@@ -103,7 +103,7 @@ demo: setup build ## two emulated uplinks, one page and one bulk load, alone and
 
 # Most end-to-end tests wait, so more of them than there are processors run at once. Experiments fill lines and
 # processors, which those that watch the clock would notice: they come by themselves.
-TEST_WORKERS ?= 4
+TEST_WORKERS ?= 5
 # These need Chromium, which the other tests do without: `make bench` has it.
 PAGE_TESTS := tests/web/test_page_in_browser.py tests/web/test_fabric_page_in_browser.py tests/lab/test_sites_in_browser.py
 test: check ## formatting, lints, types, and every test, with the checks of a debug build (root)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,11 @@ class OpenVswitch:
         target = f"unix:{self.folder}/{bridge}.mgmt"
         return self.place.run(["ovs-ofctl", "-O", "OpenFlow13", command, target, *words], check=check).stdout
 
+    def _database_listens(self) -> bool:
+        """Return true if it accepts connections, which is a moment after its socket's file is there."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            return client.connect_ex(f"{self.folder}/db.sock") == 0
+
     def start_database(self) -> None:
         """Serve the database."""
         self._runs += 1
@@ -54,7 +60,7 @@ class OpenVswitch:
         log = self.folder / f"ovsdb{self._runs}"
         self._database = Process(words, log=log, namespace=self.place.name, env=environment)
         self.stack.callback(self._database.stop)
-        wait_until(lambda: (self.folder / "db.sock").exists(), what="ovsdb-server")
+        wait_until(self._database_listens, what="ovsdb-server")
 
     def kill_database(self) -> None:
         """End the database without a word; bridges go on."""
