@@ -6,6 +6,8 @@ Rules that use more than these fields, actions and instructions are left to os-k
 from __future__ import annotations
 
 import struct
+from dataclasses import fields
+from operator import attrgetter
 
 from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
 
@@ -35,6 +37,19 @@ _METER = struct.Struct("!HHI")
 _CVLAN = 0x8100
 _BASIC: int = of.OFPXMC_OPENFLOW_BASIC
 _PRESENT = of.OFPVID_PRESENT
+#: Fields of a match that are encoded here, and those that are not.
+_FIELDS = {
+    "in_port",
+    "metadata",
+    "eth_dst",
+    "eth_dst_mask",
+    "eth_src",
+    "eth_type",
+    "vlan",
+    "ip_proto",
+    "icmpv6_type",
+}
+_OTHER_FIELDS = attrgetter(*(each.name for each in fields(Match) if each.compare and each.name not in _FIELDS))
 #: Rules that are remembered with their bytes.
 MAX_CACHED_RULES = 16384
 
@@ -112,33 +127,33 @@ class EncodedRules:
 
 
 def _match(match: Match) -> bytes | None:
-    fields = []
+    if any(each is not None for each in _OTHER_FIELDS(match)):
+        return None
+    made = []
     if match.in_port is not None:
-        fields.append(_IN_PORT.pack(_OF_IN_PORT, match.in_port))
+        made.append(_IN_PORT.pack(_OF_IN_PORT, match.in_port))
     if match.metadata is not None:
-        fields.append(_METADATA.pack(_OF_METADATA, match.metadata))
+        made.append(_METADATA.pack(_OF_METADATA, match.metadata))
     if match.eth_dst is not None:
         target = bytes.fromhex(match.eth_dst.replace(":", ""))
         if match.eth_dst_mask is None:
-            fields.append(_ETH.pack(_OF_ETH_DST, target))
+            made.append(_ETH.pack(_OF_ETH_DST, target))
         else:
             mask = bytes.fromhex(match.eth_dst_mask.replace(":", ""))
-            fields.append(_ETH_MASKED.pack(_OF_ETH_DST_MASKED, target, mask))
+            made.append(_ETH_MASKED.pack(_OF_ETH_DST_MASKED, target, mask))
     if match.eth_src is not None:
-        fields.append(_ETH.pack(_OF_ETH_SRC, bytes.fromhex(match.eth_src.replace(":", ""))))
+        made.append(_ETH.pack(_OF_ETH_SRC, bytes.fromhex(match.eth_src.replace(":", ""))))
     if match.eth_type is not None:
-        fields.append(_SHORT.pack(_OF_ETH_TYPE, match.eth_type))
+        made.append(_SHORT.pack(_OF_ETH_TYPE, match.eth_type))
     if match.vlan == TAGGED:
-        fields.append(_SHORT_MASKED.pack(_OF_VLAN_MASKED, _PRESENT, _PRESENT))
+        made.append(_SHORT_MASKED.pack(_OF_VLAN_MASKED, _PRESENT, _PRESENT))
     elif match.vlan is not None:
-        fields.append(_SHORT.pack(_OF_VLAN, 0 if match.vlan == UNTAGGED else _PRESENT | match.vlan))
+        made.append(_SHORT.pack(_OF_VLAN, 0 if match.vlan == UNTAGGED else _PRESENT | match.vlan))
     if match.ip_proto is not None:
-        fields.append(_BYTE.pack(_OF_IP_PROTO, match.ip_proto))
+        made.append(_BYTE.pack(_OF_IP_PROTO, match.ip_proto))
     if match.icmpv6_type is not None:
-        fields.append(_BYTE.pack(_OF_ICMPV6_TYPE, match.icmpv6_type))
-    if not match.is_of_links:
-        return None
-    body = b"".join(fields)
+        made.append(_BYTE.pack(_OF_ICMPV6_TYPE, match.icmpv6_type))
+    body = b"".join(made)
     size = _MATCH.size + len(body)
     return _MATCH.pack(of.OFPMT_OXM, size) + body + bytes(-size % 8)
 

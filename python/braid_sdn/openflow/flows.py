@@ -37,8 +37,9 @@ _NAT_SOURCE = 1
 
 #: Match fields with the same values in both types: those of an application that forwards by links, and those of one
 #: that knows flows. Another field makes a rule somebody else's.
-LINK_FIELDS = frozenset({"in_port", "eth_type", "eth_src", "ip_proto", "icmpv6_type", "metadata"})
-FLOW_FIELDS = (LINK_FIELDS - {"metadata"}) | {
+_SHARED_FIELDS = frozenset({"in_port", "eth_type", "eth_src", "ip_proto", "icmpv6_type"})
+LINK_FIELDS = _SHARED_FIELDS | {"metadata"}
+FLOW_FIELDS = _SHARED_FIELDS | {
     "icmpv4_type",
     "arp_op",
     "ipv4_src",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from operator import attrgetter
 
 #: A MAC address as text, such as `02:00:00:00:00:01`.
 Mac = str
@@ -66,48 +67,12 @@ class Match:
     def __hash__(self) -> int:
         """Return the hash, which is computed once: a match is a key in many tables."""
         if self._hash is None:
-            object.__setattr__(self, "_hash", hash((self._of_links, self._of_flows)))
+            object.__setattr__(self, "_hash", hash(_MATCH_FIELDS(self)))
         assert self._hash is not None  # noqa: S101
         return self._hash
 
-    @property
-    def _of_links(self) -> tuple[object, ...]:
-        return (
-            self.in_port,
-            self.eth_type,
-            self.eth_src,
-            self.eth_dst,
-            self.eth_dst_mask,
-            self.vlan,
-            self.ip_proto,
-            self.icmpv6_type,
-            self.metadata,
-        )
 
-    @property
-    def _of_flows(self) -> tuple[object, ...]:
-        """Fields that only an application which knows flows uses."""
-        return (
-            self.icmpv4_type,
-            self.arp_op,
-            self.ipv4_src,
-            self.ipv4_dst,
-            self.ipv6_src,
-            self.ipv6_dst,
-            self.tcp_src,
-            self.tcp_dst,
-            self.udp_src,
-            self.udp_dst,
-            self.tcp_flags,
-            self.ip_dscp,
-            self.ct_state,
-            self.ct_mark,
-        )
-
-    @property
-    def is_of_links(self) -> bool:
-        """True if it uses only fields of an application that forwards by links."""
-        return not any(each is not None for each in self._of_flows)
+_MATCH_FIELDS = attrgetter(*(each.name for each in fields(Match) if each.compare))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from os_ken.ofproto import ofproto_parser  # type: ignore[import-untyped]
@@ -195,9 +195,7 @@ class Session:
     def _expect(self, xid: int) -> None:
         self._parts[xid] = []
         if len(self._parts) > MAX_OUTSTANDING:
-            given_up, _ = self._parts.popitem(last=False)
-            self._tables.pop(given_up, None)
-            self._counters.discard(given_up)
+            self._forget(next(iter(self._parts)))
 
     # From the switch.
 
@@ -243,74 +241,67 @@ class Session:
         words = f"error type {told.type} code {told.code}"
         return Refused("table-full" if full else words, self._rules.pop(told.xid, None))
 
-    def _rule_counters(self, data: bytes, xid: int) -> RuleCountersReply | None:
-        parts = self._parts.get(xid)
-        found = _counters_of(data)
-        if parts is None or found is None or len(parts) + len(found) > MAX_REPLY_ENTRIES:
-            self._parts.pop(xid, None)
-            self._counters.discard(xid)
-            return None
-        parts.extend(found)
-        if int.from_bytes(data[10:12], "big") & of.OFPMPF_REPLY_MORE:
-            return None
-        self._counters.discard(xid)
-        return RuleCountersReply(tuple(self._parts.pop(xid)))
+    def _collect(self, xid: int, flags: int, entries: Iterable[Any]) -> list[Any] | None:
+        """Take in a part of a reply; return the whole with its last part, parts of other kinds included.
 
-    def _listed(self, data: bytes, xid: int) -> FlowStatsReply | None:
+        None also stands for a reply that was not requested, or was given up.
+        """
         parts = self._parts.get(xid)
         if parts is None:
-            # Not requested, or given up.
             return None
+        parts.extend(entries)
+        is_too_long, has_more = len(parts) > MAX_REPLY_ENTRIES, bool(flags & of.OFPMPF_REPLY_MORE)
+        if is_too_long or not has_more:
+            self._forget(xid)
+        return None if is_too_long or has_more else parts
+
+    def _forget(self, xid: int) -> None:
+        self._parts.pop(xid, None)
+        self._tables.pop(xid, None)
+        self._counters.discard(xid)
+
+    def _rule_counters(self, data: bytes, xid: int) -> RuleCountersReply | None:
+        found = _counters_of(data)
+        if found is None:
+            self._forget(xid)
+            return None
+        whole = self._collect(xid, _flags(data), found)
+        return RuleCountersReply(tuple(whole)) if whole is not None else None
+
+    def _listed(self, data: bytes, xid: int) -> FlowStatsReply | None:
+        table = self._tables.get(xid)
         try:
-            parts.extend(self._decoded.entries(data))
+            whole = self._collect(xid, _flags(data), self._decoded.entries(data))
         except Exception:
             # os-ken's parsers raise all sorts of exceptions.
             return None
-        if len(parts) > MAX_REPLY_ENTRIES:
-            del self._parts[xid]
-            self._tables.pop(xid, None)
+        if whole is None:
             return None
-        if int.from_bytes(data[10:12], "big") & of.OFPMPF_REPLY_MORE:
-            return None
-        whole = self._parts.pop(xid)
         rules = tuple(each for each in whole if isinstance(each, FlowStats))
         foreign = tuple(each for each in whole if isinstance(each, str))
-        return FlowStatsReply(rules, self._tables.pop(xid, None), foreign)
+        return FlowStatsReply(rules, table, foreign)
 
     def _ports_counted(self, data: bytes, xid: int) -> PortStatsReply | None:
-        parts = self._parts.get(xid)
-        if parts is None or len(data) < FLOWS_AT or (len(data) - FLOWS_AT) % _PORT.size:
+        if len(data) < FLOWS_AT or (len(data) - FLOWS_AT) % _PORT.size:
             return None
-        parts.extend(_port_counters(data))
-        if len(parts) > MAX_REPLY_ENTRIES:
-            del self._parts[xid]
+        whole = self._collect(xid, _flags(data), _port_counters(data))
+        if whole is None:
             return None
-        if int.from_bytes(data[10:12], "big") & of.OFPMPF_REPLY_MORE:
-            return None
-        # The parts before may be of another kind.
-        self._tables.pop(xid, None)
-        return PortStatsReply(tuple(each for each in self._parts.pop(xid) if isinstance(each, PortCounters)))
+        return PortStatsReply(tuple(each for each in whole if isinstance(each, PortCounters)))
 
     def _statistics(self, told: Any, xid: int) -> FromSwitch | None:
         if told is None:
             return None
-        parts = self._parts.get(xid)
-        if parts is None:
-            # Not requested, or given up.
+        whole = self._collect(xid, told.flags, told.body)
+        if whole is None or not isinstance(told, parser.OFPMeterFeaturesStatsReply):
             return None
-        parts.extend(told.body)
-        if len(parts) > MAX_REPLY_ENTRIES:
-            del self._parts[xid]
-            self._tables.pop(xid, None)
-            return None
-        if told.flags & of.OFPMPF_REPLY_MORE:
-            return None
-        whole = self._parts.pop(xid)
-        if isinstance(told, parser.OFPMeterFeaturesStatsReply):
-            self._tables.pop(xid, None)
-            told_of = (each for each in whole if isinstance(each, parser.OFPMeterFeaturesStats))
-            return MeterFeatures(max((_meters(each) for each in told_of), default=0))
-        return None
+        told_of = (each for each in whole if isinstance(each, parser.OFPMeterFeaturesStats))
+        return MeterFeatures(max((_meters(each) for each in told_of), default=0))
+
+
+def _flags(data: bytes) -> int:
+    """Return the flags of a multipart reply."""
+    return int.from_bytes(data[10:12], "big")
 
 
 def parse(data: bytes) -> Any:
