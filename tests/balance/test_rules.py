@@ -137,7 +137,7 @@ def ruled(request: pytest.FixtureRequest) -> Iterator[tuple[Topology, Braid]]:
 on_each = pytest.mark.parametrize("ruled", ["ebpf", "packet-in", "group"], indirect=True)
 both_families = pytest.mark.parametrize("family", [4, 6])
 ALL_LTE, SHARED = {"dsl": 0, "lte": 4}, {"dsl": 2, "lte": 2}
-#: So many flows that a hash does not give all of them one uplink.
+#: Enough flows for a hash not to give all of them one uplink.
 MANY = 16
 
 

@@ -148,7 +148,7 @@ def test_only_keys_that_were_changed_are_sent() -> None:
 
 
 def test_updates_that_follow_each_other_do_not_prolong_the_wait_for_a_switch_that_is_silent() -> None:
-    """What is changed in an order waits for it, and what has nothing to do with it is not held up for ever."""
+    """Rules that are changed in an order wait for it, and others are not held up for ever."""
     first = Rule(PATHS, 10, Match(vlan=9), (Output(1),))
     updater = RuleUpdater(rank=lambda switch, _: switch)
     for switch in (1, 2):

@@ -48,7 +48,7 @@ class StickyClients:
         """Create it, without any."""
         self._answered: dict[SiteKey, Entry] = {}
         self._embryos: dict[SiteKey, Entry] = {}
-        #: What the daemon has not been told.
+        #: Choices that the daemon has not been told.
         self._changed: set[SiteKey] = set()
 
     def find(self, now: float, key: SiteKey, seconds: int, takes: Callable[[int], bool]) -> int | None:

@@ -200,7 +200,7 @@ class RuleUpdater:
             self._advance(now)
 
     def _begin(self, now: float) -> None:
-        # What was sent in an order may be under way still, and stands before what is sent now.
+        # Rules that were sent in an order may be under way still, and stand before those that are sent now.
         self._ordered = {switch: tags for switch, tags in self._ordered.items() if switch in self._waiting}
         self._waiting = {switch: self._waiting[switch] for switch in self._ordered}
         self._unconfirmed.clear()
@@ -279,7 +279,7 @@ class RuleUpdater:
             self._waiting[switch] = self._token
         self._deadline = now + BARRIER_TIMEOUT
 
-    # What is installed, and where that may differ from the target.
+    # Installed rules, and the keys at which they may differ from the target.
 
     def tags_in_use(self) -> frozenset[int]:
         """Return the tags that rules of some switch still know."""
