@@ -22,13 +22,20 @@ from collections.abc import Iterator
 
 from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
 
-from braid_lab.fabric.fake_switches import FEATURES, FLOW, PACKET_IN, PORT_STATS, port_description, serve, shape_of
 from braid_lab.fabric.shapes import Shape
+from braid_lab.fabric.simulated_switches import (
+    FLOW,
+    PORT_STATS,
+    SimulatedNetwork,
+    SwitchConnection,
+    port_description,
+    serve,
+    shape_of,
+)
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import LLDP
 from braid_sdn.fabric.switches.rules import DESTINATIONS
 from braid_sdn.openflow.messages import Port
-from braid_sdn.openflow.wire import HEADER, VERSION
 
 #: Of a flow-mod: the cookie, table, command, hard timeout and priority (OpenFlow 1.3 §A.3.4.1).
 FLOW_MOD = struct.Struct("!8xQ8xBB2xHH")
@@ -41,60 +48,29 @@ OF_VLAN = b"\x80\x00\x0c\x02"
 HOST_PREFIX = b"\x02\x00"
 #: Bytes of rules in one part of a reply.
 MAX_PART_BYTES = 60_000
-HELLO = HEADER.pack(VERSION, of.OFPT_HELLO, 16, 0) + struct.pack("!HHI", 1, 8, 1 << VERSION)
 
 Key = tuple[int, int, bytes]
 
 
-class LeanSwitch(asyncio.Protocol):
+class LeanSwitch(SwitchConnection):
     """One switch's connection and rules."""
 
     def __init__(self, network: LeanNetwork, dpid: int) -> None:
         """Use `LeanNetwork`."""
+        super().__init__(dpid, {})
         self.network = network
-        self.dpid = dpid
-        self.ports: dict[int, Port] = {}
         #: Cookie, hard timeout and instructions of each rule.
         self.rules: dict[Key, tuple[int, int, bytes]] = {}
         #: Hosts for which it has a rule.
         self.reached: set[bytes] = set()
-        self.transport: asyncio.Transport | None = None
-        self._buffer = b""
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send a hello."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101
-        self.transport = transport
-        transport.write(HELLO)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, exc: Exception | None) -> None:
         """Report that the controller gave the switch up."""
-        self.transport = None
+        super().connection_lost(exc)
         self.network.report(lost=self.dpid)
 
-    def data_received(self, data: bytes) -> None:
-        """Split the stream into messages."""
-        buffer = self._buffer + data
-        at, end = 0, len(buffer)
-        while end - at >= HEADER.size:
-            _, kind, length, xid = HEADER.unpack_from(buffer, at)
-            if end - at < length:
-                break
-            self._message(kind, xid, buffer[at : at + length])
-            at += length
-        self._buffer = buffer[at:]
-
-    def tell(self, kind: int, xid: int, body: bytes = b"") -> None:
-        """Send a message."""
-        if self.transport is not None:
-            self.transport.write(HEADER.pack(VERSION, kind, HEADER.size + len(body), xid) + body)
-
-    def receive(self, port: int, frame: bytes) -> None:
-        """Hand a frame to the controller, as the rules for discovery and for unknown hosts do."""
-        head = PACKET_IN.pack(of.OFP_NO_BUFFER, len(frame), of.OFPR_ACTION, 0, 0, 1, 12, 0x80000004, port)
-        self.tell(of.OFPT_PACKET_IN, 0, head + bytes(6) + frame)
-
-    def _message(self, kind: int, xid: int, data: bytes) -> None:
+    def message(self, kind: int, xid: int, data: bytes) -> None:
+        """Handle a message of the controller."""
         if kind == of.OFPT_FLOW_MOD:
             self._flow_mod(data)
         elif kind == of.OFPT_PACKET_OUT:
@@ -103,8 +79,6 @@ class LeanSwitch(asyncio.Protocol):
             self.tell(of.OFPT_BARRIER_REPLY, xid)
         elif kind == of.OFPT_ECHO_REQUEST:
             self.tell(of.OFPT_ECHO_REPLY, xid, data[8:])
-        elif kind == of.OFPT_FEATURES_REQUEST:
-            self.tell(of.OFPT_FEATURES_REPLY, xid, FEATURES.pack(self.dpid, 0, 254, 0, 0, 0))
         elif kind == of.OFPT_MULTIPART_REQUEST:
             self._statistics(xid, int.from_bytes(data[8:10], "big"), data)
 
@@ -183,21 +157,13 @@ def outputs(instructions: bytes) -> set[int]:
     return ports
 
 
-class LeanNetwork:
+class LeanNetwork(SimulatedNetwork[LeanSwitch]):
     """A shape's switches, and the wires between them."""
 
     def __init__(self, shape: Shape) -> None:
         """Create it; see `connect`."""
+        super().__init__(shape, lambda dpid: LeanSwitch(self, dpid))
         self.began = time.monotonic()
-        self.switches: dict[int, LeanSwitch] = {}
-        self.peer: dict[PortId, PortId] = {}
-        numbers = {name: number for number, name in enumerate(shape.switches, 1)}
-        for dpid in numbers.values():
-            self.switches[dpid] = LeanSwitch(self, dpid)
-        for wire, (one, other) in zip(shape.wires, shape.ports(), strict=True):
-            a, b = self._add(numbers[wire.one], one), self._add(numbers[wire.other], other)
-            self.peer[a], self.peer[b] = b, a
-        self.hosts = [self._add(numbers[each.switch], each.name) for each in shape.stations]
         #: Number of rules that put a tag on packets, by tag.
         self.tagging: Counter[int] = Counter()
         #: Switches that have not got a rule for each host yet.
@@ -206,23 +172,11 @@ class LeanNetwork:
         self._dead: dict[tuple[int, Key], tuple[int, int]] = {}
         self._since = 0.0
 
-    def _add(self, dpid: int, name: str) -> PortId:
-        ports = self.switches[dpid].ports
-        number = len(ports) + 1
-        ports[number] = Port(number, name[:15], f"06:00:00:00:{number >> 8:02x}:{number & 0xFF:02x}", True, 10e9)
-        return PortId(dpid, number)
-
-    async def connect(self, host: str, port: int) -> None:
-        """Connect all switches to a controller."""
-        loop = asyncio.get_running_loop()
-        for switch in self.switches.values():
-            await loop.create_connection(lambda s=switch: s, host, port)  # type: ignore[misc]
-
     def carry(self, source: PortId, frame: bytes) -> None:
         """Deliver a discovery frame to the other end of a wire."""
         target = self.peer.get(source)
         if target is not None and int.from_bytes(frame[12:14], "big") == LLDP:
-            self.switches[target.switch].receive(target.port, frame)
+            self.switches[target.switch].tell_packet(target.port, frame)
 
     # Hosts.
 
@@ -230,9 +184,8 @@ class LeanNetwork:
         """Send a frame from every host, as one that is switched on does."""
         self._since = time.monotonic()
         self._unreached = {self.switches[port.switch] for port in self.hosts}
-        for number, port in enumerate(self.hosts, 1):
-            frame = b"\xff" * 6 + HOST_PREFIX + struct.pack("!I", number) + b"\x08\x00" + bytes(46)
-            self.switches[port.switch].receive(port.port, frame)
+        for port, frame in self.first_frames():
+            self.switches[port.switch].tell_packet(port.port, frame)
 
     def look_for_hosts(self, switch: LeanSwitch) -> None:
         """Report if all switches with hosts now have a rule for each host."""
@@ -256,8 +209,7 @@ class LeanNetwork:
 
     def pull(self) -> None:
         """Pull the first wire: both its ports lose their link."""
-        one = next(iter(self.peer))
-        ends = (one, self.peer[one])
+        ends = self.first_wire()
         for end in ends:
             switch = self.switches[end.switch]
             for key, (cookie, _, instructions) in switch.rules.items():
@@ -270,8 +222,7 @@ class LeanNetwork:
             switch = self.switches[end.switch]
             port = switch.ports[end.port]
             switch.ports[end.port] = Port(port.number, port.name, port.mac, False, port.speed)
-            status = bytes((of.OFPPR_MODIFY, *bytes(7))) + port_description(switch.ports[end.port])
-            switch.tell(of.OFPT_PORT_STATUS, 0, status)
+            switch.tell_port(switch.ports[end.port])
 
     def look_for_dead_ends(self, dpid: int, changed: Key) -> None:
         """Report if no packet can enter the pulled wire any more, now that a rule has changed."""

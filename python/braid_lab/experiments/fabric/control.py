@@ -110,15 +110,17 @@ def _paths(run: Run, extent: Extent) -> None:
 
 
 @contextlib.contextmanager
-def fake_network(word: str, config: str = "") -> Iterator[tuple[Fabric, Process]]:
-    """Run a controller and fake switches."""
+def simulated_network(
+    word: str, config: str = "", *, switches: str = "fake_switches"
+) -> Iterator[tuple[Fabric, Process]]:
+    """Run a controller and simulated switches; `switches` is their program."""
     with namespace("control") as place:
         folder = scratch.directory() / place.name
         folder.mkdir()
         with controller(place, folder, config, "--listen", "127.0.0.1:6653") as fabric:
-            argv = [sys.executable, "-m", "braid_lab.fabric.fake_switches", "127.0.0.1", "6653", word]
-            with Process(argv, log=folder / "fake", namespace=place.name) as fake:
-                yield fabric, fake
+            argv = [sys.executable, "-m", f"braid_lab.fabric.{switches}", "127.0.0.1", "6653", word]
+            with Process(argv, log=folder / "switches", namespace=place.name) as simulated:
+                yield fabric, simulated
 
 
 def _discovery(run: Run, extent: Extent, size: int) -> None:
@@ -126,11 +128,11 @@ def _discovery(run: Run, extent: Extent, size: int) -> None:
     seconds, planning = [], []
     with run.step(f"discover {size} switches"):
         for _ in range(extent.runs):
-            with fake_network(f"generated:{size}:{run.seed}") as (fabric, fake):
+            with simulated_network(f"generated:{size}:{run.seed}") as (fabric, fake):
                 fake.wait_output("^ready", timeout=60)
                 wanted = 2 * len(shape.wires)
                 figures = wait_until(
-                    functools.partial(_figures, fabric, wanted), what=f"{wanted} links", timeout=90, poll=0.1
+                    functools.partial(discovered, fabric, wanted), what=f"{wanted} links", timeout=90, poll=0.1
                 )
                 seconds.append(figures["last_link_s"] - figures["first_switch_s"])
                 planning += [1000 * each for each in figures["planning_s"]]
@@ -138,7 +140,8 @@ def _discovery(run: Run, extent: Extent, size: int) -> None:
     run.measure(f"planning_ms_{size}", planning, unit="ms", better="lower")
 
 
-def _figures(fabric: Fabric, links: int) -> dict[str, Any] | None:
+def discovered(fabric: Fabric, links: int) -> dict[str, Any] | None:
+    """Return the controller's figures once it knows so many links and no rule is being changed."""
     figures = fabric.api_get("figures")
     return figures if figures["links"] == links and figures["planning_s"] and not figures["changing"] else None
 
@@ -155,10 +158,10 @@ def _changes(run: Run, extent: Extent, size: int) -> None:
     with run.step(f"changes among {size} switches"):
         for _ in range(extent.runs):
             word = f"generated:{size}:{run.seed}:{HOSTS}"
-            with fake_network(word, configuration(shape)) as (fabric, fake):
+            with simulated_network(word, configuration(shape)) as (fabric, fake):
                 fake.wait_output("^ready", timeout=60)
                 links = 2 * len(shape.wires)
-                wait_until(functools.partial(_figures, fabric, links), what="links", timeout=90, poll=0.1)
+                wait_until(functools.partial(discovered, fabric, links), what="links", timeout=90, poll=0.1)
                 appear.append(_changed(fabric, fake, signal.SIGUSR1, links, HOSTS))
                 unplug.append(_changed(fabric, fake, signal.SIGUSR2, links - 2, HOSTS))
     run.measure(f"hosts_in_place_s_{size}", appear, unit="s", better="lower")
@@ -320,14 +323,17 @@ def _sent(net: OvsNetwork, device: str) -> int:
 def _rules(run: Run) -> None:
     """Count rules per switch, and check that the count does not grow with flows."""
     shape = east_asia()
-    with run.step("rules of the paper's backbone"), fake_network("east-asia", configuration(shape)) as (fabric, _):
+    with (
+        run.step("rules of the paper's backbone"),
+        simulated_network("east-asia", configuration(shape)) as (fabric, _),
+    ):
         status = _whole(fabric, 2 * len(shape.wires))
         pairs = fabric.api_get("paths")["pairs"]
     rules = [switch["rules"] for switch in status["switches"]]
     run.figure("rules_per_switch_east_asia", statistics.fmean(rules), unit="rules", spread=(min(rules), max(rules)))
     run.figure("paths_east_asia", sum(len(pair["paths"]) for pair in pairs), unit="paths")
     shape = fat_tree(4)
-    with run.step("rules of a fat tree"), fake_network("fat-tree:4") as (fabric, _):
+    with run.step("rules of a fat tree"), simulated_network("fat-tree:4") as (fabric, _):
         status = _whole_tree(fabric, 2 * len(shape.wires))
     rules = [switch["rules"] for switch in status["switches"]]
     run.figure("rules_per_switch_fat_tree", statistics.fmean(rules), unit="rules", spread=(min(rules), max(rules)))

@@ -11,19 +11,16 @@ import functools
 import json
 import re
 import signal
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.fabric.controller import Fabric, controller
-from braid_lab.fabric.fake_switches import shape_of
-from braid_lab.net import scratch
-from braid_lab.net.namespace import namespace
+from braid_lab.experiments.fabric.control import discovered, simulated_network
+from braid_lab.fabric.controller import Fabric
+from braid_lab.fabric.simulated_switches import shape_of
 from braid_lab.process import Process, processor_seconds, wait_until
 
 #: Networks by name, as arguments of `lean_switches`; `{seed}` is the run's.
@@ -114,12 +111,12 @@ def measure(run: Run, word: str) -> Measured:
     """Run the controller in one network, and return its figures."""
     made = Measured()
     wires = len(shape_of(word).wires)
-    with lean_network(word) as (fabric, switches), Pulse(fabric) as pulse:
+    with simulated_network(word, switches="lean_switches") as (fabric, switches), Pulse(fabric) as pulse:
         assert fabric.process is not None  # noqa: S101
         pid = fabric.process.pid
         with run.step(f"{word}: discovery"):
             switches.wait_output("^ready", timeout=DISCOVERY_TIMEOUT)
-            found = functools.partial(_discovered, fabric, 2 * wires)
+            found = functools.partial(discovered, fabric, 2 * wires)
             figures = wait_until(found, what=f"{2 * wires} links", timeout=DISCOVERY_TIMEOUT, poll=0.2)
             made.discovery_s = figures["last_link_s"] - figures["first_switch_s"]
         with run.step(f"{word}: hosts"):
@@ -153,23 +150,6 @@ def _case(run: Run, case: str, word: str) -> None:
         run.figure(f"{name}_{case}", value, unit=unit, better="lower")
     row = (made.discovery_s, made.hosts_s, made.left_s, made.rules, made.memory_mb, made.block_ms, made.cpu_s)
     run.table.append([case, *(f"{value:.0f}" if value >= 100 else f"{value:.2f}" for value in row)])
-
-
-@contextlib.contextmanager
-def lean_network(word: str) -> Iterator[tuple[Fabric, Process]]:
-    """Run a controller and simulated switches."""
-    with namespace("scale") as place:
-        folder = scratch.directory() / place.name
-        folder.mkdir()
-        with controller(place, folder, "", "--listen", "127.0.0.1:6653") as fabric:
-            argv = [sys.executable, "-m", "braid_lab.fabric.lean_switches", "127.0.0.1", "6653", word]
-            with Process(argv, log=folder / "switches", namespace=place.name) as switches:
-                yield fabric, switches
-
-
-def _discovered(fabric: Fabric, links: int) -> dict[str, Any] | None:
-    figures = fabric.api_get("figures")
-    return figures if figures["links"] == links and figures["planning_s"] and not figures["changing"] else None
 
 
 def _quiet(fabric: Fabric, timeout: float) -> dict[str, Any]:
