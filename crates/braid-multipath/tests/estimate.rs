@@ -181,6 +181,26 @@ fn the_base_is_the_lowest_of_the_window() {
     assert_eq!(base.min(ms(3_000) + RECENT_MIN_WINDOW), None);
 }
 
+proptest! {
+    #[test]
+    fn the_lowest_is_that_of_all_values_of_the_window(
+        values in proptest::collection::vec((0u64..3_000, 0u32..100), 1..60),
+        later in 0u64..30_000,
+    ) {
+        let mut recent = RecentMin::<_>::default();
+        let (mut now, mut all) = (0, Vec::new());
+        for (passed, value) in values {
+            now += passed;
+            recent.handle_value(ms(now), value);
+            all.push((now / 1_000, value));
+            for at in [now, now + later] {
+                let within = all.iter().filter(|(of, _)| at / 1_000 - of < 20);
+                prop_assert_eq!(recent.min(ms(at)), within.map(|(_, value)| *value).min());
+            }
+        }
+    }
+}
+
 #[test]
 fn round_trips_are_smoothed_as_rfc_6298_has_it() {
     let mut rtt = Rtt::default();

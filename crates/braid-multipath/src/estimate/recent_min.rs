@@ -18,12 +18,15 @@ const BUCKETS: usize = 20;
 pub struct RecentMin<T, const MS: u64 = WINDOW_MS> {
     /// Minimum of each step, at `number % BUCKETS`, with the step's number.
     buckets: [Option<(u64, T)>; BUCKETS],
+    /// Minimum of the window that ends with the step of the last value, with that step's number.
+    lowest: Option<(u64, T)>,
 }
 
 impl<T: Copy, const MS: u64> Default for RecentMin<T, MS> {
     fn default() -> RecentMin<T, MS> {
         RecentMin {
             buckets: [None; BUCKETS],
+            lowest: None,
         }
     }
 }
@@ -37,16 +40,28 @@ impl<T: Copy + Ord, const MS: u64> RecentMin<T, MS> {
             Some((of, min)) if *of == number => *min = value.min(*min),
             _ => *bucket = Some((number, value)),
         }
+        self.lowest = match self.lowest {
+            Some((of, min)) if of == number => Some((number, value.min(min))),
+            _ => self.min_of(number).map(|min| (number, min)),
+        };
     }
 
-    /// Returns the minimum of the window; none if it has no value.
+    /// Returns the minimum of the window; none if it has no value. Schedulers ask per packet, so
+    /// the buckets are not looked at within the step of the last value.
     #[must_use]
     pub fn min(&self, now: Time) -> Option<T> {
-        let now = number(now, MS);
+        let number = number(now, MS);
+        match self.lowest {
+            Some((of, min)) if of == number => Some(min),
+            _ => self.min_of(number),
+        }
+    }
+
+    fn min_of(&self, number: u64) -> Option<T> {
         self.buckets
             .iter()
             .flatten()
-            .filter(|(of, _)| now.saturating_sub(*of) < BUCKETS as u64)
+            .filter(|(of, _)| number.saturating_sub(*of) < BUCKETS as u64)
             .map(|&(_, min)| min)
             .min()
     }
