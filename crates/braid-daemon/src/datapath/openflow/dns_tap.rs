@@ -4,7 +4,6 @@
 //! bridge has translated them. As with the programs, only the answer to a recent question counts, and once: a mapping of
 //! UDP is open to every remote, and anybody may send an answer to it.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -16,6 +15,7 @@ use braid_device::{Direction, PacketTap};
 use braid_packet::{Fragment, Packet, Transport};
 
 use super::port_filter::PortFilter;
+use super::recent_items::RecentItems;
 
 const DNS_PORT: u16 = 53;
 /// Bytes of a DNS message's header, and of UDP's.
@@ -113,7 +113,7 @@ struct Question {
 
 /// Questions without an answer, by client, in the order in which they were asked.
 #[derive(Debug, Default)]
-struct Questions(BTreeMap<IpAddr, VecDeque<(Instant, Question)>>);
+struct Questions(RecentItems<IpAddr, Question, MAX_CLIENTS, MAX_CLIENT_QUESTIONS>);
 
 impl Questions {
     /// Handles a packet of braid0. Returns the answer that it is.
@@ -162,24 +162,12 @@ impl Questions {
     }
 
     fn note(&mut self, now: Instant, question: Question) {
-        let client = client_of(question.client.ip());
-        if self.0.len() >= MAX_CLIENTS && !self.0.contains_key(&client) {
-            let last = |asked: &VecDeque<(Instant, Question)>| asked.back().map(|(at, _)| *at);
-            let silent = self.0.iter().min_by_key(|(_, asked)| last(asked));
-            if let Some(silent) = silent.map(|(client, _)| *client) {
-                self.0.remove(&silent);
-            }
-        }
-        let asked = self.0.entry(client).or_default();
-        if asked.len() >= MAX_CLIENT_QUESTIONS {
-            asked.pop_front();
-        }
-        asked.push_back((now, question));
+        self.0.note(now, client_of(question.client.ip()), question);
     }
 
     /// Takes a question out. Returns false if nobody has asked it a moment ago.
     fn take(&mut self, now: Instant, question: &Question) -> bool {
-        let Some(asked) = self.0.get_mut(&client_of(question.client.ip())) else {
+        let Some(asked) = self.0.by_key.get_mut(&client_of(question.client.ip())) else {
             return false;
         };
         let at = asked.iter().position(|(at, asked)| {
@@ -211,6 +199,7 @@ fn text_of(message: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::recent_items::Items;
     use super::*;
     use braid_packet::build;
 
@@ -282,7 +271,8 @@ mod tests {
             let loud = format!("192.168.8.102:{port}");
             pass(&mut questions, now, Direction::Out, (&loud, SERVER), &asked);
         }
-        let kept: usize = questions.0.values().map(VecDeque::len).sum();
+        let clients = questions.0.by_key.values();
+        let kept: usize = clients.map(Items::len).sum();
         assert_eq!(kept, 1 + MAX_CLIENT_QUESTIONS);
         assert!(pass(
             &mut questions,

@@ -15,6 +15,7 @@ mod kernel_filter;
 mod messages;
 mod port_filter;
 mod quic_replay;
+mod recent_items;
 mod senders;
 mod tracker;
 
@@ -72,7 +73,8 @@ pub(crate) struct OpenFlow {
     filter: KernelFilter,
     senders: Senders,
     dns: DnsSwitch,
-    quic: QuicReplay,
+    /// With packet-in alone: flows of a group are not moved.
+    quic: Option<QuicReplay>,
     controller: Controller,
     desired: Desired,
     uplinks: Vec<UplinkEntry>,
@@ -135,12 +137,16 @@ impl OpenFlow {
         fs::write(&path, text)
             .map_err(|error| UserError::io(format!("write {}", path.display()), &error))?;
         let controller = Controller::start(run_dir, &bridge.controller_socket())?;
+        let quic = match config.openflow_mode {
+            OpenFlowMode::PacketIn => Some(QuicReplay::start().map_err(no_packet_socket)?),
+            OpenFlowMode::Group => None,
+        };
         let datapath = Self {
             bridge,
             filter: KernelFilter::default(),
             senders: Senders::default(),
             dns: DnsSwitch::new().map_err(no_packet_socket)?,
-            quic: QuicReplay::start().map_err(no_packet_socket)?,
+            quic,
             controller,
             desired: Desired::new(config),
             uplinks: Vec::new(),
@@ -173,8 +179,8 @@ impl OpenFlow {
         steer.map_err(|error| device_error(STEER_DEVICE, &error))?;
         self.filter.set(&ports).await?;
         self.dns.follow(wanted.steer).map_err(no_packet_socket)?;
-        if self.mode == OpenFlowMode::PacketIn {
-            self.quic.follow(wanted.steer).map_err(no_packet_socket)?;
+        if let Some(quic) = &self.quic {
+            quic.follow(wanted.steer).map_err(no_packet_socket)?;
         }
         if !self.attached {
             // The bridge's first attempt to connect succeeds then, and it need not wait for the second.
@@ -343,15 +349,8 @@ impl OpenFlow {
         }
     }
 
-    /// Returns what leaves a dead uplink, by the last report. The controller acts on [`OpenFlow::set_uplinks`] alone;
-    /// it gets the last packets of QUIC flows, and sends again those of flows that have left an uplink.
-    pub fn evacuate(
-        &self,
-        uplink: UplinkId,
-        resets_tcp: bool,
-        survives: impl Fn(IpAddr) -> bool,
-    ) -> Evacuated {
-        let mut done = Evacuated::default();
+    /// Gives the controller the last packets of QUIC flows that may be on this uplink.
+    fn replay(&self, quic: &QuicReplay, uplink: UplinkId, survives: impl Fn(IpAddr) -> bool) {
         let mut elsewhere = BTreeSet::new();
         self.controller.for_each_flow(|_, flow| {
             if flow.uplink != uplink && flow.protocol == UDP {
@@ -362,8 +361,22 @@ impl OpenFlow {
         let moves = |inner, remote: SocketAddr| {
             survives(remote.ip()) && !elsewhere.contains(&(inner, remote))
         };
-        for packets in self.quic.take(moves).chunks(MAX_LINE_PACKETS) {
+        for packets in quic.take(moves).chunks(MAX_LINE_PACKETS) {
             self.controller.send_command(messages::replay_line(packets));
+        }
+    }
+
+    /// Returns what leaves a dead uplink, by the last report. The controller acts on [`OpenFlow::set_uplinks`] alone;
+    /// it gets the last packets of QUIC flows, and sends again those of flows that have left an uplink.
+    pub fn evacuate(
+        &self,
+        uplink: UplinkId,
+        resets_tcp: bool,
+        survives: impl Fn(IpAddr) -> bool,
+    ) -> Evacuated {
+        let mut done = Evacuated::default();
+        if let Some(quic) = &self.quic {
+            self.replay(quic, uplink, survives);
         }
         self.controller.for_each_flow(|_, flow| {
             if flow.uplink != uplink {

@@ -5,7 +5,6 @@
 //! not enough: those are probes without acknowledgements, and what was acknowledged in vain would fill the server's
 //! congestion window. A thread copies them on braid0, before the bridge translates them.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -17,6 +16,7 @@ use braid_device::{Direction, PacketTap, wait, watch};
 use braid_packet::{Packet, Transport};
 
 use super::port_filter::PortFilter;
+use super::recent_items::RecentItems;
 
 const QUIC_PORT: u16 = 443;
 /// Longest packet that is kept: acknowledgements and requests, no data of uploads.
@@ -88,11 +88,9 @@ fn run(tap: &PacketTap, kept: &Weak<Mutex<Kept>>) {
 
 /// Inside and remote end.
 type Ends = (SocketAddr, SocketAddr);
-/// Packets of a flow, each with its time.
-type LastPackets = VecDeque<(Instant, Vec<u8>)>;
 
 #[derive(Default)]
-struct Kept(BTreeMap<Ends, LastPackets>);
+struct Kept(RecentItems<Ends, Vec<u8>, MAX_FLOWS, MAX_PACKETS>);
 
 impl Kept {
     fn note(&mut self, now: Instant, bytes: &[u8]) {
@@ -106,18 +104,7 @@ impl Kept {
             SocketAddr::new(packet.ip.source, source),
             SocketAddr::new(packet.ip.dest, dest),
         );
-        if self.0.len() >= MAX_FLOWS && !self.0.contains_key(&ends) {
-            let last = |packets: &LastPackets| packets.back().map(|(at, _)| *at);
-            let silent = self.0.iter().min_by_key(|(_, packets)| last(packets));
-            if let Some(silent) = silent.map(|(ends, _)| *ends) {
-                self.0.remove(&silent);
-            }
-        }
-        let packets = self.0.entry(ends).or_default();
-        if packets.len() >= MAX_PACKETS {
-            packets.pop_front();
-        }
-        packets.push_back((now, bytes.to_vec()));
+        self.0.note(now, ends, bytes.to_vec());
     }
 
     fn take(
@@ -126,7 +113,7 @@ impl Kept {
         which: impl Fn(SocketAddr, SocketAddr) -> bool,
     ) -> Vec<Vec<u8>> {
         let mut taken = Vec::new();
-        self.0.retain(|(inner, remote), packets| {
+        self.0.by_key.retain(|(inner, remote), packets| {
             let chosen = which(*inner, *remote);
             if chosen {
                 let fresh = packets
@@ -180,7 +167,7 @@ mod tests {
                 &datagram(inner, b"x"),
             );
         }
-        assert_eq!(kept.0.len(), MAX_FLOWS);
+        assert_eq!(kept.0.by_key.len(), MAX_FLOWS);
         assert!(kept.take(now, |inner, _| inner.port() == 0).is_empty());
     }
 }
