@@ -31,7 +31,7 @@ LOG_INTERVAL = 1.0
 
 #: Objects until the garbage collector looks at the youngest, and such looks until it looks at the young ones. It
 #: looks at all every COLLECTION_INTERVAL seconds alone: that holds up everything, longer where there are more hosts.
-GC_YOUNGEST, GC_YOUNG = 10_000, 5
+GC_YOUNGEST, GC_YOUNG, GC_NEVER = 10_000, 5, 2**30
 COLLECTION_INTERVAL = 3600.0
 
 
@@ -63,7 +63,7 @@ class Service:
         sys.stderr.flush()
         tell_service_manager("READY=1")
         gc.collect()
-        gc.set_threshold(GC_YOUNGEST, GC_YOUNG, sys.maxsize >> 33)
+        gc.set_threshold(GC_YOUNGEST, GC_YOUNG, GC_NEVER)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(_collect_garbage())
