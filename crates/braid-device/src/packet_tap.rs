@@ -34,12 +34,16 @@ impl PacketTap {
     /// # Errors
     /// The kernel refuses the socket.
     pub fn open() -> io::Result<PacketTap> {
+        PacketTap::with_buffer(BUFFER_BYTES)
+    }
+
+    fn with_buffer(bytes: libc::c_int) -> io::Result<PacketTap> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: it takes plain integers only.
         let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
         // SAFETY: the descriptor is new, so nobody else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        set_option(socket.as_fd(), libc::SO_RCVBUF, &BUFFER_BYTES)?;
+        set_option(socket.as_fd(), libc::SO_RCVBUF, &bytes)?;
         Ok(PacketTap(socket))
     }
 
@@ -119,6 +123,51 @@ impl PacketTap {
 impl AsFd for PacketTap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Counts the packets of a device that a filter passes.
+///
+/// It is a socket that nobody reads: once its buffer is full, which takes the kernel's least of it, the kernel copies
+/// nothing more and counts on.
+#[derive(Debug)]
+pub struct PacketCounter {
+    tap: PacketTap,
+    counted: u64,
+}
+
+impl PacketCounter {
+    /// Counts from now on, on the device with this index.
+    ///
+    /// # Errors
+    /// There is no such device, or the kernel refuses the socket or the filter.
+    pub fn start(ifindex: u32, filter: &[Instruction]) -> io::Result<PacketCounter> {
+        let tap = PacketTap::with_buffer(0)?;
+        tap.follow(ifindex, filter)?;
+        Ok(PacketCounter { tap, counted: 0 })
+    }
+
+    /// Returns the number of packets so far.
+    ///
+    /// # Errors
+    /// The kernel does not tell it.
+    pub fn count(&mut self) -> io::Result<u64> {
+        // SAFETY: all zero is a valid value of this kind.
+        let mut since: libc::tpacket_stats = unsafe { std::mem::zeroed() };
+        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: the value is valid for its length. The kernel counts from zero again after each call.
+        check(unsafe {
+            libc::getsockopt(
+                self.tap.0.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut since).cast(),
+                &raw mut length,
+            )
+        })?;
+        // Packets without room in the buffer are in the first number, too.
+        self.counted += u64::from(since.tp_packets);
+        Ok(self.counted)
     }
 }
 

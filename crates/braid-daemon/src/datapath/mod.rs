@@ -10,6 +10,7 @@ pub(crate) mod openflow;
 #[cfg(feature = "openflow")]
 pub(crate) mod openflow;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -279,6 +280,15 @@ impl Datapath {
         match self {
             Self::Ebpf(ebpf) => ebpf.uplink_counters().map_err(of_datapath),
             Self::OpenFlow(openflow) => Ok(openflow.counters().uplinks),
+        }
+    }
+
+    /// Returns packets of flows that each uplink has sent and received so far, where [`Datapath::uplink_counters`] knows
+    /// them only later.
+    pub fn prompt_packets(&mut self) -> BTreeMap<UplinkId, [u64; 2]> {
+        match self {
+            Self::Ebpf(_) => BTreeMap::new(),
+            Self::OpenFlow(openflow) => openflow.prompt_packets(),
         }
     }
 

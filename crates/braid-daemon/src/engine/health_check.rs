@@ -124,29 +124,34 @@ impl HealthChecks {
         }
     }
 
-    /// `local_drops` is [`Sample::local_drops`] of one uplink. Returns the interval of the capacities that has ended.
+    /// `prompt` has packets sent and received where the counters are late, and `local_drops` is
+    /// [`Sample::local_drops`] of one uplink. Returns the interval of the capacities that has ended.
     fn note(
         &mut self,
         now: Instant,
         counters: &[(UplinkId, UplinkCounters)],
+        prompt: &BTreeMap<UplinkId, [u64; 2]>,
         local_drops: Option<(UplinkId, u64)>,
         shaped: &[(UplinkId, [ShapeCounters; 2])],
     ) -> Option<Duration> {
-        let of = |counters: &UplinkCounters| counters.tx.packets + counters.rx.packets;
-        let packets = counters.iter().map(|(_, counters)| of(counters)).sum();
+        let of = |(id, counters): &(UplinkId, UplinkCounters)| {
+            let local_drops = local_drops.filter(|(of, _)| of == id);
+            let known = sample(counters, local_drops.map_or(0, |(_, packets)| packets));
+            let [sent, received] = *prompt.get(id).unwrap_or(&[known.sent, known.received]);
+            let sample = Sample {
+                sent,
+                received,
+                ..known
+            };
+            (*id, sample)
+        };
+        let samples: Vec<_> = counters.iter().map(of).collect();
+        let packets = samples.iter().map(|(_, of)| of.sent + of.received).sum();
         if self.packets != packets {
             self.packets = packets;
             self.moved = now;
         }
-        let of = |(id, counters): &(UplinkId, UplinkCounters)| {
-            let local_drops = local_drops.filter(|(of, _)| of == id);
-            (
-                *id,
-                sample(counters, local_drops.map_or(0, |(_, packets)| packets)),
-            )
-        };
         let ended = self.capacities.note(now, counters, shaped);
-        let samples: Vec<_> = counters.iter().map(of).collect();
         self.monitor.handle_traffic(now, &samples);
         self.monitor.handle_timeout(now);
         ended
@@ -174,13 +179,14 @@ impl Engine {
         let graced = self.failover.next(self.health_checks.looked);
         self.health_checks.looked = now;
         let counters = self.datapath.uplink_counters()?;
+        let prompt = self.datapath.prompt_packets();
         let local_drops = self.bond_drops();
         let shaped = match self.health_checks.capacities.is_due(now) {
             true => self.shape_counters()?,
             false => Vec::new(),
         };
         let health_checks = &mut self.health_checks;
-        let ended = health_checks.note(now, &counters, local_drops, &shaped);
+        let ended = health_checks.note(now, &counters, &prompt, local_drops, &shaped);
         if let Some(span) = ended {
             self.adjust_shaping(now, span, &shaped)?;
         }

@@ -12,7 +12,6 @@ GROUP: tuple[Datapath, ...] = ("group",)
 #: Patterns of names, the modes concerned, and why.
 DEVIATIONS: tuple[tuple[str, tuple[Datapath, ...], str], ...] = (
     ("failover_download_*", GROUP, "no replay: a client that only receives sends nothing that would move its flow"),
-    ("failover_download_*", ("packet-in",), "a late verdict: the server may wait for its own probe time-out"),
     ("icmp_error_with_a_wrong_checksum_stays_wrong_*", ALL, "an error is written anew, with a right checksum"),
     ("icmp_error_about_udp_*", ALL, "the checksum inside of the quoted datagram is not adapted"),
     ("icmp_error_about_an_echo_*", ALL, "the checksum inside of the quoted echo is not adapted"),

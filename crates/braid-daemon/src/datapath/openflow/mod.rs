@@ -10,6 +10,7 @@
 
 mod bridge;
 mod controller;
+mod device_packets;
 mod dns_tap;
 mod kernel_filter;
 mod messages;
@@ -39,6 +40,7 @@ use serde::{Deserialize, Serialize};
 
 use self::bridge::{BRIDGE, Bridge};
 use self::controller::Controller;
+use self::device_packets::DevicePackets;
 use self::dns_tap::DnsSwitch;
 pub(crate) use self::dns_tap::DnsTap;
 use self::kernel_filter::KernelFilter;
@@ -72,6 +74,7 @@ pub(crate) struct OpenFlow {
     bridge: Bridge,
     filter: KernelFilter,
     senders: Senders,
+    packets: DevicePackets,
     dns: DnsSwitch,
     /// With packet-in alone: flows of a group are not moved.
     quic: Option<QuicReplay>,
@@ -145,6 +148,7 @@ impl OpenFlow {
             bridge,
             filter: KernelFilter::default(),
             senders: Senders::default(),
+            packets: DevicePackets::default(),
             dns: DnsSwitch::new().map_err(no_packet_socket)?,
             quic,
             controller,
@@ -178,6 +182,7 @@ impl OpenFlow {
             .and_then(|interface| interface.switch_off_send_offloads());
         steer.map_err(|error| device_error(STEER_DEVICE, &error))?;
         self.filter.set(&ports).await?;
+        self.packets.follow(&entries).map_err(no_packet_counter)?;
         self.dns.follow(wanted.steer).map_err(no_packet_socket)?;
         if let Some(quic) = &self.quic {
             quic.follow(wanted.steer).map_err(no_packet_socket)?;
@@ -438,6 +443,10 @@ impl OpenFlow {
         self.controller.counters(known)
     }
 
+    pub fn prompt_packets(&mut self) -> BTreeMap<UplinkId, [u64; 2]> {
+        self.packets.counts()
+    }
+
     pub fn max_flows(&self) -> u32 {
         self.max_flows
     }
@@ -445,6 +454,10 @@ impl OpenFlow {
 
 fn no_packet_socket(error: io::Error) -> UserError {
     UserError::io("copy packets of braid0", &error)
+}
+
+fn no_packet_counter(error: io::Error) -> UserError {
+    UserError::io("count the packets of the uplinks", &error)
 }
 
 fn device_of(ifindex: u32) -> Result<String, UserError> {

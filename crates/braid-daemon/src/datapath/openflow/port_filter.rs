@@ -1,9 +1,29 @@
-//! Filters of classic BPF for whole UDP datagrams of one port, which begin with their IP header.
+//! Filters of classic BPF by port, for packets that begin with their IP header.
 
-use braid_device::Instruction;
+use std::ops::RangeInclusive;
+
+use braid_device::{Direction, Instruction};
 use braid_packet::protocol;
 
-/// Datagrams that pass.
+// Opcodes: loads of the length, of a byte, of a half word, of a word, and of a half word behind IPv4's header;
+// comparisons.
+const LENGTH: u16 = 0x80;
+const BYTE: u16 = 0x30;
+const HALF: u16 = 0x28;
+const WORD: u16 = 0x20;
+const AFTER: u16 = 0x48;
+const HEADER: u16 = 0xb1;
+const EQUAL: u16 = 0x15;
+const GREATER: u16 = 0x25;
+const AT_LEAST: u16 = 0x35;
+const ANY: u16 = 0x45;
+const SHIFT: u16 = 0x74;
+const RETURN: u16 = 0x06;
+
+/// Offset at which a load gives the packet's type instead of its bytes (`SKF_AD_OFF`, `SKF_AD_PKTTYPE`).
+const PACKET_TYPE: u32 = (-0x1000_i32 + 4) as u32;
+
+/// Whole UDP datagrams of one port.
 pub(super) struct PortFilter {
     /// The port.
     pub port: u16,
@@ -16,20 +36,8 @@ pub(super) struct PortFilter {
 impl PortFilter {
     /// Returns the program.
     pub fn program(&self) -> [Instruction; 22] {
-        // Opcodes: loads of the length, of a byte, of a half word, and of one behind IPv4's header; comparisons.
-        const LENGTH: u16 = 0x80;
-        const BYTE: u16 = 0x30;
-        const HALF: u16 = 0x28;
-        const AFTER: u16 = 0x48;
-        const HEADER: u16 = 0xb1;
-        const EQUAL: u16 = 0x15;
-        const GREATER: u16 = 0x25;
-        const ANY: u16 = 0x45;
-        const SHIFT: u16 = 0x74;
-        const RETURN: u16 = 0x06;
         let [udp, port] = [u32::from(protocol::UDP), u32::from(self.port)];
         let passes = |steps: u8| if self.from_port { steps } else { 0 };
-        let step = |code, k, jt, jf| Instruction { code, jt, jf, k };
         [
             step(LENGTH, 0, 0, 0),
             step(GREATER, self.max_length, 19, 0),
@@ -56,5 +64,91 @@ impl PortFilter {
             step(RETURN, u32::MAX, 0, 0),
             step(RETURN, 0, 0, 0),
         ]
+    }
+}
+
+/// Packets of TCP and UDP between an uplink's outer ports and the internet, without later fragments.
+pub(super) struct OuterFilter<'a> {
+    pub direction: Direction,
+    pub ports: &'a RangeInclusive<u16>,
+}
+
+impl OuterFilter<'_> {
+    /// Returns the program.
+    pub fn program(&self) -> [Instruction; 22] {
+        let [tcp, udp] = [protocol::TCP, protocol::UDP].map(u32::from);
+        let [first, last] = [self.ports.start(), self.ports.end()].map(|port| u32::from(*port));
+        // Their place behind the header, and the type (`linux/if_packet.h`: to this host, or from it).
+        let (port, kind) = match self.direction {
+            Direction::Out => (0, 4),
+            Direction::In => (2, 0),
+        };
+        [
+            step(WORD, PACKET_TYPE, 0, 0),
+            step(EQUAL, kind, 0, 19),
+            step(BYTE, 0, 0, 0),
+            step(SHIFT, 4, 0, 0),
+            step(EQUAL, 4, 0, 8),
+            // IPv4.
+            step(BYTE, 9, 0, 0),
+            step(EQUAL, tcp, 1, 0),
+            step(EQUAL, udp, 0, 13),
+            step(HALF, 6, 0, 0),
+            step(ANY, 0x1fff, 11, 0),
+            step(HEADER, 0, 0, 0),
+            step(AFTER, port, 0, 0),
+            step(EQUAL, first, 7, 5),
+            // IPv6 without further headers.
+            step(EQUAL, 6, 0, 7),
+            step(BYTE, 6, 0, 0),
+            step(EQUAL, tcp, 1, 0),
+            step(EQUAL, udp, 0, 4),
+            step(HALF, 40 + port, 0, 0),
+            step(AT_LEAST, first, 0, 2),
+            step(GREATER, last, 1, 0),
+            step(RETURN, u32::MAX, 0, 0),
+            step(RETURN, 0, 0, 0),
+        ]
+    }
+}
+
+fn step(code: u16, k: u32, jt: u8, jf: u8) -> Instruction {
+    Instruction { code, jt, jf, k }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use braid_device::PacketCounter;
+
+    use super::*;
+
+    #[test]
+    fn packets_are_counted_by_direction_and_outer_port() {
+        let loopback = nix::net::if_::if_nametoindex("lo").unwrap();
+        for address in ["127.0.0.1", "[::1]"] {
+            let [inner, remote] = [0, 1].map(|_| UdpSocket::bind(format!("{address}:0")).unwrap());
+            let [from, to] = [&inner, &remote].map(|socket| socket.local_addr().unwrap().port());
+            // Each packet of the loopback device leaves and arrives.
+            let mut counters = [
+                (Direction::Out, from),
+                (Direction::Out, to),
+                (Direction::In, from),
+                (Direction::In, to),
+            ]
+            .map(|(direction, port)| {
+                let filter = OuterFilter {
+                    direction,
+                    ports: &(port..=port),
+                };
+                PacketCounter::start(loopback, &filter.program()).unwrap()
+            });
+            for _ in 0..1000 {
+                inner.send_to(b"x", remote.local_addr().unwrap()).unwrap();
+            }
+            let counts = counters.each_mut().map(|counter| counter.count().unwrap());
+            assert_eq!(counts, [1000, 0, 0, 1000], "{address}");
+        }
     }
 }
