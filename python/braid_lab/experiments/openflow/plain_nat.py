@@ -1,19 +1,21 @@
 """A host with a plain bridge of Open vSwitch: connection tracking and NAT, and nothing of ours.
 
-It is what the group mode is measured against. All connections take the first uplink, so nothing has to be chosen.
+It is what the group mode is measured against. Bits of source ports decide the uplink, so nothing has to be chosen,
+but the bridge reads and writes the same devices.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from braid_lab.net.links import End, set_offload
 from braid_lab.net.namespace import Namespace
 from braid_lab.net.open_vswitch import OpenVswitch, open_vswitch
-from braid_lab.net.topology import Topology
+from braid_lab.net.topology import Topology, Uplink
 
 BRIDGE = "plain"
 #: The way in, as Braid's: a veth pair into the bridge, an address that nobody has, and a next hop that nobody is.
@@ -26,7 +28,6 @@ PORTS = "16384-32767"
 @contextlib.contextmanager
 def plain_nat(net: Topology, folder: Path) -> Iterator[OpenVswitch]:
     """Lead the host's IPv4 connections through a bridge that translates them."""
-    uplink = next(iter(net.uplinks.values()))
     host = net.host
     with open_vswitch(host, folder) as made:
         made.start()
@@ -34,16 +35,15 @@ def plain_nat(net: Topology, folder: Path) -> Iterator[OpenVswitch]:
         for device in (NEAR, FAR):
             set_offload(End(host, device), on=False)
         made.vsctl("add-br", BRIDGE, "--", "set", "bridge", BRIDGE, "datapath_type=netdev", "fail_mode=secure")
-        made.vsctl("add-port", BRIDGE, FAR, "--", "add-port", BRIDGE, uplink.name)
+        made.vsctl("add-port", BRIDGE, FAR, *_words(("--", "add-port", BRIDGE, device) for device in net.uplinks))
         made.vsctl("set", "bridge", BRIDGE, "protocols=OpenFlow13")
-        inside, outside = (made.vsctl("get", "interface", port, "ofport").strip() for port in (FAR, uplink.name))
-        macs = {"own": _mac(host, uplink.name), "host": _mac(host, NEAR), "gateway": _gateway(net)}
-        rules = RULES.format(zone=ZONE, inside=inside, outside=outside, address=uplink.address4, ports=PORTS, **macs)
         file = folder / "rules"
-        file.write_text(rules)
+        file.write_text(_rules(net, made))
         made.ofctl("add-flows", BRIDGE, str(file))
-        # The kernel gets the uplink's frames as well, and would reset the bridge's connections.
-        host.run(["nft", "-f", "-"], text=FILTER.format(device=uplink.name, ports=PORTS))
+        # The kernel gets the uplinks' frames as well, and would reset the bridge's connections.
+        host.run(
+            ["nft", "-f", "-"], text=FILTER.format(devices=", ".join(map('"{}"'.format, net.uplinks)), ports=PORTS)
+        )
         host.ip(
             f"address add {INNER}/32 dev {NEAR}",
             f"neighbour add {NEXT_HOP} lladdr 02:00:00:00:00:09 dev {NEAR}",
@@ -54,23 +54,44 @@ def plain_nat(net: Topology, folder: Path) -> Iterator[OpenVswitch]:
 
 RULES = """
 table=0,priority=20,in_port={inside},tcp,ct_state=-trk,actions=ct(zone={zone},nat,table=0)
-table=0,priority=20,in_port={outside},tcp,ct_state=-trk,actions=ct(zone={zone},nat,table=0)
-table=0,priority=10,in_port={inside},tcp,ct_state=+trk+new,\
-actions=ct(commit,zone={zone},nat(src={address}:{ports}),table=1)
 table=0,priority=10,in_port={inside},tcp,ct_state=+trk+est,actions=goto_table:1
+"""
+
+UPLINK_RULES = """
+table=0,priority=20,in_port={outside},tcp,ct_state=-trk,actions=ct(zone={zone},nat,table=0)
+table=0,priority=10,in_port={inside},tcp,tp_src={bits}/{mask},ct_state=+trk+new,\
+actions=ct(commit,zone={zone},nat(src={address}:{ports}),table=1)
 table=0,priority=10,in_port={outside},tcp,ct_state=+trk+est+rpl,\
 actions=set_field:{own}->eth_src,set_field:{host}->eth_dst,output:{inside}
-table=1,in_port={inside},actions=set_field:{own}->eth_src,set_field:{gateway}->eth_dst,output:{outside}
+table=1,in_port={inside},ip,nw_src={address},actions=set_field:{own}->eth_src,set_field:{gateway}->eth_dst,output:{outside}
 """
 
 FILTER = """
 table inet plain {{
     chain prerouting {{
         type filter hook prerouting priority raw
-        iifname "{device}" tcp dport {ports} drop
+        iifname {{ {devices} }} tcp dport {ports} drop
     }}
 }}
 """
+
+
+def _words(commands: Iterable[Iterable[str]]) -> Iterator[str]:
+    return itertools.chain.from_iterable(commands)
+
+
+def _rules(net: Topology, switch: OpenVswitch) -> str:
+    def port(device: str) -> str:
+        return switch.vsctl("get", "interface", device, "ofport").strip()
+
+    shared = {"zone": ZONE, "inside": port(FAR), "ports": PORTS, "host": _mac(net.host, NEAR)}
+    # Linux connects from ports of one parity. The number of uplinks is a power of two.
+    mask = (len(net.uplinks) - 1) * 2
+    made = [RULES.format(**shared)]
+    for number, uplink in enumerate(net.uplinks.values()):
+        ends = {"outside": port(uplink.name), "own": _mac(net.host, uplink.name), "gateway": _gateway(uplink)}
+        made.append(UPLINK_RULES.format(bits=number * 2, mask=mask, address=uplink.address4, **ends, **shared))
+    return "".join(made)
 
 
 def _mac(host: Namespace, device: str) -> str:
@@ -78,6 +99,5 @@ def _mac(host: Namespace, device: str) -> str:
     return address
 
 
-def _gateway(net: Topology) -> str:
-    uplink = next(iter(net.uplinks.values()))
+def _gateway(uplink: Uplink) -> str:
     return _mac(uplink.far.namespace, uplink.far.device)
