@@ -14,7 +14,7 @@ import sys
 from contextlib import ExitStack
 
 from braid_lab.servers.catalog import DNS_PORT, HTTP_PORT
-from braid_lab.servers.dns import HEADER, IN, TXT
+from braid_lab.servers.dns_messages import HEADER, IN, TXT
 
 TIMEOUT_SECONDS = 5.0
 #: A standard query with one question, no recursion desired.
