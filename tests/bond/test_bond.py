@@ -96,6 +96,16 @@ def test_a_download_takes_both_uplinks_and_outlives_one(
     after = links(daemon)
     carried = {name: after[name]["rx_bytes"] - before[name]["rx_bytes"] for name in after}
     assert all(each > 3_000_000 for each in carried.values()), carried
+    (answer,) = daemon.json("explain", net.server(1))["answers"]
+    (explained,) = answer["links"]
+    assert (explained["inner"], explained["remote"]) == (answer["flows"][0]["inner"], f"{net.server(1)}:80")
+    shares = {each["uplink"]: each["share"] for each in explained["rx"]}
+    # Of the last seconds, in which both lines of one rate were full.
+    assert set(shares) == {"dsl", "lte"}
+    assert min(shares.values()) > 0.25
+    assert sum(shares.values()) == pytest.approx(1.0)
+    assert {each["uplink"] for each in explained["tx"]} <= {"dsl", "lte"}
+    assert explained["why"] == "each packet takes the link by which it arrives first"
     with black_hole(net.uplinks["dsl"]):
         wait_until(lambda: set(links(daemon)) == {"lte"}, what="the dead link to be left")
         assert states(daemon)["bond"] == "up"

@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use braid_daemon::report::{ExplainQuestion, ExplainReport, ExplainsReport, Outcome, Stage};
+use braid_daemon::report::{
+    ExplainQuestion, ExplainReport, ExplainsReport, FlowLinkShare, Outcome, Stage,
+};
 use braid_host::config::Paint;
 use braid_host::run_dir::RunDir;
 use braid_host::user_error::UserError;
@@ -110,7 +112,36 @@ fn one(report: &ExplainReport, paint: Paint) -> String {
     if !report.flows.is_empty() {
         text.push_str(&show::flow_table(&report.flows, paint));
     }
+    if !report.links.is_empty() {
+        text.push_str("# their links in the bond, in the last seconds:\n");
+        let mut table = Table::new(&[
+            ("INNER", Side::Left),
+            ("REMOTE", Side::Left),
+            ("DOWN", Side::Left),
+            ("UP", Side::Left),
+            ("WHY", Side::Left),
+        ]);
+        for flow in &report.links {
+            table.row(vec![
+                flow.inner.as_str().into(),
+                flow.remote.as_str().into(),
+                links(&flow.rx).into(),
+                links(&flow.tx).into(),
+                flow.why.as_str().into(),
+            ]);
+        }
+        text.push_str(&table.render(paint));
+    }
     text
+}
+
+/// Lists links with their shares in per cent.
+fn links(shares: &[FlowLinkShare]) -> String {
+    let each = |link: &FlowLinkShare| format!("{:.0} % {}", link.share * 100.0, link.uplink);
+    match shares.is_empty() {
+        true => "-".to_owned(),
+        false => shares.iter().map(each).collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn verdict(report: &ExplainReport, paint: Paint) -> String {
@@ -153,7 +184,7 @@ fn stage(stage: Stage) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use braid_daemon::report::{Candidate, DestinationReport, PathReport, Step};
+    use braid_daemon::report::{Candidate, DestinationReport, FlowLinksReport, PathReport, Step};
 
     #[test]
     fn a_question_survives_its_way() {
@@ -194,6 +225,7 @@ mod tests {
             answers: vec![ExplainReport {
                 question: "tcp from this machine to 198.51.100.1:443".into(),
                 flows: vec![],
+                links: vec![],
                 outcome: Outcome::Raced,
                 uplink: None,
                 candidates: vec![candidate("dsl"), candidate("lte")],
@@ -229,10 +261,21 @@ dsl       21.4    3.0        0       –        –  yes
             stage,
             text: text.into(),
         };
+        let share = |uplink: &str, share| FlowLinkShare {
+            uplink: uplink.into(),
+            share,
+        };
         let report = ExplainsReport {
             answers: vec![ExplainReport {
                 question: "tcp from this machine to 198.51.100.1:443".into(),
                 flows: vec![],
+                links: vec![FlowLinksReport {
+                    inner: "192.0.0.8:40000".into(),
+                    remote: "198.51.100.1:443".into(),
+                    tx: vec![share("dsl", 1.0)],
+                    rx: vec![share("lte", 0.609), share("dsl", 0.391)],
+                    why: "each packet takes the link by which it arrives first".into(),
+                }],
                 outcome: Outcome::Shared,
                 uplink: None,
                 candidates: vec![
@@ -268,6 +311,9 @@ UPLINK  SHARE %
 dsl        25.0
 lte        75.0
 # no such flow now
+# their links in the bond, in the last seconds:
+INNER            REMOTE            DOWN                UP         WHY
+192.0.0.8:40000  198.51.100.1:443  61 % lte, 39 % dsl  100 % dsl  each packet takes the link by which it arrives first
 ";
         assert_eq!(text(&report, Paint::Plain), expected);
     }

@@ -17,10 +17,11 @@ use super::thread::{
     Clock, CommandReceiver, ThreadHandle, entropy, preferred_cipher, spawn, time_until,
 };
 use super::{BondError, ClientStatus, LinkError, Policy, Stopped, Tun, snapshot};
+use crate::proto::flow::FlowInfo;
 use crate::proto::frame::Reason;
 use crate::proto::handshake::{Ciphers, Identity, Options, Psk, PublicKey};
 use crate::proto::pool::Packet;
-use crate::proto::tunnel::{self, ClientSettings, Tunnel, TunnelSettings};
+use crate::proto::tunnel::{self, ClientSettings, FlowLinks, Tunnel, TunnelSettings};
 
 /// The packet thread needs these to open links' sockets, which come and go: a device of theirs, a mark, larger buffers,
 /// GRE.
@@ -120,6 +121,7 @@ enum Command {
     Policy(Box<Policy>),
     Hub(PublicKey),
     Status(SyncSender<ClientStatus>),
+    FlowLinks([FlowInfo; 2], SyncSender<FlowLinks>),
     Stop,
 }
 
@@ -185,6 +187,14 @@ impl ClientHandle {
     /// The client has stopped.
     pub fn status(&self) -> Result<ClientStatus, Stopped> {
         self.control.request(Command::Status)
+    }
+
+    /// The links of a flow, given by its packets as they are sent and as they are received. None if the
+    /// client has stopped or does not answer in time.
+    #[must_use]
+    pub fn flow_links(&self, flow: [FlowInfo; 2], timeout: Duration) -> Option<FlowLinks> {
+        self.control
+            .request_within(timeout, |answer| Command::FlowLinks(flow, answer))
     }
 
     /// Returns true if it runs.
@@ -295,6 +305,11 @@ impl Client {
                 Command::Hub(key) => self.tunnel.set_hub(now, key),
                 // The caller may have given up.
                 Command::Status(answer) => _ = answer.try_send(self.status(now)),
+                Command::FlowLinks(flow, answer) => {
+                    let hashes = flow.map(|packet| packet.hash());
+                    let links = self.tunnel.flow_links(now, hashes);
+                    _ = answer.try_send(links.unwrap_or_default());
+                }
                 Command::Stop => return true,
             }
         }

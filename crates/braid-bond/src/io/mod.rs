@@ -30,7 +30,9 @@ mod thread;
 mod tun;
 mod udp;
 
+pub use crate::proto::flow::FlowInfo;
 pub use crate::proto::policy::{MAX_TIMEOUT, Policy, Rule, Scheduling};
+pub use crate::proto::tunnel::FlowLinks;
 pub use braid_core::Prefix;
 pub use client::{ClientConfig, ClientEvent, ClientHandle, LinkSpec};
 pub use error::{BondError, LinkError, Stopped};

@@ -143,9 +143,22 @@ impl<T> ThreadHandle<T> {
 
     /// Sends a command and waits for its reply.
     pub fn request<A>(&self, command: impl FnOnce(SyncSender<A>) -> T) -> Result<A, Stopped> {
+        self.ask(command).recv().map_err(|_| Stopped)
+    }
+
+    /// Sends a command and waits for its reply for a limited time; none if the thread has ended or hangs.
+    pub fn request_within<A>(
+        &self,
+        timeout: Duration,
+        command: impl FnOnce(SyncSender<A>) -> T,
+    ) -> Option<A> {
+        self.ask(command).recv_timeout(timeout).ok()
+    }
+
+    fn ask<A>(&self, command: impl FnOnce(SyncSender<A>) -> T) -> Receiver<A> {
         let (sender, receiver) = sync_channel(1);
         self.send(command(sender));
-        receiver.recv().map_err(|_| Stopped)
+        receiver
     }
 
     pub fn is_alive(&self) -> bool {

@@ -38,6 +38,24 @@ pub struct FlowInfo {
 }
 
 impl FlowInfo {
+    /// The flow with these ends, without packets; ports as in [`FlowInfo::ports`].
+    #[must_use]
+    pub fn between(
+        source: IpAddr,
+        dest: IpAddr,
+        protocol: u8,
+        ports: Option<[u16; 2]>,
+    ) -> FlowInfo {
+        FlowInfo {
+            source,
+            dest,
+            protocol,
+            dscp: 0,
+            ports,
+            length: 0,
+        }
+    }
+
     /// Parses a packet; none if it is not an IP packet, or truncated.
     #[must_use]
     pub fn of(packet: &[u8]) -> Option<FlowInfo> {

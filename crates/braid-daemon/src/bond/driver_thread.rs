@@ -10,12 +10,16 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use braid_balance::{KernelTime, Lease};
-use braid_bond::io::{ClientConfig, ClientHandle, ClientStatus, LinkSpec, Policy, client};
+use braid_bond::io::{
+    ClientConfig, ClientHandle, ClientStatus, FlowInfo, FlowLinks, LinkSpec, Policy, client,
+};
 use braid_bond::proto::handshake::PublicKey;
 use braid_host::user_error::UserError;
 
 /// Interval at which the driver is queried.
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest wait for the links of a flow.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 /// Validity of the lease: a few intervals, so that a busy machine does not send flows away.
 const LEASE_TIME: Duration = Duration::from_millis(500);
 
@@ -93,6 +97,11 @@ impl DriverThread {
         if let Some(handle) = &self.handle {
             handle.set_policy(policy);
         }
+    }
+
+    /// Returns the links of a flow; none from a driver that does not answer.
+    pub fn flow_links(&self, flow: [FlowInfo; 2]) -> Option<FlowLinks> {
+        self.handle.as_ref()?.flow_links(flow, ANSWER_TIMEOUT)
     }
 
     /// Lets the bond take flows, or none.

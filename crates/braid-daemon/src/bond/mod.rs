@@ -28,12 +28,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
 use braid_balance::Lease;
-use braid_bond::io::{ClientConfig, ClientEvent, ClientStatus, Policy, Tun};
+use braid_bond::io::{ClientConfig, ClientEvent, ClientStatus, FlowInfo, FlowLinks, Policy, Tun};
 use braid_bond::proto::handshake::terms;
 use braid_bond::token::Token;
 use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 use braid_multipath::LinkId;
+use braid_packet::protocol;
 use braid_uplink::{
     BOND_DEVICE, Candidate, Discovery, Layer, NextHop, RejectReason, Rejected, Snapshot, Uplink,
 };
@@ -404,6 +405,22 @@ impl Bond {
     #[must_use]
     pub fn latest(&self) -> Option<ClientStatus> {
         self.driver.as_ref().and_then(DriverThread::latest)
+    }
+
+    /// Returns the links that carry a flow, given by its outer and its remote end: none if no driver runs.
+    pub(crate) fn flow_links(
+        &self,
+        protocol: u8,
+        outer: SocketAddr,
+        remote: SocketAddr,
+    ) -> Option<FlowLinks> {
+        let has_ports = matches!(protocol, protocol::TCP | protocol::UDP);
+        let packet = |from: SocketAddr, to: SocketAddr| {
+            let ports = has_ports.then_some([from.port(), to.port()]);
+            FlowInfo::between(from.ip(), to.ip(), protocol, ports)
+        };
+        let driver = self.driver.as_ref()?;
+        driver.flow_links([packet(outer, remote), packet(remote, outer)])
     }
 
     /// Returns the name of a link's uplink.

@@ -44,6 +44,9 @@ pub struct ExplainReport {
     pub question: String,
     /// Existing flows that match the question; they keep their uplinks.
     pub flows: Vec<FlowReport>,
+    /// Links of those of them that the bond carries; at most eight of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<FlowLinksReport>,
     /// Outcome for a new flow.
     pub outcome: Outcome,
     /// Uplink that a new flow takes; none if there are several or no candidates.
@@ -54,6 +57,31 @@ pub struct ExplainReport {
     pub path_cache: Option<DestinationReport>,
     /// Steps of the decision, in order.
     pub steps: Vec<Step>,
+}
+
+/// Links of the bond that carry a flow, by the bytes of its last 5 to 10 s. The few flows that share its lane in the
+/// tunnel, one in 256, are counted with it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FlowLinksReport {
+    /// The flow's inside end, as in `flows`.
+    pub inner: String,
+    /// Its remote end.
+    pub remote: String,
+    /// Links of its packets from inside.
+    pub tx: Vec<FlowLinkShare>,
+    /// Links of its packets to inside.
+    pub rx: Vec<FlowLinkShare>,
+    /// Reason, for people. What comes from the hub is the hub's decision.
+    pub why: String,
+}
+
+/// Share of a link in what a flow sends or receives.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct FlowLinkShare {
+    /// Name of its uplink.
+    pub uplink: String,
+    /// Fraction of the bytes, 0 to 1.
+    pub share: f64,
 }
 
 /// Output of `braid explain --json`: an answer per address of the destination.

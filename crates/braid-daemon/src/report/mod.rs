@@ -31,7 +31,8 @@ pub use bond::{
     BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, JoinRequest,
 };
 pub use explain::{
-    Candidate, ExplainQuestion, ExplainReport, ExplainsReport, Outcome, Stage, Step,
+    Candidate, ExplainQuestion, ExplainReport, ExplainsReport, FlowLinkShare, FlowLinksReport,
+    Outcome, Stage, Step,
 };
 pub use history::{HistoryCapacity, HistoryPoint, HistoryQuestion, HistoryReport};
 pub use measure::{

@@ -3,17 +3,38 @@
 use std::net::{IpAddr, SocketAddr};
 
 use braid_balance::{Flow, KernelTime};
-use braid_core::{Prefix, UplinkId};
+use braid_core::{Bytes, Prefix, UplinkId};
 use braid_host::user_error::UserError;
+use braid_multipath::LinkId;
+use braid_multipath::bond::{FarFlowView, FarState};
 
-use super::protocol;
+use super::{endpoint, protocol};
+use crate::config::BondScheduler;
 use crate::engine::Engine;
 use crate::explain::{OtherFlow, Snapshot, client, explain};
 use crate::plumbing::own_route::OwnRoute;
-use crate::report::{ExplainQuestion, ExplainReport};
+use crate::report::{ExplainQuestion, ExplainReport, FlowLinkShare, FlowLinksReport};
 use crate::uplinks::registry::UplinkRecord;
 
+/// Most flows whose links are reported.
+const MAX_FLOWS_WITH_LINKS: usize = 8;
+
 impl Engine {
+    /// Returns the links that carry a flow of the bond.
+    fn flow_links(&self, flow: &Flow) -> Option<FlowLinksReport> {
+        let record = self.registry.record(flow.uplink)?;
+        let remote = flow.remote.filter(|_| record.is_bond())?;
+        let links = self.bond.flow_links(flow.protocol.0, flow.outer, remote)?;
+        let name_of = |link| self.bond.name_of(link).map(str::to_owned);
+        Some(FlowLinksReport {
+            inner: endpoint(&flow.inner),
+            remote: endpoint(&remote),
+            tx: shares(&links.sent, name_of),
+            rx: shares(&links.received, name_of),
+            why: why(self.settings.config.bond.scheduler, links.far),
+        })
+    }
+
     /// Returns the reason why a client may open no flow, if there is one; the datapath decides the same.
     fn refused(&self, question: &ExplainQuestion, back: Option<&OwnRoute>) -> Option<String> {
         if let Some(limited) = self.limits.limit_of(client(question)) {
@@ -79,9 +100,17 @@ impl Engine {
             other_flows: &other_flows,
         };
         let explanation = explain(question, &snapshot);
+        let links = self
+            .cached_flows()?
+            .iter()
+            .filter(|flow| describes(question, flow))
+            .filter_map(|flow| self.flow_links(flow))
+            .take(MAX_FLOWS_WITH_LINKS)
+            .collect();
         Ok(ExplainReport {
             question: in_full(question),
             flows,
+            links,
             outcome: explanation.outcome,
             uplink: explanation.uplink,
             candidates: explanation.candidates,
@@ -139,4 +168,51 @@ fn in_full(question: &ExplainQuestion) -> String {
         "{} from {source} to {destination}{name}",
         protocol(question.protocol)
     )
+}
+
+/// Returns the shares of links that still have a name, the largest first.
+fn shares(
+    bytes: &[(LinkId, Bytes)],
+    name_of: impl Fn(LinkId) -> Option<String>,
+) -> Vec<FlowLinkShare> {
+    let all: u64 = bytes.iter().map(|(_, bytes)| bytes.get()).sum();
+    let share = |(link, bytes): &(LinkId, Bytes)| {
+        Some(FlowLinkShare {
+            uplink: name_of(*link)?,
+            share: bytes.get() as f64 / all.max(1) as f64,
+        })
+    };
+    let mut shares: Vec<FlowLinkShare> = bytes.iter().filter_map(share).collect();
+    shares.sort_by(|a, b| b.share.total_cmp(&a.share));
+    shares
+}
+
+/// Returns the reason for the links of what a flow sends.
+fn why(scheduler: BondScheduler, far: Option<FarFlowView>) -> String {
+    let ms = |span: std::time::Duration| span.as_millis();
+    let Some(far) = far else {
+        return match scheduler {
+            BondScheduler::Adaptive => "each packet takes the link by which it arrives first",
+            BondScheduler::Overflow => {
+                "packets take the first link, and the next one what it cannot carry"
+            }
+            BondScheduler::Weighted => "links take turns by their weights",
+        }
+        .to_owned();
+    };
+    let queue = ms(far.queue);
+    let extra = far.extra.map_or_else(
+        || "a slower link".to_owned(),
+        |extra| format!("a link slower by {} ms", ms(extra)),
+    );
+    match far.state {
+        FarState::Using => format!("bulk: its queue of {queue} ms waits for {extra} as well"),
+        FarState::Filling => {
+            format!("bulk, but its queue of {queue} ms is too short to wait for {extra}")
+        }
+        FarState::Bounded => {
+            format!("bulk, but its queue stopped growing too short to wait for {extra}")
+        }
+        FarState::NoLink => "bulk: the slow links that it would wait for do not work".to_owned(),
+    }
 }

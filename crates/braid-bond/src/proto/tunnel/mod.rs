@@ -26,6 +26,7 @@ mod cleartext;
 mod client;
 mod clock;
 mod header_compression;
+mod lane_shares;
 mod link;
 mod policy_sync;
 mod receive;
@@ -45,6 +46,7 @@ use braid_multipath::{LinkId, MAX_LINKS};
 use braid_packet::protocol;
 use client::HandshakeClient;
 use clock::{PeerClock, PeerLanes};
+use lane_shares::LaneShares;
 use link::Link;
 
 use super::ecn;
@@ -66,6 +68,7 @@ pub use client::ClientSettings;
 pub use link::{LinkConfig, MAX_PAYLOAD_BYTES};
 pub use policy_sync::PolicyStatus;
 pub use types::{Datagram, Event, TunnelSettings};
+pub use view::FlowLinks;
 
 /// Least interval of reports on an idle link.
 pub const REPORT_IDLE: Duration = Duration::from_millis(500);
@@ -125,6 +128,8 @@ pub struct Tunnel {
     policy_sender: policy_sync::PolicySender,
     policy_receiver: policy_sync::PolicyReceiver,
     compression: header_compression::HeaderCompression,
+    /// What is sent and received on which link: at a client alone, which explains it.
+    shares: Option<Box<[LaneShares; 2]>>,
 }
 
 impl Tunnel {
@@ -140,6 +145,7 @@ impl Tunnel {
         let client = Some(HandshakeClient::new(client));
         let mut tunnel = Self::new(now, client, settings, entropy);
         tunnel.gre = gre;
+        tunnel.shares = Some(Box::default());
         tunnel.update_policy();
         tunnel
     }
@@ -193,6 +199,7 @@ impl Tunnel {
             policy_sender: policy_sync::PolicySender::default(),
             policy_receiver: policy_sync::PolicyReceiver::default(),
             compression: header_compression::HeaderCompression::default(),
+            shares: None,
         }
     }
 

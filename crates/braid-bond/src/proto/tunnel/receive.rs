@@ -230,6 +230,9 @@ impl Tunnel {
         self.busy = true;
         self.on(origin.link, |link| link.carried = Some(now));
         let lane = LaneId(data.lane);
+        if let Some([_, received]) = self.shares.as_deref_mut() {
+            received.add(now, lane, origin.link, data.content.len());
+        }
         let seq = self.lanes.expand(lane, data.number);
         let packet = match data.fragment {
             None => Some(self.receive_pool.packet(now, data.content)),

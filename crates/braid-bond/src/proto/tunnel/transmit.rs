@@ -256,6 +256,7 @@ impl Tunnel {
             packet,
             copy,
         } = self.sender.poll_transmit(now)?;
+        self.count_sent(now, link, &packet);
         let fragmenter = Fragmenter::new(link, number, packet, copy);
         self.send_fragment(now, fragmenter, (number, stamp), out)
     }
@@ -316,7 +317,10 @@ impl Tunnel {
             };
             fragmenter.append(size, whole, more.is_some(), out);
             match more {
-                Some(packet) => fragmenter = Fragmenter::new(id, number, packet, false),
+                Some(packet) => {
+                    self.count_sent(now, id, &packet);
+                    fragmenter = Fragmenter::new(id, number, packet, false);
+                }
                 None => {
                     fragmenter.sent += size;
                     self.fragmenter = (!last).then_some(fragmenter);
@@ -341,6 +345,12 @@ impl Tunnel {
         let header = Bytes::new(Data::header_size(true, false, room) as u64);
         let room = Bytes::new(room as u64);
         self.sender.poll_more(now, link, number, room, header)
+    }
+
+    fn count_sent(&mut self, now: Time, link: LinkId, packet: &LanePacket<Packet>) {
+        if let Some([sent, _]) = self.shares.as_deref_mut() {
+            sent.add(now, packet.lane, link, packet.item.len());
+        }
     }
 
     fn touch_lane(&mut self, link: LinkId, lane: LaneId) {

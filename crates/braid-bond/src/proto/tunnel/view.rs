@@ -3,12 +3,25 @@
 use std::net::SocketAddr;
 
 use braid_core::{Bytes, Histogram, Time};
-use braid_multipath::{LinkId, MAX_LINKS};
+use braid_multipath::bond::FarFlowView;
+use braid_multipath::{LaneId, LinkId, MAX_LINKS};
 
 use super::{DATA_HEADER, IP_UDP_HEADERS, LinkConfig, MAX_PAYLOAD_BYTES, Tunnel};
 use crate::proto::frame::Parity;
 use crate::proto::mtu::BASE_PAYLOAD;
 use crate::proto::packet::OVERHEAD;
+
+/// The links that carry a flow, and those of the few flows that share its lane, with their bytes of
+/// the last 5 to 10 s.
+#[derive(Clone, Debug, Default)]
+pub struct FlowLinks {
+    /// Sent from this end.
+    pub sent: Vec<(LinkId, Bytes)>,
+    /// Received at this end.
+    pub received: Vec<(LinkId, Bytes)>,
+    /// Use of far links by what this end sends, if it may use some.
+    pub far: Option<FarFlowView>,
+}
 
 impl Tunnel {
     /// Current and removed links, in ascending order.
@@ -42,6 +55,19 @@ impl Tunnel {
         });
         let payload = known.min().unwrap_or(MAX_PAYLOAD_BYTES);
         max_whole_packet_in(usize::from(payload))
+    }
+
+    /// The links of a flow, given by its hashes as it is sent and as it is received. None at the end
+    /// that accepts.
+    #[must_use]
+    pub fn flow_links(&self, now: Time, [sent, received]: [u32; 2]) -> Option<FlowLinks> {
+        let [up, down] = self.shares.as_deref()?;
+        let mut far = self.sender.far_flows(now);
+        Some(FlowLinks {
+            sent: up.of(now, self.sender.lane(sent)),
+            received: down.of(now, LaneId::of(received)),
+            far: far.find(|view| view.flow == sent),
+        })
     }
 
     /// Time of the last authentic packet.
