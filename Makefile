@@ -153,9 +153,11 @@ bench: setup-bench build ## the short form of every experiment, some 90 s each; 
 experiments: setup-bench build ## the long form of every experiment (root)
 	$(PYTHON_BIN)/braid-lab run all
 
-FUZZ_SECONDS ?= 60
-fuzz: setup setup-fuzz ## feed every parser made-up input, FUZZ_SECONDS (60) each (nightly Rust)
-	FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz/run
+FUZZ_SECONDS ?=
+FUZZ_HOURS ?=
+FUZZ ?=
+fuzz: setup setup-fuzz ## feed every parser made-up input, FUZZ_SECONDS (60) each or FUZZ_HOURS of processor time; FUZZ=strangers (nightly Rust)
+	FUZZ_SECONDS=$(FUZZ_SECONDS) FUZZ_HOURS=$(FUZZ_HOURS) fuzz/run $(FUZZ)
 
 fuzz-log: ## processor time and inputs of all runs of `make fuzz`
 	@fuzz/summary

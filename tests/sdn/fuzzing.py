@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import signal
 import sys
@@ -300,6 +301,15 @@ def main(target: str, seconds: float, folder: Path | None) -> int:
         tried, last = tried + 1, data
         check(data)
 
+    def told() -> None:
+        print(f"stat::number_of_executed_units: {tried}", file=sys.stderr, flush=True)  # noqa: T201
+
+    def ended(*_: object) -> None:
+        told()
+        # No exception: the input on trial may catch it.
+        os._exit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, ended)
     code = 0
     while code == 0 and time.process_time() < end:
         strategy = inputs(corpus(target, *([folder] if folder else [])))
@@ -312,7 +322,7 @@ def main(target: str, seconds: float, folder: Path | None) -> int:
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / f"broken-{random.getrandbits(32):08x}").write_bytes(last)
-    print(f"stat::number_of_executed_units: {tried}", file=sys.stderr)  # noqa: T201
+    told()
     return code
 
 
