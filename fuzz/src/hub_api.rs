@@ -22,6 +22,10 @@ struct Memory {
 }
 
 impl Store for Memory {
+    fn is_sealed(&self) -> bool {
+        false
+    }
+
     fn load_or_create(&mut self, new: StoredIdentity) -> Result<StoredIdentity, StoreError> {
         Ok(new)
     }

@@ -483,6 +483,42 @@ def test_the_daemon_follows_its_hub_to_another_key_and_keeps_it(
     assert not any(told in problem for problem in bond(daemon)["problems"])
 
 
+def test_a_thief_of_the_disk_is_not_the_client_whose_key_is_sealed(
+    make_network: MakeNetwork,
+    start_hub: StartHub,
+    start_braid: StartBraid,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = make_network(*LINES)
+    hub = start_hub(net)
+    credential = tmp_path / "braid.seal"
+    credential.write_bytes(bytes(32))
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    daemon = start_braid(net)
+    join(daemon, hub)
+    kept = daemon.state_dir / "bond.json"
+    assert set(json.loads(kept.read_text())) == {"sealed"}
+    daemon.kill9()
+    daemon.up()
+    wait_until(lambda: states(daemon).get("bond") == "up", what="the sealed key to be used", timeout=20)
+    assert hub.json("status")["clients"]["connected"] == 1
+    daemon.stop()
+    for length, told in ((31, "has 31 bytes, and 32 are needed"), (33, "sealed by another credential braid.seal")):
+        credential.write_bytes(bytes(length))
+        refused = daemon.call("up", check=False)
+        assert (refused.status, told in refused.stderr) == (FAILED, True), refused.text
+    credential.unlink()
+    # The thief starts the program elsewhere, and has no credential.
+    refused = daemon.call("up", check=False)
+    assert refused.status == FAILED
+    assert "bond.json: sealed, and there is no credential braid.seal" in refused.stderr
+    assert "LoadCredentialEncrypted=" in refused.stderr
+    # The owner can join anew.
+    daemon.call("leave")
+    assert not kept.exists()
+
+
 def test_a_hub_that_nobody_finds_is_named_with_what_was_tried(
     make_network: MakeNetwork, start_hub: StartHub, start_braid: StartBraid
 ) -> None:

@@ -20,6 +20,7 @@ from braid_sdn.web.files import SHARED, login_form, page_files
 from braid_sdn.web.guard import Admitted, Guard
 from braid_sdn.web.login_attempts import FAILURE_INTERVAL, FREE_FAILURES, MAX_NETWORKS, LoginAttempts
 from braid_sdn.web.messages import Answer, Arrival, Headers, Request
+from braid_sdn.web.seal import SealError, SealKey
 
 HERE = ipaddress.ip_address("192.0.2.1")
 PORT = 8444
@@ -310,6 +311,53 @@ def test_a_file_of_the_state_is_replaced_as_a_whole(tmp_path: Path) -> None:
     state_file.write(path, {"x": 1})
     assert state_file.read(path) == {"x": 1}
     assert [file.name for file in path.parent.iterdir()] == ["b.json"]
+
+
+#: `"a secret"` of the file bond.json, by the credential 0 … 31: crates/braid-host/src/seal.rs opens it too.
+SEALED = "AWRlZmdoaWprbG1ub3BxcnN0dXZ3eHl6e3x9fn+AgYKD8p3Mbihf57ToYLYcfqRJW58+m6XKbAPRG3s="
+
+
+def test_tokens_are_sealed_once_there_is_a_credential(tmp_path: Path) -> None:
+    folder, kept = tmp_path / "state", tmp_path / "state/fabric-web-tokens.json"
+    token = WebAccess(folder, "fabric-web").token(Role.OPERATOR)
+    assert token in kept.read_text()
+    key = SealKey(bytes(32))
+    assert WebAccess(folder, "fabric-web", key).token(Role.OPERATOR) == token
+    assert token not in kept.read_text()
+    viewer = WebAccess(folder, "fabric-web", key).token(Role.VIEWER)
+    assert viewer not in kept.read_text()
+    again = WebAccess(folder, "fabric-web", key)
+    assert (again.token(Role.OPERATOR), again.token(Role.VIEWER)) == (token, viewer)
+    for other, told in ((None, "no credential braid.seal"), (SealKey(bytes(33)), "by another credential")):
+        with pytest.raises(SealError, match=told):
+            state_file.read(kept, other)
+    moved = kept.with_name("other.json")
+    moved.write_bytes(kept.read_bytes())
+    with pytest.raises(SealError):
+        state_file.read(moved, key)
+    for rubbish in ("AAAA", "?", ""):
+        kept.write_text(json.dumps({"sealed": rubbish}))
+        with pytest.raises(SealError):
+            state_file.read(kept, key)
+    assert SealKey(bytes(range(32))).open("bond.json", base64.b64decode(SEALED)) == b'"a secret"'
+
+
+def test_a_credential_is_read_from_the_services_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SealKey.from_environment() is None
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert SealKey.from_environment() is None
+    file = tmp_path / "braid.seal"
+    file.write_bytes(bytes(31))
+    with pytest.raises(SealError, match="has 31 bytes, and 32 are needed"):
+        SealKey.from_environment()
+    file.write_bytes(bytes(32))
+    key = SealKey.from_environment()
+    assert key is not None
+    assert SealKey(bytes(32)).open("x", key.seal("x", b"y")) == b"y"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(SealError, match=r"credential braid\.seal"):
+        SealKey.from_environment()
 
 
 def test_a_network_gets_tls_and_the_machine_itself_needs_none(tmp_path: Path) -> None:

@@ -107,9 +107,15 @@ def test_a_hub_works_as_its_unit_has_it(folder: Path) -> None:
         # Any group but root's, and a port that not everybody may have.
         group = next(each.gr_name for each in grp.getgrall() if each.gr_gid)
         config.write_text(f'store = "{folder}/store/hub.redb"\nlisten = 500\n[api]\ngroup = "{group}"\n')
+        # As systemd shows a credential: root's, to be read alone.
+        credential = folder / "credentials/braid.seal"
+        credential.parent.mkdir(mode=0o500, exist_ok=True)
+        credential.touch(mode=0o400)
+        credential.write_bytes(bytes(32))
+        env = {"NOTIFY_SOCKET": address, "CREDENTIALS_DIRECTORY": str(credential.parent)}
         words: list[str | Path] = [binary(), "--run-dir", run_dir, "hub"]
         argv = [*confinement("braid-hub.service"), *words, "--config", config]
-        hub = Process(argv, log=folder / "hub", namespace=box.name, env={"NOTIFY_SOCKET": address})
+        hub = Process(argv, log=folder / "hub", namespace=box.name, env=env)
         try:
             assert listener.recv(100) == b"READY=1\n", hub.stderr()
             socket_file = run_dir / "hub/braid.sock"
@@ -120,6 +126,7 @@ def test_a_hub_works_as_its_unit_has_it(folder: Path) -> None:
             )
             said = run([*words, "rotate-key", "--json"], namespace=box.name)
             assert '"previous_key"' in said.stdout
+            assert '"is_sealed": true' in run([*words, "status", "--json"], namespace=box.name).stdout
             assert "table inet braid_hub" in run(["nft", "list", "ruleset"], namespace=box.name).stdout
         finally:
             ended = hub.stop()
@@ -146,3 +153,18 @@ def test_a_controller_works_as_its_unit_has_it(folder: Path) -> None:
             controller.signal(signal.SIGTERM)
             ended = controller.wait()
         assert ended.status == 0, ended.text
+
+
+def test_the_credential_of_the_documentation_is_long_enough(folder: Path) -> None:
+    document = (repository() / "docs/security.md").read_text()
+    [command] = re.findall(r"^# (head -c .* \| systemd-creds encrypt .*)$", document, re.MULTILINE)
+    sealed = folder / "sealed"
+    assert command.endswith(" /etc/credstore.encrypted/braid.seal")
+    # A test machine has neither a TPM nor a key of its own.
+    command = command.replace("--with-key=host+tpm2", "--with-key=tpm2-absent").replace(
+        "/etc/credstore.encrypted/braid.seal", str(sealed)
+    )
+    run(["bash", "-c", command])
+    opened = folder / "opened"
+    run(["systemd-creds", "decrypt", "--name=braid.seal", sealed, opened])
+    assert len(opened.read_bytes()) == 32

@@ -1,6 +1,6 @@
 //! The base of both daemons: run directory and saved state, the local API's socket and access control,
-//! configuration with diagnostics, the guard of a page for browsers, quotas, sysctls that are put back, privileges that are given up, and the service
-//! manager.
+//! configuration with diagnostics, the guard of a page for browsers, quotas, sysctls that are put back, privileges that are given up, secrets that are
+//! sealed, and the service manager.
 #![forbid(unsafe_code)]
 
 pub mod api_socket;
@@ -15,6 +15,7 @@ pub mod program;
 pub mod quota;
 pub mod report;
 pub mod run_dir;
+pub mod seal;
 pub mod service_notify;
 pub mod state;
 pub mod state_dir;

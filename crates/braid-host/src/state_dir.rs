@@ -7,52 +7,76 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use crate::file;
+use crate::seal::{SealError, SealKey};
 use crate::user_error::UserError;
-use serde::Serialize;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 /// Default path.
 pub const DEFAULT: &str = "/var/lib/braid";
 
 /// A directory readable by root alone, because it contains keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StateDir(PathBuf);
+#[derive(Clone, Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    seal: Option<SealKey>,
+}
+
+/// A file of secrets that is sealed.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SealedFile {
+    /// Base64 of [`SealKey::seal`], under the file's name.
+    sealed: String,
+}
 
 impl StateDir {
-    /// The directory need not exist yet.
+    /// The directory need not exist yet. Secrets in it are not sealed.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> StateDir {
-        StateDir(path.into())
+        StateDir {
+            path: path.into(),
+            seal: None,
+        }
+    }
+
+    /// Seals secrets by this key, if there is one.
+    #[must_use]
+    pub fn with_seal(self, seal: Option<SealKey>) -> StateDir {
+        StateDir { seal, ..self }
     }
 
     /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 
     /// Returns the file of the joined hub; see `braid_daemon::bond`.
     #[must_use]
     pub fn bond(&self) -> PathBuf {
-        self.0.join("bond.json")
+        self.path.join("bond.json")
     }
 
     /// Returns the file of the uplinks' usage; see `braid_daemon::uplinks::quota`.
     #[must_use]
     pub fn usage(&self) -> PathBuf {
-        self.0.join("usage.json")
+        self.path.join("usage.json")
     }
 
     /// Returns the file of what somebody has paused; see `braid_daemon`'s pauses.
     #[must_use]
     pub fn pauses(&self) -> PathBuf {
-        self.0.join("pauses.json")
+        self.path.join("pauses.json")
     }
 
     /// Returns the directory of the uplinks' history; see `crate::history`.
     #[must_use]
     pub fn history(&self) -> PathBuf {
-        self.0.join("history")
+        self.path.join("history")
     }
 
     /// Reads a file; `None` if it does not exist.
@@ -64,16 +88,8 @@ impl StateDir {
         path: &Path,
         fix: &str,
     ) -> Result<Option<T>, UserError> {
-        let bytes = match fs::read(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            bytes => {
-                bytes.map_err(|error| UserError::io(format!("read {}", path.display()), &error))?
-            }
-        };
-        let read = serde_json::from_slice(&bytes);
-        read.map(Some).map_err(|error| {
-            UserError::new("state", format!("{}: {error}", path.display())).fix(fix)
-        })
+        let bytes = bytes_of(path)?;
+        bytes.map(|bytes| parse(path, &bytes, fix)).transpose()
     }
 
     /// Replaces a file atomically and durably, readable by root alone.
@@ -81,12 +97,98 @@ impl StateDir {
     /// # Errors
     /// The system refused to write it.
     pub fn write(&self, path: &Path, contents: &impl Serialize) -> Result<(), UserError> {
-        let write = || {
-            let mut make = DirBuilder::new();
-            make.recursive(true).mode(0o700).create(&self.0)?;
-            file::replace(path, &serde_json::to_vec_pretty(contents)?, 0o600)
+        let json = serde_json::to_vec_pretty(contents).map_err(io::Error::from);
+        let written = json.and_then(|json| self.replace(path, &json));
+        written.map_err(|error| UserError::io(format!("write {}", path.display()), &error))
+    }
+
+    /// Reads a file of secrets; `None` if it does not exist. One that is not sealed, although this machine seals its
+    /// secrets, is sealed now.
+    ///
+    /// # Errors
+    /// It cannot be read, opened or parsed; `fix` is the advice if it is invalid.
+    pub fn read_secret<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+        fix: &str,
+    ) -> Result<Option<T>, UserError> {
+        let Some(bytes) = bytes_of(path)? else {
+            return Ok(None);
         };
-        write().map_err(|error| UserError::io(format!("write {}", path.display()), &error))
+        let bytes = Zeroizing::new(bytes);
+        if let Ok(file) = serde_json::from_slice::<SealedFile>(&bytes) {
+            let plain = self.open(path, &file);
+            let plain = plain.map_err(|error| refused(path, error))?;
+            return parse(path, &plain, fix).map(Some);
+        }
+        let read = parse(path, &bytes, fix)?;
+        if self.seal.is_some() {
+            self.replace_secret(path, &bytes)?;
+            tracing::info!(file = %path.display(), "sealed");
+        }
+        Ok(Some(read))
+    }
+
+    /// Replaces a file of secrets, sealed if this machine seals them; otherwise like [`StateDir::write`].
+    ///
+    /// # Errors
+    /// The system refused to write it.
+    pub fn write_secret(&self, path: &Path, contents: &impl Serialize) -> Result<(), UserError> {
+        let json = serde_json::to_vec_pretty(contents)
+            .map_err(|error| UserError::io(format!("write {}", path.display()), &error.into()))?;
+        self.replace_secret(path, &Zeroizing::new(json))
+    }
+
+    fn replace_secret(&self, path: &Path, json: &[u8]) -> Result<(), UserError> {
+        let Some(seal) = &self.seal else {
+            let written = self.replace(path, json);
+            return written
+                .map_err(|error| UserError::io(format!("write {}", path.display()), &error));
+        };
+        let sealed = seal.seal(&name_of(path), json);
+        let sealed = STANDARD.encode(sealed.map_err(|error| refused(path, error))?);
+        self.write(path, &SealedFile { sealed })
+    }
+
+    fn open(&self, path: &Path, file: &SealedFile) -> Result<Zeroizing<Vec<u8>>, SealError> {
+        let seal = self.seal.as_ref().ok_or(SealError::Missing)?;
+        let sealed = STANDARD.decode(&file.sealed);
+        seal.open(&name_of(path), &sealed.map_err(|_| SealError::Forged)?)
+    }
+
+    fn replace(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
+        let mut make = DirBuilder::new();
+        make.recursive(true).mode(0o700).create(&self.path)?;
+        file::replace(path, contents, 0o600)
+    }
+}
+
+fn bytes_of(path: &Path) -> Result<Option<Vec<u8>>, UserError> {
+    match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        bytes => bytes
+            .map(Some)
+            .map_err(|error| UserError::io(format!("read {}", path.display()), &error)),
+    }
+}
+
+fn parse<T: DeserializeOwned>(path: &Path, json: &[u8], fix: &str) -> Result<T, UserError> {
+    serde_json::from_slice(json)
+        .map_err(|error| UserError::new("state", format!("{}: {error}", path.display())).fix(fix))
+}
+
+/// Name under which a file's contents are sealed.
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// Adds the file to the error of a seal.
+fn refused(path: &Path, error: SealError) -> UserError {
+    let failure = UserError::from(error);
+    UserError {
+        text: format!("{}: {}", path.display(), failure.text),
+        ..failure
     }
 }
 
@@ -95,6 +197,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::seal;
 
     #[test]
     fn what_is_written_is_for_root_alone_and_reads_back() {
@@ -110,5 +213,48 @@ mod tests {
         fs::write(state.bond(), "{").unwrap();
         let broken = state.read::<u32>(&state.bond(), "braid leave").unwrap_err();
         assert_eq!(broken.fix.as_deref(), Some("braid leave"));
+    }
+    fn sealing(state: &StateDir, byte: u8) -> StateDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(seal::CREDENTIAL), [byte; 32]).unwrap();
+        let seal = SealKey::from_directory(folder.path()).unwrap();
+        state.clone().with_seal(seal)
+    }
+
+    #[test]
+    fn secrets_are_sealed_once_there_is_a_key_and_open_by_it_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let plain = StateDir::new(folder.path());
+        let path = plain.bond();
+        plain.write_secret(&path, &"a secret").unwrap();
+        let on_disk = || fs::read_to_string(&path).unwrap();
+        assert_eq!(on_disk(), r#""a secret""#);
+        // From now on the machine seals its secrets.
+        let sealed = sealing(&plain, 1);
+        let read = |state: &StateDir| state.read_secret::<String>(&path, "braid leave");
+        assert_eq!(read(&sealed).unwrap().unwrap(), "a secret");
+        assert!(!on_disk().contains("secret"), "{}", on_disk());
+        assert_eq!(read(&sealed).unwrap().unwrap(), "a secret");
+        sealed.write_secret(&path, &"another secret").unwrap();
+        assert!(!on_disk().contains("secret"), "{}", on_disk());
+        assert_eq!(read(&sealed).unwrap().unwrap(), "another secret");
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let missing = read(&plain).unwrap_err();
+        assert_eq!(missing.code, "seal");
+        assert!(
+            missing
+                .text
+                .contains("bond.json: sealed, and there is no credential"),
+            "{missing}"
+        );
+        let other = read(&sealing(&plain, 2)).unwrap_err();
+        assert!(other.text.contains("by another credential"), "{other}");
+        // A sealed file in another one's place.
+        fs::copy(&path, plain.pauses()).unwrap();
+        let moved = sealed
+            .read_secret::<String>(&plain.pauses(), "")
+            .unwrap_err();
+        assert_eq!(moved.code, "seal");
     }
 }

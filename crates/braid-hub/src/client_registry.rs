@@ -169,6 +169,12 @@ impl ClientRegistry {
         self.clients.insert(client.id, client);
     }
 
+    /// Returns true if the store is sealed.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        self.store.is_sealed()
+    }
+
     /// The pool of inner addresses.
     #[must_use]
     pub fn pool(&self) -> &AddressPool {

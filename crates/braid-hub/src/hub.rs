@@ -467,6 +467,10 @@ impl From<StoreError> for UserError {
                 path.display()
             )),
             StoreError::Later { .. } => failure.fix("run the version that wrote it"),
+            StoreError::Seal { source, .. } => match source.fix() {
+                Some(fix) => failure.fix(fix),
+                None => failure,
+            },
             StoreError::Engine { .. } | StoreError::Record { .. } => failure.fix(
                 "put the file aside and start anew, or restore a copy: clients must be invited \
                  again if it is lost",

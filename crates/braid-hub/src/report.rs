@@ -21,6 +21,9 @@ pub struct StatusReport {
     /// Its key before that, while clients may still use it.
     #[serde(default)]
     pub previous_key: Option<PreviousKeyReport>,
+    /// True if its store is sealed by the credential `braid.seal`.
+    #[serde(default)]
+    pub is_sealed: bool,
     /// Addresses that it listens on, UDP.
     pub listen: Vec<String>,
     /// The inner device.

@@ -17,6 +17,7 @@ use braid_host::peer::PeerAuth;
 use braid_host::privileges::{self, Confinement, Files};
 use braid_host::quota::STORE_INTERVAL;
 use braid_host::run_dir::RunDir;
+use braid_host::seal::SealKey;
 use braid_host::service_notify::ServiceNotifier;
 use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
@@ -106,12 +107,13 @@ pub async fn run(
             _ => failure,
         })?;
     let signals = Signals::new()?;
+    let seal = SealKey::from_environment()?;
     let web = WebAccess::open(
-        StateDir::new(folder_of(&config.store)),
+        StateDir::new(folder_of(&config.store)).with_seal(seal.clone()),
         PAGE_FILES,
         "braid hub web token",
     )?;
-    let mut store = Embedded::open(&config.store)?;
+    let mut store = Embedded::open(&config.store, seal)?;
     let mut identity = store.load_or_create(StoredIdentity::new(random()?, random()?))?;
     if identity.is_overlap_over(now()) {
         identity = identity.retired();

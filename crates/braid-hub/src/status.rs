@@ -27,6 +27,7 @@ impl Hub {
             pid: std::process::id(),
             key: self.key().to_string(),
             previous_key: self.previous_key(),
+            is_sealed: self.registry.is_sealed(),
             listen: self.config.listen.iter().map(ToString::to_string).collect(),
             device: self.config.device.clone(),
             networks: networks.iter().map(ToString::to_string).collect(),

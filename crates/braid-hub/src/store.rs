@@ -9,6 +9,8 @@ mod identity;
 
 use std::path::PathBuf;
 
+use braid_host::seal::SealError;
+
 use crate::client::Client;
 
 pub use embedded::Embedded;
@@ -54,6 +56,14 @@ pub enum StoreError {
         /// The problem.
         why: String,
     },
+    /// Its records cannot be sealed or opened.
+    #[error("store {}: {source}", path.display())]
+    Seal {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: SealError,
+    },
     /// A later version has written it.
     #[error("store {}: written by a later version of Braid (form {form})", path.display())]
     Later {
@@ -66,6 +76,9 @@ pub enum StoreError {
 
 /// Storage of records.
 pub trait Store: Send {
+    /// Returns true if a thief of the disk cannot read the records.
+    fn is_sealed(&self) -> bool;
+
     /// Returns the stored identity; stores `new`, durably, if there is none.
     ///
     /// # Errors

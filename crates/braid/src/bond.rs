@@ -18,7 +18,7 @@ use crate::client::{self, NoAnswer};
 use crate::show::{megabytes, percent, tenths};
 use crate::table::{Cell, Side, Table};
 use crate::terminal::{Progress, Tint, answer, answer_either, tinted};
-use crate::{CommandError, CommandResult, ask, runtime};
+use crate::{CommandError, CommandResult, ask, runtime, sealing};
 
 /// Longest wait for the hub's answer: a few attempts, the last of which are seconds apart.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -61,7 +61,7 @@ pub fn join(run_dir: &RunDir, state_dir: &Path, token: &str, output: Output) -> 
     drop(progress);
     let report = match outcome {
         Err(NoAnswer::Unreachable(failure)) if failure.code == "not-up" => {
-            Membership::begin(&StateDir::new(state_dir), read)?;
+            Membership::begin(&sealing(state_dir)?, read)?;
             return Ok(answer("joined: braid up will call the hub\n")?);
         }
         outcome => outcome?,

@@ -213,8 +213,9 @@ fn summary(report: &StatusReport, now: u64, paint: Paint) -> String {
     let counts = report.clients;
     let previous = report.previous_key.as_ref();
     let previous = previous.map_or(String::new(), |previous| previous_key(previous, now));
+    let sealed = if report.is_sealed { ", sealed" } else { "" };
     let mut text = format!(
-        "key         {}\n{previous}listen      {}\ninner       {} on {}\nforward     {}\nclients     {} joined, {} of \
+        "key         {}{sealed}\n{previous}listen      {}\ninner       {} on {}\nforward     {}\nclients     {} joined, {} of \
          them connected; {} invited, {} revoked\n",
         report.key,
         report.listen.join(" "),
@@ -416,6 +417,7 @@ shed    away       10.73.0.2      0       –    1.5   98.0          –  –   
         let report = StatusReport {
             version: "0.1.0".into(),
             pid: 1,
+            is_sealed: true,
             key: "KEY=".into(),
             previous_key: Some(PreviousKeyReport {
                 key: "OLD=".into(),
@@ -438,7 +440,7 @@ shed    away       10.73.0.2      0       –    1.5   98.0          –  –   
             health: Vec::new(),
         };
         let expected = "\
-key         KEY=
+key         KEY=, sealed
 previous    OLD= is valid for 10 days more; not followed yet: attic
 listen      0.0.0.0:27243 [::]:27243
 inner       10.73.0.0/16 on braid-hub

@@ -47,6 +47,7 @@ use braid_daemon::doctor::{self, Level};
 use braid_daemon::report::{DoctorReport, FlowsReport, StatusReport, UplinksReport, VersionReport};
 use braid_host::config::ConfigError;
 use braid_host::run_dir::RunDir;
+use braid_host::seal::SealKey;
 use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 use serde::de::DeserializeOwned;
@@ -132,13 +133,18 @@ fn main() -> ExitCode {
     }
 }
 
+/// A state directory whose secrets are sealed, if the service manager gives a credential for that.
+fn sealing(state_dir: &Path) -> Result<StateDir, UserError> {
+    Ok(StateDir::new(state_dir).with_seal(SealKey::from_environment()?))
+}
+
 fn run(cli: Cli) -> CommandResult {
     let run_dir = std::path::absolute(&cli.run_dir);
     let run_dir = RunDir::new(run_dir.map_err(|error| UserError::io("--run-dir", &error))?);
     let state_dir = std::path::absolute(&cli.state_dir);
     let state_dir = state_dir.map_err(|error| UserError::io("--state-dir", &error))?;
     match cli.command {
-        Command::Up(arguments) => up::up(run_dir, StateDir::new(state_dir), &arguments),
+        Command::Up(arguments) => up::up(run_dir, sealing(&state_dir)?, &arguments),
         Command::Down(output) => up::down(&run_dir, output),
         Command::Reload(output) => change(&run_dir, "/v1/reload", output),
         #[cfg(feature = "scan")]

@@ -25,6 +25,7 @@ from braid_sdn.openflow.tls import server_context
 from braid_sdn.service_manager import tell_service_manager
 from braid_sdn.web.access import WebAccess, urls
 from braid_sdn.web.auth import Role
+from braid_sdn.web.seal import SealKey
 
 #: Seconds between two looks for changes to log: what comes and goes within is a flap, and problems count those.
 LOG_INTERVAL = 1.0
@@ -47,7 +48,7 @@ class Service:
         self.server = Server(self)
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(self._send, self.controller.handle_timeout)
-        self._access = WebAccess(state_dir, page.STATE_PREFIX)
+        self._access = WebAccess(state_dir, page.STATE_PREFIX, SealKey.from_environment())
         self._live = Live(self._snapshot, _unix_ms())
         self._api = Api(self.controller, self._loop.time, self._pump.run_soon, self._live.journal, self._token)
 

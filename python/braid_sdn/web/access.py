@@ -11,6 +11,7 @@ from braid_sdn.web import state_file
 from braid_sdn.web.auth import Role, WebAuth, new_token
 from braid_sdn.web.certificate import SelfMade, TlsIdentity, load, names_of
 from braid_sdn.web.login_attempts import Address, canonical
+from braid_sdn.web.seal import SealKey
 
 
 @dataclass(frozen=True)
@@ -29,11 +30,12 @@ class WebSettings:
 class WebAccess:
     """Login tokens of a page, and its certificate."""
 
-    def __init__(self, state_dir: Path, prefix: str) -> None:
-        """Read the tokens that were given out. The names of its files begin with `prefix`."""
+    def __init__(self, state_dir: Path, prefix: str, seal: SealKey | None = None) -> None:
+        """Read the tokens that were given out. The names of its files begin with `prefix`; `seal` seals them."""
+        self._seal = seal
         self._tokens = state_dir / f"{prefix}-tokens.json"
         self._certificate = state_dir / f"{prefix}-certificate.json"
-        self.auth = WebAuth(_tokens(self._tokens))
+        self.auth = WebAuth(_tokens(self._tokens, seal))
         #: Fingerprint of the certificate that is served.
         self.fingerprint: str | None = None
 
@@ -43,7 +45,7 @@ class WebAccess:
         if known is not None and not new:
             return known
         tokens = {**self.auth.tokens, role: new_token()}
-        state_file.write(self._tokens, {each.word: tokens.get(each) for each in Role})
+        state_file.write(self._tokens, {each.word: tokens.get(each) for each in Role}, self._seal)
         self.auth.tokens = tokens
         return tokens[role]
 
@@ -66,19 +68,19 @@ class WebAccess:
             return None
         names = names_of(listen, settings.names)
         try:
-            kept = SelfMade.stored(state_file.read(self._certificate))
+            kept = SelfMade.stored(state_file.read(self._certificate, self._seal))
         except (OSError, ValueError):
             kept = None
         if kept is None or not kept.serves(names, clock):
             kept = SelfMade.make(names, clock)
-            state_file.write(self._certificate, kept.store())
+            state_file.write(self._certificate, kept.store(), self._seal)
         return kept.identity()
 
 
-def _tokens(path: Path) -> dict[Role, str]:
+def _tokens(path: Path, seal: SealKey | None) -> dict[Role, str]:
     """Return the stored tokens. A file that cannot be read is no reason not to start: `token --new` makes others."""
     try:
-        stored = state_file.read(path)
+        stored = state_file.read(path, seal)
     except (OSError, ValueError):
         return {}
     known = stored if isinstance(stored, dict) else {}

@@ -83,7 +83,7 @@ impl Membership {
     pub fn load(state_dir: &StateDir) -> Result<Option<Membership>, UserError> {
         let path = state_dir.bond();
         let fix = "braid leave removes it; then join again with a new token";
-        let Some(written) = state_dir.read::<Written>(&path, fix)? else {
+        let Some(written) = state_dir.read_secret::<Written>(&path, fix)? else {
             return Ok(None);
         };
         let broken = |what: &str| {
@@ -124,7 +124,7 @@ impl Membership {
             hub: self.hub.clone(),
             hub_key: (self.hub_key != self.token.hub).then(|| self.hub_key.to_string()),
         };
-        state_dir.write(&state_dir.bond(), &written)
+        state_dir.write_secret(&state_dir.bond(), &written)
     }
 
     /// Removes the stored membership; returns false if there was none.

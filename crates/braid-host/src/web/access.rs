@@ -64,8 +64,8 @@ impl WebAccess {
     ) -> Result<WebAccess, UserError> {
         let tokens = state_dir.path().join(format!("{prefix}-tokens.json"));
         let certificate = state_dir.path().join(format!("{prefix}-certificate.json"));
-        let known =
-            state_dir.read::<LoginTokens>(&tokens, &format!("{command} --new makes another one"));
+        let known = state_dir
+            .read_secret::<LoginTokens>(&tokens, &format!("{command} --new makes another one"));
         let known = known.unwrap_or_else(|failure| {
             tracing::warn!(%failure, "nobody can log in to the page with an earlier token");
             None
@@ -88,7 +88,7 @@ impl WebAccess {
         }
         let token = LoginToken::generate()?;
         let tokens = tokens.with(request.role, token.clone());
-        self.state_dir.write(&self.tokens, &tokens)?;
+        self.state_dir.write_secret(&self.tokens, &tokens)?;
         self.auth.set_tokens(tokens);
         Ok(token)
     }
@@ -129,14 +129,14 @@ impl WebAccess {
         let names = SelfMade::names_of(listen.ip(), config.names.iter().map(HostName::as_str));
         let kept = self
             .state_dir
-            .read::<SelfMade>(&self.certificate, "remove it");
+            .read_secret::<SelfMade>(&self.certificate, "remove it");
         if let Ok(Some(kept)) = kept
             && kept.serves(&names, clock)
         {
             return kept.identity().map(Some);
         }
         let made = SelfMade::make(names, clock)?;
-        self.state_dir.write(&self.certificate, &made)?;
+        self.state_dir.write_secret(&self.certificate, &made)?;
         made.identity().map(Some)
     }
 

@@ -13,7 +13,7 @@ const DAY: Seconds = 86_400;
 
 fn open(path: &Path, network: &str) -> ClientRegistry {
     let pool = AddressPool::new(vec![network.parse().unwrap()]).unwrap();
-    ClientRegistry::open(Box::new(Embedded::open(path).unwrap()), pool).unwrap()
+    ClientRegistry::open(Box::new(Embedded::open(path, None).unwrap()), pool).unwrap()
 }
 
 fn registry() -> (tempfile::TempDir, ClientRegistry) {
@@ -384,6 +384,10 @@ fn a_name_in_the_configuration_that_no_client_has_is_found() {
 struct Full;
 
 impl Store for Full {
+    fn is_sealed(&self) -> bool {
+        false
+    }
+
     fn load_or_create(&mut self, new: StoredIdentity) -> Result<StoredIdentity, StoreError> {
         Ok(new)
     }
@@ -457,7 +461,7 @@ fn it_is_known_which_clients_have_the_new_key() {
     drop(registry);
     // The next hub knows it too, and has the next epoch.
     let path = folder.path().join("hub.redb");
-    let mut store = Embedded::open(&path).unwrap();
+    let mut store = Embedded::open(&path, None).unwrap();
     assert_eq!(store.load_or_create(founding).unwrap(), rotated);
     assert_eq!(store.count_start().unwrap(), rotated.since_epoch + 1);
     drop(store);

@@ -44,6 +44,7 @@ fn the_text_is_as_it_was() {
             pid: 1,
             key: "k".into(),
             previous_key: None,
+            is_sealed: false,
             listen: Vec::new(),
             device: "braid-hub".into(),
             networks: Vec::new(),

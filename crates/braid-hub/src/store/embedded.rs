@@ -1,9 +1,13 @@
 //! A store in a file (redb), with a table of clients and a table of other values.
+//!
+//! If the hub seals its secrets ([`SealKey`]), every record but the schema version is sealed, under the names of its table
+//! and key. A store that was not sealed before is sealed when it is opened, as a whole.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use braid_host::seal::{SealError, SealKey};
 use redb::{Database, DatabaseError, ReadableTable, Table, TableDefinition};
 use zeroize::Zeroizing;
 
@@ -19,22 +23,36 @@ const IDENTITY: &str = "founding";
 const SCHEMA_VERSION: &str = "form";
 const STARTS: &str = "starts";
 
-/// Schema version of the records.
-const CURRENT_SCHEMA: u32 = 1;
+/// Schema version of records as they are, and of sealed ones.
+const PLAIN_SCHEMA: u32 = 1;
+const SEALED_SCHEMA: u32 = 2;
 
 /// A store in a file. One process has it open at a time.
 #[derive(Debug)]
 pub struct Embedded {
     path: PathBuf,
     database: Database,
+    /// Key of the records; none if they are not sealed.
+    seal: Option<SealKey>,
+}
+
+/// Name under which a record of [`HUB`] is sealed.
+fn hub_name(key: &str) -> String {
+    format!("hub/{key}")
+}
+
+/// Name under which a client is sealed.
+fn client_name(id: u64) -> String {
+    format!("clients/{id}")
 }
 
 impl Embedded {
-    /// Opens a file, and makes it if it is missing. Only root can read it, since it contains keys.
+    /// Opens a file, and makes it if it is missing. Only root can read it, since it contains keys. Records are sealed if
+    /// there is a key.
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
+    pub fn open(path: &Path, seal: Option<SealKey>) -> Result<Self, StoreError> {
         let io = |source| StoreError::Io {
             path: path.to_owned(),
             source,
@@ -62,35 +80,103 @@ impl Embedded {
         let store = Embedded {
             path: path.to_owned(),
             database,
+            seal,
         };
-        store.check_schema()?;
+        store.adopt()?;
         Ok(store)
     }
 
-    /// Records the schema version of a new file, and refuses an unknown one.
-    fn check_schema(&self) -> Result<(), StoreError> {
-        self.change(|store, transaction| {
+    /// Records the schema version of a new file, refuses an unknown one, and seals records that are not.
+    fn adopt(&self) -> Result<(), StoreError> {
+        let sealed = self.change(|store, transaction| {
             let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
             let found = table.get(SCHEMA_VERSION).map_err(|e| store.engine(e))?;
             let found = found.map(|value| value.value().to_vec());
-            match found {
-                None => {
-                    let form = CURRENT_SCHEMA.to_string();
-                    let kept = table.insert(SCHEMA_VERSION, form.as_bytes());
-                    kept.map(drop).map_err(|e| store.engine(e))
+            let found = match found {
+                None => PLAIN_SCHEMA,
+                Some(bytes) => store.parse::<u32>("its form", &bytes)?,
+            };
+            // The table must exist for readers.
+            let mut clients = transaction
+                .open_table(CLIENTS)
+                .map_err(|e| store.engine(e))?;
+            let schema = match (found, &store.seal) {
+                (SEALED_SCHEMA, None) => return Err(store.unsealed(SealError::Missing)),
+                (PLAIN_SCHEMA, Some(_)) => {
+                    store.seal_all(&mut table, &mut clients)?;
+                    SEALED_SCHEMA
                 }
-                Some(bytes) => match store.parse::<u32>("its form", &bytes)? {
-                    CURRENT_SCHEMA => Ok(()),
-                    form => Err(StoreError::Later {
+                (PLAIN_SCHEMA | SEALED_SCHEMA, _) => found,
+                (form, _) => {
+                    return Err(StoreError::Later {
                         path: store.path.clone(),
                         form,
-                    }),
-                },
-            }?;
-            // The table must exist for readers.
-            let clients = transaction.open_table(CLIENTS);
-            clients.map(drop).map_err(|e| store.engine(e))
-        })
+                    });
+                }
+            };
+            let form = schema.to_string();
+            let kept = table.insert(SCHEMA_VERSION, form.as_bytes());
+            kept.map(drop).map_err(|e| store.engine(e))?;
+            Ok(schema != found)
+        })?;
+        if sealed {
+            tracing::info!(store = %self.path.display(), "the store is sealed from now on");
+        }
+        Ok(())
+    }
+
+    /// Seals all records, none of which is sealed.
+    fn seal_all(
+        &self,
+        table: &mut Table<'_, &'static str, &'static [u8]>,
+        clients: &mut Table<'_, u64, &'static [u8]>,
+    ) -> Result<(), StoreError> {
+        for key in [IDENTITY, STARTS] {
+            let found = table.get(key).map_err(|e| self.engine(e))?;
+            let Some(plain) = found.map(|value| Zeroizing::new(value.value().to_vec())) else {
+                continue;
+            };
+            let sealed = self.encode(&hub_name(key), &plain)?;
+            let kept = table.insert(key, sealed.as_slice());
+            kept.map(drop).map_err(|e| self.engine(e))?;
+        }
+        let rows = clients.iter().map_err(|e| self.engine(e))?;
+        let rows: Result<Vec<_>, _> = rows
+            .map(|row| {
+                let (id, record) = row.map_err(|e| self.engine(e))?;
+                Ok((id.value(), Zeroizing::new(record.value().to_vec())))
+            })
+            .collect();
+        for (id, plain) in rows? {
+            let sealed = self.encode(&client_name(id), &plain)?;
+            let kept = clients.insert(id, sealed.as_slice());
+            kept.map(drop).map_err(|e| self.engine(e))?;
+        }
+        Ok(())
+    }
+
+    /// Returns a record as it is stored.
+    fn encode(&self, name: &str, record: &[u8]) -> Result<Zeroizing<Vec<u8>>, StoreError> {
+        let stored = match &self.seal {
+            Some(seal) => seal.seal(name, record).map_err(|e| self.unsealed(e))?,
+            None => record.to_vec(),
+        };
+        Ok(Zeroizing::new(stored))
+    }
+
+    /// Returns a stored record as it was.
+    fn decode(&self, name: &str, stored: &[u8]) -> Result<Zeroizing<Vec<u8>>, StoreError> {
+        match &self.seal {
+            Some(seal) => seal.open(name, stored).map_err(|e| self.unsealed(e)),
+            None => Ok(Zeroizing::new(stored.to_vec())),
+        }
+    }
+
+    fn unsealed(&self, source: SealError) -> StoreError {
+        StoreError::Seal {
+            path: self.path.clone(),
+            source,
+        }
     }
 
     /// Makes one change, durably, or none.
@@ -111,8 +197,8 @@ impl Embedded {
     ) -> Result<(), StoreError> {
         let bytes = serde_json::to_vec(identity);
         let bytes = bytes.map_err(|e| self.record("the hub's key", e.to_string()))?;
-        let bytes = Zeroizing::new(bytes);
-        let kept = table.insert(IDENTITY, bytes.as_slice());
+        let stored = self.encode(&hub_name(IDENTITY), &Zeroizing::new(bytes))?;
+        let kept = table.insert(IDENTITY, stored.as_slice());
         kept.map(drop).map_err(|e| self.engine(e))
     }
 
@@ -145,12 +231,17 @@ fn engine(path: &Path, error: impl Into<redb::Error>) -> StoreError {
 }
 
 impl Store for Embedded {
+    fn is_sealed(&self) -> bool {
+        self.seal.is_some()
+    }
+
     fn load_or_create(&mut self, new: StoredIdentity) -> Result<StoredIdentity, StoreError> {
         self.change(|store, transaction| {
             let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
             let found = table.get(IDENTITY).map_err(|e| store.engine(e))?;
             let found = found.map(|value| value.value().to_vec());
-            if let Some(bytes) = found {
+            if let Some(stored) = found {
+                let bytes = store.decode(&hub_name(IDENTITY), &stored)?;
                 return store.parse("the hub's key", &bytes);
             }
             store.insert_identity(&mut table, &new)?;
@@ -171,11 +262,15 @@ impl Store for Embedded {
             let found = table.get(STARTS).map_err(|e| store.engine(e))?;
             let found = found.map(|value| value.value().to_vec());
             let before = match found {
-                Some(bytes) => store.parse::<u64>("the number of its starts", &bytes)?,
+                Some(stored) => {
+                    let bytes = store.decode(&hub_name(STARTS), &stored)?;
+                    store.parse::<u64>("the number of its starts", &bytes)?
+                }
                 None => 0,
             };
             let after = (before + 1).to_string();
-            let kept = table.insert(STARTS, after.as_bytes());
+            let after = store.encode(&hub_name(STARTS), after.as_bytes())?;
+            let kept = table.insert(STARTS, after.as_slice());
             kept.map(drop).map_err(|e| store.engine(e))?;
             Ok(before)
         })
@@ -189,7 +284,8 @@ impl Store for Embedded {
         let rows = table.iter().map_err(|e| self.engine(e))?;
         let read = |row: Result<(redb::AccessGuard<'_, u64>, redb::AccessGuard<'_, &[u8]>), _>| {
             let (id, record) = row.map_err(|e: redb::StorageError| self.engine(e))?;
-            self.parse(&format!("client {}", id.value()), record.value())
+            let record = self.decode(&client_name(id.value()), record.value())?;
+            self.parse(&format!("client {}", id.value()), &record)
         };
         rows.map(read).collect()
     }
@@ -202,8 +298,9 @@ impl Store for Embedded {
             for client in clients {
                 let bytes = serde_json::to_vec(client);
                 let bytes = bytes.map_err(|e| store.record("a client", e.to_string()))?;
+                let stored = store.encode(&client_name(client.id), &Zeroizing::new(bytes))?;
                 table
-                    .insert(client.id, bytes.as_slice())
+                    .insert(client.id, stored.as_slice())
                     .map_err(|e| store.engine(e))?;
             }
             Ok(())
@@ -217,6 +314,7 @@ mod tests {
     use crate::client::State;
     use braid_bond::token::Secret;
     use braid_host::quota::Used;
+    use braid_host::seal::CREDENTIAL;
 
     fn founding(byte: u8) -> StoredIdentity {
         StoredIdentity::new([byte; 32], [byte; 5])
@@ -248,13 +346,16 @@ mod tests {
     fn records_survive_reopening() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/hub.redb");
-        let mut store = Embedded::open(&path).unwrap();
+        let mut store = Embedded::open(&path, None).unwrap();
         assert_eq!(store.load_or_create(founding(1)).unwrap(), founding(1));
         let (one, two) = (client(1), client(2));
         store.put(&[&one, &two]).unwrap();
-        assert!(matches!(Embedded::open(&path), Err(StoreError::InUse(_))));
+        assert!(matches!(
+            Embedded::open(&path, None),
+            Err(StoreError::InUse(_))
+        ));
         drop(store);
-        let mut store = Embedded::open(&path).unwrap();
+        let mut store = Embedded::open(&path, None).unwrap();
         assert_eq!(
             store.load_or_create(founding(2)).unwrap(),
             founding(1),
@@ -270,10 +371,10 @@ mod tests {
     fn a_file_that_others_may_read_is_refused_and_left_as_it_is() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hub.redb");
-        drop(Embedded::open(&path).unwrap());
+        drop(Embedded::open(&path, None).unwrap());
         let mode = fs::Permissions::from_mode(0o640);
         fs::set_permissions(&path, mode.clone()).unwrap();
-        let refused = Embedded::open(&path).unwrap_err();
+        let refused = Embedded::open(&path, None).unwrap_err();
         assert!(matches!(refused, StoreError::Exposed { mode: 0o640, .. }));
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
@@ -285,12 +386,12 @@ mod tests {
     fn another_key_replaces_the_stored_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hub.redb");
-        let mut store = Embedded::open(&path).unwrap();
+        let mut store = Embedded::open(&path, None).unwrap();
         store.load_or_create(founding(1)).unwrap();
         let rotated = founding(1).rotated([2; 32], 10, 20, 1);
         store.put_identity(&rotated).unwrap();
         drop(store);
-        let mut store = Embedded::open(&path).unwrap();
+        let mut store = Embedded::open(&path, None).unwrap();
         assert_eq!(store.load_or_create(founding(3)).unwrap(), rotated);
         store.put_identity(&rotated.retired()).unwrap();
         assert_eq!(
@@ -299,12 +400,73 @@ mod tests {
         );
     }
 
+    fn seal(byte: u8) -> Option<SealKey> {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(CREDENTIAL), [byte; 32]).unwrap();
+        SealKey::from_directory(folder.path()).unwrap()
+    }
+
+    /// Returns true if the file shows these bytes anywhere.
+    fn shows(path: &Path, part: &str) -> bool {
+        let file = fs::read(path).unwrap();
+        file.windows(part.len())
+            .any(|window| window == part.as_bytes())
+    }
+
+    #[test]
+    fn a_sealed_store_shows_a_thief_nothing_and_opens_by_its_key_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hub.redb");
+        let private = serde_json::to_string(&[7u8; 32]).unwrap();
+        let mut store = Embedded::open(&path, seal(1)).unwrap();
+        store.load_or_create(founding(7)).unwrap();
+        store.count_start().unwrap();
+        store.put(&[&client(1)]).unwrap();
+        let rotated = founding(7).rotated([8; 32], 10, 20, 1);
+        store.put_identity(&rotated).unwrap();
+        drop(store);
+        for part in [&private, "private", "client-1", "psk", "10.0.0.2"] {
+            assert!(!shows(&path, part), "{part}");
+        }
+        for (key, told) in [
+            (None, "sealed, and there is no credential braid.seal"),
+            (seal(2), "by another credential braid.seal"),
+        ] {
+            let opened = Embedded::open(&path, key);
+            let refused = opened.and_then(|mut store| store.load_or_create(founding(3)));
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains(told), "{text}");
+        }
+        let mut store = Embedded::open(&path, seal(1)).unwrap();
+        assert_eq!(store.load_or_create(founding(3)).unwrap(), rotated);
+        assert_eq!(store.count_start().unwrap(), 1);
+        assert_eq!(store.load().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_store_that_was_not_sealed_is_sealed_as_a_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hub.redb");
+        let mut store = Embedded::open(&path, None).unwrap();
+        store.load_or_create(founding(1)).unwrap();
+        store.count_start().unwrap();
+        store.put(&[&client(1), &client(2)]).unwrap();
+        drop(store);
+        let mut store = Embedded::open(&path, seal(1)).unwrap();
+        assert_eq!(store.load_or_create(founding(3)).unwrap(), founding(1));
+        assert_eq!(store.count_start().unwrap(), 1);
+        assert_eq!(store.load().unwrap().len(), 2);
+        drop(store);
+        let unsealed = Embedded::open(&path, None);
+        assert!(matches!(unsealed, Err(StoreError::Seal { .. })));
+    }
+
     #[test]
     fn starts_are_counted_over_starts() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hub.redb");
         for before in 0..4 {
-            let mut store = Embedded::open(&path).unwrap();
+            let mut store = Embedded::open(&path, None).unwrap();
             assert_eq!(store.count_start().unwrap(), before);
         }
     }
@@ -324,7 +486,7 @@ mod tests {
         let path = folder.path().join("hub.redb");
         let text = "this is somebody's letter".repeat(500);
         fs::write(&path, &text).unwrap();
-        let error = Embedded::open(&path).unwrap_err().to_string();
+        let error = Embedded::open(&path, None).unwrap_err().to_string();
         assert!(error.contains(&path.display().to_string()), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
     }
@@ -333,16 +495,16 @@ mod tests {
     fn a_later_form_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hub.redb");
-        let store = Embedded::open(&path).unwrap();
+        let store = Embedded::open(&path, None).unwrap();
         store
             .change(|_, transaction| {
                 let mut table = transaction.open_table(HUB).unwrap();
-                table.insert(SCHEMA_VERSION, b"2".as_slice()).unwrap();
+                table.insert(SCHEMA_VERSION, b"3".as_slice()).unwrap();
                 Ok(())
             })
             .unwrap();
         drop(store);
-        let refused = Embedded::open(&path);
-        assert!(matches!(refused, Err(StoreError::Later { form: 2, .. })));
+        let refused = Embedded::open(&path, None);
+        assert!(matches!(refused, Err(StoreError::Later { form: 3, .. })));
     }
 }

@@ -10,5 +10,6 @@ mod net;
 mod privileges;
 mod quotas;
 mod running;
+mod sealed;
 mod staying_out;
 mod world;

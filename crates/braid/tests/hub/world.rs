@@ -98,9 +98,19 @@ impl World {
         hub
     }
 
+    /// The directory of the hub's credentials, which is not there at first.
+    pub fn credentials(&self) -> PathBuf {
+        self.folder.path().join("credentials")
+    }
+
+    /// The hub's store.
+    pub fn store(&self) -> PathBuf {
+        self.folder.path().join("state/hub.redb")
+    }
+
     fn configure(&self, config: &str) -> PathBuf {
         let file = self.folder.path().join("hub.toml");
-        let store = self.folder.path().join("state/hub.redb");
+        let store = self.store();
         fs::write(&file, format!("store = {store:?}\n{config}")).expect("room");
         file
     }
@@ -117,6 +127,7 @@ impl World {
                 self.hub.name(),
                 env!("CARGO_BIN_EXE_braid"),
             ])
+            .env("CREDENTIALS_DIRECTORY", self.credentials())
             .arg("--run-dir")
             .arg(self.directory())
             .args(["hub", "--config"])
