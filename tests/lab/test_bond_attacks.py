@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import itertools
+import random
 
 from braid_lab.experiments.bond import attacks
+from braid_lab.experiments.bond.intruders import BLIND, REACTIONS, Known
+from braid_lab.packets.codec import Packet, Udp, decode, encode
 
 #: Data on link 1 for session 0x0a0b0c, packet 70,000, with 40 sealed bytes.
 GOOD = bytes.fromhex("410a0b0c00011170") + bytes(range(40))
@@ -52,3 +56,44 @@ def test_a_costly_knock_has_the_mac_that_the_protocol_asks_for() -> None:
     key = hashlib.sha256(b"braid mac" + bytes(range(32))).digest()
     assert knock[-32:-16] == hmac.new(key, knock[:-32], hashlib.sha256).digest()[:16]
     assert knock != attacks.costly_initiation("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=", 8)
+
+
+HUB = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
+
+
+def test_a_cookie_is_read_out_of_a_reply_to_the_same_initiation_and_proves_an_address() -> None:
+    """docs/protocol.md: `mac2` is 16 bytes of HMAC, keyed by the cookie, over the datagram before it."""
+    knock, other = attacks.costly_initiation(HUB, 7), attacks.costly_initiation(HUB, 8)
+    cookie = bytes(range(16))
+    reply = attacks.cookie_reply(HUB, knock, cookie, bytes(16))
+    assert (reply[:2], len(reply)) == (bytes([3, knock[1]]), 50)
+    assert attacks.cookie_in(HUB, knock, reply) == cookie
+    assert attacks.cookie_in(HUB, other, reply) is None
+    assert attacks.cookie_in(HUB, knock, reply[:-1]) is None
+    made = attacks.proven(knock, cookie)
+    assert made[:-16] == knock[:-16]
+    assert made[-16:] == hmac.new(cookie, knock[:-16], hashlib.sha256).digest()[:16]
+
+
+def test_what_a_stranger_sends_about_a_bond_is_well_formed_and_names_its_ends() -> None:
+    known = Known("203.0.113.9", HUB, (("100.64.1.2", 40001), ("100.64.2.2", 40002)))
+    for attack in BLIND:
+        for packet in itertools.islice(attack.forge(known, random.Random(1)), 200):
+            read = decode(encode(packet))
+            assert not read.faults, (attack.name, read.faults)
+            ends = {known.hub, *(address for address, _ in known.ends)}
+            assert read.dest in ends, attack.name
+
+
+def test_an_observer_reacts_to_packets_of_the_bond_alone() -> None:
+    known = Known("203.0.113.9", HUB, (("100.64.1.2", 40001),))
+    other = Packet("100.64.1.2", "198.51.100.1", Udp(40001, 53, GOOD))
+    data = Packet("100.64.1.2", known.hub, Udp(40001, 27243, GOOD))
+    knock = Packet("100.64.1.2", known.hub, Udp(40001, 27243, attacks.costly_initiation(HUB, 7)))
+    for reaction in REACTIONS:
+        assert reaction.react(known, other, random.Random(1)) == []
+        made = [*reaction.react(known, data, random.Random(1)), *reaction.react(known, knock, random.Random(1))]
+        assert made, reaction.name
+        for answer in made:
+            assert not decode(encode(answer)).faults
+            assert known.hub in (answer.source, answer.dest)

@@ -26,8 +26,9 @@ from braid_lab.experiments.balance import forgeries
 from braid_lab.experiments.balance.forgeries import Connection, Forger, Known
 from braid_lab.experiments.balance.uplink_failure import Location, ended, held_by, seen
 from braid_lab.fixtures import serve
-from braid_lab.net.links import End, LinkSpec, veth
-from braid_lab.net.namespace import Namespace, namespace
+from braid_lab.net import stranger
+from braid_lab.net.links import LinkSpec
+from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import OBSERVER_NEAR, RESOLVERS, Topology, UplinkSpec, lan_address, network
 from braid_lab.observe import verdicts
 from braid_lab.packets.codec import Packet, decode, encode
@@ -57,9 +58,6 @@ name = "bank"
 domain = "{forgeries.RULED_NAME}"
 use = "{UNSEEN}"
 """
-
-STRANGER = {4: "203.0.113.2", 6: "2001:db8:bad::2"}
-STRANGERS_ROUTER = {4: "203.0.113.1", 6: "2001:db8:bad::1"}
 
 #: Packets a second of an attack: a few hundred for guesses that a host must look at, and more for floods.
 GUESSES, FLOOD = 500.0, 2000.0
@@ -150,7 +148,7 @@ class Site:
     @property
     def lan_sources(self) -> list[str]:
         """Addresses that a hostile host of the LAN may claim: of the internet, of uplinks, of nobody."""
-        return [self.net.server(), STRANGER[4], self.net.uplinks[UNSEEN].address4, "10.9.8.7"]
+        return [self.net.server(), stranger.ADDRESS[4], self.net.uplinks[UNSEEN].address4, "10.9.8.7"]
 
     def known(self, connections: Sequence[Connection] = ()) -> Known:
         """Return what attackers are given."""
@@ -234,39 +232,11 @@ REACTIONS = (
 def _site(stack: contextlib.ExitStack) -> Site:
     net = stack.enter_context(network(UPLINKS, lan_clients=2))
     serve(net, "http1", "dns")
-    stranger = stack.enter_context(_stranger(net))
+    place = stack.enter_context(stranger.stranger(net))
     configuration = net.scratch / "hostile.toml"
     configuration.write_text(CONFIGURATION.format(server=net.server()))
     daemon = stack.enter_context(braid(net.host, net.scratch / "braid", "--config", configuration))
-    return Site(net, daemon, stranger, Location("gateway", net))
-
-
-@contextlib.contextmanager
-def _stranger(net: Topology) -> Iterator[Namespace]:
-    """Connect a stranger to the internet by a provider that does not check source addresses."""
-    far = "isp-stranger"
-    with namespace("stranger") as made, veth(End(net.internet, far), End(made, "eth0")):
-        # The uplinks' providers go on checking; "all" would hold for the stranger's, too.
-        checked = {f"ipv4__conf__{each.far.device}__rp_filter": 1 for each in net.uplinks.values()}
-        net.internet.sysctl(
-            **checked,
-            **{f"ipv4__conf__{far}__rp_filter": 0},
-            # The servers' own addresses are this router's, too, and come from outside when they are forged.
-            **{f"ipv4__conf__{far}__accept_local": 1},
-            ipv4__conf__all__rp_filter=0,
-            ipv4__ip_forward=1,
-            ipv6__conf__all__forwarding=1,
-        )
-        net.internet.ip(
-            f"address add {STRANGERS_ROUTER[4]}/24 dev {far}", f"address add {STRANGERS_ROUTER[6]}/64 dev {far} nodad"
-        )
-        made.ip(
-            f"address add {STRANGER[4]}/24 dev eth0",
-            f"address add {STRANGER[6]}/64 dev eth0 nodad",
-            f"route add default via {STRANGERS_ROUTER[4]}",
-            f"route add ::/0 via {STRANGERS_ROUTER[6]}",
-        )
-        yield made
+    return Site(net, daemon, place, Location("gateway", net))
 
 
 @dataclass

@@ -10,6 +10,9 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
 #: First byte of a data packet: these bits, and the link.
 DATA, LINK_BITS = 0x40, 0x1F
 
@@ -19,6 +22,15 @@ HEADER_BYTES = 8
 #: Length of initiations whose content does not matter, the shortest allowed.
 INITIATION_BYTES = 256
 INITIATION, VERSION, MAC_BYTES = 1, 1, 16
+
+#: First bytes of the other messages.
+RESPONSE, COOKIE_REPLY, RESET = 2, 3, 4
+
+#: Lengths in a cookie reply and a reset.
+SALT_BYTES, TOKEN_BYTES = 16, 16
+
+#: The latest time there is, µs: what an earlier draft of the protocol had in cookie replies.
+LAST_TIME = struct.pack("!Q", 2**64 - 2)
 
 #: A link that no bond of the lab has.
 NO_LINK = 31
@@ -103,6 +115,45 @@ def costly_initiation(hub: str, nth: int) -> bytes:
     begin = blind_initiation(nth)[: -2 * MAC_BYTES]
     key = hashlib.sha256(b"braid mac" + base64.b64decode(hub)).digest()
     return begin + hmac.new(key, begin, hashlib.sha256).digest()[:MAC_BYTES] + bytes(MAC_BYTES)
+
+
+def is_initiation(payload: bytes) -> bool:
+    """Return whether a datagram is a message 1."""
+    return len(payload) >= INITIATION_BYTES and payload[0] == INITIATION
+
+
+def proven(initiation: bytes, cookie: bytes) -> bytes:
+    """Return the initiation with the second MAC, which proves that its sender has got the cookie."""
+    begin = initiation[:-MAC_BYTES]
+    return begin + hmac.new(cookie, begin, hashlib.sha256).digest()[:MAC_BYTES]
+
+
+def _cookie_cipher(hub: str, salt: bytes, initiation: bytes) -> ChaCha20Poly1305:
+    key = hashlib.sha256(b"braid cookie" + base64.b64decode(hub)).digest()
+    first_mac = initiation[-2 * MAC_BYTES : -MAC_BYTES]
+    return ChaCha20Poly1305(hmac.new(key, salt + first_mac, hashlib.sha256).digest())
+
+
+def cookie_reply(hub: str, initiation: bytes, plain: bytes, salt: bytes) -> bytes:
+    """Return a cookie reply to an initiation, as anybody can make it who has seen it and knows the public key."""
+    head = bytes([COOKIE_REPLY, initiation[1]])
+    return head + salt + _cookie_cipher(hub, salt, initiation).encrypt(bytes(12), plain, None)
+
+
+def cookie_in(hub: str, initiation: bytes, reply: bytes) -> bytes | None:
+    """Return the cookie in the hub's reply to an initiation; None if it is another message."""
+    if len(reply) != 2 + SALT_BYTES + 2 * MAC_BYTES or reply[0] != COOKIE_REPLY:
+        return None
+    salt, sealed = reply[2 : 2 + SALT_BYTES], reply[2 + SALT_BYTES :]
+    try:
+        return _cookie_cipher(hub, salt, initiation).decrypt(bytes(12), sealed, None)
+    except InvalidTag:
+        return None
+
+
+def reset(index: bytes, token: bytes) -> bytes:
+    """Return a reset of the session with this index, of 3 bytes."""
+    return bytes([RESET]) + index + token
 
 
 @dataclass(frozen=True)

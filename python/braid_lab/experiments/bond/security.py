@@ -2,7 +2,7 @@
 
 The attacker sees the packets on the path and can send with any source address: the strongest position outside the two
 ends. A download through the bond runs during each kind of attack; its goodput is compared with that of a download
-without attack.
+without attack. Attackers who see one line or none follow (`intruder_trials`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from braid_lab.experiments.bond import attacks
 from braid_lab.experiments.bond.attacks import ATTACKS, Attack
 from braid_lab.experiments.bond.cases import Link
 from braid_lab.experiments.bond.figures import GoodputTrace
+from braid_lab.experiments.bond.intruder_trials import STEPS, intrude
 from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
 from braid_lab.packets.codec import Packet, Udp, decode, encode
 from braid_lab.packets.pacing import paced
@@ -58,7 +59,7 @@ def security(run: Run) -> None:
     seconds = run.of_form(full=10.0, quick=3.0, smoke=1.5)
     # An old number needs an upload that lasts until the replay window has moved.
     chosen = [each for each in ATTACKS if run.form != "smoke" or each.make is not attacks.old]
-    run.display.expect(7 + len(chosen))
+    run.display.expect(7 + len(chosen) + STEPS)
     run.table.append(["packets", "sent", "refused", "counted as"])
     with contextlib.ExitStack() as stack:
         with run.step("build two links, and join the hub"):
@@ -79,6 +80,7 @@ def security(run: Run) -> None:
             _spoof(run, place)
         with run.part("revoked"), run.step("revoke the key"):
             _revoke(run, place)
+    intrude(run)
 
 
 def _goodput(place: Site, seconds: float) -> float:

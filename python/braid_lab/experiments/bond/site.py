@@ -98,16 +98,23 @@ def site(
     offload: bool = True,
     far_offload: bool = False,
     program: Path | None = None,
+    observed: frozenset[str] = frozenset(),
 ) -> Iterator[Site]:
     """Build these links, a hub beyond them, and a host that has joined it; IPv4 only.
 
     A link of None is a plain cable. `configuration` is the host's (braid.toml), `hub_configuration` the hub's
     (hub.toml). Cables with `offload` carry super-packets whole and leave checksums undone, as between machines whose
     devices do that work; `far_offload` is for the hub's own. `program` is the binary for both ends, if not the one
-    that was built.
+    that was built. Lines that are `observed` have a machine that sees them, and carry packets as on a wire.
     """
     specs = [
-        UplinkSpec(name, link.line(seed + number) if link else None, families=frozenset({4}), offload=offload)
+        UplinkSpec(
+            name,
+            link.line(seed + number) if link else None,
+            families=frozenset({4}),
+            offload=offload and name not in observed,
+            observed=name in observed,
+        )
         for number, (name, link) in enumerate(links.items())
     ]
     with contextlib.ExitStack() as stack:

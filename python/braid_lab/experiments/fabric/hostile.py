@@ -44,6 +44,8 @@ STALE_SECONDS = 6.0
 NAMED_SECONDS, AUDIT_SECONDS = 15.0, 45.0
 #: Address of another controller, which an intruder starts.
 SECOND = "127.0.0.1:6654"
+#: Events by which the controller tells that something does not work any more.
+LOSSES = ("switch-disconnected", "link-lost", "paths-withdrawn")
 #: Time between two changes of a port's state.
 FLAP_SECONDS = 0.4
 
@@ -78,6 +80,16 @@ class Scene:
         """The host that is claimed."""
         return self.net.stations["t1"]
 
+    def last_event(self) -> int:
+        """Return the number of the controller's last event."""
+        events = self.fabric.api_get("events?after=0")["events"]
+        return max((each["number"] for each in events), default=0)
+
+    def losses(self, after: int) -> int:
+        """Return how many switches, links and paths the controller has given up since an event: nobody cut any."""
+        events = self.fabric.api_get(f"events?after={after}")["events"]
+        return sum(each["event"] in LOSSES for each in events)
+
     def send(self, frames: Iterator[bytes], rate: float, seconds: float, *names: str) -> None:
         """Send frames from these of the attacker's hosts in turn, at a rate."""
         with contextlib.ExitStack() as stack:
@@ -95,7 +107,7 @@ def hostile(run: Run) -> None:
     seconds = run.of_form(full=30.0, quick=4.0, smoke=0.5)
     cases = [each for each in CASES if run.form != "smoke" or each.named_within == NAMED_SECONDS]
     run.display.expect(len(cases) + 3)
-    run.table = [["case", "pings", "lost", "named", "target's pings lost"]]
+    run.table = [["case", "pings", "lost", "outage ms", "false deaths", "named", "target's pings lost"]]
     with ovs_network(SHAPE) as net:
         with run.step("build a network, and its controller"):
             config = configuration(SHAPE) + _pinned(net.stations["t1"])
@@ -105,8 +117,9 @@ def hostile(run: Run) -> None:
         with run.step("listen to discovery frames"):
             scene.seen = _listen(scene)
         with run.part("none"), run.step("no attack"):
-            lost, sent, _ = _beside(scene, lambda: time.sleep(seconds))
-            run.figure("lost_none", lost, unit=f"of {sent}", better="lower")
+            quiet = _beside(scene, lambda: time.sleep(seconds))
+            run.figure("outage_ms_none", quiet.outage_ms, unit="ms", better="lower")
+            run.figure("lost_none", quiet.lost, unit=f"of {quiet.sent}", better="lower")
         for case in cases:
             with run.part(case.name), run.step(case.name.replace("_", " ")):
                 _run(run, scene, case, seconds)
@@ -167,8 +180,20 @@ def _listen(scene: Scene) -> list[bytes]:
     return found
 
 
-def _beside(scene: Scene, attack: Callable[[], None]) -> tuple[int, int, int]:
-    """Attack while bystanders ping; return how many pings were lost, of how many, and how many to the target."""
+@dataclass(frozen=True)
+class Beside:
+    """The effects of an attack on the pings of bystanders."""
+
+    lost: int
+    sent: int
+    #: The longest time without an answer, beyond the interval of pings.
+    outage_ms: float
+    #: Pings to the target that were lost.
+    lost_target: int
+
+
+def _beside(scene: Scene, attack: Callable[[], None]) -> Beside:
+    """Attack while bystanders ping."""
     x = scene.net.stations["x"]
     with contextlib.ExitStack() as stack:
         pings = [
@@ -184,16 +209,28 @@ def _beside(scene: Scene, attack: Callable[[], None]) -> tuple[int, int, int]:
         for each in pings:
             each.wait_output("icmp_seq=", timeout=30)
         attack()
-    counts = [_counted(each.stdout()) for each in pings]
-    return counts[0][0], counts[0][1], counts[1][0]
+    mine, targets = [_answered(each.stdout()) for each in pings]
+    lost, sent = _lost(mine)
+    return Beside(lost, sent, 1000 * PING_SECONDS * longest_gap(mine), _lost(targets)[0])
 
 
-def _counted(said: str) -> tuple[int, int]:
-    """Return how many pings were lost, of how many; the last one may be on its way at the end."""
+def _answered(said: str) -> list[int]:
+    """Return the numbers of the pings that were answered."""
     numbers = [int(each) for each in re.findall(r"icmp_seq=(\d+) ttl", said)]
     if not numbers:
         raise LabError(f"no ping was answered: {said[:200]}")
+    return numbers
+
+
+def _lost(numbers: list[int]) -> tuple[int, int]:
+    """Return how many pings were lost, of how many; the last one may be on its way at the end."""
     return max(numbers) - len(set(numbers)), max(numbers)
+
+
+def longest_gap(numbers: list[int]) -> int:
+    """Return the largest number of pings in a row that were lost, of those before the last one answered."""
+    known = sorted({0, *numbers})
+    return max(after - before - 1 for before, after in itertools.pairwise(known))
 
 
 def _problems(scene: Scene) -> set[tuple[str, str, str]]:
@@ -216,11 +253,17 @@ def _run(run: Run, scene: Scene, case: Case, seconds: float) -> None:
             if named or run.form == "smoke":
                 return
 
-    lost, sent, target = _beside(scene, attack)
-    run.figure(f"lost_{case.name}", lost, unit=f"of {sent}", better="lower")
-    run.figure(f"lost_target_{case.name}", target)
+    number = scene.last_event()
+    beside = _beside(scene, attack)
+    deaths = scene.losses(number)
+    run.figure(f"outage_ms_{case.name}", beside.outage_ms, unit="ms", better="lower")
+    run.figure(f"false_deaths_{case.name}", deaths, better="lower")
+    run.passes(case.name, named and not beside.lost and not deaths)
+    run.figure(f"lost_{case.name}", beside.lost, unit=f"of {beside.sent}", better="lower")
+    run.figure(f"lost_target_{case.name}", beside.lost_target)
     run.figure(f"named_{case.name}", float(named), better="higher")
-    run.table.append([case.name.replace("_", " "), str(sent), str(lost), case.code if named else "no", str(target)])
+    told = [str(beside.sent), str(beside.lost), f"{beside.outage_ms:.0f}", str(deaths)]
+    run.table.append([case.name.replace("_", " "), *told, case.code if named else "no", str(beside.lost_target)])
 
 
 def _storm(scene: Scene, seconds: float) -> None:
