@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+
 import pytest
 
 from braid_lab.fixtures import run_client
 from braid_lab.net.topology import Topology, UplinkSpec, lan_address
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink, states
+from braid_lab.packets.codec import Icmp, Packet, encode
+from braid_lab.packets.tap import ETHERNET, ETHERTYPE, inside
 from braid_lab.process import Process, wait_until
 from braid_lab.servers import catalog
 from conftest import PLAIN, ROUND_ROBIN, MakeNetwork, StartBraid, configured
@@ -135,6 +140,37 @@ def test_the_hop_count_goes_down_by_one(lan: Topology, start_braid: StartBraid) 
     short = client.run(["ping", "-c", "1", "-W", "2", "-t", "1", lan.server()], check=False)
     assert "exceeded" in short.stdout, short.text
     client.run(["ping", "-c", "1", "-W", "2", "-t", "2", lan.server()])
+
+
+def router_advertisement(source: str) -> bytes:
+    """Return a frame by which a host of the LAN claims to be everybody's router (RFC 4861 §4.2)."""
+    lifetime = struct.pack("!BBH", 64, 0, 1800)
+    claim = Packet(source, "ff02::1", Icmp(134, rest=lifetime, data=bytes(8)), hops=255)
+    return ETHERNET.pack(bytes.fromhex("333300000001"), bytes.fromhex("020000000066"), ETHERTYPE[6]) + encode(claim)
+
+
+@pytest.mark.parametrize("started_before", [True, False])
+def test_a_client_that_claims_to_be_the_router_is_not_the_gateways(
+    lan: Topology, start_braid: StartBraid, started_before: bool
+) -> None:
+    router = "fe80::66"
+    hostile, host = lan.clients
+    if started_before:
+        start_braid(lan)
+    with inside(hostile):
+        peer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    with peer:
+        peer.bind(("eth0", 0))
+        for _ in range(3):
+            peer.send(router_advertisement(router))
+
+        def believed() -> bool:
+            return router in host.run(["ip", "-6", "route", "show", "default"]).stdout
+
+        wait_until(believed, what="another client, which does not forward, to believe it")
+    if not started_before:
+        start_braid(lan)
+    assert router not in lan.host.run(["ip", "-6", "route", "show", "table", "all"]).stdout
 
 
 @both_families
