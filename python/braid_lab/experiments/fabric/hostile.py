@@ -42,8 +42,8 @@ FLOOD, STEADY = 2000.0, 50.0
 STALE_SECONDS = 6.0
 #: Longest wait until a case is named: foreign rules are found by an audit, every 30 s.
 NAMED_SECONDS, AUDIT_SECONDS = 15.0, 45.0
-#: Address of another controller, which an intruder starts, and the longest wait for it to have connected and be named:
-#: a busy machine needs 14 s.
+#: Address of another controller, which an intruder starts, and the longest wait for it to connect and be named: a
+#: busy machine needs 14 s.
 SECOND, SECOND_SECONDS = "127.0.0.1:6654", 30.0
 #: Events by which the controller tells that something does not work any more.
 LOSSES = ("switch-disconnected", "link-lost", "paths-withdrawn")
