@@ -38,6 +38,7 @@ from braid_sdn.openflow.messages import (
     EchoReply,
     FlowStatsReply,
     FlowStatsRequest,
+    Malformed,
     Match,
     MeterFeatures,
     MeterFeaturesRequest,
@@ -178,7 +179,7 @@ def test_counters_of_ports_are_those_that_os_ken_reads() -> None:
         assert each.age == 7.5
     again = Session()
     again.encode(PortStatsRequest())
-    assert again.decode(data[:-1]) is None
+    assert isinstance(again.decode(data[:-1]), Malformed)
 
 
 def test_the_rest_has_the_bytes_of_the_specification() -> None:
@@ -502,3 +503,66 @@ def test_a_switch_tells_its_highest_meter() -> None:
     # OpenFlow 1.3 §A.3.5.13: 200,000 meters that drop, by packets and by kilobits, with bursts and statistics.
     told = "0413 0020" + asked[4:8].hex() + "000b 0000 00000000" + "00030d40 00000002 0000000f 01 00 0000"
     assert session.decode(bytes.fromhex(told)) == MeterFeatures(200_000)
+
+
+def part_of(xid: int, *entries: bytes, more: bool) -> bytes:
+    """A part of a switch's reply with rules."""
+    body = struct.pack("!HH4x", 1, more) + b"".join(entries)
+    return HEADER.pack(VERSION, 19, HEADER.size + len(body), xid) + body
+
+
+def unreadable(entry: bytes) -> bytes:
+    """A rule whose lengths fit, and in whose match there is a field of a length that none has."""
+    field = entry.index(bytes.fromhex("80000004"))
+    return entry[:field] + bytes.fromhex("80000006") + entry[field + 4 :]
+
+
+def test_a_rule_that_cannot_be_read_costs_neither_the_others_nor_the_reply() -> None:
+    known = [Rule(0, 10 + port, Match(in_port=port), (Output(1),)) for port in range(1, 7)]
+    entries = [_flow_stats(rule, 1, 0) for rule in known]
+    bad = unreadable(entries[1])
+    with pytest.raises(Exception):  # noqa: B017
+        of_parser.OFPFlowStats.parser(bytes(16) + bad, 16)
+    for place in (0, 1):
+        session = Session()
+        session.encode(FlowStatsRequest())
+        parts = [[entries[0], entries[2]], [entries[3], entries[4]]]
+        parts[place].insert(1, bad)
+        assert session.decode(part_of(1, *parts[0], more=True)) is None
+        told = session.decode(part_of(1, *parts[1], more=False))
+        assert isinstance(told, FlowStatsReply)
+        assert [each.rule for each in told.rules] == [known[0], *known[2:5]]
+        assert told.foreign == ("table=0,priority=12 (its match or its actions cannot be read)",)
+        assert not session._parts
+
+
+def test_a_part_whose_lengths_do_not_fit_spoils_the_reply_and_is_told() -> None:
+    """Its other parts alone would look as if the switch had lost the rest of its rules."""
+    entries = [_flow_stats(rule, 1, 0) for rule in base()]
+    session = Session()
+    session.encode(FlowStatsRequest())
+    assert isinstance(session.decode(part_of(1, entries[0], entries[1][:-8], more=True)), Malformed)
+    assert session.decode(part_of(1, *entries[2:], more=False)) is None
+    session.encode(FlowStatsRequest())
+    told = session.decode(part_of(2, *entries, more=False))
+    assert isinstance(told, FlowStatsReply)
+    assert len(told.rules) == len(entries)
+
+
+def test_a_switch_whose_replies_cannot_be_read_is_named_and_stays() -> None:
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        network = FakeNetwork(two_paths())
+        switch = network.switches[1]
+        say = switch._parts
+
+        def spoilt(kind: int, entries: list[bytes], xid: int) -> None:
+            say(kind, [entry[:-8] for entry in entries] if kind == 1 else entries, xid)
+
+        switch._parts = spoilt  # type: ignore[method-assign]
+        await network.connect(*address)
+        await until(lambda: len(service.controller.topology.switches) == 4)
+        await until(lambda: "malformed" in codes(service))
+        assert len(service.controller.topology.switches) == 4
+        network.close()
+
+    serving(test)

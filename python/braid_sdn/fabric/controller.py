@@ -53,6 +53,7 @@ from braid_sdn.openflow.messages import (
     FlowStatsRequest,
     FromSwitch,
     Hello,
+    Malformed,
     MeterFeatures,
     MeterFeaturesRequest,
     PacketIn,
@@ -221,6 +222,9 @@ class Controller:
                 self.updater.handle_barrier(now, dpid, message.token)
             case Refused():
                 self._refused(now, dpid, message)
+            case Malformed(what):
+                text = f"sends {what} that cannot be read: ignored, and asked for again; see its version"
+                self.problems.report(now, Problem("malformed", self.topology.name(dpid), text))
         self._advance(now)
 
     def handle_timeout(self, now: float) -> None:

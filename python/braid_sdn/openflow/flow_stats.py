@@ -19,6 +19,8 @@ FLOWS_AT = 16
 FLOW_MIN = 56
 #: Of an entry the length, age in seconds and nanoseconds, packets and bytes.
 _COUNTERS = struct.Struct("!H2xII20xQQ")
+#: Of an entry the table and the priority.
+_PLACE = struct.Struct("!2xB9xH")
 #: Parts of an entry that do not change while the rule stays: before its age, before its counters, and after them.
 _BEFORE = slice(2, 4)
 _BETWEEN = slice(12, 32)
@@ -38,9 +40,10 @@ class DecodedRules:
         self._known: dict[bytes, Rule | str] = {}
 
     def entries(self, data: bytes) -> Iterator[FlowStats | str]:
-        """Yield the rules of a reply whose lengths fit; a text stands for somebody else's, which are left alone.
+        """Yield the rules of a reply whose lengths fit.
 
-        Raises what os-ken's parsers raise, which is all sorts of exceptions.
+        A text stands for somebody else's, which are left alone: those that match other fields than ours, and those
+        that cannot be read.
         """
         at = FLOWS_AT
         while at < len(data):
@@ -58,8 +61,13 @@ class DecodedRules:
             at += length
 
     def _decode(self, data: bytes, at: int) -> Rule | str:
-        told: Any = parser.OFPFlowStats.parser(data, at)
         try:
-            return rule_in(told, self._fields)
-        except UnknownRuleError:
-            return foreign_text(told)
+            told: Any = parser.OFPFlowStats.parser(data, at)
+            try:
+                return rule_in(told, self._fields)
+            except UnknownRuleError:
+                return foreign_text(told)
+        except Exception:
+            # os-ken's parsers raise all sorts of exceptions. The other entries are read all the same.
+            table, priority = _PLACE.unpack_from(data, at)
+            return f"table={table},priority={priority} (its match or its actions cannot be read)"

@@ -449,6 +449,14 @@ class Refused:
     rule: Rule | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A switch sent a reply that cannot be read, and is ignored as a whole."""
+
+    #: Its kind, for people.
+    what: str
+
+
 FromSwitch = (
     PortStatus
     | PacketIn
@@ -461,6 +469,7 @@ FromSwitch = (
     | MeterFeatures
     | BarrierReply
     | Refused
+    | Malformed
 )
 
 

@@ -28,6 +28,7 @@ from braid_sdn.openflow.messages import (
     FlowStatsReply,
     FlowStatsRequest,
     FromSwitch,
+    Malformed,
     MeterFeatures,
     MeterFeaturesRequest,
     PacketIn,
@@ -215,18 +216,33 @@ class Session:
             return RuleCountReply(int.from_bytes(data[32:36], "big")) if len(data) >= _COUNT_REPLY else None
         if xid in self._counters and kind == of.OFPT_MULTIPART_REPLY:
             return self._rule_counters(data, xid)
-        if kind == of.OFPT_MULTIPART_REPLY and _is_list_of_rules(data):
-            return self._listed(data, xid)
-        if kind == of.OFPT_MULTIPART_REPLY and int.from_bytes(data[8:10], "big") == of.OFPMP_PORT_STATS:
-            return self._ports_counted(data, xid)
-        if kind not in (of.OFPT_PORT_STATUS, of.OFPT_MULTIPART_REPLY, of.OFPT_ERROR):
+        if kind == of.OFPT_MULTIPART_REPLY:
+            return self._answered(data, xid)
+        if kind not in (of.OFPT_PORT_STATUS, of.OFPT_ERROR):
             return None
         told = parse_reply(data)
         if isinstance(told, parser.OFPPortStatus):
             return PortStatus(port_in(told.desc), told.reason == of.OFPPR_DELETE)
         if isinstance(told, parser.OFPErrorMsg):
             return self._refused(told)
-        return self._statistics(told, xid)
+        return None
+
+    def _answered(self, data: bytes, xid: int) -> FromSwitch | None:
+        """Take in a part of a reply. One that cannot be read spoils the reply, whose other parts are ignored."""
+        if xid not in self._parts:
+            return None
+        kind = int.from_bytes(data[8:10], "big")
+        if kind == of.OFPMP_FLOW:
+            return self._listed(data, xid) if _is_list_of_rules(data) else self._spoilt(xid, "a list of rules")
+        if kind == of.OFPMP_PORT_STATS:
+            fits = len(data) >= FLOWS_AT and (len(data) - FLOWS_AT) % _PORT.size == 0
+            return self._ports_counted(data, xid) if fits else self._spoilt(xid, "counters of ports")
+        told = parse_reply(data)
+        return self._statistics(told, xid) if told is not None else self._spoilt(xid, f"a reply of type {kind}")
+
+    def _spoilt(self, xid: int, what: str) -> Malformed:
+        self._forget(xid)
+        return Malformed(what)
 
     def _barrier(self, xid: int) -> BarrierReply:
         # All rules sent before it were accepted.
@@ -260,21 +276,16 @@ class Session:
         self._tables.pop(xid, None)
         self._counters.discard(xid)
 
-    def _rule_counters(self, data: bytes, xid: int) -> RuleCountersReply | None:
+    def _rule_counters(self, data: bytes, xid: int) -> RuleCountersReply | Malformed | None:
         found = _counters_of(data)
         if found is None:
-            self._forget(xid)
-            return None
+            return self._spoilt(xid, "counters of rules")
         whole = self._collect(xid, _flags(data), found)
         return RuleCountersReply(tuple(whole)) if whole is not None else None
 
     def _listed(self, data: bytes, xid: int) -> FlowStatsReply | None:
         table = self._tables.get(xid)
-        try:
-            whole = self._collect(xid, _flags(data), self._decoded.entries(data))
-        except Exception:
-            # os-ken's parsers raise all sorts of exceptions.
-            return None
+        whole = self._collect(xid, _flags(data), self._decoded.entries(data))
         if whole is None:
             return None
         rules = tuple(each for each in whole if isinstance(each, FlowStats))
@@ -282,16 +293,12 @@ class Session:
         return FlowStatsReply(rules, table, foreign)
 
     def _ports_counted(self, data: bytes, xid: int) -> PortStatsReply | None:
-        if len(data) < FLOWS_AT or (len(data) - FLOWS_AT) % _PORT.size:
-            return None
         whole = self._collect(xid, _flags(data), _port_counters(data))
         if whole is None:
             return None
         return PortStatsReply(tuple(each for each in whole if isinstance(each, PortCounters)))
 
     def _statistics(self, told: Any, xid: int) -> FromSwitch | None:
-        if told is None:
-            return None
         whole = self._collect(xid, told.flags, told.body)
         if whole is None or not isinstance(told, parser.OFPMeterFeaturesStatsReply):
             return None
