@@ -14,9 +14,10 @@ from braid_sdn.fabric import controller
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan import planner
 from braid_sdn.fabric.plan.plan import Host, Plan
-from braid_sdn.fabric.switches.rules import PATHS
+from braid_sdn.fabric.switches.rules import DESTINATIONS, PATHS
 from braid_sdn.openflow.messages import AddRule, DeleteRule, Match, PortStatus, Rule
 
+from . import virtual
 from .virtual import Network, arp, everybody_reaches_everybody, frame, mac, port, ready, stream, tags
 
 
@@ -236,3 +237,48 @@ def test_arp_is_passed_on_while_many_hosts_wait_for_their_rules(monkeypatch: pyt
     net.run(20)
     assert not net.controller.compiler.is_behind
     assert len(net.controller.compiler._hosts) == len(net.controller.hosts.known)
+
+
+def hosts_in_place(net: Network) -> int:
+    """Hosts that each switch which has to knows."""
+    wanted = [
+        {switch for switch, has in net.controller.compiler.target.items() if host_key(each) in has}
+        for each in net.controller.hosts.known
+    ]
+    known = zip(net.controller.hosts.known, wanted, strict=True)
+    return sum(
+        bool(switches) and all(host_key(each) in net.switches[switch].rules for switch in switches)
+        for each, switches in known
+    )
+
+
+def host_key(host: str) -> tuple[int, int, Match]:
+    return DESTINATIONS, 30, Match(eth_dst=host)
+
+
+def test_hosts_are_taken_over_one_part_after_another_although_switches_are_far(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each part is confirmed before the next one begins, which would abort it; what breaks is followed at once."""
+    net = ready(generated(6, seed=1, more=1.0, hosts=6))
+    net.run(5)
+    monkeypatch.setattr(controller, "MAX_HOST_RULES", 1)
+    monkeypatch.setattr(virtual, "CONTROL", 0.05)
+    net.run(5)
+    at = net.stations["h1"]
+    before = net.controller.updater.changes
+    net.controller.hosts.adopt(net.now, [Host(mac(1000 + number), at) for number in range(40)])
+    net.controller._throttle.change(net.now)
+    net.run(2)
+    assert net.controller.compiler.is_behind
+    assert hosts_in_place(net) > 6 + 5
+    # Some 0.2 s for each part: prepare, switch and their answers.
+    assert net.controller.updater.changes - before < 2 / 0.15
+    plans = len(net.controller.planning)
+    one, other = (net.shape.wires[0].one, net.shape.wires[0].other)
+    net.unplug(one, other)
+    net.run(0.02)
+    assert len(net.controller.planning) == plans + 1
+    net.run(20)
+    assert not net.controller.compiler.is_behind
+    assert hosts_in_place(net) == 46

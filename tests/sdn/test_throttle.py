@@ -73,3 +73,15 @@ def test_what_a_plan_leaves_follows_soon_and_is_not_urgent() -> None:
     assert throttle.poll_timeout() == 10.0 + CHANGE_DELAY
     throttle.plan_made(10.1, took=0.001)
     assert throttle.poll_timeout() is None
+
+
+def test_while_switches_are_told_of_a_plan_failures_alone_are_followed() -> None:
+    throttle = Throttle()
+    throttle.change(10.0)
+    throttle.rest(10.0)
+    throttle.improvement(10.0)
+    assert throttle.poll_timeout(busy=True) is None
+    assert not throttle.due(1e9, busy=True)
+    assert throttle.due(10.0 + CHANGE_DELAY)
+    throttle.failure(11.0)
+    assert throttle.poll_timeout(busy=True) == 11.0 + FAILURE_DELAY

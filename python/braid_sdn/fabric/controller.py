@@ -252,7 +252,7 @@ class Controller:
         for dpid in self.audit.renewals(now):
             for rule in (*rules.leases(), rules.marker(self.nonce)):
                 self._tell(dpid, AddRule(rule))
-        if self._throttle.due(now) and self._settled(now):
+        if self._throttle.due(now, busy=self.updater.is_waiting) and self._settled(now):
             self._make_plan(now)
         self.updater.handle_timeout(now)
         self._replace_doubtful(now)
@@ -291,7 +291,7 @@ class Controller:
 
     def poll_timeout(self) -> float | None:
         """Return when to call `handle_timeout`."""
-        plan = self._throttle.poll_timeout()
+        plan = self._throttle.poll_timeout(busy=self.updater.is_waiting)
         if plan is not None and not self.planned and self.first_switch is not None:
             plan = max(plan, self._first_plan(self.first_switch))
         every = (

@@ -1,7 +1,8 @@
 """Throttles planning: at once after a failure, later after an improvement, and at a bounded rate.
 
 Failures cost packets, so a plan follows as soon as simultaneous ones are gathered. Improvements wait until the
-network is quiet. A network that keeps changing is replanned at a bounded rate.
+network is quiet. A network that keeps changing is replanned at a bounded rate. While switches are being told of the
+last plan, failures alone are followed: a plan aborts that.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ IDLE_FACTOR = 1.0
 class Throttle:
     """Decides when to plan. Times are seconds."""
 
-    _urgent: float | None = None
+    _failure: float | None = None
+    _change: float | None = None
     _calm: float | None = None
     _first: float | None = None
     _rest: float | None = None
@@ -32,7 +34,7 @@ class Throttle:
     @property
     def urgent(self) -> bool:
         """True if a failure or a change waits for a plan."""
-        return self._urgent is not None
+        return self._failure is not None or self._change is not None
 
     @property
     def calm(self) -> bool:
@@ -41,35 +43,37 @@ class Throttle:
 
     def failure(self, now: float) -> None:
         """Record a failure of something that the plan uses."""
-        self._sooner(now + FAILURE_DELAY)
+        self._failure = _earlier(self._failure, now + FAILURE_DELAY)
 
     def change(self, now: float) -> None:
         """Record a host that appeared or moved, or new load counters: these can wait for a moment."""
-        self._sooner(now + CHANGE_DELAY)
+        self._change = _earlier(self._change, now + CHANGE_DELAY)
 
     def improvement(self, now: float) -> None:
         """Record something new that a plan might use."""
         self._first = self._first if self._first is not None else now
         self._calm = min(now + QUIET_PERIOD, self._first + MAX_QUIET_WAIT)
 
-    def rest(self, now: float) -> None:
-        """Record that the last plan left something for the next one that nobody waits for."""
-        self._rest = now + CHANGE_DELAY
+    def rest(self, now: float, delay: float = CHANGE_DELAY) -> None:
+        """Record that the last plan left something for one after `delay` seconds that nobody waits for."""
+        self._rest = now + delay
 
-    def _sooner(self, at: float) -> None:
-        self._urgent = at if self._urgent is None else min(self._urgent, at)
-
-    def poll_timeout(self) -> float | None:
-        """Return when to make a plan."""
-        due = min((at for at in (self._urgent, self._calm, self._rest) if at is not None), default=None)
+    def poll_timeout(self, *, busy: bool = False) -> float | None:
+        """Return when to make a plan. While switches are told of the last one (`busy`), that is after failures."""
+        causes = (self._failure,) if busy else (self._failure, self._change, self._calm, self._rest)
+        due = min((at for at in causes if at is not None), default=None)
         return None if due is None else max(due, self._not_before)
 
-    def due(self, now: float) -> bool:
+    def due(self, now: float, *, busy: bool = False) -> bool:
         """Return true if a plan is due."""
-        at = self.poll_timeout()
+        at = self.poll_timeout(busy=busy)
         return at is not None and now >= at
 
     def plan_made(self, now: float, took: float) -> None:
         """Record that a plan was made, and took this many seconds."""
-        self._urgent = self._calm = self._first = self._rest = None
+        self._failure = self._change = self._calm = self._first = self._rest = None
         self._not_before = now + IDLE_FACTOR * took
+
+
+def _earlier(known: float | None, at: float) -> float:
+    return at if known is None else min(known, at)

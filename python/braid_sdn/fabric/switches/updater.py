@@ -173,6 +173,11 @@ class RuleUpdater:
         """True if no update is in progress."""
         return self.step is Step.IDLE
 
+    @property
+    def is_waiting(self) -> bool:
+        """True if switches or edges have not confirmed all that they are to use: another update would abort this."""
+        return self.step in (Step.PREPARE, Step.SWITCH)
+
     def poll_timeout(self) -> float | None:
         """Return when to call `handle_timeout`, or None if nothing waits."""
         if self.step is not Step.IDLE:
