@@ -91,7 +91,7 @@ def test_a_flood_for_which_no_tag_was_left_is_made_when_there_is_one() -> None:
     link = next(wire for wire in wires if wire[0].port in whole.flood.ports[wire[0].switch])
     cut = Graph.of([arc for arc in arcs if {arc.source, arc.target} != set(link)], switches)
     short = make(whole, NetworkState(cut, tags_in_use=frozenset(TAGS)))
-    assert ("*", "*") in short.unserved
+    assert short.is_flood_old
     made = make(short, NetworkState(cut))
     assert made.flood is not None
     assert {switch: set(ports) for switch, ports in made.flood.ports.items()} == {
@@ -109,3 +109,34 @@ def test_a_switch_whose_only_link_had_no_capacity_joins_the_trees_when_it_has() 
     before = make(Plan(), NetworkState(graph(0.0), hosts))
     assert before.trees[1].onward == {2: 1}
     assert make(before, NetworkState(graph(1e9), hosts, review=(1,))).trees[1].onward == {2: 1, 3: 2}
+
+
+def test_where_tags_are_used_up_those_who_have_one_keep_it_and_those_who_do_not_are_named() -> None:
+    wires = [(PortId(one, other), PortId(other, one)) for one, other in ((1, 2), (2, 3), (3, 4))]
+    graph = Graph.of([Arc(*ends, 1e9) for wire in wires for ends in (wire, wire[::-1])])
+    hosts = [Host(f"02:00:00:00:00:0{number}", PortId(number, 9)) for number in (1, 2, 3, 4)]
+    before = make(Plan(), NetworkState(graph, (hosts[0], hosts[2])))
+    short = make(before, NetworkState(graph, tuple(hosts), tags_in_use=frozenset(TAGS)))
+    assert short.trees == before.trees
+    assert short.tagless == (2, 4)
+    # One tag becomes free.
+    free = frozenset(TAGS) - {TAGS[-1]}
+    after = make(short, NetworkState(graph, tuple(hosts), tags_in_use=free))
+    assert (set(after.trees), after.tagless) == ({1, 2, 3}, (4,))
+
+
+def test_a_pair_for_whose_better_path_no_tag_is_left_keeps_the_one_it_has() -> None:
+    def graph(ms: float) -> Graph:
+        arcs = []
+        for middle, latency in ((3, 20.0), (4, ms)):
+            for one, other in ((1, middle), (middle, 2)):
+                ends = PortId(one, other), PortId(other, one)
+                arcs += [Arc(*each, 10e6, 0.0, latency / 2000) for each in (ends, ends[::-1])]
+        return Graph.of(arcs)
+
+    before = make(Plan(), NetworkState(graph(500), edges=(HA, HB), limits=ONE))
+    assert used(before.pairs["ha", "hb"]) == [3]
+    state = NetworkState(graph(1), edges=(HA, HB), limits=ONE, tags_in_use=frozenset(TAGS))
+    short = make(before, state)
+    assert short.pairs["ha", "hb"].paths == before.pairs["ha", "hb"].paths
+    assert not short.unserved

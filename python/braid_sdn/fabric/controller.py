@@ -89,6 +89,9 @@ MAX_REVIEWED_PER_SECOND = 16_000.0
 #: Links of the network times trees that are made or compared in one plan at most: some 10 ms.
 MAX_TREE_ARCS = 8_000
 
+#: Seconds after which another plan is made where no tag was left for a tree or the flood.
+TAG_RETRY = 5.0
+
 #: Rate of a path, bit/s, below which a train of probes is not falsified by it.
 IDLE_RATE = 1e5
 
@@ -664,6 +667,9 @@ class Controller:
         if self.compiler.is_behind or self.plan.left:
             # Packets to hosts that wait for their rules are flooded meanwhile: ARP need not wait for these.
             self._throttle.rest(now)
+        elif self.plan.tagless or self.plan.is_flood_old:
+            # Tags become free when rules are deleted.
+            self._throttle.rest(now, TAG_RETRY)
         if any(tree.repaired and before.trees.get(root) is not tree for root, tree in self.plan.trees.items()):
             # There may be a better one, which takes longer.
             self._throttle.improvement(now)

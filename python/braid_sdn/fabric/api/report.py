@@ -57,6 +57,12 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
     for dpid in sorted(fabric.updater.slow & topology.switches.keys()):
         text = "leaves barriers unanswered: rules may take effect late; see its load"
         found.append(Problem("slow-switch", topology.name(dpid), text))
+    for root in fabric.plan.tagless:
+        text = "no tag is left for the single paths to it: packets to its hosts are flooded; use fewer paths or edges"
+        found.append(Problem("tags-exhausted", topology.name(root), text))
+    if fabric.plan.is_flood_old:
+        text = "no tag is left for the flood over the present links: some hosts may get no broadcasts"
+        found.append(Problem("tags-exhausted", "flood", text))
     for (source, target), why in fabric.plan.unserved.items():
         found.append(Problem("pair-unserved", f"{source} → {target}", why))
     for hearing in topology.links():

@@ -140,3 +140,5 @@ class Plan:
     next_tag: int = TAGS.start
     #: True if no tag was left for the flood: it is that of the wiring before.
     is_flood_old: bool = False
+    #: Switches with hosts for whose trees no tag was left: packets to these are flooded.
+    tagless: tuple[int, ...] = ()

@@ -5,10 +5,12 @@ Pure: graph, hosts and edges in, plan out. Unchanged paths keep their tags, so t
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from braid_sdn.fabric.model import Arc, Graph, Path, PortId
 from braid_sdn.fabric.plan import slot_table
@@ -91,17 +93,19 @@ def make(before: Plan, now: NetworkState) -> Plan:
     flood, is_flood_old = before.flood, before.is_flood_old or before.flood is None or not is_same
     pairs: dict[tuple[str, str], Pair] = {}
     left: list[int] = []
-    try:
-        if is_flood_old:
+    tagless: list[int] = []
+    if is_flood_old:
+        with contextlib.suppress(TagsExhaustedError):
             flood, is_flood_old = _flood(before.flood, now.graph, tags), False
-        for root, tree in _trees(before, now, tags, wiring, is_same=is_same):
-            if tree is None:
-                left.append(root)
-            else:
+    for root, tree in _trees(before, now, tags, wiring, is_same=is_same):
+        match tree:
+            case Tree():
                 trees[root] = tree
-        left += [root for root in now.review[now.most_trees :] if root in trees]
-    except TagsExhaustedError:
-        unserved["*", "*"] = "no tags are left for trees"
+            case _NoTree.LATER:
+                left.append(root)
+            case _NoTree.NO_TAG:
+                tagless.append(root)
+    left += [root for root in now.review[now.most_trees :] if root in trees]
     for source in now.edges:
         for target in now.edges:
             if source.port.switch == target.port.switch:
@@ -118,7 +122,18 @@ def make(before: Plan, now: NetworkState) -> Plan:
     internal, outside = now.graph.ports, dict(now.outside)
     switches = now.graph.switches
     return Plan(
-        internal, outside, trees, flood, pairs, unserved, wiring, switches, tuple(left), tags.cursor, is_flood_old
+        internal,
+        outside,
+        trees,
+        flood,
+        pairs,
+        unserved,
+        wiring,
+        switches,
+        tuple(left),
+        tags.cursor,
+        is_flood_old,
+        tuple(tagless),
     )
 
 
@@ -131,10 +146,17 @@ def _tags_of(plan: Plan) -> set[int]:
 # Trees.
 
 
+class _NoTree(Enum):
+    """Reasons why a switch with hosts has no tree."""
+
+    LATER = "as many as allowed were made already"
+    NO_TAG = "no tag is left"
+
+
 def _trees(
     before: Plan, now: NetworkState, tags: _Tags, wiring: frozenset[tuple[PortId, PortId]], *, is_same: bool
-) -> Iterator[tuple[int, Tree | None]]:
-    """Yield the tree to each switch with hosts; None for a new one beyond `most_trees`.
+) -> Iterator[tuple[int, Tree | _NoTree]]:
+    """Yield the tree to each switch with hosts. New ones are made up to `most_trees`.
 
     A tree that lost a link is repaired at once: that costs next to nothing, and changes few rules.
     """
@@ -144,22 +166,28 @@ def _trees(
     made = 0
     for root in sorted({host.port.switch for host in now.hosts}):
         known = before.trees.get(root)
-        if known is None:
-            made += 1
-            yield root, _new_tree(now.graph, root, tags) if made <= now.most_trees else None
+        made += known is None
+        if known is None and made > now.most_trees:
+            yield root, _NoTree.LATER
             continue
-        if known.tag in now.doubtful:
-            yield root, _new_tree(now.graph, root, tags)
+        try:
+            if known is None or known.tag in now.doubtful:
+                yield root, _new_tree(now.graph, root, tags)
+                continue
+            tree = known
+            is_whole = not is_same and len(known.onward) == len(now.graph.switches) - 1
+            if not is_same and not (is_whole and all(known.onward.get(port.switch) != port.port for port in lost)):
+                tree = _repaired(known, now.graph, by_port, lost, root)
+                if any(tree.onward.get(switch) != known.onward.get(switch) for switch in now.unreachable):
+                    # It would go on by its old rule, and might lead packets of the same tag round.
+                    tree = _new_tree(now.graph, root, tags)
+        except TagsExhaustedError:
+            # Also where there was a tree: it cannot be used any more, and without it there is a tag again.
+            yield root, _NoTree.NO_TAG
             continue
-        tree = known
-        is_whole = not is_same and len(known.onward) == len(now.graph.switches) - 1
-        if not is_same and not (is_whole and all(known.onward.get(port.switch) != port.port for port in lost)):
-            tree = _repaired(known, now.graph, by_port, lost, root)
-            if any(tree.onward.get(switch) != known.onward.get(switch) for switch in now.unreachable):
-                # It would go on by its old rule, and might lead packets of the same tag round.
-                tree = _new_tree(now.graph, root, tags)
         if root in review:
-            tree = _reviewed(tree, now.graph, root, tags)
+            with contextlib.suppress(TagsExhaustedError):
+                tree = _reviewed(tree, now.graph, root, tags)
         yield root, tree
 
 
@@ -331,7 +359,12 @@ def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, ta
         assert fresh is not None  # noqa: S101
     kept = _as_before(before, graph, now) if before else None
     chosen = kept if kept is not None and not _better(fresh, kept) else fresh
-    made = _pair_of(before, source, target, chosen, tags)
+    try:
+        made = _pair_of(before, source, target, chosen, tags)
+    except TagsExhaustedError:
+        if kept is None:
+            raise
+        made = _pair_of(before, source, target, kept, tags)
     return replace(made, path_withdrawn=_is_path_withdrawn(now.known.get(made.key, before), made, now))
 
 
