@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from braid_lab.fabric.pipeline import Pipeline
 from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import Kind, Probe, seal
 from braid_sdn.fabric.settings import EdgeSettings, LinkSettings
 from braid_sdn.fabric.switches import rules
-from braid_sdn.openflow.messages import AddRule, FlowStatsReply, Match, Output, PacketIn, Rule
+from braid_sdn.openflow.messages import (
+    AddRule,
+    FlowStatsReply,
+    Match,
+    Output,
+    PacketIn,
+    PortStatus,
+    Rule,
+)
 
 from .virtual import KEY, Network, everybody_reaches_everybody, frame, mac, ready, tags
 
@@ -211,3 +221,65 @@ def test_a_configured_link_that_is_nowhere_is_named() -> None:
     shape = two_paths()
     net = ready(shape, links=(LinkSettings(("A", "B"), 1e6), LinkSettings(("A", "P"), 1e6)))
     assert net.codes() == {"link-unknown"}
+
+
+def test_a_host_that_moved_is_reached_although_a_switch_refuses_to_change_its_rule() -> None:
+    """The old rule goes at once; without one the host's packets are flooded, and the switch is named."""
+    net = ready(two_paths(), host_lifetime=1e6)
+    there = net.switches[net.shape.dpid("A")]
+    key = (rules.DESTINATIONS, 30, Match(eth_dst=mac(2)))
+    assert key in there.rules
+    there.refuses = lambda rule: rule.key == key
+    asked = count_of(net, there, lambda rule: rule.key == key)
+    place = net.stations["x"] = net._add_port("P", "x")
+    net.received["x"] = []
+    net.controller.handle(net.now, place.switch, PortStatus(net.switches[place.switch].ports[place.port]))
+    net.run(2)
+    for text in (b"moved", b"and stays"):
+        net.send("x", frame(mac(2), "ff:ff:ff:ff:ff:ff", text))
+        net.run(0.2)
+    assert key not in there.rules
+    data = frame(mac(1), mac(2), b"found")
+    net.send("ha", data)
+    net.run(0.2)
+    assert net.received["x"].count(data) == 1
+    assert "refused" in net.codes()
+    net.run(600)
+    assert "refused" in net.codes()
+    # At once, once more, and after 30, 90, 210 and 450 s.
+    assert asked() <= 7
+    there.refuses = lambda _: False
+    net.run(1800)
+    assert key in there.rules
+    assert "refused" not in net.codes()
+
+
+def count_of(net: Network, switch: Pipeline, is_counted: Callable[[Rule], bool]) -> Callable[[], int]:
+    """Count the rules that a switch is told from now on."""
+    seen = 0
+    whole = net._deliver
+
+    def deliver(dpid: int, message: object) -> None:
+        nonlocal seen
+        seen += dpid == switch.dpid and isinstance(message, AddRule) and is_counted(message.rule)
+        whole(dpid, message)
+
+    net._deliver = deliver  # type: ignore[method-assign]
+    return lambda: seen
+
+
+def test_paths_are_not_led_again_and_again_through_a_switch_that_takes_none() -> None:
+    net = Network(two_paths())
+    net.switches[3].refuses = lambda rule: rule.table == rules.PATHS and rule.match.vlan in path_tags(net)
+    net.connect()
+    net.run(8)
+    told = count_of(net, net.switches[3], net.switches[3].refuses)
+    net.run(1200)
+    # Tried after 1, 3, 7 and 15 minutes: one rule for each direction.
+    assert told() == 2 * 4
+    assert [path.switches for path in net.controller.tables.pairs["ha", "hb"].selection.paths] == [(1, 4, 2)]
+
+
+def path_tags(net: Network) -> set[int]:
+    paths = [path for pair in net.controller.plan.pairs.values() for path in pair.paths]
+    return {path.tag for path in paths if any(step.switch == 3 for step in path.steps)}

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from braid_sdn.fabric.switches.rules import PATHS
-from braid_sdn.fabric.switches.updater import BARRIER_TIMEOUT, RuleUpdater, Step
-from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Match, Output, Rule
+from braid_sdn.fabric.switches.rules import DESTINATIONS, PATHS
+from braid_sdn.fabric.switches.updater import (
+    BARRIER_TIMEOUT,
+    MAX_REFUSED_RETRY,
+    REFUSED_RETRY,
+    RuleUpdater,
+    Step,
+)
+from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Match, Output, Rule, ToSwitch
 
 OLD = Rule(PATHS, 10, Match(vlan=7), (Output(1),))
 NEW = Rule(PATHS, 10, Match(vlan=8), (Output(2),))
@@ -167,3 +173,122 @@ def test_updates_that_follow_each_other_do_not_prolong_the_wait_for_a_switch_tha
             updater.handle_timeout(now)
     assert (2, AddRule(OLD)) in updater.poll_messages()
     assert 1 in updater.slow
+
+
+def follow(updater: RuleUpdater, now: float) -> list[ToSwitch]:
+    """Have switches and edges confirm all that they are told, until nothing more comes; return what that was."""
+    told = []
+    while sent := updater.poll_messages():
+        told += [message for _, message in sent]
+        for switch, message in sent:
+            if isinstance(message, Barrier):
+                updater.handle_barrier(now, switch, message.token)
+        if updater.poll_publish():
+            updater.handle_published(now, [])
+    return told
+
+
+def test_rules_are_deleted_in_their_time_although_updates_follow_each_other() -> None:
+    """Else a network in which something changes all the time would keep every rule that it ever had."""
+    updater = RuleUpdater(drain=0.5)
+    updater.handle_rules(0.0, 1, [])
+    now = 0.0
+    for number in range(100):
+        now += 0.1
+        rule = Rule(PATHS, 10, Match(vlan=100 + number), (Output(1),))
+        updater.set_target(now, {1: {rule.key: rule}})
+        follow(updater, now)
+        due = updater.poll_timeout()
+        if due is not None and due <= now:
+            updater.handle_timeout(now)
+        assert len(updater.tags_in_use()) <= 1 + 0.5 / 0.1 + 1
+
+
+def test_a_rule_that_is_wanted_again_is_not_deleted_when_its_time_comes() -> None:
+    updater = changing()
+    updater.handle_published(1.1, [])
+    assert at(updater) is Step.DRAIN
+    updater.set_target(1.2, {1: {OLD.key: OLD, NEW.key: NEW}})
+    updater.handle_timeout(5.0)
+    assert deletes(updater) == []
+    assert updater.idle
+
+
+def test_where_a_switch_refuses_to_change_a_rule_the_old_one_goes_at_once() -> None:
+    """It leads packets to where they should not go, and the next audit may be half a minute away."""
+    before = Rule(DESTINATIONS, 30, Match(eth_dst="02:00:00:00:00:01"), (Output(1),))
+    after = replace(before, actions=(Output(2),))
+    updater = RuleUpdater(drain=0.5)
+    updater.handle_rules(0.0, 1, [before])
+    updater.set_target(1.0, {1: {after.key: after}})
+    add, first = (message for _, message in updater.poll_messages())
+    assert add == AddRule(after)
+    updater.handle_refused(1.1, 1, after)
+    deleted, again, second = (message for _, message in updater.poll_messages())
+    assert (deleted, again) == (DeleteRule(before.key), AddRule(after))
+    assert isinstance(first, Barrier)
+    assert isinstance(second, Barrier)
+    updater.handle_barrier(1.1, 1, first.token)
+    # The switch has not said yet whether it takes it now.
+    assert not updater.poll_publish() or at(updater) is Step.SWITCH
+    assert at(updater) is Step.SWITCH
+    updater.handle_barrier(1.2, 1, second.token)
+    updater.handle_published(1.2, [])
+    assert updater.idle
+    assert updater.installed[1] == {after.key: after}
+    assert not updater.refusals()
+
+
+def test_a_rule_that_a_switch_refuses_for_ever_is_tried_ever_less_often() -> None:
+    updater = RuleUpdater(drain=0.0)
+    updater.handle_rules(0.0, 1, [])
+    updater.set_target(0.0, {1: {NEW.key: NEW}})
+    now, tries = 0.0, list[float]()
+    while now < 20 * MAX_REFUSED_RETRY:
+        for switch, message in updater.poll_messages():
+            if isinstance(message, AddRule):
+                tries.append(now)
+                updater.handle_refused(now, switch, message.rule)
+            elif isinstance(message, Barrier):
+                updater.handle_barrier(now, switch, message.token)
+        if updater.poll_publish():
+            updater.handle_published(now, [])
+        assert updater.refusals() == {1: 1}
+        due = updater.poll_timeout()
+        assert due is not None
+        assert due > now or updater.step is not Step.IDLE
+        now = max(now, due)
+        updater.handle_timeout(now)
+    assert tries[:3] == [0.0, REFUSED_RETRY, 3 * REFUSED_RETRY]
+    assert tries[-1] - tries[-2] == MAX_REFUSED_RETRY
+    # It takes it in the end.
+    follow(updater, now)
+    assert not updater.refusals()
+    assert updater.installed[1] == {NEW.key: NEW}
+
+
+def test_hosts_do_not_wait_for_a_switch_that_left_a_barrier_unanswered() -> None:
+    hosts = [Rule(DESTINATIONS, 30, Match(eth_dst=f"02:00:00:00:00:{number:02x}"), (Output(1),)) for number in (1, 2)]
+    updater = RuleUpdater(drain=0.5)
+    for switch in (1, 2):
+        updater.handle_rules(0.0, switch, [])
+    target = {switch: {hosts[0].key: hosts[0]} for switch in (1, 2)}
+    updater.set_target(0.0, target)
+
+    def answer(now: float) -> None:
+        for switch, message in updater.poll_messages():
+            if switch == 1 and isinstance(message, Barrier):
+                updater.handle_barrier(now, switch, message.token)
+        if updater.poll_publish():
+            updater.handle_published(now, [])
+
+    answer(0.0)
+    assert updater.is_waiting
+    updater.handle_timeout(BARRIER_TIMEOUT)
+    answer(BARRIER_TIMEOUT)
+    assert updater.slow == {2}
+    for switch in (1, 2):
+        target[switch][hosts[1].key] = hosts[1]
+    updater.set_target(3.0, target, {switch: [hosts[1].key] for switch in (1, 2)})
+    answer(3.0)
+    assert not updater.is_waiting

@@ -7,7 +7,7 @@ no packet back out of the port it came from. It can have a small table, and it c
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from braid_sdn.fabric.monitor.probe import mac_bytes
@@ -65,6 +65,8 @@ class Pipeline:
     ports: dict[int, Port]
     #: Capacity of the table; further rules are refused.
     room: int = 1_000_000
+    #: Says of a rule that it is refused, although there is room.
+    refuses: Callable[[Rule], bool] = lambda _: False
     rules: dict[RuleKey, Rule] = field(default_factory=dict)
     #: Highest number of a meter; 0 is a switch without any.
     meters: int = 0
@@ -88,6 +90,9 @@ class Pipeline:
             case AddRule(rule):
                 if rule.key not in self.rules and len(self.rules) >= self.room:
                     yield Refused("table-full", rule)
+                    return
+                if self.refuses(rule):
+                    yield Refused("error type 5 code 0", rule)
                     return
                 self.rules[rule.key] = rule
                 self.matched[rule.key] = (0, 0)

@@ -151,6 +151,8 @@ class Controller:
         self._meters: dict[int, int] = {}
         #: Rules that are not ours and stay at their switches.
         self.foreign: dict[int, tuple[str, ...]] = {}
+        #: Why each switch last refused a rule.
+        self.refusals: dict[int, str] = {}
         #: When each switch last showed the marker of another controller.
         self._others: dict[int, float] = {}
         self._suspected: float = float("-inf")
@@ -197,7 +199,7 @@ class Controller:
         self._schedule.remove_switch(dpid)
         self._packet_ins.forget(dpid)
         self.flapping_ports.forget(dpid)
-        for known in (self._meters, self.foreign, self._others):
+        for known in (self._meters, self.foreign, self._others, self.refusals):
             known.pop(dpid, None)
 
     def handle(self, now: float, dpid: int, message: FromSwitch) -> None:
@@ -486,18 +488,15 @@ class Controller:
         return sorted(self._others)
 
     def _refused(self, now: float, dpid: int, message: Refused) -> None:
-        name = self.topology.name(dpid)
-        if message.reason == "table-full":
-            text = "a table is full: no more paths are led through it; give it larger tables or fewer hosts"
-            self.problems.report(now, Problem("table-full", name, text))
+        if message.rule is None:
+            text = f"the switch refuses what it is told: {message.reason}"
+            self.problems.report(now, Problem("refused", self.topology.name(dpid), text))
+            return
+        if message.reason == "table-full" or message.rule.table == rules.PATHS:
             self.problems.full(now, dpid)
-        else:
-            self.problems.report(
-                now, Problem("refused", name, f"the switch refuses what it is told: {message.reason}")
-            )
-        if message.rule is not None:
-            self.updater.handle_refused(now, dpid, message.rule)
-            self._throttle.failure(now)
+        self.refusals[dpid] = message.reason
+        self.updater.handle_refused(now, dpid, message.rule)
+        self._throttle.failure(now)
 
     # Timers.
 

@@ -57,6 +57,8 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
     for dpid in sorted(fabric.updater.slow & topology.switches.keys()):
         text = "leaves barriers unanswered: rules may take effect late; see its load"
         found.append(Problem("slow-switch", topology.name(dpid), text))
+    for dpid, count in sorted(fabric.updater.refusals().items()):
+        found.append(_refusal(topology.name(dpid), count, fabric.refusals.get(dpid, "")))
     for root in fabric.plan.tagless:
         text = "no tag is left for the single paths to it: packets to its hosts are flooded; use fewer paths or edges"
         found.append(Problem("tags-exhausted", topology.name(root), text))
@@ -71,6 +73,14 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
             text = "its switch lost the controller: used only where there is no other way"
             found.append(Problem("stale-link", link, text))
     return found
+
+
+def _refusal(name: str, count: int, reason: str) -> Problem:
+    if reason == "table-full":
+        text = "a table is full: no more paths are led through it; give it larger tables or fewer hosts"
+        return Problem("table-full", name, f"{text} ({count} rules are missing)")
+    text = f"{count} rules that it is told are missing there, because it refuses them: {reason}"
+    return Problem("refused", name, f"{text}; tried again ever less often")
 
 
 def health(fabric: Controller, now: float) -> list[dict[str, str]]:

@@ -5,17 +5,19 @@ Make before break, in four steps; each begins when the previous one is done on a
 1. prepare: add rules of new tags, which no packet carries yet, and of delivery; a barrier on every changed switch.
            Rules that are changed in an order are sent rank by rank: each rank waits for the one before, and is not
            sent if a switch of that does not follow.
-2. switch:  change the rules that tag packets (tables 0 to 2), with barriers, and distribute new slot tables to edges.
+2. switch:  change the rules that tag packets (tables 0 to 3), with barriers, and distribute new slot tables to edges.
 3. drain:   wait for packets with old tags.
 4. retire:  delete switch rules that are not needed any more.
 
 The state of a switch is its last listing plus all messages since. Only keys that may differ from the target are
-looked at, so an update costs what it changes. An update may be aborted at any point in favour of another target;
-rules are deleted only at the end of a completed update.
+looked at, so an update costs what it changes. An update may be aborted at any point in favour of another target. A
+rule is deleted only when an update that does without it has come as far as drain, and packets had time to leave; the
+next update may be under way then.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -30,8 +32,9 @@ DRAIN = 0.5
 #: Seconds to wait for a barrier reply; after that the switch is reported as slow and the update continues.
 BARRIER_TIMEOUT = 2.0
 
-#: Seconds after which a refused rule is tried again.
+#: Seconds after which a refused rule is tried again; twice as long each time that it is refused anew, up to a bound.
 REFUSED_RETRY = 30.0
+MAX_REFUSED_RETRY = 1800.0
 
 
 class Step(IntEnum):
@@ -41,6 +44,16 @@ class Step(IntEnum):
     PREPARE = 1
     SWITCH = 2
     DRAIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A rule that a switch refuses."""
+
+    #: Times in a row.
+    count: int
+    #: When it is tried again; infinite while the switch has not said whether it takes it this time.
+    retry_at: float
 
 
 @dataclass
@@ -61,20 +74,26 @@ class RuleUpdater:
     doubtful: set[int] = field(default_factory=set)
     #: Number of updates.
     changes: int = 0
+    #: Rules that are deleted at these times: those that a completed update does without.
+    _retiring: dict[tuple[int, RuleKey], float] = field(default_factory=dict)
+    #: Rules that were sent in place of others with their key, until a barrier shows that the switch took them.
+    _replaced: dict[int, set[RuleKey]] = field(default_factory=dict)
     #: Keys at which a switch may differ from the target, in the order in which they were changed.
     _open: dict[int, dict[RuleKey, None]] = field(default_factory=dict)
     #: Switches that were compared with the target as a whole.
     _compared: set[int] = field(default_factory=set)
     #: Number of rules at all switches with each tag.
     _tags: Counter[int] = field(default_factory=Counter)
-    #: Switches and the barriers that they have not answered.
+    #: The last barrier that each switch was sent.
+    _sent: dict[int, int] = field(default_factory=dict)
+    #: Switches and the barriers that are waited for.
     _waiting: dict[int, int] = field(default_factory=dict)
     #: Those of them for which the next rank waits, with the tags concerned, and whether there is one.
     _ordered: dict[int, set[int]] = field(default_factory=dict)
     _has_more: bool = False
     _deadline: float = 0.0
     _token: int = 0
-    _refused: dict[tuple[int, RuleKey], float] = field(default_factory=dict)
+    _refused: dict[tuple[int, RuleKey], Refusal] = field(default_factory=dict)
     _out: list[tuple[int, ToSwitch]] = field(default_factory=list)
     _publish: bool = False
     #: Edges that have not acknowledged their new tables.
@@ -96,6 +115,7 @@ class RuleUpdater:
     def handle_gone(self, now: float, switch: int) -> None:
         """Forget a switch that is no longer connected."""
         self._forget(switch)
+        self._refused = {each: refusal for each, refusal in self._refused.items() if each[0] != switch}
         self.slow.discard(switch)
         if switch in self._waiting:
             self._doubt([switch])
@@ -105,6 +125,14 @@ class RuleUpdater:
     def handle_barrier(self, now: float, switch: int, token: int) -> None:
         """Take in that a switch has done all that was sent before this barrier."""
         self.slow.discard(switch)
+        if self._sent.get(switch) == token:
+            # It has taken all that it was sent, and did not refuse.
+            self._replaced.pop(switch, None)
+            self._refused = {
+                each: refusal
+                for each, refusal in self._refused.items()
+                if each[0] != switch or not math.isinf(refusal.retry_at)
+            }
         if self._waiting.get(switch) == token:
             del self._waiting[switch]
             self._advance(now)
@@ -116,14 +144,33 @@ class RuleUpdater:
             self._advance(now)
 
     def handle_refused(self, now: float, switch: int, rule: Rule) -> None:
-        """Take in that a switch refused a rule; it is tried again after REFUSED_RETRY."""
+        """Take in that a switch refused a rule.
+
+        Where it was to replace another one, that one is still there, and leads packets to where they should not go:
+        it is deleted, and the rule sent once more. One that is refused without an old one is tried again later.
+        """
         has = self.installed.get(switch)
-        if has is not None:
-            self._drop(has, rule.key)
-            self._open.setdefault(switch, {})[rule.key] = None
-        if self.rank(switch, rule.key):
-            self.doubtful.add(tag_of(rule.key) or 0)
-        self._refused[switch, rule.key] = now + REFUSED_RETRY
+        if has is None:
+            return
+        key = rule.key
+        if has.get(key) == rule:
+            self._drop(has, key)
+            self._open.setdefault(switch, {})[key] = None
+            if key in self._replaced.get(switch, ()):
+                self._replaced[switch].discard(key)
+                self._out.append((switch, DeleteRule(key)))
+                self._send_again(switch, rule)
+                return
+        if self.rank(switch, key):
+            self.doubtful.add(tag_of(key) or 0)
+        known = self._refused.get((switch, key))
+        count = known.count + 1 if known is not None else 1
+        pause = min(REFUSED_RETRY * 2 ** min(count - 1, 16), MAX_REFUSED_RETRY)
+        self._refused[switch, key] = Refusal(count, now + pause)
+
+    def refusals(self) -> Mapping[int, int]:
+        """Return the switches that refuse rules of the target, and how many."""
+        return Counter(switch for switch, key in self._refused if key in self.target.get(switch, {}))
 
     def set_target(
         self, now: float, wanted: Mapping[int, Rules], changed: Mapping[int, Iterable[RuleKey]] | None = None
@@ -149,12 +196,12 @@ class RuleUpdater:
 
     def handle_timeout(self, now: float) -> None:
         """Do what is due. The current time, not the deadline's, is passed; early and late calls are harmless."""
-        lapsed = [key for key, until in self._refused.items() if until <= now]
-        for key in lapsed:
-            del self._refused[key]
+        self._retire(now)
         if self.step is Step.IDLE:
-            if lapsed:
-                self._begin(now)
+            if any(refusal.retry_at <= now for refusal in self._refused.values()):
+                self._retry(now)
+        elif self.step is Step.DRAIN:
+            self._advance(now)
         elif now >= self._deadline:
             self.slow |= set(self._waiting)
             self._doubt(self._waiting)
@@ -163,6 +210,19 @@ class RuleUpdater:
                 self._unconfirmed.clear()
                 self._published = True
             self._advance(now)
+
+    def _retry(self, now: float) -> None:
+        """Try rules again that were refused, and are still wanted."""
+        self._refused = {
+            each: refusal
+            for each, refusal in self._refused.items()
+            if refusal.retry_at > now or self._is_missing(*each)
+        }
+        self._begin(now)
+        if self.step is Step.IDLE:
+            # Such as those of a tree that is to be replaced.
+            late = {each: refusal for each, refusal in self._refused.items() if refusal.retry_at <= now}
+            self._refused |= {each: Refusal(old.count, now + REFUSED_RETRY) for each, old in late.items()}
 
     def _doubt(self, switches: Iterable[int]) -> None:
         for switch in switches:
@@ -180,9 +240,12 @@ class RuleUpdater:
 
     def poll_timeout(self) -> float | None:
         """Return when to call `handle_timeout`, or None if nothing waits."""
-        if self.step is not Step.IDLE:
-            return self._deadline
-        return min(self._refused.values(), default=None)
+        due = [*self._retiring.values()]
+        if self.is_waiting:
+            due.append(self._deadline)
+        elif self.step is Step.IDLE:
+            due += [refusal.retry_at for refusal in self._refused.values() if math.isfinite(refusal.retry_at)]
+        return min(due, default=None)
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
         """Return messages to send with their switches, in this order."""
@@ -213,7 +276,8 @@ class RuleUpdater:
         # Edges' tables may change although no rule does.
         self._publish = True
         self._close()
-        if self._missing(now, prepare=True) or self._missing(now, prepare=False) or self._surplus():
+        self._retiring = {each: at for each, at in self._retiring.items() if self._is_surplus(*each)}
+        if self._missing(now, prepare=True) or self._missing(now, prepare=False) or self._new_surplus():
             self.changes += 1
             self.step = Step.PREPARE
             self._publish = self._published = False
@@ -222,6 +286,8 @@ class RuleUpdater:
                 # Else it is that of the barriers under way: an update that follows does not prolong it.
                 self._deadline = now + BARRIER_TIMEOUT
             self._advance(now)
+        elif self._retiring:
+            self.step = Step.DRAIN
 
     def _advance(self, now: float) -> None:
         """Go on to the next step if nothing is waited for."""
@@ -242,21 +308,25 @@ class RuleUpdater:
             elif self.step is Step.SWITCH:
                 if not self._published or self._unconfirmed:
                     return
+                self._retiring |= dict.fromkeys(self._new_surplus(), now + self.drain)
                 self.step = Step.DRAIN
-                self._deadline = now + (self.drain if self._surplus() else 0.0)
-                if self._deadline > now:
-                    return
             elif self.step is Step.DRAIN:
-                if now < self._deadline:
+                self._retire(now)
+                if self._retiring:
                     return
-                # Here, and nowhere else, a switch rule is deleted.
-                for switch, key in self._surplus():
-                    self._drop(self.installed[switch], key)
-                    self._out.append((switch, DeleteRule(key)))
                 self._close()
                 self.step = Step.IDLE
             else:
                 return
+
+    def _retire(self, now: float) -> None:
+        """Delete the rules that are due: here, and nowhere else, a switch rule is deleted that it was to have."""
+        for each in [each for each, at in self._retiring.items() if at <= now]:
+            del self._retiring[each]
+            if self._is_surplus(*each):
+                switch, key = each
+                self._drop(self.installed[switch], key)
+                self._out.append((switch, DeleteRule(key)))
 
     def _prepare(self, now: float) -> None:
         """Send the missing rules of paths and delivery that are next in order, and all that need no order."""
@@ -271,18 +341,45 @@ class RuleUpdater:
                 self._ordered.setdefault(switch, set()).add(tag_of(rule.key) or 0)
         self._send(now, [each for each, _ in sent])
 
-    def _send(self, now: float, rules: list[tuple[int, Rule]]) -> None:
-        """Send rules, and a barrier after the last of each switch."""
+    def _send(self, now: float, rules: list[tuple[int, Rule]], deleted: Iterable[tuple[int, RuleKey]] = ()) -> None:
+        """Send rules, delete others, and send a barrier after the last of each switch."""
         self._token += 1
-        touched: dict[int, None] = {}
-        for switch, rule in rules:
-            self._put(self.installed[switch], rule)
-            self._out.append((switch, AddRule(rule)))
-            touched[switch] = None
-        for switch in touched:
+        # Later tables first: a packet is not sent on to a table that has no rule for it yet.
+        touched: dict[int, bool] = {}
+        for switch, rule in sorted(rules, key=lambda each: -each[1].table):
+            self._add(switch, rule)
+            touched[switch] = touched.get(switch, False) or tag_of(rule.key) is not None
+        for switch, key in deleted:
+            self._drop(self.installed[switch], key)
+            self._out.append((switch, DeleteRule(key)))
+            touched[switch] = True
+        for switch, has_tags in touched.items():
             self._out.append((switch, Barrier(self._token)))
-            self._waiting[switch] = self._token
+            self._sent[switch] = self._token
+            # Rules of hosts alone are not worth waiting for a switch that left a barrier unanswered: packets to these
+            # are flooded meanwhile.
+            if has_tags or switch not in self.slow:
+                self._waiting[switch] = self._token
         self._deadline = now + BARRIER_TIMEOUT
+
+    def _send_again(self, switch: int, rule: Rule) -> None:
+        """Send a rule once more, with a barrier in place of one that is waited for."""
+        self._token += 1
+        self._add(switch, rule)
+        self._out.append((switch, Barrier(self._token)))
+        self._sent[switch] = self._token
+        if switch in self._waiting:
+            self._waiting[switch] = self._token
+
+    def _add(self, switch: int, rule: Rule) -> None:
+        has, key = self.installed[switch], rule.key
+        if key in has:
+            self._replaced.setdefault(switch, set()).add(key)
+        refusal = self._refused.get((switch, key))
+        if refusal is not None:
+            self._refused[switch, key] = Refusal(refusal.count, math.inf)
+        self._put(has, rule)
+        self._out.append((switch, AddRule(rule)))
 
     # Installed rules, and the keys at which they may differ from the target.
 
@@ -311,8 +408,13 @@ class RuleUpdater:
     def _forget(self, switch: int) -> None:
         for key in self.installed.pop(switch, {}):
             self._untag(key)
-        self._open.pop(switch, None)
+        for known in (self._open, self._replaced, self._sent):
+            known.pop(switch, None)
         self._compared.discard(switch)
+        for each, refusal in self._refused.items():
+            if each[0] == switch and math.isinf(refusal.retry_at):
+                # The list that follows shows whether it took it.
+                self._refused[each] = Refusal(refusal.count, 0.0)
 
     def _compare(self, switch: int) -> None:
         """Find all keys at which a switch differs from the target."""
@@ -348,17 +450,25 @@ class RuleUpdater:
                     rule is not None
                     and (key[0] >= PATHS) is prepare
                     and has.get(key) != rule
-                    and self._refused.get((switch, key), 0.0) <= now
+                    and ((refusal := self._refused.get((switch, key))) is None or refusal.retry_at <= now)
                     and not (tag_of(key) in self.doubtful and self.rank(switch, key))
                 ):
                     found.append((switch, rule))
         return found
 
-    def _surplus(self) -> list[tuple[int, RuleKey]]:
+    def _is_missing(self, switch: int, key: RuleKey) -> bool:
+        rule = self.target.get(switch, {}).get(key)
+        return rule is not None and self.installed.get(switch, {}).get(key) != rule
+
+    def _new_surplus(self) -> list[tuple[int, RuleKey]]:
+        """Return the rules that the target does without, and that are not about to be deleted."""
         return [
             (switch, key)
             for switch, keys in self._open.items()
-            if switch in self.target
             for key in keys
-            if key in self.installed[switch] and key not in self.target[switch]
+            if self._is_surplus(switch, key) and (switch, key) not in self._retiring
         ]
+
+    def _is_surplus(self, switch: int, key: RuleKey) -> bool:
+        has, wanted = self.installed.get(switch), self.target.get(switch)
+        return has is not None and wanted is not None and key in has and key not in wanted
