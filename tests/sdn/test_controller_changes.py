@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from braid_lab.fabric.shapes import east_asia, generated, two_paths
 from braid_sdn.fabric import controller
 from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.monitor.probe import tagged
 from braid_sdn.fabric.plan import planner
 from braid_sdn.fabric.plan.plan import Host, Plan
-from braid_sdn.fabric.switches.rules import DESTINATIONS, PATHS
-from braid_sdn.openflow.messages import AddRule, DeleteRule, Match, PortStatus, Rule
+from braid_sdn.fabric.switches import rules
+from braid_sdn.fabric.switches.rules import DELIVERY, DESTINATIONS, PATHS, TREES
+from braid_sdn.openflow.messages import TAGGED, AddRule, DeleteRule, Match, PortStatus, PushTag, Rule
 
 from . import virtual
 from .virtual import Network, arp, everybody_reaches_everybody, frame, mac, port, ready, stream, tags
@@ -282,3 +284,50 @@ def test_hosts_are_taken_over_one_part_after_another_although_switches_are_far(
     net.run(20)
     assert not net.controller.compiler.is_behind
     assert hosts_in_place(net) == 46
+
+
+def with_old_layout(net: Network) -> None:
+    """Give switches the rules that version 1 would have: paths in table 3, delivery in 4, and no trees in between."""
+    plan = net.controller.plan
+    assert plan.flood is not None
+    to_tree = {rules.to_tree(tree).match.metadata: tree.tag for tree in plan.trees.values()}
+    moved = {PATHS: 3, DELIVERY: 4}
+    for switch in net.switches.values():
+        old = []
+        for rule in [each for each in switch.rules.values() if each.table != TREES and not each.lease]:
+            made = replace(rule, cookie=rules.OLD_COOKIE | rule.cookie & 0xFFFFFFFF)
+            made = replace(made, table=moved.get(rule.table, rule.table), goto=moved.get(rule.goto or 0, rule.goto))
+            if rule.goto == TREES:
+                tag = plan.flood.tag if rule.metadata is None else to_tree[rule.metadata]
+                made = replace(made, actions=(PushTag(tag),), goto=3, metadata=None)
+            old.append(made)
+        switch.restart()
+        for rule in old:
+            assert not list(switch.handle(net.now, AddRule(rule)))
+
+
+@pytest.mark.parametrize("far", ["", "A", "P", "B"])
+def test_rules_of_the_layout_before_carry_traffic_until_all_switches_have_the_new_one(far: str) -> None:
+    """Whichever switch is the last to change: packets of both layouts cross the others."""
+    net = ready(two_paths())
+    old_slots = net.controller.tables.pairs["ha", "hb"].slots
+    with_old_layout(net)
+    if far:
+        net.control[net.shape.dpid(far)] = 0.2
+    net.restart_controller()
+    sent = []
+    for number in range(2500):
+        data = frame(mac(1), mac(2), struct.pack("!I", number))
+        known = net.controller.tables.pairs.get(("ha", "hb"))
+        slots = known.slots if known is not None else old_slots
+        for each in (data, tagged(data, slots[number % len(slots)])):
+            net.send("ha", each)
+            sent.append(each)
+        net.run(0.002)
+    net.run(3)
+    assert sorted(net.received["hb"]) == sorted(sent)
+    assert net.controller.hosts.known.keys() == {mac(1), mac(2)}
+    for switch in net.switches.values():
+        assert all(rules.is_ours(rule) for rule in switch.rules.values())
+        assert (TREES, 5, Match(vlan=TAGGED)) not in switch.rules
+    assert not net.codes()

@@ -67,6 +67,8 @@ class Network:
         self.switches: dict[int, Pipeline] = {}
         self.peer: dict[PortId, PortId] = {}
         self.delay: dict[PortId, float] = {}
+        #: Seconds by which messages to a switch, and from it, take longer than CONTROL.
+        self.control: dict[int, float] = {}
         #: Directions that swallow everything, without a sign at the ports.
         self.silent: set[PortId] = set()
         self.stations: dict[str, PortId] = {}
@@ -144,7 +146,8 @@ class Network:
     def _flush(self) -> None:
         for dpid, message in self.controller.poll_messages():
             if dpid in self.connected:
-                self.at(self.now + CONTROL, lambda d=dpid, m=message: self._deliver(d, m))  # type: ignore[misc]
+                when = self.now + CONTROL + self.control.get(dpid, 0.0)
+                self.at(when, lambda d=dpid, m=message: self._deliver(d, m))  # type: ignore[misc]
 
     def _deliver(self, dpid: int, message: object) -> None:
         if dpid in self.connected:
@@ -155,7 +158,8 @@ class Network:
             if isinstance(each, FrameOut):
                 self._leave(PortId(dpid, each.port), each.frame)
             elif dpid in self.connected:
-                self.at(self.now + CONTROL, lambda e=each: self._said(dpid, e))  # type: ignore[misc]
+                when = self.now + CONTROL + self.control.get(dpid, 0.0)
+                self.at(when, lambda e=each: self._said(dpid, e))  # type: ignore[misc]
 
     def _said(self, dpid: int, message: object) -> None:
         if dpid in self.connected:

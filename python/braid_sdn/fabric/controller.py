@@ -451,7 +451,10 @@ class Controller:
             # One rule, for discovery, was sent with the question.
             if left is not None and not any(rules.is_ours(rule) and rule.table != rules.INGRESS for rule in known):
                 self._emptied[dpid] = left
-            self.hosts.adopt(now, rules.hosts_in(dpid, [rule for rule in known if rules.is_ours(rule)]))
+            self.hosts.adopt(now, rules.hosts_in(dpid, known))
+            known, changes = rules.carry_over(known)
+            for change in changes:
+                self._tell(dpid, change)
             (self._throttle.change if self.planned else self._throttle.improvement)(now)
         self.updater.handle_rules(now, dpid, known)
 
@@ -461,7 +464,7 @@ class Controller:
             self.hosts.handle_packets(now, mac, port, packets)
         self.foreign[dpid] = message.foreign
         name = self.topology.name(dpid)
-        strange = [each.rule for each in message.rules if not rules.is_ours(each.rule)]
+        strange = [each for each in message.rules if not rules.is_ours(each.rule) and not rules.is_old(each.rule)]
         if strange and dpid in self.updater.installed:
             text = f"{len(strange)} rules of somebody else's are removed; see what else controls this switch"
             self.problems.report(now, Problem("foreign-rule", name, text))

@@ -29,6 +29,8 @@ from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
     Action,
+    AddRule,
+    DeleteRule,
     FlowStats,
     Match,
     Output,
@@ -43,6 +45,9 @@ INGRESS, SOURCES, DESTINATIONS, TREES, PATHS, DELIVERY = range(6)
 
 #: Upper half of all our cookies ("BRD" and the version of this layout): rules with others are removed.
 COOKIE = 0x42524402_00000000
+#: The same of version 1, which had no table of trees: paths were table 3, delivery 4.
+OLD_COOKIE = 0x42524401_00000000
+_OLD_PATHS, _OLD_DELIVERY = 3, 4
 
 #: Seconds after which ARP is flooded unless the controller renews the lease.
 ARP_LEASE = 15
@@ -241,6 +246,42 @@ def is_ours(rule: Rule) -> bool:
     return rule.cookie & ~0xFFFFFFFF == COOKIE
 
 
+def is_old(rule: Rule) -> bool:
+    """Return true if a rule was made by a controller with the layout before this one."""
+    return rule.cookie & ~0xFFFFFFFF == OLD_COOKIE
+
+
+def carry_over(known: Iterable[Rule]) -> tuple[list[Rule], list[AddRule | DeleteRule]]:
+    """Return the rules by which a switch forwards packets of both layouts, and the changes that lead there.
+
+    Switches change their layout one after another, so each gets packets with tags of either. Those of the old layout
+    get rules in this layout's table of paths as well, so their tags are known and not assigned anew; those of this
+    one pass the old table of paths; and the old delivery makes room for the new paths. No plan has these rules: the
+    first one deletes them. There is no change for a switch without rules of the old layout.
+    """
+    rules = {rule.key: rule for rule in known}
+    old = [rule for rule in rules.values() if is_old(rule)]
+    paths = [rule for rule in old if rule.table == _OLD_PATHS and rule.goto in (None, _OLD_DELIVERY)]
+    delivery = [rule for rule in old if rule.table == _OLD_DELIVERY]
+
+    def moved(rule: Rule, table: int) -> Rule:
+        goto = DELIVERY if rule.goto == _OLD_DELIVERY else rule.goto
+        return replace(rule, table=table, goto=goto, cookie=COOKIE | rule.cookie & 0xFFFFFFFF)
+
+    changes: list[AddRule | DeleteRule] = [AddRule(moved(rule, DELIVERY)) for rule in delivery]
+    changes += [AddRule(replace(rule, goto=DELIVERY)) for rule in paths if rule.goto == _OLD_DELIVERY]
+    changes += [DeleteRule(rule.key) for rule in delivery]
+    changes += [AddRule(moved(rule, PATHS)) for rule in paths]
+    if paths:
+        changes.append(AddRule(_rule(TREES, 5, Match(vlan=TAGGED), goto=PATHS)))
+    for change in changes:
+        if isinstance(change, AddRule):
+            rules[change.rule.key] = change.rule
+        else:
+            del rules[change.key]
+    return list(rules.values()), changes
+
+
 def tag_of(key: RuleKey) -> int | None:
     """Return the tag of a rule of paths: while a switch has it, it must not be assigned anew."""
     table, _, match = key
@@ -252,7 +293,7 @@ def links_in(switch: int, rules: Iterable[Rule]) -> set[PortId]:
     return {
         PortId(switch, rule.match.in_port)
         for rule in rules
-        if is_ours(rule)
+        if (is_ours(rule) or is_old(rule))
         and rule.table == INGRESS
         and rule.match.in_port is not None
         and rule.match.in_port != Reserved.CONTROLLER
@@ -273,5 +314,8 @@ def hosts_in(switch: int, rules: Iterable[Rule]) -> list[Host]:
     return [
         Host(rule.match.eth_src, PortId(switch, rule.match.in_port))
         for rule in rules
-        if rule.table == SOURCES and rule.match.eth_src is not None and rule.match.in_port is not None
+        if (is_ours(rule) or is_old(rule))
+        and rule.table == SOURCES
+        and rule.match.eth_src is not None
+        and rule.match.in_port is not None
     ]
