@@ -31,9 +31,13 @@ from braid_sdn.web.seal import SealKey
 LOG_INTERVAL = 1.0
 
 #: Objects until the garbage collector looks at the youngest, and such looks until it looks at the young ones. It
-#: looks at all every COLLECTION_INTERVAL seconds alone: that holds up everything, longer where there are more hosts.
+#: looks at all every COLLECTION_INTERVAL seconds, and before if MAX_UNSEEN_OBJECTS have grown old since: that holds
+#: up everything, longer where there are more hosts, so it does once in COLLECTION_PAUSE seconds at most.
 GC_YOUNGEST, GC_YOUNG, GC_NEVER = 10_000, 5, 2**30
 COLLECTION_INTERVAL = 3600.0
+COLLECTION_PAUSE = 60.0
+#: Some 75 MB, if all of them are garbage.
+MAX_UNSEEN_OBJECTS = 500_000
 
 
 class Service:
@@ -134,9 +138,15 @@ class Service:
 
 
 async def _collect_garbage() -> None:
+    since = 0.0
     while True:
-        await asyncio.sleep(COLLECTION_INTERVAL)
-        gc.collect()
+        await asyncio.sleep(COLLECTION_PAUSE)
+        since += COLLECTION_PAUSE
+        # The last count is that of looks at the young ones since the last look at all.
+        unseen = gc.get_count()[2] * GC_YOUNGEST * GC_YOUNG
+        if since >= COLLECTION_INTERVAL or unseen > MAX_UNSEEN_OBJECTS:
+            gc.collect()
+            since = 0.0
 
 
 def _unix_ms() -> int:
