@@ -58,6 +58,7 @@ TOGETHER = {
     "tests/fabric/test_edge_l3_paths.py": "edge routed",
     "tests/fabric/test_edge_shim.py": "edge shim",
     "tests/fabric/test_fabric.py": "fabric",
+    "tests/fabric/test_fabric_policies.py": "fabric policies",
     "tests/balance/test_lan_attacker.py": "hostile",
     "tests/balance/test_dns_snooping.py": "lying names",
     "tests/balance/test_nat.py": "nat",

@@ -78,6 +78,7 @@ def parser() -> argparse.ArgumentParser:
         ("paths", "show the paths and shares of each pair of edges"),
         ("explain", "show the route of traffic between two hosts or edges, and the reasons"),
         ("events", "show what changed lately, when, and why"),
+        ("policies", "show drained switches, forbidden links and pinned pairs, and whether they are in force"),
     ):
         shown = command(name, text)
         shown.add_argument("--json", action="store_true", help="print JSON as docs/fabric.md describes it")
@@ -86,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
             shown.add_argument("target", help="likewise")
     forget = command("forget", "forget a host, which its next packet teaches again")
     forget.add_argument("host", help="its MAC or IP address")
+    _add_policies(command)
     command("svg", "print the network as a drawing with shares, latency and load")
     text = "manage the page for browsers, which [web] listen in the configuration switches on"
     page = verbs.add_parser("web", help=text, description=text).add_subparsers(required=True, metavar="COMMAND")
@@ -97,6 +99,30 @@ def parser() -> argparse.ArgumentParser:
     token.add_argument("--json", action="store_true", help="print JSON as docs/fabric.md describes it")
     _add_host(applications)
     return top
+
+
+def _add_policies(command: Any) -> None:
+    """Add the commands by which an operator sets policies, which outlive the controller."""
+    force = "do it also where switches are cut off from one another, or where it cannot be in force yet"
+    text = "lead paths around a switch, so that it can be taken down; without loss of packets"
+    drain = command("drain", text)
+    undrain = command("undrain", "use a drained switch again")
+    for each in (drain, undrain):
+        each.add_argument("switch", help="its name, or its datapath id in hex")
+    text = "use a link no more, in either direction; without loss of packets"
+    forbid = command("forbid", text)
+    permit = command("permit", "use a forbidden link again")
+    for each in (forbid, permit):
+        each.add_argument("one", help="a switch, or SWITCH:PORT for one of several links")
+        each.add_argument("other", help="the switch, or SWITCH:PORT, at the other end")
+    for each in (drain, forbid):
+        each.add_argument("--force", action="store_true", help=force)
+    pin = command("pin", "lead all packets between two edges, or two hosts without an edge, over one path")
+    unpin = command("unpin", "choose the paths of a pinned pair again")
+    for each in (pin, unpin):
+        each.add_argument("source", help="an edge's name, or a host's MAC or IP address")
+        each.add_argument("target", help="likewise")
+    pin.add_argument("via", nargs="+", metavar="SWITCH", help="all switches of the path, from the source's on")
 
 
 def _add_host(applications: Any) -> None:
@@ -230,6 +256,60 @@ def _forget(options: argparse.Namespace) -> int:
     told = json.loads(_ask(options, f"hosts/{urllib.parse.quote(options.host, safe='')}/forget", method="POST"))
     sys.stdout.write(f"{told['mac']} at {told['port']} is forgotten\n")
     return 0
+
+
+def _set_policy(options: argparse.Namespace, *words: str, **query: str) -> int:
+    what = "/".join(urllib.parse.quote(word, safe="") for word in words)
+    told = json.loads(_ask(options, what, method="POST", **query))
+    sys.stdout.write(f"{told['text']}\n")
+    return 0
+
+
+def _forced(options: argparse.Namespace) -> dict[str, str]:
+    return {"force": "1"} if options.force else {}
+
+
+def _drain(options: argparse.Namespace) -> int:
+    return _set_policy(options, "switches", options.switch, "drain", **_forced(options))
+
+
+def _undrain(options: argparse.Namespace) -> int:
+    return _set_policy(options, "switches", options.switch, "undrain")
+
+
+def _forbid(options: argparse.Namespace) -> int:
+    return _set_policy(options, "links", options.one, options.other, "forbid", **_forced(options))
+
+
+def _permit(options: argparse.Namespace) -> int:
+    return _set_policy(options, "links", options.one, options.other, "permit")
+
+
+def _pin(options: argparse.Namespace) -> int:
+    return _set_policy(options, "pairs", options.source, options.target, "pin", via=",".join(options.via))
+
+
+def _unpin(options: argparse.Namespace) -> int:
+    return _set_policy(options, "pairs", options.source, options.target, "unpin")
+
+
+def _policies(options: argparse.Namespace) -> int:
+    return _show(options, _ask(options, "policies"), _policies_text)
+
+
+def _policies_text(told: dict[str, Any]) -> str:
+    rows = [["drained", each["switch"], "yes" if each["done"] else "no", each["why"]] for each in told["drained"]]
+    rows += [["forbidden", " – ".join(each["between"]), "yes", ""] for each in told["forbidden"]]
+    rows += [
+        [
+            "pinned",
+            f"{each['source']} – {each['target']}",
+            "yes" if each["used"] else "no",
+            " → ".join(each["switches"]),
+        ]
+        for each in told["pinned"]
+    ]
+    return table(["POLICY", "OF", "IN FORCE", "DETAILS"], rows, texts=(0, 1, 2, 3))
 
 
 def _paths(options: argparse.Namespace) -> int:

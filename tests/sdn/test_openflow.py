@@ -20,7 +20,7 @@ from braid_lab.fabric.fake_switches import FakeNetwork, _flow_stats
 from braid_lab.fabric.shapes import east_asia, two_paths
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.model import PortId
-from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Plan, TaggedPath, Tree
+from braid_sdn.fabric.plan.plan import Edge, Flood, Host, PinnedPath, Plan, TaggedPath, Tree
 from braid_sdn.fabric.service import Service
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
@@ -71,6 +71,8 @@ def every_rule() -> list[Rule]:
     compiler.update(plan, {host.mac: host for host in hosts}, [Edge("e", PortId(1, 6))], [1, 2])
     made = compiler.target
     path = [rule for _, rule in rules.of_path(TaggedPath(11, (PortId(1, 2), PortId(2, 6))))]
+    ends = "02:00:00:00:00:01", "02:00:00:00:00:02"
+    path += [rule for _, rule in rules.of_pinned(PinnedPath(12, *ends, 5, (PortId(1, 2),), 2))]
     return [
         *base(),
         *leases(),

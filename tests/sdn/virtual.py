@@ -218,9 +218,12 @@ class Network:
             self.controller.handle_gone(self.now, self.shape.dpid(name), "the test ended its connection")
 
     def restart_controller(self, late: Mapping[str, float] | None = None) -> None:
-        """Replace the controller by one that knows nothing, and connect the switches to it, some so much later, s."""
+        """Replace the controller by one that knows what an operator has set alone, and connect the switches to it.
+
+        Some are connected so much later, s.
+        """
         self.connected.clear()
-        self.controller = Controller(self.settings, stopwatch=lambda: 0.0)
+        self.controller = Controller(self.settings, stopwatch=lambda: 0.0, policies=self.controller.policies)
         for name in self.shape.switches:
             self.at(self.now + (late or {}).get(name, 0.0), functools.partial(self.connect, name))
         self.run(0)

@@ -28,6 +28,7 @@ from braid_sdn.fabric.monitor.problems import RETENTION, Problems
 from braid_sdn.fabric.plan import network_state, planner
 from braid_sdn.fabric.plan.forecast import Forecasts, PathSample, Scheduler
 from braid_sdn.fabric.plan.plan import Edge, Host, Pair, Plan
+from braid_sdn.fabric.plan.policies import Policies
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
@@ -92,6 +93,8 @@ MAX_TREE_ARCS = 8_000
 #: Seconds after which another plan is made where no tag was left for a tree or the flood.
 TAG_RETRY = 5.0
 
+NO_POLICIES = Policies()
+
 #: Rate of a path, bit/s, below which a train of probes is not falsified by it.
 IDLE_RATE = 1e5
 
@@ -99,7 +102,14 @@ IDLE_RATE = 1e5
 class Controller:
     """Controls one fabric."""
 
-    def __init__(self, settings: Settings, stopwatch: Callable[[], float], *, nonce: int = 0) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        stopwatch: Callable[[], float],
+        *,
+        nonce: int = 0,
+        policies: Policies = NO_POLICIES,
+    ) -> None:
         """Create it without switches. `stopwatch` only measures planning; `nonce` tells instances apart."""
         self.settings = settings
         #: Tells this controller's tables from those of its predecessors.
@@ -114,6 +124,11 @@ class Controller:
         self.probe_trains = ProbeTrains()
         self.problems = Problems()
         self.plan = Plan()
+        self.policies = policies
+        #: Why those that an operator has set cannot be read; empty if they can.
+        self.policies_unread = ""
+        #: True once switches have all that the policies lead to.
+        self.policies_in_place = self._policies_planned = False
         self.graph = Graph.of(())
         self.edges: tuple[Edge, ...] = ()
         self.distributor = Distributor()
@@ -288,6 +303,14 @@ class Controller:
         """Forget a host; its next packet teaches it again."""
         if self.hosts.forget(host.mac):
             self._throttle.change(now)
+
+    def set_policies(self, now: float, policies: Policies) -> None:
+        """Follow other policies; trees are compared with what they would be by these."""
+        self.policies = policies
+        self.policies_in_place = False
+        self._policies_planned = False
+        self._review_at = now
+        self._throttle.change(now)
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
         """Return messages to send with their switches, in this order."""
@@ -656,6 +679,7 @@ class Controller:
         before = self.plan
         self.plan = planner.make(before, network_state.collect(now, self, self._review, most))
         self._review = tuple(root for root in self.plan.left if root in self.plan.trees)
+        self._policies_planned = not self.plan.left
         switches = list(self.topology.switches)
         self.planned = True
         self._expected_links.clear()
@@ -684,6 +708,8 @@ class Controller:
     def _advance(self, now: float) -> None:
         """Advance what depends on the updater's step: edges' tables, and held ARP requests."""
         self._distribute(now)
+        if self._policies_planned and self.updater.idle:
+            self.policies_in_place = True
         # Tables that were distributed before the present update began do not concern it.
         if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:
             self.updater.handle_published(now, affected)

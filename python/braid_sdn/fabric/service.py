@@ -18,14 +18,19 @@ from braid_sdn.fabric.api.server import Api
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Problem
+from braid_sdn.fabric.plan.policies import Policies
 from braid_sdn.openflow.messages import FromSwitch, Hello
 from braid_sdn.openflow.pump import Pump
 from braid_sdn.openflow.server import Server
 from braid_sdn.openflow.tls import server_context
 from braid_sdn.service_manager import tell_service_manager
+from braid_sdn.web import state_file
 from braid_sdn.web.access import WebAccess, urls
 from braid_sdn.web.auth import Role
 from braid_sdn.web.seal import SealKey
+
+#: What an operator has set, in the state directory.
+POLICIES_FILE = "fabric-policies.json"
 
 #: Seconds between two looks for changes to log: what comes and goes within is a flap, and problems count those.
 LOG_INTERVAL = 1.0
@@ -48,13 +53,21 @@ class Service:
         self._log = log
         self._logged = Snapshot()
         self.config = config
-        self.controller = Controller(config.settings, time.perf_counter, nonce=secrets.randbits(64))
+        self._policies = state_dir / POLICIES_FILE
+        policies, unread = _kept_policies(self._policies)
+        self.controller = Controller(
+            config.settings, time.perf_counter, nonce=secrets.randbits(64), policies=policies
+        )
+        #: Why the policies of the last start are not followed.
+        self.controller.policies_unread = unread
         self.server = Server(self)
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(self._send, self.controller.handle_timeout)
         self._access = WebAccess(state_dir, page.STATE_PREFIX, SealKey.from_environment())
         self._live = Live(self._snapshot, _unix_ms())
-        self._api = Api(self.controller, self._loop.time, self._pump.run_soon, self._live.journal, self._token)
+        self._api = Api(
+            self.controller, self._loop.time, self._pump.run_soon, self._live.journal, self._token, self._keep
+        )
 
     async def run(self, socket: Path, http: tuple[str, int] | None) -> None:
         """Serve until cancelled."""
@@ -107,6 +120,11 @@ class Service:
         known = {each.word: each for each in Role}
         return self._access.report(known[role], self.config.web, new=new)
 
+    def _keep(self, policies: Policies) -> None:
+        """Write policies down; raises OSError."""
+        state_file.write(self._policies, policies.store())
+        self.controller.policies_unread = ""
+
     # Events of switches.
 
     def connected(self, now: float, hello: Hello) -> None:
@@ -135,6 +153,15 @@ class Service:
         self.server.send(self.controller.poll_messages())
         self._api.notify()
         return self.controller.poll_timeout()
+
+
+def _kept_policies(path: Path) -> tuple[Policies, str]:
+    """Return the policies of a file, or why it cannot be read. Without the network would stand still for that."""
+    try:
+        kept = state_file.read(path)
+        return (Policies.stored(kept) if kept is not None else Policies()), ""
+    except (OSError, ValueError) as error:
+        return Policies(), f"{path}: {error}"
 
 
 async def _collect_garbage() -> None:

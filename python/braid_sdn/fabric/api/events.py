@@ -16,6 +16,7 @@ from typing import Any
 from braid_sdn.fabric.api.report import problems
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Path, PortId
+from braid_sdn.fabric.plan.network_state import forbidden_hops
 
 Fields = Mapping[str, object]
 Hops = tuple[tuple[PortId, PortId], ...]
@@ -107,6 +108,8 @@ class Snapshot:
     #: Paths by pair; paths that are dead.
     uses: Mapping[str, PathUse] = field(default_factory=dict)
     dead: frozenset[Hops] = frozenset()
+    drained: frozenset[str] = frozenset()
+    forbidden: frozenset[tuple[PortId, PortId]] = frozenset()
     #: Reasons of what is lost, by the identity of a switch or of a link.
     lost: Mapping[str, str] = field(default_factory=dict)
     #: Number of changes of hosts until then.
@@ -153,6 +156,8 @@ class Snapshot:
             },
             uses,
             frozenset(fabric.path_monitor.dead),
+            frozenset(str(dpid) for dpid in fabric.policies.drained),
+            forbidden_hops(fabric.policies.forbidden, topology, fabric.graph),
             {
                 **{_link(*key): loss.why for key, loss in lost_links.items()},
                 **{str(dpid): loss.why for dpid, loss in lost_switches.items()},
@@ -218,6 +223,10 @@ def _why_left(after: Snapshot, now: PathUse, hops: Hops) -> str:
             return f"a switch of it is not connected ({after.why_lost(switch)})"
     if hops in after.dead:
         return "its probes do not arrive"
+    if after.forbidden.intersection(hops):
+        return "a link of it is forbidden by the operator"
+    if after.drained.intersection(list(_switches(hops))[1:-1]):
+        return "a switch of it is drained by the operator"
     return now.left_out.get(hops, "other paths carry more or are quicker")
 
 

@@ -44,6 +44,12 @@ def _families(fabric: Controller, now: float) -> Iterator[tuple[str, str, str, S
     yield "pair_capacity_bytes_per_second", "gauge", "Free capacity of a pair's paths at the last plan.", free
     health: Samples = [({"code": code}, count) for code, count in sorted(found.items())]
     yield "health_problems", "gauge", "Present problems, by their code.", health
+    policies: Samples = [
+        ({"kind": "drained"}, len(fabric.policies.drained)),
+        ({"kind": "forbidden"}, len(fabric.policies.forbidden)),
+        ({"kind": "pinned"}, len(fabric.policies.pinned)),
+    ]
+    yield "policies", "gauge", "Switches that are drained, links forbidden, and pairs pinned.", policies
     yield "planning_seconds", "gauge", "Time that the last plan took.", [({}, (fabric.planning or [0.0])[-1])]
     yield "rule_updates", "counter", "Updates of switches' rules.", [({}, fabric.updater.changes)]
     yield "packet_ins", "counter", "Packets that switches sent to the controller.", [({}, fabric.packet_ins)]

@@ -1,4 +1,4 @@
-"""The fabric's page for browsers: its files, what it shows of the API, and the one thing that an operator does there.
+"""The fabric's page for browsers: its files, what it shows of the API, and what an operator may do there.
 
 It is served by a thread of its own (`braid_sdn.web.listener`), and asks the controller's loop for all but its files.
 """
@@ -28,7 +28,7 @@ STATE_PREFIX = "fabric-web"
 LOGIN_COMMAND = "braid sdn fabric web token"
 
 #: Requests of the API that show, as far as the page may send them.
-SHOWN = ("status", "hosts", "paths", "explain", "events", "figures", "topology.svg")
+SHOWN = ("status", "hosts", "paths", "policies", "explain", "events", "figures", "topology.svg")
 API = "/v1/fabric/"
 STREAM = f"{API}stream"
 EVENT_STREAM = "text/event-stream"

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
+from braid_sdn.fabric.api import policy
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Arc, Path, PortId, Problem
 from braid_sdn.fabric.plan import network_state
 from braid_sdn.fabric.plan.mdi import buffer_for, imbalance
 from braid_sdn.fabric.plan.paths import max_flow
-from braid_sdn.fabric.plan.plan import Host, Pair
+from braid_sdn.fabric.plan.plan import Host, Pair, PinnedPath
 
 #: Incremented when a field is removed or changes its meaning, not when one is added.
 VERSION = 1
@@ -65,6 +67,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
     if fabric.plan.is_flood_old:
         text = "no tag is left for the flood over the present links: some hosts may get no broadcasts"
         found.append(Problem("tags-exhausted", "flood", text))
+    found += policy.problems(fabric)
     for (source, target), why in fabric.plan.unserved.items():
         found.append(Problem("pair-unserved", f"{source} → {target}", why))
     for hearing in topology.links():
@@ -95,6 +98,7 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
     graph = fabric.traffic.graph(now, topology)
     stale = {hearing.source for hearing in topology.links() if hearing.stale}
     lost_links, lost_switches = topology.missing(now)
+    forbidden = network_state.forbidden_hops(fabric.policies.forbidden, topology, graph)
     rules = {dpid: len(has) for dpid, has in fabric.updater.installed.items()}
     return {
         "version": VERSION,
@@ -106,10 +110,18 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
                 "ports_up": len(list(switch.up())),
                 "rules": rules.get(dpid, 0),
                 "echo_ms": _ms(switch.echo.get(now)),
+                "drained": dpid in fabric.policies.drained,
             }
             for dpid, switch in sorted(topology.switches.items())
         ],
-        "links": [{**_link(fabric, arc), "stale": arc.source in stale} for arc in graph.arcs],
+        "links": [
+            {
+                **_link(fabric, arc),
+                "stale": arc.source in stale,
+                "forbidden": (arc.source, arc.target) in forbidden,
+            }
+            for arc in graph.arcs
+        ],
         "lost_switches": [
             {"name": topology.name(dpid), "id": f"{dpid:016x}", "lost_ms": _ms(now - loss.at), "why": loss.why}
             for dpid, loss in sorted(lost_switches.items())
@@ -131,11 +143,17 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
         "generation": fabric.tables.generation,
         "tags_used": len(plan.trees)
         + sum(len(pair.paths) for pair in plan.pairs.values())
+        + len(plan.pinned)
         + (plan.flood is not None),
         "changing": not fabric.updater.idle,
         "planned": fabric.planned,
         "health": health(fabric, now),
     }
+
+
+def policies(fabric: Controller, now: float) -> dict[str, Any]:
+    """Return what an operator has set, and whether it is in force."""
+    return {"version": VERSION, **policy.listed(fabric), "health": health(fabric, now)}
 
 
 def hosts(fabric: Controller, now: float) -> dict[str, Any]:
@@ -267,14 +285,17 @@ def explain(fabric: Controller, now: float, source: str, target: str) -> dict[st
         for word, (kind, port, _) in zip((source, target), ends, strict=True)
     ]
     answer: dict[str, Any] = {"version": VERSION, "source": source, "target": target, "steps": steps}
-    single = _single(fabric, here, there)
+    macs = [kind.removeprefix("host ") for kind, _, _ in ends]
+    pinned = fabric.plan.pinned.get((macs[0], macs[1]))
+    single = _single(fabric, here, there) if pinned is None else _way_of(fabric, pinned)
     answer["single"] = single
     if here == there:
         steps.append("both are on one switch: nothing leaves it")
     elif single is None:
         steps.append("no single path leads there")
     else:
-        steps.append(f"without an edge: one path, tag {single['tag']}, {' → '.join(single['switches'])}")
+        why = "" if pinned is None else ", to which the operator pinned them"
+        steps.append(f"without an edge: one path, tag {single['tag']}, {' → '.join(single['switches'])}{why}")
     names = [end[2] for end in ends]
     pair = fabric.tables.pairs.get((names[0] or "", names[1] or ""))
     if pair is not None:
@@ -283,6 +304,7 @@ def explain(fabric: Controller, now: float, source: str, target: str) -> dict[st
     elif names[0] and names[1] and here != there:
         why = fabric.plan.unserved.get((names[0], names[1]), "its paths are not in place yet")
         steps.append(f"from edge {names[0]} to edge {names[1]}: {why}")
+    steps += policy.steps(fabric)
     answer["health"] = health(fabric, now)
     return answer
 
@@ -290,6 +312,9 @@ def explain(fabric: Controller, now: float, source: str, target: str) -> dict[st
 def _pair_steps(fabric: Controller, pair: Pair) -> list[str]:
     chosen = pair.selection
     whole = max_flow(fabric.graph, pair.source.port.switch, pair.target.port.switch).value
+    if [path.switches for path in chosen.paths] == [fabric.policies.pin_of(*pair.key)]:
+        both = f"from edge {pair.source.name} to edge {pair.target.name}"
+        return [f"{both}: {_way(fabric, chosen.paths[0])}, to which the operator pinned them"]
     steps = [
         f"from edge {pair.source.name} to edge {pair.target.name}: "
         f"{len(pair.paths)} of the paths of a maximum flow of {whole / 1e6:.1f} Mbit/s beside all present load"
@@ -328,9 +353,19 @@ def _single(fabric: Controller, here: int, there: int) -> dict[str, Any] | None:
             return None
         arcs.append(arc)
         switch = arc.target.switch
+    return _way_by(fabric, tree.tag, arcs)
+
+
+def _way_of(fabric: Controller, pinned: PinnedPath) -> dict[str, Any] | None:
+    by_port = {arc.source: arc for arc in fabric.graph.arcs}
+    arcs = [by_port[step] for step in pinned.steps if step in by_port]
+    return _way_by(fabric, pinned.tag, arcs) if len(arcs) == len(pinned.steps) else None
+
+
+def _way_by(fabric: Controller, tag: int, arcs: Sequence[Arc]) -> dict[str, Any]:
     way = Path(tuple(arcs), min(arc.free for arc in arcs))
     return {
-        "tag": tree.tag,
+        "tag": tag,
         "switches": [fabric.topology.name(each) for each in way.switches],
         "latency_ms": _ms(way.latency),
         "free_bit_s": round(way.capacity),

@@ -8,7 +8,11 @@ GET  /v1/fabric/figures
 GET  /v1/fabric/edges/NAME                        (ETag, If-None-Match)
 GET  /v1/fabric/hosts                             /metrics
 GET  /v1/fabric/events?after=NUMBER
-POST /v1/fabric/hosts/HOST/forget                 (on the Unix socket)
+GET  /v1/fabric/policies
+POST /v1/fabric/hosts/HOST/forget                 (on the Unix socket, as the next three)
+POST /v1/fabric/switches/SWITCH/drain?force=1     …/undrain
+POST /v1/fabric/links/ONE/OTHER/forbid?force=1    …/permit
+POST /v1/fabric/pairs/ONE/OTHER/pin?via=A,B,C     …/unpin
 POST /v1/fabric/web/token?role=ROLE&new=1         (on the Unix socket)
 POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS&COUNTERS&shim=1
      with rx=TAG:PACKETS,…  rx_bytes=TAG:BYTES,…  tx=TAG:PACKETS,…
@@ -31,11 +35,12 @@ from typing import Any
 
 import h11
 
-from braid_sdn.fabric.api import metrics, report
+from braid_sdn.fabric.api import metrics, policy, report
 from braid_sdn.fabric.api.drawing import svg
 from braid_sdn.fabric.api.events import Journal, event_number
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.edges.auth import EdgeAuth, UnauthorizedError, VerifiedRequest
+from braid_sdn.fabric.plan.policies import Policies
 
 #: Seconds within which a request must have arrived.
 REQUEST_TIMEOUT = 10.0
@@ -71,13 +76,16 @@ class Api:
         on_change: Callable[[], None] = lambda: None,
         journal: Journal | None = None,
         token: Callable[[str, bool], dict[str, Any]] | None = None,
+        keep: Callable[[Policies], None] = lambda _: None,
     ) -> None:
         """Create it; `listen` opens its sockets.
 
         `on_change` is called when a request leaves the controller work. `token` returns the report of a role's login
-        token, or of a new one; it raises KeyError if there is no such role, or OSError.
+        token, or of a new one; it raises KeyError if there is no such role, or OSError. `keep` writes policies down,
+        and raises OSError.
         """
         self.on_change = on_change
+        self._keep = keep
         self._journal = journal or Journal()
         self._token = token
         self.fabric = fabric
@@ -224,7 +232,8 @@ class Api:
             done = self.change(request) if verified is None else None
             return done or _error(
                 405,
-                "only POST edges/NAME/report?revision=… is answered; on the socket hosts/HOST/forget and web/token",
+                "only POST edges/NAME/report?revision=… is answered; on the socket hosts/HOST/forget, policies "
+                "and web/token",
             )
         return self.answer(request, headers)
 
@@ -262,10 +271,21 @@ class Api:
 
     def change(self, request: str) -> Response | None:
         """Return the response to a request of an operator's that changes something; None if it is no such one."""
-        match request.split(" ")[0], _parts(request)[0]:
+        path, query = _parts(request)
+        match request.split(" ")[0], path:
             case "POST", ["v1", "fabric", "hosts", host, "forget"]:
                 return self._forget(host)
+            case "POST", ["v1", "fabric", *rest]:
+                return self._set_policy(rest, query)
         return None
+
+    def _set_policy(self, path: list[str], query: dict[str, str]) -> Response | None:
+        try:
+            told = policy.change(self.fabric, self._keep, self.clock(), path, query)
+        except policy.PolicyError as error:
+            return _error(error.status, str(error))
+        self.on_change()
+        return _json(told) if told is not None else None
 
     def _web_token(self, query: dict[str, str]) -> Response:
         """Return a login token of the page."""
@@ -318,6 +338,8 @@ class Api:
                 return _json(report.status(self.fabric, now))
             case ["v1", "fabric", "hosts"]:
                 return _json(report.hosts(self.fabric, now))
+            case ["v1", "fabric", "policies"]:
+                return _json(report.policies(self.fabric, now))
             case ["v1", "fabric", "paths"]:
                 return _json(report.paths(self.fabric, now))
             case ["v1", "fabric", "topology.svg"]:

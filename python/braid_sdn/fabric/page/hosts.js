@@ -80,7 +80,7 @@ function makeSwitchTable() {
       column("ports", "figure", ({ ports_up: n }) => (n == null ? UNKNOWN : number(n))),
       column("rules", "figure", ({ rules: n }) => (n == null ? UNKNOWN : number(n))),
       column("echo", "figure", ({ echo_ms: ms }) => latency(ms)),
-      column("state", "why", ({ since, why }) => (since ? texts.switchStates.lost(moment(since, true), why) : texts.switchStates.connected())),
+      column("state", "why", ({ since, why, drained }) => (since ? texts.switchStates.lost(moment(since, true), why) : texts.switchStates[drained ? "drained" : "connected"]())),
     ],
     ({ id }) => id,
   );

@@ -93,7 +93,7 @@ const en = {
   forgotten: (mac, port) => `${mac} at ${port} is forgotten.`,
   switches: "Switches",
   switchColumns: { name: "Name", id: "Datapath id", address: "Address", ports: "Ports up", rules: "Rules", echo: "Echo", state: "State" },
-  switchStates: { connected: () => "connected", lost: (since, why) => `away since ${since}: ${why}` },
+  switchStates: { connected: () => "connected", drained: () => "connected, drained by an operator", lost: (since, why) => `away since ${since}: ${why}` },
 
   kinds: {
     "switch-connected": "Switch",

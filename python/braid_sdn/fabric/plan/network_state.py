@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.model import Graph, PortId
 from braid_sdn.fabric.plan import planner
 from braid_sdn.fabric.plan.plan import Edge, Host
+from braid_sdn.fabric.plan.policies import Hop, Link, LinkEnd
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.view.topology import Topology
 
@@ -42,8 +44,36 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
         doubtful=frozenset(fabric.updater.doubtful),
         review=review,
         most_trees=most_trees,
+        policies=fabric.policies,
+        forbidden=forbidden_hops(fabric.policies.forbidden, fabric.topology, fabric.graph),
         seen_by=lambda graph, pair: fabric.traffic.without_own(graph, {path.tag: path.steps for path in pair.paths}),
     )
+
+
+def forbidden_hops(links: Iterable[Link], topology: Topology, graph: Graph) -> frozenset[Hop]:
+    """Return the directions of forbidden links that are there."""
+    found = set[Hop]()
+    for one, other in links:
+        for arc in graph.arcs:
+            if _is_end(topology, one, arc.source) and _is_end(topology, other, arc.target):
+                found |= {(arc.source, arc.target), (arc.target, arc.source)}
+    return frozenset(found)
+
+
+def _is_end(topology: Topology, end: LinkEnd, port: PortId) -> bool:
+    if port.switch != end.switch:
+        return False
+    switch = topology.switches.get(port.switch)
+    known = switch.ports.get(port.port) if switch is not None else None
+    # Of a switch that lost the controller no name is known: none of its links to there is used.
+    return not end.port or known is None or end.port in (known.name, str(port.port))
+
+
+def switch_called(word: str, settings: Settings, topology: Topology) -> int | None:
+    """Return the switch with this name or datapath id in hex, whether it is connected or not."""
+    known = {name: dpid for dpid, name in settings.names.items()}
+    known |= {f"{dpid:016x}": dpid for dpid in (*settings.names, *topology.lost_switches)}
+    return (known | _dpids(topology)).get(word)
 
 
 def _dpids(topology: Topology) -> dict[str, int]:

@@ -75,6 +75,21 @@ class TaggedPath:
 
 
 @dataclass(frozen=True)
+class PinnedPath:
+    """The path of packets from one host to another, under a tag, where an operator pinned it."""
+
+    tag: int
+    #: MACs, and the source's port at its switch.
+    source: str
+    target: str
+    port: int
+    #: Each switch but the last, and the port it sends on to.
+    steps: tuple[PortId, ...]
+    #: The target's switch.
+    last: int
+
+
+@dataclass(frozen=True)
 class Pair:
     """Split of one edge's traffic to another."""
 
@@ -142,3 +157,7 @@ class Plan:
     is_flood_old: bool = False
     #: Switches with hosts for whose trees no tag was left: packets to these are flooded.
     tagless: tuple[int, ...] = ()
+    #: Switches that trees and flood avoid.
+    drained: frozenset[int] = frozenset()
+    #: Paths of pairs of hosts, by their MACs.
+    pinned: dict[tuple[str, str], PinnedPath] = field(default_factory=dict)

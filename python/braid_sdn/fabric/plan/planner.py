@@ -16,12 +16,15 @@ from braid_sdn.fabric.model import Arc, Graph, Path, PortId
 from braid_sdn.fabric.plan import slot_table
 from braid_sdn.fabric.plan.mdi import Selection, Thresholds, select
 from braid_sdn.fabric.plan.paths import HOP_COST, MIN_FLOW_BIT_S, arcs_to_root, candidates, tree_towards
-from braid_sdn.fabric.plan.plan import TAGS, Edge, Flood, Host, Pair, Plan, TaggedPath, Tree
+from braid_sdn.fabric.plan.plan import TAGS, Edge, Flood, Host, Pair, PinnedPath, Plan, TaggedPath, Tree
+from braid_sdn.fabric.plan.policies import Hop, Policies, along
 
 #: Factor by which other paths must carry more to replace those in use.
 MIN_CAPACITY_GAIN = 1.1
 #: Change of a share from which on a slot table is made anew.
 MIN_SHARE_CHANGE = 0.05
+#: Added latency of a link that leads on from a drained switch, seconds: longer than any other way.
+DRAINED_PENALTY = 10.0
 #: Another tree must be quicker by this factor and this many seconds.
 MIN_TREE_GAIN = 1.2
 MIN_TREE_GAIN_SECONDS = 0.001
@@ -79,6 +82,9 @@ class NetworkState:
     #: Roots whose trees are compared with the best ones, and how many trees are made and compared at most.
     review: tuple[int, ...] = ()
     most_trees: int = sys.maxsize
+    policies: Policies = field(default_factory=Policies)
+    #: Directions of forbidden links.
+    forbidden: frozenset[Hop] = frozenset()
     #: The graph as a pair sees it: its own traffic does not count as load.
     seen_by: Callable[[Graph, Pair], Graph] = lambda graph, _: graph
 
@@ -86,8 +92,10 @@ class NetworkState:
 def make(before: Plan, now: NetworkState) -> Plan:
     """Return the plan for a state of the network."""
     tags = _Tags(set(now.tags_in_use) | _tags_of(before), before.next_tag)
-    wiring = now.graph.wiring
-    is_same = wiring == before.wiring and now.graph.switches == before.switches
+    drained = now.policies.drained & now.graph.switches
+    permitted = _permitted(now.graph, now.forbidden)
+    wiring = permitted.wiring
+    is_same = (wiring, permitted.switches, drained) == (before.wiring, before.switches, before.drained)
     unserved: dict[tuple[str, str], str] = {}
     trees: dict[int, Tree] = {}
     flood, is_flood_old = before.flood, before.is_flood_old or before.flood is None or not is_same
@@ -96,8 +104,9 @@ def make(before: Plan, now: NetworkState) -> Plan:
     tagless: list[int] = []
     if is_flood_old:
         with contextlib.suppress(TagsExhaustedError):
-            flood, is_flood_old = _flood(before.flood, now.graph, tags), False
-    for root, tree in _trees(before, now, tags, wiring, is_same=is_same):
+            flood, is_flood_old = _flood(before.flood, permitted, tags, drained), False
+    around = replace(now, graph=_avoiding(permitted, drained))
+    for root, tree in _trees(before, around, tags, wiring, is_same=is_same):
         match tree:
             case Tree():
                 trees[root] = tree
@@ -119,6 +128,7 @@ def make(before: Plan, now: NetworkState) -> Plan:
                 pairs[key] = made
             else:
                 unserved[key] = made
+    pinned = _pinned_hosts(before, now, tags)
     internal, outside = now.graph.ports, dict(now.outside)
     switches = now.graph.switches
     return Plan(
@@ -134,13 +144,63 @@ def make(before: Plan, now: NetworkState) -> Plan:
         tags.cursor,
         is_flood_old,
         tuple(tagless),
+        drained,
+        pinned,
     )
 
 
 def _tags_of(plan: Plan) -> set[int]:
     used = {tree.tag for tree in plan.trees.values()}
     used |= {path.tag for pair in plan.pairs.values() for path in pair.paths}
+    used |= {path.tag for path in plan.pinned.values()}
     return used | ({plan.flood.tag} if plan.flood else set())
+
+
+# Policies.
+
+
+def _permitted(graph: Graph, forbidden: frozenset[Hop]) -> Graph:
+    if not forbidden:
+        return graph
+    arcs = (arc for arc in graph.arcs if (arc.source, arc.target) not in forbidden)
+    return Graph.of(arcs, graph.switches)
+
+
+def _avoiding(graph: Graph, drained: frozenset[int]) -> Graph:
+    """Return a graph in which all ways through drained switches are long; those from there are so alike."""
+    if not drained:
+        return graph
+    return Graph.of(
+        (
+            replace(arc, latency=arc.latency + DRAINED_PENALTY) if arc.source.switch in drained else arc
+            for arc in graph.arcs
+        ),
+        graph.switches,
+    )
+
+
+def _pinned_hosts(before: Plan, now: NetworkState, tags: _Tags) -> dict[tuple[str, str], PinnedPath]:
+    """Return the paths of pinned hosts, as far as their links are there and no tag is missing."""
+    hosts = {host.mac: host for host in now.hosts} if now.policies.pinned else {}
+    found = {}
+    for one, other in now.policies.pinned:
+        for source, target in ((one, other), (other, one)):
+            switches = now.policies.pin_of(source, target) or ()
+            here, there = hosts.get(source), hosts.get(target)
+            if here is None or there is None or len(switches) < 2:
+                continue
+            if (here.port.switch, there.port.switch) != (switches[0], switches[-1]):
+                continue
+            known = before.pinned.get((source, target))
+            used = known.steps if known is not None else ()
+            way = along(_usable(now.graph, now, {switches[0], switches[-1]}), switches, used)
+            if way is None:
+                continue
+            steps = tuple(arc.source for arc in way)
+            with contextlib.suppress(TagsExhaustedError):
+                tag = known.tag if known is not None and known.steps == steps else tags.new()
+                found[source, target] = PinnedPath(tag, source, target, here.port.port, steps, switches[-1])
+    return found
 
 
 # Trees.
@@ -307,8 +367,11 @@ def _latency(tree: Mapping[int, Arc], switch: int, known: dict[int, float]) -> f
     return known[switch]
 
 
-def _flood(before: Flood | None, graph: Graph, tags: _Tags) -> Flood | None:
-    """Return a spanning forest (Kruskal, by latency) that prefers the links of the last one."""
+def _flood(before: Flood | None, graph: Graph, tags: _Tags, drained: frozenset[int]) -> Flood | None:
+    """Return a spanning forest (Kruskal, by latency) that prefers the links of the last one.
+
+    Links of drained switches come last, so that these are leaves where they can be.
+    """
     if not graph.switches:
         return None
     links = {(arc.source, arc.target): arc for arc in graph.arcs if arc.source < arc.target}
@@ -322,7 +385,11 @@ def _flood(before: Flood | None, graph: Graph, tags: _Tags) -> Flood | None:
         return switch
 
     ports: dict[int, set[int]] = {switch: set() for switch in graph.switches}
-    for link in sorted(links, key=lambda each: (each not in old, links[each].latency, each)):
+
+    def order(link: Hop) -> tuple[bool, bool, float, Hop]:
+        return any(end.switch in drained for end in link), link not in old, links[link].latency, link
+
+    for link in sorted(links, key=order):
         ends = [find(end.switch) for end in link]
         if ends[0] != ends[1]:
             group[ends[0]] = ends[1]
@@ -347,16 +414,19 @@ def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, ta
             return f"the switch of {edge.name} is not connected"
         if edge.name in now.silent:
             return f"{edge.name} answers no probes"
-    graph = now.seen_by(now.graph, before) if before else now.graph
-    graph = _usable(graph, now, source, target)
+    seen = now.seen_by(now.graph, before) if before else now.graph
     here, there = source.port.switch, target.port.switch
-    fresh = select(_alive(candidates(graph, here, there), now), now.limits)
+    graph = _usable(seen, now, {here, there})
+    fresh = _fresh(graph, here, there, now)
+    if fresh is None and now.policies.drained:
+        graph = _usable(seen, replace(now, policies=replace(now.policies, drained=frozenset())), {here, there})
+        fresh = _fresh(graph, here, there, now)
     if fresh is None:
-        single = _single(graph, here, there, now)
-        if single is None:
-            return f"no way leads from {source.name} to {target.name}"
-        fresh = select([single], now.limits)
-        assert fresh is not None  # noqa: S101
+        return f"no way leads from {source.name} to {target.name}"
+    pinned = _pinned(before, graph, now, source, target)
+    if pinned is not None:
+        made = _pair_of(before, source, target, pinned, tags)
+        return replace(made, path_withdrawn=_is_path_withdrawn(now.known.get(made.key, before), made, now))
     kept = _as_before(before, graph, now) if before else None
     chosen = kept if kept is not None and not _better(fresh, kept) else fresh
     try:
@@ -368,6 +438,28 @@ def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, ta
     return replace(made, path_withdrawn=_is_path_withdrawn(now.known.get(made.key, before), made, now))
 
 
+def _fresh(graph: Graph, here: int, there: int, now: NetworkState) -> Selection | None:
+    """Return the best paths from one switch to another, or the quickest one, whatever its load."""
+    fresh = select(_alive(candidates(graph, here, there), now), now.limits)
+    if fresh is not None:
+        return fresh
+    single = _single(graph, here, there, now)
+    return select([single], now.limits) if single is not None else None
+
+
+def _pinned(before: Pair | None, graph: Graph, now: NetworkState, source: Edge, target: Edge) -> Selection | None:
+    """Return the path that an operator pinned a pair to; None if there is none, or it cannot be used."""
+    switches = now.policies.pin_of(source.name, target.name)
+    if switches is None or (switches[0], switches[-1]) != (source.port.switch, target.port.switch):
+        return None
+    used = [step for path in before.paths for step in path.steps] if before else []
+    way = along(graph, switches, used)
+    if not way:
+        return None
+    path = Path(way, max(1.0, min(arc.free for arc in way)))
+    return select([_capped(path, now)], now.limits) if path.hops not in now.dead else None
+
+
 def _is_path_withdrawn(known: Pair | None, made: Pair, now: NetworkState) -> bool:
     """Return true if a path that the far edge knows was withdrawn because it, or a link of it, is dead."""
     ways = zip(known.paths, known.selection.paths, strict=True) if known else ()
@@ -377,13 +469,18 @@ def _is_path_withdrawn(known: Pair | None, made: Pair, now: NetworkState) -> boo
     return any(way.hops in now.dead or not arcs.issuperset(way.hops) for way in gone)
 
 
-def _usable(graph: Graph, now: NetworkState, source: Edge, target: Edge) -> Graph:
-    ends = {source.port.switch, target.port.switch}
-    full = now.full - ends
-    if not full:
+def _usable(graph: Graph, now: NetworkState, ends: set[int]) -> Graph:
+    """Return what paths between two switches may use."""
+    avoided = (now.full | now.policies.drained) - ends
+    if not avoided and not now.forbidden:
         return graph
     return Graph.of(
-        (arc for arc in graph.arcs if not {arc.source.switch, arc.target.switch} & full), graph.switches - full
+        (
+            arc
+            for arc in graph.arcs
+            if not {arc.source.switch, arc.target.switch} & avoided and (arc.source, arc.target) not in now.forbidden
+        ),
+        graph.switches - avoided,
     )
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from braid_sdn.fabric.plan.plan import Edge, Host, Plan, TaggedPath, Tree
+from braid_sdn.fabric.plan.plan import Edge, Host, PinnedPath, Plan, TaggedPath, Tree
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.rules import Rules, tag_of
 from braid_sdn.openflow.messages import Rule, RuleKey
@@ -46,6 +46,7 @@ class Compiler:
     #: Rules of each tree by its tag and their ports.
     _of_tag: dict[int, dict[int, Rule]] = field(default_factory=dict)
     _paths: dict[int, TaggedPath] = field(default_factory=dict)
+    _pinned: dict[tuple[str, str], PinnedPath] = field(default_factory=dict)
     _hosts: dict[str, Host] = field(default_factory=dict)
     #: Switches with hosts or free ports, as sets of keys: a new host's first frame must be forwarded.
     _inhabited: dict[int, None] = field(default_factory=dict)
@@ -69,6 +70,7 @@ class Compiler:
             most = sys.maxsize
         self._set_ports(plan, edges)
         self._set_paths(plan)
+        self._set_pinned(plan)
         self._set_hosts(plan, hosts, most)
         self._set_trees(plan)
         return self._changed
@@ -110,8 +112,10 @@ class Compiler:
         """Put what is known already at a switch that came back."""
         for tree in self._trees.values():
             self._put_tree(tree, switch)
-        for path in self._paths.values():
-            for at, rule in rules.of_path(path):
+        paths = [rules.of_path(path) for path in self._paths.values()]
+        paths += [rules.of_pinned(path) for path in self._pinned.values()]
+        for made in paths:
+            for at, rule in made:
                 if at == switch:
                     self._put(switch, rule)
         for host in self._hosts.values():
@@ -209,6 +213,18 @@ class Compiler:
             if tag not in self._paths:
                 self._paths[tag] = path
                 for switch, rule in rules.of_path(path):
+                    self._put(switch, rule)
+
+    def _set_pinned(self, plan: Plan) -> None:
+        for key, path in list(self._pinned.items()):
+            if plan.pinned.get(key) != path:
+                del self._pinned[key]
+                for switch, rule in rules.of_pinned(path):
+                    self._drop(switch, rule.key)
+        for key, path in plan.pinned.items():
+            if key not in self._pinned:
+                self._pinned[key] = path
+                for switch, rule in rules.of_pinned(path):
                     self._put(switch, rule)
 
     def _set_hosts(self, plan: Plan, hosts: Mapping[str, Host], most: int) -> None:

@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, LLDP, PROBE_MAC, mac_text
-from braid_sdn.fabric.plan.plan import Host, Plan, TaggedPath, Tree
+from braid_sdn.fabric.plan.plan import Host, PinnedPath, Plan, TaggedPath, Tree
 from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
@@ -225,6 +225,26 @@ def of_path(path: TaggedPath) -> list[tuple[int, Rule]]:
     ]
     probe = Match(vlan=path.tag, eth_type=EXPERIMENTAL)
     return [*made, (path.last, _rule(PATHS, 20, probe, TO_CONTROLLER, tag=path.tag))]
+
+
+def of_pinned(path: PinnedPath) -> list[tuple[int, Rule]]:
+    """Return the rules of two hosts' own path with their switches. It ends as a tree does."""
+    ends = Match(in_port=path.port, eth_src=path.source, eth_dst=path.target)
+    tagged = Match(vlan=path.tag)
+    return [
+        (path.steps[0].switch, _rule(DESTINATIONS, 40, ends, PushTag(path.tag), goto=PATHS, tag=path.tag)),
+        *((step.switch, _rule(PATHS, 10, tagged, Output(step.port), tag=path.tag)) for step in path.steps),
+        (path.last, _rule(PATHS, 10, tagged, PopTag(), goto=DELIVERY, tag=path.tag)),
+    ]
+
+
+def is_detour(key: RuleKey) -> bool:
+    """Return true for a rule that leads two hosts' packets another way than all others to the same host.
+
+    Without it they take that way, so it can be deleted while the path that it leads to is still there.
+    """
+    table, _, match = key
+    return table == DESTINATIONS and match.eth_src is not None
 
 
 def of_local_host(host: Host) -> list[Rule]:

@@ -6,6 +6,7 @@ Make before break, in four steps; each begins when the previous one is done on a
            Rules that are changed in an order are sent rank by rank: each rank waits for the one before, and is not
            sent if a switch of that does not follow.
 2. switch:  change the rules that tag packets (tables 0 to 3), with barriers, and distribute new slot tables to edges.
+           Detours that are not wanted any more are deleted.
 3. drain:   wait for packets with old tags.
 4. retire:  delete switch rules that are not needed any more.
 
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from braid_sdn.fabric.switches.rules import PATHS, Rules, tag_of
+from braid_sdn.fabric.switches.rules import PATHS, Rules, is_detour, tag_of
 from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Rule, RuleKey, ToSwitch
 
 #: Seconds for packets with an old tag to leave the network.
@@ -302,7 +303,11 @@ class RuleUpdater:
                     return
                 self.step = Step.SWITCH
                 self._publish = True
-                self._send(now, self._missing(now, prepare=False))
+                self._send(
+                    now,
+                    self._missing(now, prepare=False),
+                    [(switch, key) for switch, key in self._new_surplus() if is_detour(key)],
+                )
             elif self._waiting:
                 return
             elif self.step is Step.SWITCH:

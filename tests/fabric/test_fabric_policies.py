@@ -1,0 +1,162 @@
+"""Policies of an operator with real Open vSwitch: of a thousand pings a second none is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from braid_lab.fabric.controller import Fabric, configuration, controller
+from braid_lab.fabric.ovs import OvsNetwork, Station, ovs_network
+from braid_lab.fabric.shapes import Station as Place
+from braid_lab.fabric.shapes import two_paths
+from braid_lab.process import Process, wait_until
+from braid_lab.product import DEGRADED
+
+BASE = two_paths(mbit=1000, delay_ms=0)
+#: Two edges' hosts, and two that have none.
+SHAPE = replace(BASE, stations=(*BASE.stations, Place("x", "A"), Place("y", "B")))
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[OvsNetwork]:
+    with ovs_network(SHAPE) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def fabric(net: OvsNetwork) -> Iterator[Fabric]:
+    with controller(net.place, net.folder, configuration(SHAPE)) as made:
+        wait_until(functools.partial(reached, net.stations["x"], net.stations["y"]), what="a ping", timeout=60)
+        wait_until(lambda: len(ways(made)) == 2 and not made.codes(), what="both paths", timeout=60)
+        yield made
+
+
+def reached(source: Station, target: Station) -> bool:
+    return source.place.run(["ping", "-c", "1", "-W", "1", target.address], check=False).status == 0
+
+
+def ways(fabric: Fabric, source: str = "ha", target: str = "hb") -> list[list[str]]:
+    """Return the switches of each path between two edges, once no change is in progress."""
+    pairs = fabric.api_get("paths")["pairs"]
+    found = [each["paths"] for each in pairs if (each["source"], each["target"]) == (source, target)]
+    return [path["switches"] for paths in found for path in paths]
+
+
+@contextlib.contextmanager
+def nothing_lost(source: Station, target: Station, *, log: str, net: OvsNetwork) -> Iterator[None]:
+    """Ping every millisecond for the length of a block; each one is answered, and once."""
+    argv = ["ping", "-i", "0.001", "-W", "1", target.address]
+    with Process(argv, log=net.folder / log, namespace=source.place.name) as pinging:
+        wait_until(lambda: "time=" in pinging.stdout(), what="the first answer", timeout=20)
+        yield
+        pinging.signal(signal.SIGINT)
+        said = pinging.wait().stdout
+    found = re.search(r"(\d+) packets transmitted, (\d+) received", said)
+    assert found, said[-400:]
+    assert int(found[1]) > 100
+    assert "+" not in said.splitlines()[-2]
+    # Some kernels cut the last one off that was under way when it was told to end.
+    assert int(found[1]) - int(found[2]) <= 1
+
+
+def passing(net: OvsNetwork, switch: str) -> int:
+    """Return the number of packets that a switch has sent on by tags, discovery and probes aside."""
+    listed = net.ofctl("dump-flows", switch, "table=4")
+    return sum(int(count) for count in re.findall(r"n_packets=(\d+)", listed))
+
+
+def in_force(fabric: Fabric, code: str) -> None:
+    wait_until(lambda: code in fabric.codes(), what=f"{code} to be said", timeout=30)
+
+
+def test_a_switch_is_drained_and_taken_down_and_comes_back_without_loss(net: OvsNetwork, fabric: Fabric) -> None:
+    x, y = net.stations["x"], net.stations["y"]
+    # Its trees lead by either switch: both are drained in turn.
+    for number, (switch, other) in enumerate((("P", "Q"), ("Q", "P"))):
+        with nothing_lost(x, y, log=f"drain{number}", net=net):
+            said = fabric.call("drain", switch).stdout
+            assert said == f"{switch} is being drained: braid sdn fabric policies says when it may be taken down\n"
+            in_force(fabric, "drained")
+            assert ways(fabric) == [["A", other, "B"]]
+            shown = fabric.call("policies", check=False)
+            assert shown.status == DEGRADED
+            assert re.search(rf"drained +{switch} +yes +is drained: .* may be taken down", shown.stdout)
+            before = passing(net, switch)
+            net.place.ip(f"link set A-{switch} down")
+            net.place.ip(f"link set B-{switch} down")
+            assert passing(net, switch) <= before + 5
+            wait_until(lambda: len(fabric.api_get("status")["lost_links"]) == 4, what="the loss", timeout=20)
+            net.place.ip(f"link set A-{switch} up")
+            net.place.ip(f"link set B-{switch} up")
+            wait_until(lambda: len(fabric.api_get("status")["links"]) == 8, what="its links", timeout=30)
+            assert fabric.call("undrain", switch).stdout == f"{switch} is used again\n"
+            wait_until(lambda: len(ways(fabric)) == 2 and not fabric.codes(), what="both paths", timeout=30)
+    told = fabric.api_get("events")["events"]
+    assert {("drained", "P"), ("drained", "Q")} <= {
+        (each["fields"]["code"], each["fields"]["subject"]) for each in told if each["event"] == "problem"
+    }
+    reasons = {each["fields"].get("why") for each in told if each["event"] == "paths-used"}
+    assert "A>P>B is left: a switch of it is drained by the operator" in reasons
+
+
+def test_a_link_is_forbidden_and_permitted_without_loss(net: OvsNetwork, fabric: Fabric) -> None:
+    x, y = net.stations["x"], net.stations["y"]
+    for number, (switch, other) in enumerate((("P", "Q"), ("Q", "P"))):
+        with nothing_lost(x, y, log=f"forbid{number}", net=net):
+            said = fabric.call("forbid", "A", switch).stdout
+            assert said == f"A – {switch} is forbidden: 1 link, in both directions\n"
+            in_force(fabric, "link-forbidden")
+            wait_until(lambda: ways(fabric) == [["A", other, "B"]], what="the other path", timeout=20)  # noqa: B023
+            cut = fabric.call("forbid", "A", other, check=False)
+            assert cut.status == 1
+            assert "would cut A off from the other switches; --force does it all the same" in cut.stderr
+            fabric.call("permit", "A", switch)
+            wait_until(lambda: len(ways(fabric)) == 2 and not fabric.codes(), what="both paths", timeout=30)
+
+
+def test_edges_and_hosts_are_pinned_without_loss(net: OvsNetwork, fabric: Fabric) -> None:
+    x, y = net.stations["x"], net.stations["y"]
+    for number, switch in enumerate(("P", "Q")):
+        with nothing_lost(x, y, log=f"pin{number}", net=net):
+            fabric.call("pin", "ha", "hb", "A", switch, "B")
+            said = fabric.call("pin", x.mac, y.mac, "A", switch, "B").stdout
+            assert said == f"{x.mac} – {y.mac} is pinned to A → {switch} → B, in both directions\n"
+            wait_until(lambda: ways(fabric) == [["A", switch, "B"]], what="the path", timeout=20)  # noqa: B023
+            wait_until(
+                lambda: all(each["used"] for each in fabric.api_get("policies")["pinned"]), what="both", timeout=20
+            )
+            wait_until(lambda: not fabric.api_get("status")["changing"], what="the rules", timeout=20)
+            before = passing(net, switch)
+            wait_until(lambda: passing(net, switch) > before + 200, what="pings by it", timeout=20)  # noqa: B023
+            story = fabric.call("explain", x.mac, y.mac).stdout
+            assert f"A → {switch} → B, to which the operator pinned them" in story
+            fabric.call("unpin", y.mac, x.mac)
+            fabric.call("unpin", "hb", "ha")
+            wait_until(lambda: len(ways(fabric)) == 2 and not fabric.codes(), what="both paths", timeout=30)
+
+
+def test_a_policy_outlives_the_controller_and_loses_nothing(net: OvsNetwork, fabric: Fabric) -> None:
+    x, y = net.stations["x"], net.stations["y"]
+    fabric.call("drain", "P")
+    in_force(fabric, "drained")
+    assert fabric.process is not None
+    with nothing_lost(x, y, log="restart", net=net):
+        fabric.process.signal(signal.SIGKILL)
+        fabric.process.wait()
+        wait_until(lambda: not net.connected("A"), what="the switch to notice", timeout=20)
+        fabric.start()
+        in_force(fabric, "drained")
+        assert ways(fabric) == [["A", "Q", "B"]]
+    unknown = fabric.call("drain", "Z", check=False)
+    assert (unknown.status, "Z: no switch is known" in unknown.stderr) == (1, True)
+    refused = fabric.call("drain", "Q", check=False)
+    assert refused.status == 1
+    assert "draining Q would cut B off" in refused.stderr
+    fabric.call("undrain", "P")
+    wait_until(lambda: len(ways(fabric)) == 2 and not fabric.codes(), what="both paths", timeout=30)
