@@ -223,6 +223,9 @@ class LeanNetwork(SimulatedNetwork[LeanSwitch]):
             port = switch.ports[end.port]
             switch.ports[end.port] = Port(port.number, port.name, port.mac, False, port.speed)
             switch.tell_port(switch.ports[end.port])
+        if not self._dead:
+            # On a busy machine its latency may have been measured as long, so that no tree leads by it.
+            self.report(left_s=0.0)
 
     def look_for_dead_ends(self, dpid: int, changed: Key) -> None:
         """Report if no packet can enter the pulled wire any more, now that a rule has changed."""
