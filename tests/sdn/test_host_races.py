@@ -192,6 +192,23 @@ def test_what_is_known_is_not_raced_until_it_is_silent() -> None:
     assert bridge.balancer.reasons["path_silent"] == 1
 
 
+def test_a_fast_uplink_that_is_silent_is_not_the_only_one_worth_while() -> None:
+    bridge = racing("fastest")
+    loads = [
+        {"id": number, "capacity": rate, "spare": rate, "busy": 0, "loss": 0}
+        for number, rate in enumerate((10_000, 500))
+    ]
+    bridge.balancer.handle_forecasts(loads)
+    assert set(begin(bridge)) == {DSL}
+    bridge.now += 1.0
+    syns = begin(bridge)
+    assert set(syns) == {DSL, LTE}
+    assert set(begin(bridge, 40001)) == {LTE}
+    bridge.now += 0.02
+    bridge.receive(DSL, answer(syns[DSL]))
+    assert set(begin(bridge, 40002)) == {DSL}
+
+
 def test_an_uplink_in_another_epoch_is_unknown() -> None:
     bridge = racing()
     syns = begin(bridge)

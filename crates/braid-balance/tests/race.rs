@@ -660,6 +660,46 @@ fn a_crowded_uplink_is_left_out() {
     assert_eq!(copies.keys().copied().collect::<Vec<_>>(), [0, 1]);
 }
 
+/// A fast line that has fallen silent: as the only one worth while it would get the same SYN again and again.
+#[test]
+fn a_fast_line_that_leaves_a_syn_unanswered_is_not_the_only_one_worth_while() {
+    let track = Track::new(LbMethod::Fastest, ONCE);
+    let forecasts = [
+        forecast(0, 80, 80, 0),
+        forecast(1, 5, 5, 0),
+        forecast(2, 5, 5, 0),
+    ];
+    track
+        .probe
+        .datapath
+        .borrow_mut()
+        .set_forecasts(&forecasts)
+        .expect("forecasts");
+    let sent = track.probe.out(&V4.syn()).is(Sent, "out_new");
+    assert_eq!(uplink_at(sent.read().ip.source), 0);
+    let again = track.probe.out(&V4.syn()).is(Sent, "race_begun");
+    assert!(again.events.contains(&"path_silent"));
+    let copies = syn_copies(&track, &again, RACING_UPLINKS);
+    // Other connections do not take it either, until it answers.
+    let ends = Ends {
+        local: (INNER, 4001),
+        ..V4
+    };
+    let next = track.probe.out(&ends.syn()).is(Sent, "race_begun");
+    let raced = syn_copies(&track, &next, 2);
+    assert_eq!(raced.keys().copied().collect::<Vec<_>>(), [1, 2]);
+    let back = answer(V4, copies[&1], [5000, 1000], SYN | ACK);
+    track.back(1, &back).is(Passed, "in_stack");
+    let back = answer(V4, copies[&0], [5000, 1000], SYN | ACK);
+    track.back(0, &back).is(Sent, "race_lost");
+    let ends = Ends {
+        local: (INNER, 4002),
+        ..V4
+    };
+    let sent = track.probe.out(&ends.syn()).is(Sent, "out_new");
+    assert_eq!(uplink_at(sent.read().ip.source), 0);
+}
+
 #[test]
 fn each_uplink_gets_the_segment_size_that_fits_it() {
     let track = Track::new(LbMethod::Race, ALWAYS);

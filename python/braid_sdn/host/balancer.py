@@ -815,6 +815,7 @@ class Balancer:
         inner = (packet.source, packet.source_port)
         remote = _remote_key(packet)
         flow = self.table.find(packet.protocol, inner, remote)
+        silent: int | None = None
         if packet.protocol == TCP:
             race = self.races.find(inner, (packet.target, packet.target_port))
             if race is not None and race.is_won and flow is None:
@@ -823,12 +824,13 @@ class Balancer:
             elif race is not None and flow is None and self._handle_raced(now, race, packet):
                 return
             if packet.tcp_flags & (SYN | ACK) == SYN:
-                flow = self._retried(flow, packet)
+                before, flow = flow, self._retried(flow, packet)
+                silent = before.uplink if before is not None and flow is None else None
             elif flow is None:
                 self._answer_reset(packet)
                 return
         if flow is None:
-            flow = self._open(now, desired, packet)
+            flow = self._open(now, desired, packet, silent=silent)
             if flow is None:
                 return
         self._pass_out(now, flow, packet)
@@ -892,9 +894,18 @@ class Balancer:
         return None
 
     def _open(
-        self, now: float, desired: Desired, packet: Packet, *, placed: tuple[int, int | None] | None = None
+        self,
+        now: float,
+        desired: Desired,
+        packet: Packet,
+        *,
+        placed: tuple[int, int | None] | None = None,
+        silent: int | None = None,
     ) -> Flow | None:
-        """Open a flow by its first packet; None if it is refused. A moved one keeps its class and rule, `placed`."""
+        """Open a flow by its first packet; None if it is refused. A moved one keeps its class and rule, `placed`.
+
+        The uplink `silent` has left its SYN unanswered.
+        """
         if desired.is_limited(packet.source):
             self.reasons["client_over_limit"] += 1
             return None
@@ -921,7 +932,9 @@ class Balancer:
             self.reasons["class_blocked" if number else "no_uplink"] += 1
             return None
         uplink, choice = chosen
-        plan = self._plan(now, table, packet) if table is not None and choice != "sticky" else Plan()
+        plan = Plan()
+        if table is not None and choice != "sticky":
+            plan = self._plan(now, table, packet, silent=silent)
         if plan.racers and table is not None:
             race = Race(packet, number, rule, table.method == "fastest", now, now, preferred=plan.preferred)
             if self._begin_race(race, plan.racers):
@@ -1062,14 +1075,19 @@ class Balancer:
 
     # Races.
 
-    def _plan(self, now: float, table: ClassTable, packet: Packet) -> Plan:
+    def _plan(self, now: float, table: ClassTable, packet: Packet, *, silent: int | None) -> Plan:
         """Return the placement of a flow whose class races."""
         is_trace = packet.protocol == UDP and packet.target_port in TRACE_PORTS
         if table.method not in ("race", "fastest") or is_trace:
             return Plan()
         candidates = [number for number in table.candidates if self._takes(number, packet.family)]
         return self.paths.plan(
-            now, packet.target, candidates, fastest=table.method == "fastest", may_race=packet.is_bare_syn
+            now,
+            packet.target,
+            candidates,
+            fastest=table.method == "fastest",
+            may_race=packet.is_bare_syn,
+            silent=silent,
         )
 
     def _begin_race(self, race: Race, racers: Iterable[int]) -> bool:

@@ -106,7 +106,7 @@ class PathCache:
         self._set(remote, uplink, Path(rtt, now, self._epochs.get(uplink, 0)))
 
     def note_unanswered(self, now: float, remote: Address, uplink: int) -> None:
-        """Remember that a race has waited for this uplink in vain."""
+        """Remember that a SYN was left unanswered by this uplink."""
         ttl = self._settings.cache_ttl
         measured = now - ttl + ttl / UNANSWERED_DIVISOR
         self._set(remote, uplink, Path(UNANSWERED_RTT, measured, self._epochs.get(uplink, 0)))
@@ -158,10 +158,25 @@ class PathCache:
 
     # Choice.
 
-    def plan(self, now: float, remote: Address, candidates: list[int], *, fastest: bool, may_race: bool) -> Plan:
-        """Place a new flow whose candidates, all of which take it, are these."""
+    def plan(
+        self,
+        now: float,
+        remote: Address,
+        candidates: list[int],
+        *,
+        fastest: bool,
+        may_race: bool,
+        silent: int | None = None,
+    ) -> Plan:
+        """Place a new flow whose candidates, all of which take it, are these.
+
+        If the uplink `silent` has just left its SYN unanswered, it is raced on all of them.
+        """
         if len(candidates) < 2:
             return Plan()
+        retries = silent is not None
+        if silent is not None and fastest:
+            self.note_unanswered(now, remote, silent)
         forecasts = {number: self.forecasts.get(number, Forecast()) for number in candidates}
         scores: dict[int, int] = {}
         for number in candidates:
@@ -170,14 +185,15 @@ class PathCache:
                 scores[number] = forecasts[number].score(rtt) if fastest else rtt
         worthwhile = candidates
         if fastest:
-            times = {number: forecasts[number].reference_time() for number in candidates}
-            worthwhile = [each for each in candidates if times[each] <= MAX_RACE_RATIO * min(times.values())]
+            answer = [each for each in candidates if self.fresh_rtt(now, remote, each) != UNANSWERED_RTT]
+            times = {number: forecasts[number].reference_time() for number in answer}
+            worthwhile = [each for each in answer if times[each] <= MAX_RACE_RATIO * min(times.values())]
         best = min(scores, key=lambda number: (scores[number], number), default=None)
         known = all(number in scores for number in worthwhile)
         rate = self._settings.explore_one_in
         explores = known and rate > 0 and self._chance.randrange(rate) == 0
-        racers = candidates if explores else worthwhile
-        if may_race and not is_private(remote) and (not known or explores):
+        racers = candidates if explores or retries else worthwhile
+        if may_race and not is_private(remote) and (not known or explores or retries):
             if len(racers) > 1 and self._spend(now, remote):
                 if racers != candidates:
                     self._reasons["race_crowded"] += 1

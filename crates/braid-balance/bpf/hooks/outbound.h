@@ -244,6 +244,7 @@ __noinline int evict_flow(__u64 now)
 	} else if (is_syn_retry(&ctx->packet, found.flow)) {
 		count(REASON_path_silent);
 		forget_path(&ctx->key.remote, found.flow->uplink);
+		ctx->retried = found.flow->uplink + 1;
 	} else {
 		count(REASON_flow_moved);
 		start_move(ctx, found.flow, now);
@@ -275,6 +276,7 @@ static __always_inline int find_or_open(struct __sk_buff *skb, const struct pack
 	ctx->packet = *packet;
 	ctx->key = *key;
 	ctx->is_moving = 0;
+	ctx->retried = 0;
 	if (packet->protocol == IPPROTO_TCP && bpf_map_lookup_elem(&races, key)) {
 		reason = handle_race_packet(known, now);
 		if (reason != RACE_NONE)

@@ -100,6 +100,7 @@ struct pkt_ctx {
 	struct flow flow;
 	struct flow moved_flow; // the flow before it moved
 	__u32 is_moving;	// not 0: the flow moves
+	__u32 retried;		// uplink that has left the SYN unanswered, by a cached path, + 1
 	struct replay_buffer replay;
 	__u32 uplink;
 	__u32 choice;
@@ -111,6 +112,7 @@ struct pkt_ctx {
 	__u32 lb_method;
 	struct path_key prefix;
 	__u32 usable;	  // bits of the candidates that take flows
+	__u32 silent;	  // those that have left a SYN to the prefix unanswered
 	__u32 answered;	  // not 0: another attempt was answered, and its answer reset
 	__u32 cached;	  // bits of the candidates with a cached RTT
 	__u32 worthwhile; // bits of the candidates that a race is worthwhile on

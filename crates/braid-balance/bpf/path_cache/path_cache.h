@@ -359,24 +359,28 @@ __noinline int score_candidate(__u32 id, __u64 now)
 	struct pkt_ctx *ctx = pkt_ctx();
 	struct uplink *uplink = uplink_at(id);
 	struct path_entry *entry;
-	struct path *path;
+	struct path *path = NULL;
 	__u64 score;
 
 	if (!ctx || !forecast || id >= MAX_UPLINKS || !takes_flows(uplink, ctx->packet.family))
 		return 0;
 	ctx->usable |= 1u << id;
-	if (ctx->lb_method == LB_FASTEST) {
+	entry = bpf_map_lookup_elem(&path_cache, &ctx->prefix);
+	if (entry) {
+		path = &entry->paths[uplink_index(id)];
+		if (path->epoch != uplink->epoch || !is_fresh(path, now))
+			path = NULL;
+	}
+	if (path && path->rtt == RTT_UNANSWERED_US) {
+		ctx->silent |= 1u << id;
+	} else if (ctx->lb_method == LB_FASTEST) {
 		score = default_transfer_time(forecast);
 		if (!ctx->best_default_time || score < ctx->best_default_time) {
 			ctx->best_default_time = score;
 			ctx->best_default = id;
 		}
 	}
-	entry = bpf_map_lookup_elem(&path_cache, &ctx->prefix);
-	if (!entry)
-		return 0;
-	path = &entry->paths[uplink_index(id)];
-	if (path->epoch != uplink->epoch || !is_fresh(path, now))
+	if (!path)
 		return 0;
 	score = path->rtt;
 	if (ctx->lb_method == LB_FASTEST) {
@@ -398,13 +402,13 @@ __noinline int score_candidate(__u32 id, __u64 now)
 }
 
 // Marks the uplink if a race on it is worthwhile: a SYN that came through first says nothing about
-// headroom and loss.
+// headroom and loss. None is worthwhile where a SYN has just been left unanswered.
 __noinline int check_worthwhile(__u32 id)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
 	struct uplink_forecast *forecast = bpf_map_lookup_elem(&forecasts, &id);
 
-	if (!ctx || !forecast || id >= MAX_UPLINKS || !(ctx->usable & (1u << id)))
+	if (!ctx || !forecast || id >= MAX_UPLINKS || !(ctx->usable & ~ctx->silent & (1u << id)))
 		return 0;
 	if (default_transfer_time(forecast) <= ctx->best_default_time * PREDICT_CROWDED_FACTOR)
 		ctx->worthwhile |= 1u << id;
@@ -477,8 +481,10 @@ __noinline int choose_path(__u64 now)
 	ctx->candidates = 0;
 	if (!has_several(candidates))
 		return 0;
+	if (ctx->retried && ctx->lb_method == LB_FASTEST)
+		store_unanswered(ctx->retried - 1, now);
 	path_key_of(&ctx->packet.dest, &ctx->prefix);
-	ctx->usable = ctx->cached = ctx->worthwhile = ctx->preferred = 0;
+	ctx->usable = ctx->silent = ctx->cached = ctx->worthwhile = ctx->preferred = 0;
 	ctx->best_default_time = 0;
 	for (__u32 id = 0; id < MAX_UPLINKS; id++) {
 		if (candidates & (1u << id))
@@ -495,8 +501,8 @@ __noinline int choose_path(__u64 now)
 	all = !(ctx->worthwhile & ~ctx->cached);
 	explore =
 		all && config->explore_one_in && !(bpf_get_prandom_u32() % config->explore_one_in);
-	candidates = explore ? ctx->usable : ctx->worthwhile;
-	if (may_race(ctx) && (!all || explore)) {
+	candidates = explore || ctx->retried ? ctx->usable : ctx->worthwhile;
+	if (may_race(ctx) && (!all || explore || ctx->retried)) {
 		if (has_several(candidates) && !spend_race_budget(ctx, now)) {
 			if (explore && ctx->lb_method == LB_FASTEST)
 				ctx->preferred = ctx->best + 1;

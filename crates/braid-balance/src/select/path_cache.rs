@@ -7,7 +7,7 @@ use std::time::Duration;
 use braid_core::forecast::{kilobytes_per_sec, ppm};
 use braid_core::{MAX_UPLINKS, Rate, UplinkId};
 
-use crate::generated::{self, PATH_BITS_V4, PATH_BITS_V6};
+use crate::generated::{self, PATH_BITS_V4, PATH_BITS_V6, RTT_UNANSWERED_US};
 use crate::maps::batch;
 use crate::maps::layout::{Address, ForecastValue, PathEntryValue, PathValue, from_ip, to_ip};
 use crate::maps::tables::{Tables, found, refused};
@@ -44,6 +44,15 @@ pub struct CachedPath {
     pub lost: u32,
     /// True if the uplink is in the same epoch as then.
     pub valid: bool,
+}
+
+impl CachedPath {
+    /// Returns true if its round trip stands for a SYN that was left unanswered: under `fastest` no race to the prefix
+    /// is worthwhile there.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.rtt == Some(Duration::from_micros(RTT_UNANSWERED_US.into()))
+    }
 }
 
 /// The expected load of an uplink, for [`LbMethod::Fastest`](crate::LbMethod::Fastest).

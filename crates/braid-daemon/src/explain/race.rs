@@ -182,7 +182,7 @@ impl Trace<'_, '_> {
         let network = network(flow);
         let others = match left_out {
             [] => String::new(),
-            ids => format!("; full or losing too much: {}", names(ids)),
+            ids => format!("; full, silent or losing too much: {}", names(ids)),
         };
         let cap = self.snapshot.settings.config.race.per_destination;
         let text = match worth.as_slice() {
@@ -206,9 +206,19 @@ impl Trace<'_, '_> {
             return (live.to_vec(), Vec::new());
         }
         let prospect = |id: &UplinkId| self.load(*id).reference_time();
-        let best = live.iter().map(prospect).min().unwrap_or_default();
-        live.iter()
-            .partition(|id| prospect(id) <= best * MAX_RACE_TIME_RATIO)
+        let answers = |id: &&UplinkId| !self.is_silent(**id);
+        let best = live.iter().filter(answers).map(prospect).min();
+        let worth = |id: &&UplinkId| {
+            answers(id) && prospect(id) <= best.unwrap_or_default() * MAX_RACE_TIME_RATIO
+        };
+        live.iter().partition(worth)
+    }
+
+    /// Returns true if an uplink has just left a SYN to the destination's network unanswered.
+    fn is_silent(&self, id: UplinkId) -> bool {
+        let memory = self.snapshot.settings.config.race.cache_ttl;
+        let mut paths = self.snapshot.path.iter().flat_map(|path| &path.paths);
+        paths.any(|path| path.uplink == id && is_valid(path, memory) && path.is_silent())
     }
 }
 
