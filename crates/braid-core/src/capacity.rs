@@ -6,8 +6,11 @@
 //!
 //! A transfer that is made to measure the line ([`TransferCapacity`]) is taken as well. The later of
 //! the two measurements is the capacity, and the other one stays to be compared with it.
+//!
+//! A line that carries next to nothing although flows wait for it has no such estimate: [`StallMonitor`].
 
 mod passive;
+mod stall;
 mod transfer;
 
 use std::time::Duration;
@@ -16,6 +19,7 @@ use crate::{Bytes, Rate, Time};
 
 pub use passive::MIN_INTERVAL;
 use passive::{DirectionInterval, PassiveCapacity};
+pub use stall::{StallInterval, StallMonitor};
 pub use transfer::{
     FIRST_CONNECTIONS, MAX_CONNECTIONS, MIN_SAMPLE, TransferCapacity, TransferEstimate,
     TransferSample, TransferStep,

@@ -11,6 +11,7 @@
 //!   helps; by that load alone, the next tier would be added and removed in turns.
 //! - `wrr` weighs by measured capacities unless the user has given weights: rates typed in are wrong by evening.
 //!   The configured capacity is a ceiling.
+//! - An uplink that stalls has next to no capacity until it carries something again, and that changes its shares at once.
 //! - An uplink of which no capacity is known is assumed to be as fast as the fastest one seen lately.
 
 use std::collections::BTreeMap;
@@ -49,16 +50,16 @@ pub struct Load {
     pub measured: Option<Rate>,
     /// Lower bound of its capacity: a rate that it carried lately.
     pub at_least: Rate,
+    /// Rate of an uplink that stalls; `None` for one that does not.
+    pub stall: Option<Rate>,
 }
 
 impl Load {
     /// Returns the capacity as far as known. A configured one is a ceiling: the user may want to leave room for
-    /// others.
+    /// others. An uplink that stalls has what it carries meanwhile.
     fn capacity(&self, configured: Option<Rate>) -> Option<Rate> {
-        match (configured, self.measured) {
-            (Some(configured), Some(measured)) => Some(configured.min(measured)),
-            (configured, measured) => configured.or(measured),
-        }
+        let known = [configured, self.measured, self.stall];
+        known.into_iter().flatten().min()
     }
 }
 
@@ -115,7 +116,7 @@ impl Loads {
             average.used = average.used * old + busier * (1.0 - old);
             let capacity = load.capacity(status.capacity);
             average.capacity = capacity.map(|rate| rate.bits_per_sec() as f64);
-            average.measured = load.measured.is_some();
+            average.measured = load.measured.or(load.stall).is_some();
             let seen = load.at_least.max(load.measured.unwrap_or_default());
             self.peak = self.peak.max(average.used).max(seen.bits_per_sec() as f64);
         }

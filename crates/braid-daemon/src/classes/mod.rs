@@ -366,6 +366,7 @@ impl Classes {
                     id: s.id,
                     weight: s.weight.get(),
                     is_degraded: s.degraded,
+                    is_stalled: s.load.is_some_and(|load| load.stall.is_some()),
                     tier: s.tier,
                 })
                 .collect(),

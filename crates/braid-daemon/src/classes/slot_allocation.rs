@@ -19,6 +19,8 @@ pub(super) struct UplinkFacts {
     pub weight: u32,
     /// True if its verdict is degraded.
     pub is_degraded: bool,
+    /// True if it stalls.
+    pub is_stalled: bool,
     pub tier: u8,
 }
 

@@ -82,6 +82,7 @@ impl HealthChecks {
             rx: meter.rx,
             measured: self.capacities.measured(now, id),
             at_least: self.capacities.at_least(now, id),
+            stall: self.capacities.stall(id),
         })
     }
 
@@ -194,14 +195,32 @@ impl Engine {
         if graced.is_some_and(|until| until <= now) {
             self.follow_verdicts()?;
         }
+        let stalls_changed = self.health_checks.capacities.take_stall_change();
         if !self.health_checks.measure(now, &counters) {
-            return Ok(());
+            return match stalls_changed {
+                true => self.follow_stalls(now, &counters),
+                false => Ok(()),
+            };
         }
         self.note_history();
         if self.note_quotas(&counters) || Classes::follows_load(&self.settings) {
             self.follow_verdicts()?;
         }
         self.update_forecasts(now, &counters)
+    }
+
+    /// Has new flows avoid an uplink that begins to stall, and return to one that has ceased to, without waiting for
+    /// the next measurement.
+    fn follow_stalls(
+        &mut self,
+        now: Instant,
+        counters: &[(UplinkId, UplinkCounters)],
+    ) -> Result<(), UserError> {
+        if !Classes::follows_load(&self.settings) {
+            return Ok(());
+        }
+        self.follow_verdicts()?;
+        self.update_forecasts(now, counters)
     }
 
     /// Returns the bond and the count of packets that its device dropped because this machine did not read them in

@@ -8,17 +8,23 @@ use std::time::{Duration, Instant};
 
 use braid_balance::{ShapeCounters, UplinkCounters};
 use braid_core::capacity::{
-    CapacityBasis, CapacityEstimate, MIN_INTERVAL, TransferEstimate, UplinkCapacity, UplinkInterval,
+    CapacityBasis, CapacityEstimate, MIN_INTERVAL, StallInterval, StallMonitor, TransferEstimate,
+    UplinkCapacity, UplinkInterval,
 };
 use braid_core::{Bytes, Rate, Time, UplinkId};
 
 use crate::report::MeasuredDirection;
+
+/// Growth of round trips that shows a queue.
+const MIN_QUEUEING: Duration = Duration::from_millis(4);
 
 /// Estimates of all uplinks.
 #[derive(Debug)]
 pub(crate) struct Capacities {
     origin: Instant,
     noted: Instant,
+    /// True if an uplink has begun or ceased to stall since [`Capacities::take_stall_change`].
+    stalls_changed: bool,
     uplinks: BTreeMap<UplinkId, Measured>,
 }
 
@@ -29,6 +35,7 @@ struct Measured {
     /// Counters of the shaping, sent and received, if it is shaped.
     shaped: Option<[ShapeCounters; 2]>,
     capacity: UplinkCapacity,
+    stalls: StallMonitor,
 }
 
 impl Capacities {
@@ -37,6 +44,7 @@ impl Capacities {
         Capacities {
             origin: now,
             noted: now,
+            stalls_changed: false,
             uplinks: BTreeMap::new(),
         }
     }
@@ -73,17 +81,21 @@ impl Capacities {
                     counters: *counters,
                     shaped,
                     capacity: UplinkCapacity::default(),
+                    stalls: StallMonitor::default(),
                 };
                 self.uplinks.insert(*id, measured);
                 continue;
             };
             let before = std::mem::replace(&mut measured.counters, *counters);
             let mut interval = interval(end, span, &before, counters);
+            let counted = (before, interval);
             let before = std::mem::replace(&mut measured.shaped, shaped);
             if let (Some(before), Some(after)) = (before, shaped) {
                 count_shaped(&mut interval, &before, &after);
             }
             measured.capacity.note(&interval);
+            let stall = stall_interval(&measured.capacity, &counted.1, &counted.0, counters);
+            self.stalls_changed |= measured.stalls.note(&stall);
         }
         Some(span)
     }
@@ -117,9 +129,18 @@ impl Capacities {
         self.uplinks.get(&id)?.capacity.tx(self.time(now))
     }
 
-    /// Returns the capacity to receive, if anything is known of it.
+    /// Returns the capacity to receive, if anything is known of it; while the uplink stalls, what it carries.
     pub fn rx(&self, now: Instant, id: UplinkId) -> Option<CapacityEstimate> {
-        self.uplinks.get(&id)?.capacity.rx(self.time(now))
+        let measured = self.uplinks.get(&id)?;
+        let Some(rate) = measured.stalls.carried() else {
+            return measured.capacity.rx(self.time(now));
+        };
+        Some(CapacityEstimate {
+            rate,
+            basis: CapacityBasis::Saturated,
+            error: 1.0,
+            age: Duration::ZERO,
+        })
     }
 
     /// Returns what the other method knows of the capacity to send.
@@ -142,6 +163,16 @@ impl Capacities {
         known(self.rx(now, id)).or_else(|| known(self.tx(now, id)))
     }
 
+    /// Returns the rate of an uplink that stalls, or did so until a moment ago; `None` for one that does not.
+    pub fn stall(&self, id: UplinkId) -> Option<Rate> {
+        self.uplinks.get(&id)?.stalls.rate()
+    }
+
+    /// Returns true if an uplink has begun or ceased to stall since the last call.
+    pub fn take_stall_change(&mut self) -> bool {
+        std::mem::take(&mut self.stalls_changed)
+    }
+
     /// Returns the rate that an uplink is known to carry, in either direction.
     pub fn at_least(&self, now: Instant, id: UplinkId) -> Rate {
         let both = [self.rx(now, id), self.tx(now, id)];
@@ -149,7 +180,8 @@ impl Capacities {
         rates.max().unwrap_or_default()
     }
 
-    fn time(&self, now: Instant) -> Time {
+    /// Returns the time for the estimates of [`Capacities::of`].
+    pub fn time(&self, now: Instant) -> Time {
         Time::ZERO + now.saturating_duration_since(self.origin)
     }
 }
@@ -176,6 +208,28 @@ fn interval(
         rx: Bytes::new(more(|counters| counters.rx.bytes)),
         repeated: Bytes::new(repeated),
         queueing: queueing.map(Duration::from_micros),
+    }
+}
+
+/// Returns the interval as far as it tells of stalls. A transfer that the line did carry is no stall in either direction.
+fn stall_interval(
+    capacity: &UplinkCapacity,
+    interval: &UplinkInterval,
+    before: &UplinkCounters,
+    after: &UplinkCounters,
+) -> StallInterval {
+    let more = |of: fn(&UplinkCounters) -> u64| of(after).saturating_sub(of(before));
+    let sent = interval.tx.get().saturating_sub(interval.repeated.get());
+    let queueing = capacity.queueing().unwrap_or_default();
+    StallInterval {
+        end: interval.end,
+        span: interval.span,
+        carried: Bytes::new(sent.max(interval.rx.get())),
+        rx_packets: more(|counters| counters.rx.packets),
+        rx: interval.rx,
+        repeats: more(|counters| counters.repeats),
+        queue: queueing >= MIN_QUEUEING,
+        capacity: capacity.rx(interval.end).map(|found| found.rate),
     }
 }
 
@@ -251,6 +305,26 @@ mod tests {
         assert_eq!(found.rate, Rate::from_bits_per_sec(25_000_000));
         let up = capacities.tx(start + Duration::from_secs(2), ID).unwrap();
         assert_eq!(up.rate, Rate::from_bits_per_sec(400_000));
+    }
+
+    #[test]
+    fn a_line_on_which_requests_are_repeated_in_vain_stalls_until_bytes_come() {
+        let start = Instant::now();
+        let mut capacities = Capacities::new(start);
+        let mut stalled = Vec::new();
+        for tick in 0..20_u64 {
+            // From the tenth interval to the fifteenth nothing comes.
+            let mut all = counters(if tick < 15 { tick.min(10) } else { tick });
+            all[0].1.repeats = 2 * tick.saturating_sub(10).min(4);
+            let now = start + Duration::from_millis(200) * u32::try_from(tick).unwrap();
+            capacities.note(now, &all, &[]);
+            let changed = capacities.take_stall_change();
+            assert_eq!(changed, tick == 12 || tick == 15, "{tick}");
+            if capacities.stall(ID).is_some() {
+                stalled.push(tick);
+            }
+        }
+        assert_eq!(stalled, [12, 13, 14]);
     }
 
     #[test]

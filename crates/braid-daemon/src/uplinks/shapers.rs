@@ -78,14 +78,15 @@ impl Shapers {
                 carried: capacity.left_queue(Bytes::new(tx.passed.bytes)),
                 limited: has_limited(&tx),
                 queueing,
-                capacity: capacities.tx(now, *id),
+                capacity: capacity.tx(capacities.time(now)),
                 drift: capacity.tx_drift(),
             };
             let rx = ShapedTraffic {
                 carried: Bytes::new(rx.passed.bytes + rx.dropped.bytes),
                 limited: has_limited(&rx),
                 queueing,
-                capacity: capacities.rx(now, *id),
+                // That of a stall would take the shaper too long to recover from.
+                capacity: capacity.rx(capacities.time(now)),
                 drift: capacity.rx_drift(),
             };
             shaped.shaper.note(end, span, &tx, &rx, ceiling(*id));

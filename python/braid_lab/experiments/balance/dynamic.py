@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.measure.walks import Campus, campus
+from braid_lab.experiments.measure.walks import GAP_MBIT, Campus, campus
 from braid_lab.fixtures import run_client, serve
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology, UplinkSpec, network
@@ -42,6 +42,19 @@ class Loads:
     """Page load times of one case, and the page under way at its end."""
 
     seconds: list[float] = field(default_factory=list)
+    #: Connections that Braid has opened, and those of them on WiFi in a second of a gap.
+    opened: int = 0
+    into_gaps: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """The routing of one case while the walk is played."""
+
+    #: Takes each second's rates, Mbit/s.
+    weigh: Callable[[float, float], None] = lambda *_: None
+    #: Returns the connections opened so far, by uplink; nothing where Braid does not run.
+    opened: Callable[[], dict[str, int]] = dict
 
 
 @experiment("balance/dynamic", "Page loads while the lines' rates change", paper="host-flow-balancing §6.2")
@@ -59,22 +72,22 @@ def dynamic(run: Run) -> None:
             return float(page["seconds"])
 
         for case in CASES:
-            with run.part(case), run.step(f"{case}: {seconds} s"), using(net, case) as weigh:
-                measured[case] = play(net, walk, weigh, load)
+            with run.part(case), run.step(f"{case}: {seconds} s"), using(net, case) as routing:
+                measured[case] = play(net, walk, routing, load)
     record(run, measured)
 
 
 @contextlib.contextmanager
-def using(net: Topology, case: str) -> Iterator[Callable[[float, float], None]]:
-    """Route the host's traffic as the case requires; yields what is to be done with each second's rates."""
+def using(net: Topology, case: str) -> Iterator[Case]:
+    """Route the host's traffic as the case requires."""
     if case in UPLINKS:
         with net.only(case):
-            yield lambda *_: None
+            yield Case()
         return
     run_dir = net.scratch / "braid"
     if case != "wrr_true":
         with braid(net.host, run_dir, "--policy", case) as daemon:
-            yield lambda *_: None
+            yield Case(opened=lambda: _opened(daemon))
         return
     config = net.scratch / "weights.toml"
     config.write_text(_weights(1, 1))
@@ -84,7 +97,11 @@ def using(net: Topology, case: str) -> Iterator[Callable[[float, float], None]]:
             config.write_text(_weights(wifi, lte))
             _reload(daemon)
 
-        yield weigh
+        yield Case(weigh, lambda: _opened(daemon))
+
+
+def _opened(daemon: Braid) -> dict[str, int]:
+    return {uplink["name"]: uplink["flows_opened"] for uplink in daemon.json("uplinks")["uplinks"]}
 
 
 def _reload(daemon: Braid) -> None:
@@ -98,7 +115,7 @@ def _weights(wifi: float, lte: float) -> str:
     return 'policy = "wrr"\n' + uplink("wifi", wifi) + uplink("lte", lte)
 
 
-def play(net: Topology, walk: Campus, weigh: Callable[[float, float], None], load: Callable[[int], float]) -> Loads:
+def play(net: Topology, walk: Campus, case: Case, load: Callable[[int], float]) -> Loads:
     """Load pages one after another while the walk is played once; `load` returns the seconds of a page by number."""
     loads, over = Loads(), threading.Event()
     failures: list[BaseException] = []
@@ -117,15 +134,20 @@ def play(net: Topology, walk: Campus, weigh: Callable[[float, float], None], loa
             failures.append(error)
 
     _set(net, walk.wifi[0], walk.lte[0])
+    opened = first = case.opened()
     browser = threading.Thread(target=browse)
     browser.start()
     start = time.monotonic()
     try:
         for second, (wifi, lte) in enumerate(zip(walk.wifi, walk.lte, strict=True)):
             _set(net, wifi, lte)
-            weigh(wifi, lte)
+            case.weigh(wifi, lte)
             # Steps of the walk are instants of the wall clock.
             time.sleep(max(0.0, start + second + 1 - time.monotonic()))
+            before, opened = opened, case.opened()
+            if wifi == GAP_MBIT:
+                loads.into_gaps += opened.get("wifi", 0) - before.get("wifi", 0)
+        loads.opened = sum(opened.values()) - sum(first.values())
     finally:
         over.set()
         # Let the last page end.
@@ -161,6 +183,9 @@ def record(run: Run, measured: dict[str, Loads]) -> None:
             )
     if "wrr" in means and "wrr_true" in means:
         run.figure("measured_vs_true", means["wrr"] / means["wrr_true"], better="lower")
+    for case, loads in measured.items():
+        if loads.opened:
+            run.figure(f"flows_into_gaps_{case}", loads.into_gaps / loads.opened, better="lower", runs=loads.opened)
     run.series("pages", [{"case": case, "s": each} for case, loads in measured.items() for each in loads.seconds])
     with run.plot("page_load_cdf") as plot:
         axes = plot.subplots()

@@ -49,6 +49,7 @@ impl Line {
                     rx: rate(self.carried[i].min(self.capacity[i])),
                     measured: None,
                     at_least: Rate::from_bits_per_sec(0),
+                    stall: None,
                 });
                 status.capacity = Some(rate(self.capacity[i]));
             }
@@ -155,6 +156,7 @@ fn measured(statuses: &mut [UplinkStatus], capacities: [Option<u64>; 2]) {
             rx: rate(20),
             measured: capacity.map(rate),
             at_least: Rate::from_bits_per_sec(0),
+            stall: None,
         };
         status.load = Some(load);
     }
@@ -184,6 +186,30 @@ fn weights_of_wrr_follow_measured_capacities() {
     );
 }
 
+/// A line that stalls gets no new flow from that moment on, and its share back as soon as it carries something.
+#[test]
+fn an_uplink_that_stalls_loses_its_share_at_once() {
+    let settings = settings("policy = 'wrr'");
+    let mut statuses = vec![weighted(0, 1), weighted(1, 1)];
+    let (mut classes, mut now) = (Classes::default(), Instant::now());
+    let mut share = |stall: Option<u64>| {
+        measured(&mut statuses, [Some(60), Some(20)]);
+        let load = statuses[0].load.as_mut().unwrap();
+        load.stall = stall.map(Rate::from_bits_per_sec);
+        now += Duration::from_millis(200);
+        classes.update(now, &settings, &statuses);
+        let capacity = classes.headroom(UplinkId(0)).unwrap().capacity;
+        (
+            (classes.share_of(UplinkId(0)) * 100.0).round() as u32,
+            capacity,
+        )
+    };
+    let rate = Rate::from_bits_per_sec;
+    assert_eq!(share(None), (75, rate(60_000_000)));
+    assert_eq!(share(Some(64_000)), (0, rate(64_000)));
+    assert_eq!(share(None), (75, rate(60_000_000)));
+}
+
 #[test]
 fn weights_that_the_user_gave_stay() {
     let text = "policy = 'wrr'\n[[uplink]]\ndevice = 'a'\nweight = 1\n[[uplink]]\ndevice = 'b'\nweight = 1";
@@ -205,6 +231,7 @@ fn a_configured_capacity_is_a_ceiling() {
             rx: rate(0),
             measured: Some(rate(measured)),
             at_least: Rate::from_bits_per_sec(0),
+            stall: None,
         });
         status.capacity = Some(rate(configured));
         let mut classes = Classes::default();

@@ -92,6 +92,7 @@ fn only_the_lowest_tier_races_and_not_while_the_next_one_helps() {
             rx: Rate::from_bits_per_sec(0),
             measured: None,
             at_least: Rate::from_bits_per_sec(0),
+            stall: None,
         });
         uplink.capacity = Some(Rate::from_bits_per_sec(10_000_000));
     }
@@ -137,6 +138,7 @@ fn room_is_what_is_configured_or_what_was_seen() {
             rx: rate(mbit),
             measured: None,
             at_least: Rate::from_bits_per_sec(0),
+            stall: None,
         })
     };
     let room = |capacity: u64, spare: u64| {
