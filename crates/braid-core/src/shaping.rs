@@ -14,12 +14,18 @@
 //!   short, the rate grows: slowly at first, since most lines stay as they are, then ever faster. A line that changes from
 //!   second to second is followed faster from the start. Growth ends where round trips grow.
 //! - Round trips of flows with few packets in flight grow by their own bursts and by delayed acknowledgements. So a little
-//!   growth of them slows that of the rate and does not end it: the rate must never only fall.
+//!   growth of them slows that of the rate and does not end it: the rate must never only fall. Above the rate that was
+//!   measured it falls as slowly.
 //! - After a fall to much less than before the rate grows faster: a line that stalled is back, most
 //!   likely, with the rate that it had.
+//! - A virtual queue to send is before the line's: what senders put into it stands in the line's own queue. That is no
+//!   sign that the line has become slower.
+//! - A line that is full both ways from the start shows no capacity, since its queue may stand in either direction. If
+//!   round trips have grown for long while both carry much, both begin with what they carry; the one without a queue
+//!   grows from there.
 //! - A line that carries little shows nothing, and keeps its rate.
-//! - Round trips do not say in which direction the queue stands. It is the one whose rate is used most, or both where
-//!   they are about alike.
+//! - Round trips do not say in which direction the queue stands. It is the one whose rate is used most. Where they are
+//!   about alike both are slowed down until it is empty, and their rates fall in turns.
 
 use std::time::Duration;
 
@@ -40,6 +46,13 @@ const LONG_QUEUE: Duration = Duration::from_millis(10);
 const SHORT_PACKETS: f64 = 2.0;
 /// Packets of full size that are no queue for long.
 const LONG_PACKETS: f64 = 4.0;
+/// Delay of the virtual queue to send that senders are left with, besides [`SHORT_PACKETS`].
+const TX_QUEUE: Duration = Duration::from_millis(4);
+/// Time for which round trips have grown before a line that is full both ways is shaped by what it carries.
+const BOTH_WAYS_TIME: Duration = Duration::from_secs(1);
+/// A direction carries much if the other one has not so many times its bytes: the capacity of either is not measured
+/// then.
+const BOTH_WAYS_RATIO: f64 = 8.0;
 /// Bits of a packet of full size.
 const PACKET_BITS: f64 = 12_000.0;
 /// Time in which a queue is to empty.
@@ -93,13 +106,16 @@ pub struct ShapedTraffic {
 pub struct UplinkShaper {
     tx: Direction,
     rx: Direction,
+    /// Time for which a queue has stood while both directions carried much.
+    both_ways: Duration,
 }
 
 impl Default for UplinkShaper {
     fn default() -> UplinkShaper {
         UplinkShaper {
-            tx: Direction::new(TX_SHARE, TX_FALL_PAUSE),
-            rx: Direction::new(RX_SHARE, Duration::ZERO),
+            tx: Direction::new(TX_SHARE, TX_QUEUE, TX_FALL_PAUSE),
+            rx: Direction::new(RX_SHARE, Duration::ZERO, Duration::ZERO),
+            both_ways: Duration::ZERO,
         }
     }
 }
@@ -124,12 +140,48 @@ impl UplinkShaper {
         rx: &ShapedTraffic,
         ceiling: Option<Rate>,
     ) {
+        self.begin_both_ways(span, tx, rx);
         let used = [self.tx.used(span, tx), self.rx.used(span, rx)];
         let most = used[0].max(used[1]);
-        self.tx.note(end, span, tx, used[0] >= most * SUSPECT);
-        self.rx.note(end, span, rx, used[1] >= most * SUSPECT);
+        let suspects = used.map(|used| used > 0.0 && used >= most * SUSPECT);
+        let may_fall = match suspects {
+            [true, true] => self.next_to_fall(end),
+            _ => [true; 2],
+        };
+        self.tx.note(end, span, tx, suspects[0], may_fall[0]);
+        self.rx.note(end, span, rx, suspects[1], may_fall[1]);
         self.tx.limit(ceiling);
         self.rx.limit(ceiling);
+    }
+
+    /// Returns which of two suspected directions may fall: the one that has not done so for longer, and neither while the
+    /// last fall takes effect.
+    fn next_to_fall(&self, now: Time) -> [bool; 2] {
+        let [tx, rx] = [&self.tx, &self.rx].map(|way| way.fall.map(|(at, _)| at));
+        if tx
+            .max(rx)
+            .is_some_and(|last| now.since(last) < TX_FALL_PAUSE)
+        {
+            return [false; 2];
+        }
+        [tx <= rx, tx > rx]
+    }
+
+    /// Begins to shape a line that has been full both ways for some time.
+    fn begin_both_ways(&mut self, span: Duration, tx: &ShapedTraffic, rx: &ShapedTraffic) {
+        let carried = [tx, rx].map(|traffic| traffic.carried.get() as f64);
+        let least = carried[0].min(carried[1]);
+        let is_full = least >= MIN_BYTES as f64
+            && carried[0].max(carried[1]) < least * BOTH_WAYS_RATIO
+            && tx.queueing.unwrap_or_default() > LONG_QUEUE + TX_QUEUE;
+        self.both_ways = match is_full && !span.is_zero() && span <= MAX_INTERVAL {
+            true => self.both_ways + span,
+            false => Duration::ZERO,
+        };
+        if self.both_ways >= BOTH_WAYS_TIME {
+            self.tx.begin(span, tx);
+            self.rx.begin(span, rx);
+        }
     }
 
     /// Returns the rate to send at; `None` before a capacity is known.
@@ -148,6 +200,8 @@ impl UplinkShaper {
 #[derive(Clone, Debug)]
 struct Direction {
     share: f64,
+    /// Delay of its own virtual queue, as far as that stands in the line's.
+    own_queue: Duration,
     /// Time between two falls.
     fall_pause: Duration,
     /// Bits per second; `None` before a capacity is known.
@@ -156,6 +210,8 @@ struct Direction {
     drain: f64,
     /// Time of the measurement that was used last.
     measured: Option<Time>,
+    /// The rate by the last measurement.
+    wanted: Option<f64>,
     /// Time for which the rate has grown without a queue.
     unopposed: f64,
     /// True if the queue was long in the last interval.
@@ -165,13 +221,15 @@ struct Direction {
 }
 
 impl Direction {
-    fn new(share: f64, fall_pause: Duration) -> Direction {
+    fn new(share: f64, own_queue: Duration, fall_pause: Duration) -> Direction {
         Direction {
             share,
+            own_queue,
             fall_pause,
             rate: None,
             drain: 0.0,
             measured: None,
+            wanted: None,
             unopposed: 0.0,
             was_long: false,
             fall: None,
@@ -189,6 +247,12 @@ impl Direction {
         self.rate.map_or(0.0, |rate| bits / rate.max(MIN_RATE))
     }
 
+    /// Begins with the rate that is carried, if none is known.
+    fn begin(&mut self, span: Duration, traffic: &ShapedTraffic) {
+        let carried = bits_per_sec(span, traffic.carried) * self.share;
+        self.rate.get_or_insert(carried.max(MIN_RATE));
+    }
+
     fn limit(&mut self, ceiling: Option<Rate>) {
         let Some(ceiling) = ceiling else { return };
         let most = ceiling.bits_per_sec() as f64 * self.share;
@@ -196,7 +260,14 @@ impl Direction {
     }
 
     /// Takes an interval. A queue in it is this direction's only if it is suspected.
-    fn note(&mut self, end: Time, span: Duration, traffic: &ShapedTraffic, is_suspect: bool) {
+    fn note(
+        &mut self,
+        end: Time,
+        span: Duration,
+        traffic: &ShapedTraffic,
+        is_suspect: bool,
+        may_fall: bool,
+    ) {
         if span.is_zero() || span > MAX_INTERVAL {
             return;
         }
@@ -204,7 +275,7 @@ impl Direction {
         let carried = bits_per_sec(span, traffic.carried);
         let packet = PACKET_BITS / self.rate.unwrap_or(carried).max(MIN_RATE);
         let short = SHORT_QUEUE + Duration::from_secs_f64(packet * SHORT_PACKETS);
-        let long = LONG_QUEUE + Duration::from_secs_f64(packet * LONG_PACKETS);
+        let long = LONG_QUEUE + Duration::from_secs_f64(packet * LONG_PACKETS) + self.own_queue;
         let has_queue = is_suspect && queueing > short;
         let is_long = is_suspect && queueing > long;
         let was_long = std::mem::replace(&mut self.was_long, is_long);
@@ -222,12 +293,12 @@ impl Direction {
             return;
         }
         let Some(rate) = self.rate else { return };
-        let falls = is_long && (was_long || queueing > long * 3);
+        let falls = may_fall && is_long && (was_long || queueing > long * 3);
         if falls && traffic.carried.get() >= MIN_BYTES {
             self.fall(end, rate, carried * self.share);
         } else if !is_long && (traffic.limited || carried >= rate * BUSY) {
             match has_queue {
-                true => self.rate = Some(rate * (1.0 + MIN_GROWTH * span.as_secs_f64())),
+                true => self.approach(span, rate),
                 false => self.grow(end, span, rate, traffic.drift),
             }
         }
@@ -253,6 +324,7 @@ impl Direction {
         if !is_credible && self.rate.is_some_and(|rate| wanted < rate) {
             return false;
         }
+        self.wanted = Some(wanted);
         self.unopposed = 0.0;
         if let Some(rate) = self.rate
             && wanted < rate
@@ -284,6 +356,16 @@ impl Direction {
     fn before(&self, now: Time) -> Option<f64> {
         let (at, rate) = self.fall?;
         (now.since(at) < FALL_MEMORY).then_some(rate)
+    }
+
+    /// Moves the rate slowly where round trips have grown a little: down if it has grown above what was measured, else
+    /// up.
+    fn approach(&mut self, span: Duration, rate: f64) {
+        let step = MIN_GROWTH * span.as_secs_f64();
+        self.rate = Some(match self.wanted.filter(|wanted| rate > *wanted) {
+            Some(wanted) => wanted.max(rate * (1.0 - step)),
+            None => rate * (1.0 + step),
+        });
     }
 
     fn grow(&mut self, end: Time, span: Duration, rate: f64, drift: f64) {

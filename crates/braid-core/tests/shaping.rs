@@ -218,6 +218,66 @@ fn a_lower_bound_shapes_nothing() {
     assert_eq!((shaper.tx(), shaper.rx()), (None, None));
 }
 
+/// Round trips do not say in which direction a queue stands, and no capacity is measured while both are full.
+#[test]
+fn a_line_that_is_full_both_ways_from_the_start_is_shaped() {
+    let mut shaper = UplinkShaper::default();
+    let rates = [5.0 * MBIT, 20.0 * MBIT];
+    let mut queued = [0.0_f64; 2];
+    let (mut now, mut used, mut waits) = (Time::ZERO, [0.0_f64; 2], 0.0_f64);
+    let span = INTERVAL.as_secs_f64();
+    for step in 0..150 {
+        now = now + INTERVAL;
+        let shaped = [shaper.tx(), shaper.rx()];
+        let mut carried = [0.0; 2];
+        for way in 0..2 {
+            let rate = shaped[way].map_or(rates[way] * 1.5, |rate| rate.bits_per_sec() as f64);
+            queued[way] += rate * span;
+            carried[way] = queued[way].min(rates[way] * span);
+            queued[way] = (queued[way] - carried[way]).min(BUFFER * rates[way]);
+        }
+        let waited = queued[0] / rates[0] + queued[1] / rates[1];
+        let traffic = |way: usize| ShapedTraffic {
+            carried: Bytes::new((carried[way] / 8.0) as u64),
+            limited: shaped[way].is_some(),
+            queueing: Some(Duration::from_secs_f64(waited)),
+            capacity: None,
+            drift: 0.02,
+        };
+        shaper.note(now, INTERVAL, &traffic(0), &traffic(1), None);
+        if step >= 25 {
+            waits += waited / 125.0;
+            for way in 0..2 {
+                used[way] += carried[way] / span / rates[way] / 125.0;
+            }
+        }
+    }
+    assert!(waits < 0.03, "{waits} s");
+    assert!(used.iter().all(|used| *used > 0.85), "{used:?}");
+}
+
+/// Senders fill a virtual queue up to what CoDel leaves them, and it stands in the line's own.
+#[test]
+fn the_virtual_queue_to_send_does_not_make_the_rate_fall() {
+    let mut shaper = UplinkShaper::resumed(Some(Rate::from_bits_per_sec(4_850_000)), None);
+    let mut at = Time::ZERO;
+    for step in 0..100 {
+        at = at + INTERVAL;
+        // 8 ms, two packets, and bursts of four.
+        let queueing = Duration::from_millis(if step % 2 == 0 { 24 } else { 22 });
+        let traffic = |bytes| ShapedTraffic {
+            carried: Bytes::new(bytes),
+            limited: bytes > 10_000,
+            queueing: Some(queueing),
+            capacity: None,
+            drift: 0.02,
+        };
+        shaper.note(at, INTERVAL, &traffic(115_000), &traffic(3_000), None);
+    }
+    let rate = shaper.tx().expect("known").bits_per_sec();
+    assert!(rate > 4_600_000, "{rate}");
+}
+
 proptest! {
     /// Whatever the line does, a steady one afterwards is used: an estimate never only falls.
     #[test]
