@@ -64,7 +64,10 @@ TOGETHER = {
     "tests/balance/test_nat.py": "nat",
     "tests/system/test_debian_packages.py": "package",
     "tests/balance/test_braid_run.py": "control groups",
-    "tests/balance/test_rules.py::test_braid_run_keeps_a_program_on_its_uplink": "control groups",
+    **{
+        f"tests/balance/test_rules.py::test_braid_run_keeps_a_program_on_its_uplink[{kind}]": "control groups"
+        for kind in DATAPATHS
+    },
     "tests/lab/test_lab.py": "clean",
 }
 

@@ -10,23 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from braid_lab.control_groups import hierarchy
 from braid_lab.net.topology import Topology
 from braid_lab.observe import by_uplink
 from braid_lab.process import Process, run, wait_until
 from braid_lab.product import Braid, binary
-from conftest import StartBraid
+from conftest import StartBraid, on_every_datapath
 
 #: Prints that it is ready, and which signal it received.
 PATIENT = "trap 'echo got; exit 5' TERM INT HUP USR1; echo ready; while :; do sleep 0.05; done"
-
-
-def hierarchy() -> Path:
-    """Return the mount point of control groups."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        if after.split()[0] == "cgroup2":
-            return Path(before.split()[4])
-    pytest.fail("no cgroup2 hierarchy is mounted")
 
 
 def groups() -> list[str]:
@@ -86,12 +78,13 @@ def test_what_goes_on_in_the_background_is_put_back_and_said(net: Topology, star
         os.kill(int(said.stdout), signal.SIGKILL)
 
 
+@on_every_datapath
 def test_a_killed_run_keeps_to_its_uplink_and_is_forgotten_when_it_is_over(
-    net: Topology, start_braid: StartBraid
+    net: Topology, start_braid: StartBraid, tmp_path: Path
 ) -> None:
     daemon = start_braid(net)
     asks = " ".join(whoami(net, 4))
-    door = net.scratch / "door"
+    door = tmp_path / "door"
     run(["mkfifo", door])
     with on_lte(daemon, "sh", "-c", f"echo ready; read _ < {door}; {asks} > {door}.seen") as program:
         program.wait_output("ready")
@@ -140,6 +133,20 @@ def test_rules_and_runs_that_are_too_many_together_are_refused_at_a_reload(
         program.signal(signal.SIGTERM)
         program.wait(timeout=10)
     daemon.call("reload")
+
+
+@pytest.mark.parametrize("datapath", ["packet-in"], indirect=True)
+def test_a_run_that_the_bridge_does_not_follow_starts_nothing(net: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(net)
+    controller = int((daemon.run_dir / "openflow.lock").read_text())
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        said = daemon.call("run", "--uplink", "lte", "--", "sh", "-c", "echo started", check=False)
+    finally:
+        os.kill(controller, signal.SIGCONT)
+    assert (said.status, said.stdout) == (1, ""), said.text
+    assert "does not follow" in said.stderr, said.text
+    assert (runs(daemon), groups()) == ([], [])
 
 
 def test_a_run_without_a_daemon_starts_nothing(net: Topology) -> None:

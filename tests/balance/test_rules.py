@@ -259,12 +259,13 @@ def test_what_is_blocked_goes_nowhere(ruled: tuple[Topology, Braid]) -> None:
     assert daemon.json("status")["reasons"]["class_blocked"] > before
 
 
+@on_each
 def test_braid_run_keeps_a_program_on_its_uplink(ruled: tuple[Topology, Braid]) -> None:
     net, daemon = ruled
-    words = [sys.executable, "-m", "braid_lab.clients.whoami", "tcp", "4", net.server(1)]
+    words = [sys.executable, "-m", "braid_lab.clients.whoami", "tcp", str(MANY), net.server(1)]
     seen = json.loads(daemon.call("run", "--uplink", "lte", "--", *words).stdout)
-    assert by_uplink(net, [tuple(each) for each in seen]) == ALL_LTE
-    assert asked(net, net.host, net.server(1)) == SHARED
+    assert by_uplink(net, [tuple(each) for each in seen]) == {"dsl": 0, "lte": MANY}
+    check_shared(net, ask_tcp(net.host, MANY, net.server(1)))
     assert daemon.call("run", "--uplink", "lte", "--", "sh", "-c", "exit 7", check=False).status == 7
     unknown = daemon.call("run", "--uplink", "fibre", "--", "true", check=False)
     assert unknown.status == USAGE

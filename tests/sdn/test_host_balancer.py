@@ -92,7 +92,19 @@ def class_table(slots: list[int], number: int = 0, method: str = "round_robin", 
 
 def class_rule(number: int, **conditions: Any) -> dict[str, Any]:
     """The daemon's rule for a class; conditions that are not named are met by every flow."""
-    fields = ("source", "dest", "protocol", "source_ports", "dest_ports", "dscp", "family", "mac", "uid", "name")
+    fields = (
+        "source",
+        "dest",
+        "protocol",
+        "source_ports",
+        "dest_ports",
+        "dscp",
+        "family",
+        "mac",
+        "uid",
+        "groups",
+        "name",
+    )
     return {"class": number, **{name: conditions.get(name) for name in fields}}
 
 
@@ -577,8 +589,9 @@ def test_a_quic_flow_that_has_left_its_uplink_is_moved_by_its_last_packets_and_k
 
 
 CLIENT_MAC = "02:00:00:00:08:02"
-#: The sender that the kernel writes into packets of user 4711's sockets.
-USER_4711 = "b2:1d:00:00:12:67"
+#: The senders that the kernel writes into packets of user 4711's sockets, and of those in control group 9.
+USER_4711 = "b2:00:00:00:12:67"
+GROUP_9 = "b2:09:00:00:12:67"
 
 
 @pytest.mark.parametrize(
@@ -590,6 +603,15 @@ USER_4711 = "b2:1d:00:00:12:67"
         ({"uid": [4712, 5000]}, USER_4711, False),
         ({"uid": [0, 0xFFFFFFFF]}, CLIENT_MAC, False),
         ({"mac": CLIENT_MAC, "uid": [4711, 4711]}, CLIENT_MAC, False),
+        ({"uid": [4711, 4711]}, GROUP_9, True),
+        ({"groups": [3, 9]}, GROUP_9, True),
+        ({"groups": [3]}, GROUP_9, False),
+        ({"groups": [9]}, USER_4711, False),
+        ({"groups": [9]}, CLIENT_MAC, False),
+        # The group does not exist now.
+        ({"groups": []}, GROUP_9, False),
+        ({"groups": [9], "uid": [4711, 4711]}, GROUP_9, True),
+        ({"groups": [9], "uid": [0, 4710]}, GROUP_9, False),
     ],
 )
 def test_a_rule_knows_a_packets_sender(condition: dict[str, Any], sender: str, matches: bool) -> None:

@@ -255,6 +255,9 @@ def test_rules_of_the_configuration_and_limits_come_first() -> None:
         class_rule(1, uid=[4710, 4711], protocol=TCP, family=4),
         class_rule(1, mac=CLIENT_MAC, uid=[0, 5]),
         class_rule(1, name=2, dest="198.51.100.0/24", protocol=TCP),
+        class_rule(1, groups=[3, 9], protocol=TCP, family=4),
+        class_rule(1, groups=[9], uid=[4711, 4711], protocol=TCP, family=4),
+        class_rule(1, groups=[]),
     ]
     bridge = grouped(classes=classes, rules=rules, limited=["192.168.8.7"])
     found = [each for each in bridge.rules.values() if each.table == INGRESS and LIMITED >= each.priority > OTHERS]
@@ -273,9 +276,14 @@ def test_rules_of_the_configuration_and_limits_come_first() -> None:
     assert {each.match.eth_type for each in of(BY_RULE - 3)} == {0x86DD}
     assert {(each.match.eth_dst, each.match.eth_dst_mask) for each in of(BY_RULE - 4)} == {(CLIENT_MAC, None)}
     users = [(each.match.eth_dst, each.match.eth_dst_mask) for each in of(BY_RULE - 5)]
-    assert users == [("b2:1d:00:00:12:66", "ff:ff:ff:ff:ff:fe")]
+    assert users == [("b2:00:00:00:12:66", "ff:00:ff:ff:ff:fe")]
     assert of(BY_RULE - 6) == []
     assert of(BY_RULE - 7) == []
+    by_group = {(each.match.eth_dst, each.match.eth_dst_mask) for each in of(BY_RULE - 8)}
+    assert by_group == {(f"b2:{number}:00:00:00:00", "ff:ff:00:00:00:00") for number in ("03", "09")}
+    by_both = [(each.match.eth_dst, each.match.eth_dst_mask) for each in of(BY_RULE - 9)]
+    assert by_both == [("b2:09:00:00:12:67", None)]
+    assert of(BY_RULE - 10) == []
     told = [name("198.51.100.1", 2), name("198.51.100.2", 1), name("203.0.113.1", 2)]
     bridge.balancer.handle_names(bridge.now, 1, told, [])
     bridge.drain()

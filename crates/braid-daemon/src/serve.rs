@@ -38,6 +38,8 @@ use crate::user_errors;
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause after a sweep, in units of its duration: at most a twentieth of the time goes into sweeping.
 const SWEEP_PAUSE_FACTOR: u32 = 20;
+/// Interval between two looks at the control groups that rules name.
+const CGROUP_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay until a failed change is retried.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Time for the last answers of the API before the daemon ends anyway.
@@ -129,6 +131,7 @@ pub async fn run(
         notices: readiness(started.notices)?,
         notifier,
         sweep_at: Instant::now() + SWEEP_INTERVAL,
+        cgroups_at: Instant::now() + CGROUP_INTERVAL,
         retry_at: None,
     };
     let asked_down = following.follow(&mut requests, signals).await;
@@ -196,6 +199,7 @@ struct Loop<'a> {
     notices: AsyncFd<OwnedFd>,
     notifier: ServiceNotifier,
     sweep_at: Instant,
+    cgroups_at: Instant,
     /// Time of the retry of a change that failed.
     retry_at: Option<Instant>,
 }
@@ -230,6 +234,10 @@ impl Loop<'_> {
                         // As above.
                         let _ = answer.send(outcome.map(|()| self.engine.rules_report()));
                     }
+                    Some(Job::TellSenders(answer)) => {
+                        // As above.
+                        let _ = answer.send(self.engine.tell_senders().await);
+                    }
                     Some(Job::Down(answer)) => return Some(answer),
                     // The API service keeps the other end until the loop is over.
                     None => return None,
@@ -259,6 +267,7 @@ impl Loop<'_> {
                 }
                 () = sleep_until(next_tick) => self.tick().await,
                 () = sleep_until(self.sweep_at) => self.sweep(),
+                () = sleep_until(self.cgroups_at) => self.follow_cgroups().await,
             }
         }
     }
@@ -272,6 +281,15 @@ impl Loop<'_> {
         }
         self.notifier.ready();
         outcome
+    }
+
+    /// Has rules by control group hold for groups that have been made since, as those of units that were started.
+    async fn follow_cgroups(&mut self) {
+        self.cgroups_at = Instant::now() + CGROUP_INTERVAL;
+        if self.engine.has_other_cgroups() {
+            let outcome = self.follow_rules().await;
+            self.handle_outcome(outcome);
+        }
     }
 
     async fn follow_rules(&mut self) -> Result<(), UserError> {

@@ -10,10 +10,14 @@ from typing import Any
 from braid_sdn.openflow.messages import Mac
 
 #: Version of the messages between daemon and controller (`VERSION` in `messages.rs`).
-VERSION = 3
+VERSION = 4
 
-#: First bytes of a link-layer destination that names a user: the user's number follows (`USER_MAC` in `senders.rs`).
-USER_MAC = "b2:1d:"
+#: First byte of the link-layer destination of the machine's own packets: the number of their sender's control group
+#: follows, and four bytes that name the user (`SENDER_MAC` in `senders.rs`).
+SENDER_MAC = "b2:"
+
+#: Number of users.
+USERS = 1 << 32
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -73,10 +77,11 @@ class ClassRule:
     target_ports: tuple[int, int] | None
     dscp: int | None
     family: int | None
-    #: Link-layer address of a LAN's client, and first and last number of users: the kernel writes which one it is
-    #: into a packet's link-layer destination.
+    #: Link-layer address of a LAN's client, first and last number of users, and numbers of control groups: the kernel
+    #: writes which one it is into a packet's link-layer destination.
     mac: Mac | None = None
     users: tuple[int, int] | None = None
+    groups: tuple[int, ...] | None = None
     #: Mark that a name of the remote address has given it.
     mark: int | None = None
 
@@ -91,13 +96,16 @@ class ClassRule:
             and _has_port(self.source_ports, flow.protocol, flow.source_port)
             and _has_port(self.target_ports, flow.protocol, flow.target_port)
             and (self.mac is None or self.mac == flow.sender)
-            and (self.users is None or self._has_user(flow.sender))
+            and ((self.users is None and self.groups is None) or self._has_host_sender(flow.sender))
             and (self.mark is None or bool(self.mark & flow.marks))
         )
 
-    def _has_user(self, sender: Mac) -> bool:
-        first, last = self.users or (0, 0)
-        return sender.startswith(USER_MAC) and first <= int(sender[len(USER_MAC) :].replace(":", ""), 16) <= last
+    def _has_host_sender(self, sender: Mac) -> bool:
+        if not sender.startswith(SENDER_MAC):
+            return False
+        group, user = divmod(int(sender[len(SENDER_MAC) :].replace(":", ""), 16), USERS)
+        has_user = self.users is None or self.users[0] <= user <= self.users[1]
+        return has_user and (self.groups is None or group in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +234,7 @@ def _rule(told: Mapping[str, Any]) -> ClassRule:
         told["family"],
         told["mac"],
         (told["uid"][0], told["uid"][1]) if told["uid"] is not None else None,
+        tuple(told["groups"]) if told["groups"] is not None else None,
         told["name"],
     )
 

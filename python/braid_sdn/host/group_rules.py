@@ -21,7 +21,7 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from braid_sdn.host.desired import USER_MAC, ClassRule, Desired, Uplink
+from braid_sdn.host.desired import SENDER_MAC, USERS, ClassRule, Desired, Uplink
 from braid_sdn.host.flow_rules import (
     COOKIE,
     COOKIE_MASK,
@@ -287,18 +287,24 @@ def _to_names(match: Match, rule: ClassRule, family: int, names: Names) -> Itera
 
 
 def _from_senders(matches: Iterable[Match], rule: ClassRule) -> Iterator[Match]:
-    """Return matches of a rule's client and users. No packet is from both."""
+    """Return matches of a rule's client, or of its users and control groups. No packet is from both."""
+    is_host = rule.users is not None or rule.groups is not None
     for match in matches:
-        if rule.users is None:
+        if not is_host:
             yield replace(match, eth_dst=rule.mac)
         elif rule.mac is None:
-            for value, mask in range_masks(*rule.users, bits=32):
-                whole = None if mask == ALL_BITS else "ff:ff:" + _bytes_text(mask)
-                yield replace(match, eth_dst=USER_MAC + _bytes_text(value), eth_dst_mask=whole)
+            for group, group_mask in [(0, 0)] if rule.groups is None else [(each, 0xFF) for each in rule.groups]:
+                for user, user_mask in range_masks(*(rule.users or (0, USERS - 1)), bits=32):
+                    mask = _sender_text(group_mask, user_mask)
+                    address = SENDER_MAC + _sender_text(group, user)
+                    yield replace(match, eth_dst=address, eth_dst_mask=None if mask == _WHOLE else "ff:" + mask)
 
 
-def _bytes_text(number: int) -> str:
-    return number.to_bytes(4, "big").hex(":")
+def _sender_text(group: int, user: int) -> str:
+    return (group * USERS + user).to_bytes(5, "big").hex(":")
+
+
+_WHOLE = _sender_text(0xFF, USERS - 1)
 
 
 def port_masks(ports: tuple[int, int] | None) -> Iterator[int | tuple[int, int] | None]:

@@ -36,6 +36,7 @@ use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 
 use self::stream::LiveFeed;
+use crate::datapath::Acceptance;
 use crate::doctor::preflight::kernel_release;
 use crate::engine::Engine;
 use crate::metrics::Scrape;
@@ -51,6 +52,8 @@ pub enum Job {
     Reload(oneshot::Sender<Result<UplinksReport, UserError>>),
     /// Follow the rules that are not switched off.
     FollowRules(oneshot::Sender<Result<RulesReport, UserError>>),
+    /// Have a bridge learn of the packets of running programs.
+    TellSenders(oneshot::Sender<Result<Option<Acceptance>, UserError>>),
     /// Undo all changes and stop.
     Down(oneshot::Sender<Result<DownReport, UserError>>),
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Action, Config, RuleConfig};
+use super::{Action, CgroupPath, Config, RuleConfig};
 
 /// Default run directory of Open vSwitch.
 const OVS_RUN_DIR: &str = "/run/openvswitch";
@@ -180,10 +180,12 @@ impl Config {
         }
         let of = |rule: &RuleConfig, what: &str| format!("rule {:?}: {what}", rule.name);
         for rule in self.rules.iter().filter(|rule| rule.action != Action::None) {
-            if rule.cgroup.is_some() {
+            // A string of nft ends there.
+            let is_quoted = |path: &CgroupPath| path.relative().to_string_lossy().contains('"');
+            if rule.cgroup.as_ref().is_some_and(is_quoted) {
                 missing.push((
-                    of(rule, "cgroup"),
-                    "match the program's user by uid or user",
+                    of(rule, "cgroup with a quotation mark"),
+                    "match a group above it, or the program's user by uid",
                 ));
             }
             if rule.action == Action::Bond {

@@ -25,8 +25,10 @@ use braid_core::UplinkId;
 use braid_host::run_dir::RunDir;
 use braid_host::user_error::UserError;
 
+pub(crate) use self::openflow::Acceptance;
 use self::openflow::{DnsTap, OpenFlow};
 use crate::config::{DatapathConfig, DatapathKind, Hook};
+use crate::rules::SystemIds;
 use crate::user_errors::of_datapath;
 
 /// The datapath at work. Its methods are those of [`braid_balance::Datapath`], which describes them.
@@ -104,11 +106,19 @@ impl Datapath {
         }
     }
 
-    /// Makes the senders that rules name known to a bridge on `steer`. The programs see them by themselves.
-    pub async fn tell_senders(&mut self, steer: u32) -> Result<(), UserError> {
+    /// Makes the senders that rules name known to a bridge. The programs see them by themselves.
+    pub async fn tell_senders(&mut self) -> Result<(), UserError> {
         match self {
             Self::Ebpf(_) => Ok(()),
-            Self::OpenFlow(openflow) => openflow.tell_senders(steer).await,
+            Self::OpenFlow(openflow) => openflow.tell_senders().await,
+        }
+    }
+
+    /// Returns a wait until a bridge follows the last rules; `None`: they hold already.
+    pub fn acceptance(&self) -> Option<Acceptance> {
+        match self {
+            Self::Ebpf(_) => None,
+            Self::OpenFlow(openflow) => openflow.acceptance(),
         }
     }
 
@@ -171,11 +181,12 @@ impl Datapath {
         }
     }
 
-    pub fn set_rules(&mut self, rules: &[RuleEntry]) -> Result<(), UserError> {
+    /// Sets the rules; `system` has the paths of their control groups.
+    pub fn set_rules(&mut self, rules: &[RuleEntry], system: &SystemIds) -> Result<(), UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.set_rules(rules).map_err(of_datapath),
             Self::OpenFlow(openflow) => {
-                openflow.set_rules(rules);
+                openflow.set_rules(rules, system);
                 Ok(())
             }
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use braid_balance::{
     Attachments, ClassEntry, Counters, Evacuated, Flow, FlowActivity, Name, Opened, PathCacheEntry,
@@ -15,12 +16,22 @@ use braid_host::run_dir::RunDir;
 use braid_host::user_error::UserError;
 
 use crate::config::DatapathConfig;
+use crate::rules::SystemIds;
 
 /// A datapath that cannot be made.
 pub(crate) enum OpenFlow {}
 
 /// Its upcalls, of which there are none.
 pub(crate) enum DnsTap {}
+
+/// Waits for it, of which there are none.
+pub(crate) enum Acceptance {}
+
+impl Acceptance {
+    pub async fn wait(self, _: Duration) -> bool {
+        match self {}
+    }
+}
 
 impl DnsTap {
     pub fn readiness(&self) -> io::Result<OwnedFd> {
@@ -57,7 +68,7 @@ impl OpenFlow {
         match *self {}
     }
 
-    pub async fn wait_ready(&mut self) -> Result<(), UserError> {
+    pub async fn wait_ready(&self) -> Result<(), UserError> {
         match *self {}
     }
 
@@ -81,7 +92,7 @@ impl OpenFlow {
         match *self {}
     }
 
-    pub fn set_rules(&mut self, _: &[RuleEntry]) {
+    pub fn set_rules(&mut self, _: &[RuleEntry], _: &SystemIds) {
         match *self {}
     }
 
@@ -141,7 +152,11 @@ impl OpenFlow {
         match *self {}
     }
 
-    pub async fn tell_senders(&mut self, _: u32) -> Result<(), UserError> {
+    pub fn acceptance(&self) -> Option<Acceptance> {
+        match *self {}
+    }
+
+    pub async fn tell_senders(&mut self) -> Result<(), UserError> {
         match *self {}
     }
 

@@ -77,6 +77,12 @@ impl Engine {
         self.system = SystemIds::look_up(&self.settings);
     }
 
+    /// Returns true if control groups have changed, so that [`Engine::follow_rules`] has work.
+    #[must_use]
+    pub fn has_other_cgroups(&self) -> bool {
+        self.system.have_other_cgroups(&self.settings)
+    }
+
     /// Returns the status of every uplink.
     pub(crate) fn statuses(&self) -> Vec<UplinkStatus> {
         let load = |id| self.health_checks.load(id);
@@ -108,12 +114,12 @@ impl Engine {
                 }
                 let both = tables.classes_of_both(applied);
                 self.datapath.set_classes(&both)?;
-                self.datapath.set_rules(&tables.rules)?;
+                self.datapath.set_rules(&tables.rules, &self.system)?;
                 self.datapath.set_classes(&tables.classes)?;
             }
             None => {
                 self.datapath.set_classes(&tables.classes)?;
-                self.datapath.set_rules(&tables.rules)?;
+                self.datapath.set_rules(&tables.rules, &self.system)?;
             }
         }
         self.applied = Some(tables);

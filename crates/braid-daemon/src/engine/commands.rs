@@ -7,7 +7,8 @@ use braid_core::capacity::TransferEstimate;
 use braid_host::user_error::UserError;
 
 use super::Engine;
-use crate::config::{DatapathKind, Settings};
+use crate::config::Settings;
+use crate::datapath::Acceptance;
 use crate::events::EventKind;
 use crate::report::{MeasurementRequest, RunRequest, UplinkReport};
 use crate::rules::{SystemIds, check_table_capacity};
@@ -62,11 +63,6 @@ impl Engine {
     /// The uplink or group does not exist, there is no room for its rule, or the kernel refused; then nothing
     /// has changed.
     pub fn begin_run(&mut self, run: RunRequest) -> Result<RunRequest, UserError> {
-        if self.settings.config.datapath.kind == DatapathKind::OpenFlow {
-            let text = "braid run needs the eBPF datapath, and [datapath] kind is \"openflow\"";
-            let fix = "a rule by address, port or dscp does it there; or set kind = \"ebpf\"";
-            return Err(UserError::new("openflow", text).fix(fix));
-        }
         let records = self.registry.records();
         if records
             .iter()
@@ -89,6 +85,16 @@ impl Engine {
         self.events
             .note(EventKind::RunBegan, Some(&run.uplink), text, None);
         Ok(run)
+    }
+
+    /// Completes the beginning of runs: a bridge learns of their packets. Returns a wait until it obeys; `None`: it
+    /// does.
+    ///
+    /// # Errors
+    /// The kernel refused the change.
+    pub async fn tell_senders(&mut self) -> Result<Option<Acceptance>, UserError> {
+        self.datapath.tell_senders().await?;
+        Ok(self.datapath.acceptance())
     }
 
     /// Ends a run.

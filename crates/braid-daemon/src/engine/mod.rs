@@ -151,7 +151,7 @@ impl Engine {
         self.datapath.attach(&attachments).await?;
         self.update_shaping()?;
         self.settle()?;
-        self.datapath.tell_senders(attachments.steer).await?;
+        self.datapath.tell_senders().await?;
         if self.starting {
             // Nothing is diverted into a datapath that is not ready.
             self.datapath.wait_ready().await?;

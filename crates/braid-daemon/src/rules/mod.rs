@@ -37,16 +37,16 @@ impl SystemIds {
             let user = User::from_name(name).ok()??;
             Some((name.clone(), user.uid.as_raw()))
         });
-        let mount = cgroup::mount();
-        let cgroups = settings.rules().filter_map(|rule| rule.cgroup.as_ref());
-        let cgroups = cgroups.filter_map(|path| {
-            let group = mount.as_ref()?.join(path.relative());
-            Some((path.clone(), cgroup::id(&group).ok()?))
-        });
         SystemIds {
             users: users.collect(),
-            cgroups: cgroups.collect(),
+            cgroups: look_up_cgroups(settings),
         }
+    }
+
+    /// Returns true if a control group that the rules name has come, has gone, or was made anew since.
+    #[must_use]
+    pub fn have_other_cgroups(&self, settings: &Settings) -> bool {
+        look_up_cgroups(settings) != self.cgroups
     }
 
     /// Returns the reason why a rule cannot match anything, if there is one.
@@ -63,6 +63,20 @@ impl SystemIds {
         let missing = !self.cgroups.contains_key(group);
         missing.then(|| format!("there is no control group {group}"))
     }
+}
+
+fn look_up_cgroups(settings: &Settings) -> BTreeMap<CgroupPath, u64> {
+    let paths = settings.rules().filter_map(|rule| rule.cgroup.as_ref());
+    let mut paths = paths.peekable();
+    if paths.peek().is_none() {
+        return BTreeMap::new();
+    }
+    let mount = cgroup::mount();
+    let found = paths.filter_map(|path| {
+        let group = mount.as_ref()?.join(path.relative());
+        Some((path.clone(), cgroup::id(&group).ok()?))
+    });
+    found.collect()
 }
 
 /// The datapath's rules, each with the configured rule that it comes from.

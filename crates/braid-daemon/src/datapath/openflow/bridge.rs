@@ -34,6 +34,10 @@ impl Bridge {
         }
     }
 
+    pub fn ovs_run_dir(&self) -> &Path {
+        &self.ovs_run_dir
+    }
+
     /// Returns the one path of a Unix socket that Open vSwitch takes for this bridge's controller.
     pub fn controller_socket(&self) -> PathBuf {
         self.ovs_run_dir.join(format!("{BRIDGE}.controller"))

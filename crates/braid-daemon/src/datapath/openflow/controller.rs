@@ -25,11 +25,13 @@ use braid_host::program;
 use braid_host::run_dir::RunDir;
 use braid_host::user_error::UserError;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 
 use super::messages::{
     ReleasedFlow, Report, ReportVersion, StickyKey, StickyReport, UplinkReport, VERSION,
     names_line, path_cache_entry, paths_line,
 };
+use super::tracker;
 
 /// Pause between two attempts to connect, and least time between two starts of the process.
 const CONNECT_INTERVAL: Duration = Duration::from_millis(50);
@@ -125,6 +127,38 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     status: watch::Sender<Status>,
+}
+
+/// A wait, apart from the engine, until the controller follows a desired state.
+pub(crate) struct Acceptance {
+    status: watch::Receiver<Status>,
+    revision: u64,
+    /// Run directory of a switch that decides by itself, from a cache that follows its rules a moment later.
+    switch: Option<PathBuf>,
+}
+
+impl Acceptance {
+    /// Returns the same wait until the cache of the switch in this run directory follows too.
+    pub fn by_switch(self, ovs_run_dir: PathBuf) -> Self {
+        let switch = Some(ovs_run_dir);
+        Self { switch, ..self }
+    }
+
+    /// Waits; false if that takes too long.
+    pub async fn wait(mut self, timeout: Duration) -> bool {
+        let is_followed = |status: &Status| status.ready.is_some_and(|at| at >= self.revision);
+        let all = async {
+            if self.status.wait_for(is_followed).await.is_err() {
+                return false;
+            }
+            let Some(switch) = self.switch else {
+                return true;
+            };
+            let asked = spawn_blocking(move || tracker::wait_for_cache(&switch));
+            matches!(asked.await, Ok(Ok(())))
+        };
+        tokio::time::timeout(timeout, all).await.unwrap_or(false)
+    }
 }
 
 pub(super) struct Controller {
@@ -289,12 +323,13 @@ impl Controller {
         let _ = tokio::time::timeout(timeout, answer).await;
     }
 
-    /// Waits until the controller follows this revision; false if that takes too long.
-    pub async fn wait_ready(&mut self, revision: u64, timeout: Duration) -> bool {
-        let ready = self
-            .status
-            .wait_for(|status| status.ready.is_some_and(|ready| ready >= revision));
-        matches!(tokio::time::timeout(timeout, ready).await, Ok(Ok(_)))
+    /// Returns a wait until the controller follows this revision.
+    pub fn acceptance(&self, revision: u64) -> Acceptance {
+        Acceptance {
+            status: self.status.clone(),
+            revision,
+            switch: None,
+        }
     }
 
     pub fn problem(&self) -> Option<String> {

@@ -13,12 +13,13 @@ use braid_core::UplinkId;
 use braid_core::forecast::{kilobytes_per_sec, ppm};
 use serde::{Deserialize, Serialize};
 
-use super::senders::mac_text;
+use super::sender_groups::SenderGroups;
+use super::senders::{client_mac, mac_text};
 use crate::config::{DatapathConfig, FailMode, OpenFlowMode};
 
 /// Version of these messages (`VERSION` in `desired.py`). Another one's are not understood: the daemon starts the
 /// controller anew, and the bridge keeps its rules meanwhile.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// The desired state.
 #[derive(Debug, Serialize)]
@@ -98,6 +99,8 @@ struct RuleMessage {
     family: Option<u8>,
     mac: Option<String>,
     uid: Option<(u32, u32)>,
+    /// Numbers of the sender's control group, any of them.
+    groups: Option<Vec<u8>>,
     /// Mark that the remote address must have.
     name: Option<u64>,
 }
@@ -169,7 +172,7 @@ impl Desired {
         self.known.classes = true;
     }
 
-    pub fn set_rules(&mut self, rules: &[RuleEntry]) {
+    pub fn set_rules(&mut self, rules: &[RuleEntry], groups: &SenderGroups) {
         let prefix = |(address, length): (IpAddr, u8)| format!("{address}/{length}");
         let ports = |range: &std::ops::RangeInclusive<u16>| (*range.start(), *range.end());
         let message = |rule: &RuleEntry| RuleMessage {
@@ -184,11 +187,12 @@ impl Desired {
                 Family::V4 => 4,
                 Family::V6 => 6,
             }),
-            mac: rule.mac.as_ref().map(mac_text),
+            mac: rule.mac.map(|mac| mac_text(&client_mac(mac))),
             uid: rule
                 .uid
                 .as_ref()
                 .map(|range| (*range.start(), *range.end())),
+            groups: rule.cgroup.map(|id| groups.numbers(id)),
             name: rule.name.map(|bit| bit.mask()),
         };
         self.rules = rules.iter().map(message).collect();
@@ -566,12 +570,13 @@ mod tests {
         desired.set_classes(&[]);
         desired.set_race(race());
         assert_eq!(desired.next_line(), None);
-        desired.set_rules(&[RuleEntry {
+        let rule = RuleEntry {
             dest: Some((IpAddr::from([192, 0, 2, 0]), 24)),
             dest_ports: Some(80..=90),
             class: ClassId(3),
             ..RuleEntry::default()
-        }]);
+        };
+        desired.set_rules(&[rule], &SenderGroups::default());
         let (first, line) = desired.next_line().unwrap();
         assert!(
             line.contains(r#""class":3,"source":null,"dest":"192.0.2.0/24""#),
@@ -592,7 +597,7 @@ mod tests {
         let mut desired = Desired::new(&config(OpenFlowMode::Group));
         desired.set_uplinks(std::iter::empty());
         desired.set_classes(&[]);
-        desired.set_rules(&[]);
+        desired.set_rules(&[], &SenderGroups::default());
         desired.set_race(race());
         assert!(desired.wants_inside());
         assert_eq!(desired.next_line(), None);

@@ -17,6 +17,7 @@ mod messages;
 mod port_filter;
 mod quic_replay;
 mod recent_items;
+mod sender_groups;
 mod senders;
 mod tracker;
 
@@ -39,6 +40,7 @@ use braid_host::user_error::UserError;
 use serde::{Deserialize, Serialize};
 
 use self::bridge::{BRIDGE, Bridge};
+pub(crate) use self::controller::Acceptance;
 use self::controller::Controller;
 use self::device_packets::DevicePackets;
 use self::dns_tap::DnsSwitch;
@@ -46,9 +48,11 @@ pub(crate) use self::dns_tap::DnsTap;
 use self::kernel_filter::KernelFilter;
 use self::messages::{Desired, ReleasedFlow};
 use self::quic_replay::QuicReplay;
+use self::sender_groups::SenderGroups;
 use self::senders::Senders;
 use crate::config::{DatapathConfig, OpenFlowMode};
 use crate::plumbing::{PEER_DEVICE, STEER_DEVICE};
+use crate::rules::SystemIds;
 
 /// Time for the bridge to connect to its controller, and for gateways to answer, at a start.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -82,6 +86,9 @@ pub(crate) struct OpenFlow {
     desired: Desired,
     uplinks: Vec<UplinkEntry>,
     rules: Vec<RuleEntry>,
+    groups: SenderGroups,
+    /// Number of braid0 in the kernel, once it is known.
+    steer: Option<u32>,
     max_flows: u32,
     mode: OpenFlowMode,
     log: PathBuf,
@@ -155,6 +162,8 @@ impl OpenFlow {
             desired: Desired::new(config),
             uplinks: Vec::new(),
             rules: Vec::new(),
+            groups: SenderGroups::default(),
+            steer: None,
             max_flows: config.max_flows,
             mode: config.openflow_mode,
             log: run_dir.openflow_log(),
@@ -183,6 +192,7 @@ impl OpenFlow {
         steer.map_err(|error| device_error(STEER_DEVICE, &error))?;
         self.filter.set(&ports).await?;
         self.packets.follow(&entries).map_err(no_packet_counter)?;
+        self.steer = Some(wanted.steer);
         self.dns.follow(wanted.steer).map_err(no_packet_socket)?;
         if let Some(quic) = &self.quic {
             quic.follow(wanted.steer).map_err(no_packet_socket)?;
@@ -206,14 +216,26 @@ impl OpenFlow {
     }
 
     /// Has the kernel tell the bridge the senders that the rules name.
-    pub async fn tell_senders(&mut self, steer: u32) -> Result<(), UserError> {
-        self.senders.set(&self.rules, steer).await
+    pub async fn tell_senders(&mut self) -> Result<(), UserError> {
+        match self.steer {
+            Some(steer) => self.senders.set(&self.rules, &self.groups, steer).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns a wait until the bridge follows what its controller was told last.
+    pub fn acceptance(&self) -> Option<Acceptance> {
+        let acceptance = self.controller.acceptance(self.desired.revision());
+        Some(match self.mode {
+            OpenFlowMode::PacketIn => acceptance,
+            OpenFlowMode::Group => acceptance.by_switch(self.bridge.ovs_run_dir().to_owned()),
+        })
     }
 
     /// Waits until the controller has rules in the bridge and knows the gateways.
-    pub async fn wait_ready(&mut self) -> Result<(), UserError> {
-        let revision = self.desired.revision();
-        if self.controller.wait_ready(revision, READY_TIMEOUT).await {
+    pub async fn wait_ready(&self) -> Result<(), UserError> {
+        let acceptance = self.controller.acceptance(self.desired.revision());
+        if acceptance.wait(READY_TIMEOUT).await {
             return Ok(());
         }
         let why = self.controller.problem();
@@ -276,9 +298,10 @@ impl OpenFlow {
         self.send();
     }
 
-    pub fn set_rules(&mut self, rules: &[RuleEntry]) {
+    pub fn set_rules(&mut self, rules: &[RuleEntry], system: &SystemIds) {
         self.rules = rules.to_vec();
-        self.desired.set_rules(rules);
+        self.groups.set(rules, system);
+        self.desired.set_rules(rules, &self.groups);
         self.send();
     }
 

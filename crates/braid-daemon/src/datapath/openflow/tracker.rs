@@ -44,6 +44,14 @@ pub(super) fn flush(ovs_run_dir: &Path) {
     }
 }
 
+/// Waits until the switch's cache of decisions is that of its rules, so that no connection begins by former ones.
+///
+/// # Errors
+/// The switch does not answer.
+pub(super) fn wait_for_cache(ovs_run_dir: &Path) -> io::Result<()> {
+    ask(ovs_run_dir, "revalidator/wait", &[])
+}
+
 /// Has the switch execute a command, as ovs-appctl does: a request of JSON-RPC over its control socket.
 fn ask(ovs_run_dir: &Path, command: &str, words: &[&str]) -> io::Result<()> {
     let request = serde_json::json!({ "id": 0, "method": command, "params": words }).to_string();
