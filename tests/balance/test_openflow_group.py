@@ -13,7 +13,7 @@ from braid_lab.fixtures import run_client, serve
 from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Topology
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink, differences, kernel_state, states
-from braid_lab.process import wait_until
+from braid_lab.process import CommandError, wait_until
 from braid_lab.product import Braid
 from conftest import MakeNetwork, StartBraid, check_transfers, configured
 
@@ -178,9 +178,8 @@ def test_new_connections_are_balanced_without_the_controller(net: Topology, star
         lte = net.uplinks["lte"].far
         lte.namespace.ip(f"link set {lte.device} down")
         wait_until(lambda: is_down(net, "lte"), what="the switch to notice")
-        # A connection that still goes by what its datapath has cached keeps that uplink.
-        appctl(net, "revalidator/wait")
-        assert by_uplink(net, ask_tcp(application(net), 16, net.server(2))) == {"dsl": 16, "lte": 0}
+        # A connection that still goes by what its datapath has cached keeps that uplink, and fails.
+        wait_until(lambda: leaves_lte(net), what="lte to be left", timeout=30)
         lte.namespace.ip(f"link set {lte.device} up")
         assert ended(process) == []
         daemon.up("--config", configured(net, ""))
@@ -189,6 +188,14 @@ def test_new_connections_are_balanced_without_the_controller(net: Topology, star
             what="lte to be taken again",
         )
         assert ended(process) == []
+
+
+def leaves_lte(net: Topology) -> bool:
+    """Return True if sixteen new connections all take dsl."""
+    try:
+        return by_uplink(net, ask_tcp(application(net), 16, net.server(2))) == {"dsl": 16, "lte": 0}
+    except CommandError:
+        return False
 
 
 def is_down(net: Topology, port: str) -> bool:
