@@ -66,8 +66,10 @@ def start(tree: Path) -> Iterator[Start]:
 
     def make(*targets: str, **settings: str) -> subprocess.Popen[str]:
         env = {**os.environ, "PATH": f"{tree}/.tools/bin:{os.environ['PATH']}", **settings}
+        # A shell cannot trap what was ignored when it began, as SIGHUP is where nohup runs the tests.
+        words = ["env", "--default-signal=HUP,INT,TERM", "fuzz/run", *targets]
         process = subprocess.Popen(
-            ["fuzz/run", *targets], cwd=tree, env=env, text=True, stderr=subprocess.PIPE, start_new_session=True
+            words, cwd=tree, env=env, text=True, stderr=subprocess.PIPE, start_new_session=True
         )
         started.append(process)
         return process
