@@ -121,7 +121,7 @@ enum Command {
     Policy(Box<Policy>),
     Hub(PublicKey),
     Status(SyncSender<ClientStatus>),
-    FlowLinks([FlowInfo; 2], SyncSender<FlowLinks>),
+    FlowLinks(Vec<[FlowInfo; 2]>, SyncSender<Vec<FlowLinks>>),
     Stop,
 }
 
@@ -189,12 +189,16 @@ impl ClientHandle {
         self.control.request(Command::Status)
     }
 
-    /// The links of a flow, given by its packets as they are sent and as they are received. None if the
-    /// client has stopped or does not answer in time.
+    /// The links of flows, each given by its packets as they are sent and as they are received. None if
+    /// the client has stopped or does not answer in time.
     #[must_use]
-    pub fn flow_links(&self, flow: [FlowInfo; 2], timeout: Duration) -> Option<FlowLinks> {
+    pub fn flow_links(
+        &self,
+        flows: Vec<[FlowInfo; 2]>,
+        timeout: Duration,
+    ) -> Option<Vec<FlowLinks>> {
         self.control
-            .request_within(timeout, |answer| Command::FlowLinks(flow, answer))
+            .request_within(timeout, |answer| Command::FlowLinks(flows, answer))
     }
 
     /// Returns true if it runs.
@@ -305,10 +309,12 @@ impl Client {
                 Command::Hub(key) => self.tunnel.set_hub(now, key),
                 // The caller may have given up.
                 Command::Status(answer) => _ = answer.try_send(self.status(now)),
-                Command::FlowLinks(flow, answer) => {
-                    let hashes = flow.map(|packet| packet.hash());
-                    let links = self.tunnel.flow_links(now, hashes);
-                    _ = answer.try_send(links.unwrap_or_default());
+                Command::FlowLinks(flows, answer) => {
+                    let links = flows.iter().map(|flow| {
+                        let hashes = flow.map(|packet| packet.hash());
+                        self.tunnel.flow_links(now, hashes).unwrap_or_default()
+                    });
+                    _ = answer.try_send(links.collect());
                 }
                 Command::Stop => return true,
             }

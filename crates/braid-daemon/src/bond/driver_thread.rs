@@ -18,7 +18,7 @@ use braid_host::user_error::UserError;
 
 /// Interval at which the driver is queried.
 const STATUS_INTERVAL: Duration = Duration::from_millis(100);
-/// Longest wait for the links of a flow.
+/// Longest wait for the links of flows.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
 /// Validity of the lease: a few intervals, so that a busy machine does not send flows away.
 const LEASE_TIME: Duration = Duration::from_millis(500);
@@ -99,9 +99,9 @@ impl DriverThread {
         }
     }
 
-    /// Returns the links of a flow; none from a driver that does not answer.
-    pub fn flow_links(&self, flow: [FlowInfo; 2]) -> Option<FlowLinks> {
-        self.handle.as_ref()?.flow_links(flow, ANSWER_TIMEOUT)
+    /// Returns the links of each flow; none from a driver that does not answer.
+    pub fn flow_links(&self, flows: Vec<[FlowInfo; 2]>) -> Option<Vec<FlowLinks>> {
+        self.handle.as_ref()?.flow_links(flows, ANSWER_TIMEOUT)
     }
 
     /// Lets the bond take flows, or none.

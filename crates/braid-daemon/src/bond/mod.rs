@@ -407,20 +407,22 @@ impl Bond {
         self.driver.as_ref().and_then(DriverThread::latest)
     }
 
-    /// Returns the links that carry a flow, given by its outer and its remote end: none if no driver runs.
+    /// Returns the links that carry each flow, given by its protocol, its outer and its remote end: none if no driver
+    /// answers.
     pub(crate) fn flow_links(
         &self,
-        protocol: u8,
-        outer: SocketAddr,
-        remote: SocketAddr,
-    ) -> Option<FlowLinks> {
-        let has_ports = matches!(protocol, protocol::TCP | protocol::UDP);
-        let packet = |from: SocketAddr, to: SocketAddr| {
-            let ports = has_ports.then_some([from.port(), to.port()]);
-            FlowInfo::between(from.ip(), to.ip(), protocol, ports)
+        flows: impl Iterator<Item = (u8, SocketAddr, SocketAddr)>,
+    ) -> Option<Vec<FlowLinks>> {
+        let both_ways = |(protocol, outer, remote): (u8, SocketAddr, SocketAddr)| {
+            let has_ports = matches!(protocol, protocol::TCP | protocol::UDP);
+            [(outer, remote), (remote, outer)].map(|(from, to)| {
+                let ports = has_ports.then_some([from.port(), to.port()]);
+                FlowInfo::between(from.ip(), to.ip(), protocol, ports)
+            })
         };
-        let driver = self.driver.as_ref()?;
-        driver.flow_links([packet(outer, remote), packet(remote, outer)])
+        self.driver
+            .as_ref()?
+            .flow_links(flows.map(both_ways).collect())
     }
 
     /// Returns the name of a link's uplink.

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use braid_balance::{Flow, KernelTime};
+use braid_bond::io::FlowLinks;
 use braid_core::{Bytes, Prefix, UplinkId};
 use braid_host::user_error::UserError;
 use braid_multipath::LinkId;
@@ -20,19 +21,39 @@ use crate::uplinks::registry::UplinkRecord;
 const MAX_FLOWS_WITH_LINKS: usize = 8;
 
 impl Engine {
-    /// Returns the links that carry a flow of the bond.
-    fn flow_links(&self, flow: &Flow) -> Option<FlowLinksReport> {
-        let record = self.registry.record(flow.uplink)?;
-        let remote = flow.remote.filter(|_| record.is_bond())?;
-        let links = self.bond.flow_links(flow.protocol.0, flow.outer, remote)?;
+    /// Returns the links of the first few of these flows that the bond carries.
+    fn flow_links(&self, flows: &[&Flow]) -> Vec<FlowLinksReport> {
+        let of_bond = |flow: &&Flow| {
+            let record = self.registry.record(flow.uplink);
+            let remote = flow
+                .remote
+                .filter(|_| record.is_some_and(UplinkRecord::is_bond));
+            Some((flow.protocol.0, flow.inner, flow.outer, remote?))
+        };
+        let carried: Vec<_> = flows
+            .iter()
+            .filter_map(of_bond)
+            .take(MAX_FLOWS_WITH_LINKS)
+            .collect();
+        if carried.is_empty() {
+            return Vec::new();
+        }
+        let ends = carried
+            .iter()
+            .map(|(protocol, _, outer, remote)| (*protocol, *outer, *remote));
+        let found = self.bond.flow_links(ends).unwrap_or_default();
         let name_of = |link| self.bond.name_of(link).map(str::to_owned);
-        Some(FlowLinksReport {
-            inner: endpoint(&flow.inner),
-            remote: endpoint(&remote),
-            tx: shares(&links.sent, name_of),
-            rx: shares(&links.received, name_of),
-            why: why(self.settings.config.bond.scheduler, links.far),
-        })
+        let report =
+            |((_, inner, _, remote), links): (&(_, SocketAddr, _, SocketAddr), FlowLinks)| {
+                FlowLinksReport {
+                    inner: endpoint(inner),
+                    remote: endpoint(remote),
+                    tx: shares(&links.sent, name_of),
+                    rx: shares(&links.received, name_of),
+                    why: why(self.settings.config.bond.scheduler, links.far),
+                }
+            };
+        carried.iter().zip(found).map(report).collect()
     }
 
     /// Returns the reason why a client may open no flow, if there is one; the datapath decides the same.
@@ -79,12 +100,17 @@ impl Engine {
         route: Option<&str>,
         back: Option<&OwnRoute>,
     ) -> Result<ExplainReport, UserError> {
-        let flows = self.flows_that(|flow| describes(question, flow))?;
-        let other_flows: Vec<OtherFlow> = flows_to(question, &self.cached_flows()?).collect();
+        let all = self.cached_flows()?;
+        let matching: Vec<&Flow> = all
+            .iter()
+            .filter(|flow| describes(question, flow))
+            .collect();
+        let other_flows: Vec<OtherFlow> = flows_to(question, &all).collect();
         let path = self.datapath.path_cache_entry(question.destination)?;
         let flow_activity = self.datapath.flow_activity()?;
+        let now = KernelTime::now();
         let snapshot = Snapshot {
-            now: KernelTime::now(),
+            now,
             settings: &self.settings,
             rules: &self.rules,
             classes: &self.classes,
@@ -100,17 +126,10 @@ impl Engine {
             other_flows: &other_flows,
         };
         let explanation = explain(question, &snapshot);
-        let links = self
-            .cached_flows()?
-            .iter()
-            .filter(|flow| describes(question, flow))
-            .filter_map(|flow| self.flow_links(flow))
-            .take(MAX_FLOWS_WITH_LINKS)
-            .collect();
         Ok(ExplainReport {
             question: in_full(question),
-            flows,
-            links,
+            flows: matching.iter().map(|flow| self.flow(flow, now)).collect(),
+            links: self.flow_links(&matching),
             outcome: explanation.outcome,
             uplink: explanation.uplink,
             candidates: explanation.candidates,

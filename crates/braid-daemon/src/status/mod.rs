@@ -330,13 +330,6 @@ impl Engine {
         })
     }
 
-    fn flows_that(&self, wanted: impl Fn(&Flow) -> bool) -> Result<Vec<FlowReport>, UserError> {
-        let now = KernelTime::now();
-        let flows = self.cached_flows()?;
-        let wanted = flows.iter().filter(|flow| wanted(flow));
-        Ok(wanted.map(|flow| self.flow(flow, now)).collect())
-    }
-
     fn flow(&self, flow: &Flow, now: KernelTime) -> FlowReport {
         let rule = flow.rule.and_then(|entry| self.rules.name_of(entry));
         let record = self.registry.record(flow.uplink);
