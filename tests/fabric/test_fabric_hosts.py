@@ -45,12 +45,8 @@ def net() -> Iterator[OvsNetwork]:
 @pytest.fixture(scope="module")
 def fabric(net: OvsNetwork) -> Iterator[Fabric]:
     with controller(net.place, net.folder, STATIC + configuration(SHAPE) + PINNED) as made:
-        wait_until(lambda: reached(net.stations["x"], net.stations["y"]), what="a ping", timeout=60)
+        wait_until(lambda: net.stations["x"].reaches(net.stations["y"]), what="a ping", timeout=60)
         yield made
-
-
-def reached(source: Station, target: Station) -> bool:
-    return source.place.run(["ping", "-c", "1", "-W", "1", target.address], check=False).status == 0
 
 
 def lost(source: Station, address: str, count: int = 10) -> int:
@@ -76,7 +72,7 @@ def test_a_quiet_host_stays_known_and_one_that_is_gone_does_not(net: OvsNetwork,
     wait_until(lambda: y.mac not in hosts(fabric), what="the host to be forgotten", timeout=40)
     wait_until(lambda: y.mac not in net.ofctl("dump-flows", "A"), what="its rules to go", timeout=10)
     y.place.ip("link set eth0 up")
-    wait_until(functools.partial(reached, x, y), what="a ping", timeout=20)
+    wait_until(functools.partial(x.reaches, y), what="a ping", timeout=20)
 
 
 def test_a_changed_mac_is_followed(net: OvsNetwork, fabric: Fabric) -> None:
@@ -121,7 +117,7 @@ def test_a_storm_of_made_up_hosts_costs_others_nothing_and_passes(net: OvsNetwor
         wait_until(lambda: {"crowded-port", "packet-in-flood"} <= fabric.codes(), what="it to be named", timeout=10)
     # Its hosts are forgotten, and real ones learned again.
     wait_until(lambda: len(hosts(fabric)) < 10, what="its hosts to be forgotten", timeout=60)
-    wait_until(functools.partial(reached, x, y), what="a ping", timeout=20)
+    wait_until(functools.partial(x.reaches, y), what="a ping", timeout=20)
 
 
 def test_a_rule_of_others_is_named(net: OvsNetwork, fabric: Fabric) -> None:

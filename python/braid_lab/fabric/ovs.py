@@ -41,6 +41,10 @@ class Station:
     #: The machine between it and its switch, where an edge may run; None if it is plugged in directly.
     box: Namespace | None = None
 
+    def reaches(self, other: Station) -> bool:
+        """Return true if it gets an answer to one ping within a second."""
+        return self.place.run(["ping", "-c", "1", "-W", "1", other.address], check=False).status == 0
+
 
 @dataclass
 class OvsNetwork:
