@@ -32,7 +32,7 @@ from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import OBSERVER_NEAR, RESOLVERS, Topology, UplinkSpec, lan_address, network
 from braid_lab.observe import verdicts
 from braid_lab.packets.codec import Packet, decode, encode
-from braid_lab.packets.pacing import paced
+from braid_lab.packets.pacing import send_paced
 from braid_lab.packets.tap import ETHERNET, ETHERTYPE, inside
 from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import Braid, braid
@@ -337,21 +337,7 @@ def _connection(flow: dict[str, Any], outer: str) -> Connection | None:
 def _send(site: Site, attack: Attack, known: Known, seconds: float, chance: random.Random) -> int:
     """Send an attack's packets at its rate; return their number."""
     place = site.net.clients[1] if attack.from_lan else site.stranger
-    with inside(place):
-        raw = {
-            4: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW),
-            6: socket.socket(socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW),
-        }
-    sent = 0
-    with contextlib.ExitStack() as stack:
-        for each in raw.values():
-            stack.enter_context(each)
-        for packet in paced(attack.forge(known, chance), attack.rate, seconds):
-            # A full queue of the attacker's own is no matter.
-            with contextlib.suppress(BlockingIOError, OSError):
-                raw[packet.family].sendto(encode(packet), (packet.dest, 0))
-                sent += 1
-    return sent
+    return send_paced(place, attack.forge(known, chance), attack.rate, seconds)
 
 
 def _attacker(

@@ -38,7 +38,7 @@ from braid_lab.net.stranger import stranger
 from braid_lab.net.topology import OBSERVER_FAR, OBSERVER_NEAR
 from braid_lab.observe import verdicts
 from braid_lab.packets.codec import Packet, Udp, decode, encode
-from braid_lab.packets.pacing import paced
+from braid_lab.packets.pacing import paced, raw_socket, send_paced
 from braid_lab.packets.tap import ETHERNET, ETHERTYPE, inside
 from braid_lab.process import LabError, Process, wait_until
 
@@ -239,26 +239,9 @@ def _from_stranger(attack: Blind) -> Callable[[Scene, Known, float], int]:
     """Return a trial in which the stranger sends packets of its own."""
 
     def send(scene: Scene, known: Known, seconds: float) -> int:
-        sent = 0
-        with _raw(scene.stranger, 4) as raw:
-            for packet in paced(attack.forge(known, scene.chance), attack.rate, seconds):
-                # A full queue of the attacker's own is no matter.
-                with contextlib.suppress(OSError):
-                    raw.sendto(encode(packet), (packet.dest, 0))
-                    sent += 1
-        return sent
+        return send_paced(scene.stranger, attack.forge(known, scene.chance), attack.rate, seconds)
 
     return send
-
-
-@contextlib.contextmanager
-def _raw(place: Namespace, family: int) -> Iterator[socket.socket]:
-    """Open a socket for packets with their headers."""
-    with inside(place):
-        of_family = socket.AF_INET if family == 4 else socket.AF_INET6
-        raw = socket.socket(of_family, socket.SOCK_RAW, socket.IPPROTO_RAW)
-    with raw:
-        yield raw
 
 
 def _from_observer(reaction: Reaction) -> Callable[[Scene, Known, float], int]:
@@ -387,7 +370,7 @@ def _proven(scene: Scene, key: str, hub: str, count: int) -> list[tuple[str, byt
     proven: dict[str, bytes] = {}
     with inside(scene.stranger):
         ear = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-    with ear, _raw(scene.stranger, 6) as raw:
+    with ear, raw_socket(scene.stranger, 6) as raw:
         ear.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
         ear.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         ear.bind(("::", PROVEN_PORT))
@@ -429,7 +412,7 @@ def _goodput(scene: Scene, seconds: float, packets: list[bytes]) -> float:
     hub = place.hub.far.address6
     with (
         Process(argv, log=place.net.scratch / "intruder-load", namespace=place.net.host.name) as load,
-        _raw(scene.stranger, 6) as raw,
+        raw_socket(scene.stranger, 6) as raw,
     ):
         for packet in paced(itertools.cycle(packets), PROVEN_RATE, seconds) if packets else ():
             with contextlib.suppress(OSError):

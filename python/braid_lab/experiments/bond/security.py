@@ -24,7 +24,7 @@ from braid_lab.experiments.bond.figures import GoodputTrace
 from braid_lab.experiments.bond.intruder_trials import STEPS, intrude
 from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
 from braid_lab.packets.codec import Packet, Udp, decode, encode
-from braid_lab.packets.pacing import paced
+from braid_lab.packets.pacing import paced, raw_socket
 from braid_lab.packets.tap import inside
 from braid_lab.process import LabError, Process, processor_seconds, wait_until
 
@@ -143,9 +143,7 @@ def _exhaust_replay_window(place: Site) -> None:
 
 def _send(place: Site, packets: Iterable[tuple[str, int, bytes]], to: int = remote_hub.PORT) -> None:
     """Send datagrams to the hub's port, or another one, from a point on the path, with any source address."""
-    with inside(place.net.internet):
-        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-    with raw:
+    with raw_socket(place.net.internet) as raw:
         for source, port, payload in packets:
             datagram = Packet(source, place.hub.far.address4, Udp(port, to, payload))
             raw.sendto(encode(datagram), (place.hub.far.address4, 0))
@@ -253,9 +251,7 @@ def _spoof(run: Run, place: Site) -> None:
         return sum(client["spoofed_packets"] for client in place.hub.json("clients")["clients"])
 
     before = refused()
-    with inside(place.net.host):
-        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
-    with raw:
+    with raw_socket(place.net.host) as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, BOND_DEVICE.encode())
         for nth in range(COUNT):
             lie = Packet(UNASSIGNED_ADDRESS, place.net.server(2), Udp(4000 + nth, 9, bytes(32)))
