@@ -7,8 +7,9 @@ are taken over a number at a time, so that no change takes long; the others wait
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from braid_sdn.fabric.plan.plan import Edge, Host, PinnedPath, Plan, TaggedPath, Tree
 from braid_sdn.fabric.switches import rules
@@ -19,6 +20,9 @@ from braid_sdn.openflow.messages import Rule, RuleKey
 MAX_HOST_RULES = 1500
 
 Changes = dict[int, set[RuleKey]]
+
+K = TypeVar("K")
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,6 @@ class Compiler:
             most = sys.maxsize
         self._set_ports(plan, edges)
         self._set_paths(plan)
-        self._set_pinned(plan)
         self._set_hosts(plan, hosts, most)
         self._set_trees(plan)
         return self._changed
@@ -204,27 +207,22 @@ class Compiler:
 
     def _set_paths(self, plan: Plan) -> None:
         wanted = {path.tag: path for pair in plan.pairs.values() for path in pair.paths}
-        for tag, path in list(self._paths.items()):
-            if wanted.get(tag) != path:
-                del self._paths[tag]
-                for switch, rule in rules.of_path(path):
-                    self._drop(switch, rule.key)
-        for tag, path in wanted.items():
-            if tag not in self._paths:
-                self._paths[tag] = path
-                for switch, rule in rules.of_path(path):
-                    self._put(switch, rule)
+        self._follow(self._paths, wanted, rules.of_path)
+        self._follow(self._pinned, plan.pinned, rules.of_pinned)
 
-    def _set_pinned(self, plan: Plan) -> None:
-        for key, path in list(self._pinned.items()):
-            if plan.pinned.get(key) != path:
-                del self._pinned[key]
-                for switch, rule in rules.of_pinned(path):
+    def _follow(
+        self, known: dict[K, P], wanted: Mapping[K, P], rules_of: Callable[[P], Iterable[tuple[int, Rule]]]
+    ) -> None:
+        """Drop the rules of paths that are not wanted as they were, and put those of new ones."""
+        for key, path in list(known.items()):
+            if wanted.get(key) != path:
+                del known[key]
+                for switch, rule in rules_of(path):
                     self._drop(switch, rule.key)
-        for key, path in plan.pinned.items():
-            if key not in self._pinned:
-                self._pinned[key] = path
-                for switch, rule in rules.of_pinned(path):
+        for key, path in wanted.items():
+            if key not in known:
+                known[key] = path
+                for switch, rule in rules_of(path):
                     self._put(switch, rule)
 
     def _set_hosts(self, plan: Plan, hosts: Mapping[str, Host], most: int) -> None:
