@@ -514,12 +514,7 @@ fn the_fastest_way_is_not_always_the_shortest() {
             0
         };
     }
-    track
-        .probe
-        .datapath
-        .borrow_mut()
-        .set_forecasts(&busy)
-        .expect("forecasts");
+    track.set_forecasts(&busy);
     assert_eq!(connect(&track, 4003, 0), "out_new");
     let next = flow_of(&track.probe, INNER, 4003);
     assert!(next.uplink != flow.uplink && next.uplink != UplinkId(2));
@@ -648,12 +643,7 @@ fn a_crowded_uplink_is_left_out() {
         forecast(1, 100, 90, 0),
         forecast(2, 10, 9, 0),
     ];
-    track
-        .probe
-        .datapath
-        .borrow_mut()
-        .set_forecasts(&forecasts)
-        .expect("forecasts");
+    track.set_forecasts(&forecasts);
     let sent = track.probe.out(&V4.syn()).is(Sent, "race_begun");
     assert!(sent.events.contains(&"race_crowded"));
     let copies = syn_copies(&track, &sent, 2);
@@ -669,12 +659,7 @@ fn a_fast_line_that_leaves_a_syn_unanswered_is_not_the_only_one_worth_while() {
         forecast(1, 5, 5, 0),
         forecast(2, 5, 5, 0),
     ];
-    track
-        .probe
-        .datapath
-        .borrow_mut()
-        .set_forecasts(&forecasts)
-        .expect("forecasts");
+    track.set_forecasts(&forecasts);
     let sent = track.probe.out(&V4.syn()).is(Sent, "out_new");
     assert_eq!(uplink_at(sent.read().ip.source), 0);
     let again = track.probe.out(&V4.syn()).is(Sent, "race_begun");

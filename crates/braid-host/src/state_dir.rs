@@ -97,9 +97,7 @@ impl StateDir {
     /// # Errors
     /// The system refused to write it.
     pub fn write(&self, path: &Path, contents: &impl Serialize) -> Result<(), UserError> {
-        let json = serde_json::to_vec_pretty(contents).map_err(io::Error::from);
-        let written = json.and_then(|json| self.replace(path, &json));
-        written.map_err(|error| UserError::io(format!("write {}", path.display()), &error))
+        self.replace(path, &json_of(path, contents)?)
     }
 
     /// Reads a file of secrets; `None` if it does not exist. One that is not sealed, although this machine seals its
@@ -134,16 +132,12 @@ impl StateDir {
     /// # Errors
     /// The system refused to write it.
     pub fn write_secret(&self, path: &Path, contents: &impl Serialize) -> Result<(), UserError> {
-        let json = serde_json::to_vec_pretty(contents)
-            .map_err(|error| UserError::io(format!("write {}", path.display()), &error.into()))?;
-        self.replace_secret(path, &Zeroizing::new(json))
+        self.replace_secret(path, &Zeroizing::new(json_of(path, contents)?))
     }
 
     fn replace_secret(&self, path: &Path, json: &[u8]) -> Result<(), UserError> {
         let Some(seal) = &self.seal else {
-            let written = self.replace(path, json);
-            return written
-                .map_err(|error| UserError::io(format!("write {}", path.display()), &error));
+            return self.replace(path, json);
         };
         let sealed = seal.seal(&name_of(path), json);
         let sealed = STANDARD.encode(sealed.map_err(|error| refused(path, error))?);
@@ -156,11 +150,20 @@ impl StateDir {
         seal.open(&name_of(path), &sealed.map_err(|_| SealError::Forged)?)
     }
 
-    fn replace(&self, path: &Path, contents: &[u8]) -> io::Result<()> {
+    fn replace(&self, path: &Path, contents: &[u8]) -> Result<(), UserError> {
         let mut make = DirBuilder::new();
-        make.recursive(true).mode(0o700).create(&self.path)?;
-        file::replace(path, contents, 0o600)
+        let made = make.recursive(true).mode(0o700).create(&self.path);
+        made.and_then(|()| file::replace(path, contents, 0o600))
+            .map_err(|error| unwritten(path, &error))
     }
+}
+
+fn json_of(path: &Path, contents: &impl Serialize) -> Result<Vec<u8>, UserError> {
+    serde_json::to_vec_pretty(contents).map_err(|error| unwritten(path, &error.into()))
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> UserError {
+    UserError::io(format!("write {}", path.display()), error)
 }
 
 fn bytes_of(path: &Path) -> Result<Option<Vec<u8>>, UserError> {
@@ -214,6 +217,7 @@ mod tests {
         let broken = state.read::<u32>(&state.bond(), "braid leave").unwrap_err();
         assert_eq!(broken.fix.as_deref(), Some("braid leave"));
     }
+
     fn sealing(state: &StateDir, byte: u8) -> StateDir {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(seal::CREDENTIAL), [byte; 32]).unwrap();

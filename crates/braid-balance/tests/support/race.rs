@@ -62,12 +62,14 @@ impl Track {
         set_classes(&track.probe, &[racing(method)]);
         let mut datapath = track.probe.datapath.borrow_mut();
         datapath.set_race(race).expect("settings");
-        let forecasts = (0..3).map(|id| forecast(id, 100, 100, 0));
-        datapath
-            .set_forecasts(&forecasts.collect::<Vec<_>>())
-            .expect("forecasts");
         drop(datapath);
+        track.set_forecasts(&[0, 1, 2].map(|id| forecast(id, 100, 100, 0)));
         track
+    }
+
+    pub fn set_forecasts(&self, forecasts: &[UplinkForecast]) {
+        let mut datapath = self.probe.datapath.borrow_mut();
+        datapath.set_forecasts(forecasts).expect("forecasts");
     }
 
     /// Writes the uplinks as they are but for what `change` makes of them.

@@ -87,14 +87,14 @@ impl Capacities {
                 continue;
             };
             let before = std::mem::replace(&mut measured.counters, *counters);
-            let mut interval = interval(end, span, &before, counters);
-            let counted = (before, interval);
-            let before = std::mem::replace(&mut measured.shaped, shaped);
-            if let (Some(before), Some(after)) = (before, shaped) {
-                count_shaped(&mut interval, &before, &after);
+            let flows = interval(end, span, &before, counters);
+            let mut line = flows;
+            let shaped_before = std::mem::replace(&mut measured.shaped, shaped);
+            if let (Some(before), Some(after)) = (shaped_before, shaped) {
+                count_shaped(&mut line, &before, &after);
             }
-            measured.capacity.note(&interval);
-            let stall = stall_interval(&measured.capacity, &counted.1, &counted.0, counters);
+            measured.capacity.note(&line);
+            let stall = stall_interval(&measured.capacity, &flows, &before, counters);
             self.stalls_changed |= measured.stalls.note(&stall);
         }
         Some(span)
