@@ -248,7 +248,7 @@ def test_nobody_sends_to_a_switch_that_may_not_have_followed_the_repair_of_a_tre
         return {at for at, each in sent if isinstance(each, AddRule) and tag_of(each.rule.key) == tag}
 
     assert told(tag, sent) == {3}
-    # What it refuses in place of another rule, it is told once more without that.
+    # A rule that it refuses in place of another one is sent once more after that one was deleted.
     for _ in range(2 if does == "refuse" else 1):
         for switch, message in sent:
             match message:

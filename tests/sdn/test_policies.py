@@ -369,7 +369,7 @@ def test_a_drained_switch_wins_over_a_pin() -> None:
     assert refused(net, "pairs", "ha", "hb", "pin", via="A,P,B")[0] == 409
 
 
-# What is told and kept.
+# Files, answers and events.
 
 
 def test_policies_outlive_the_controller(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from braid_sdn.web.access import WebAccess, urls
 from braid_sdn.web.auth import Role
 from braid_sdn.web.seal import SealKey
 
-#: What an operator has set, in the state directory.
+#: File of the operator's policies, in the state directory.
 POLICIES_FILE = "fabric-policies.json"
 
 #: Seconds between two looks for changes to log: what comes and goes within is a flap, and problems count those.
@@ -156,7 +156,7 @@ class Service:
 
 
 def _kept_policies(path: Path) -> tuple[Policies, str]:
-    """Return the policies of a file, or why it cannot be read. Without the network would stand still for that."""
+    """Return the policies of a file; none, and why, if it cannot be read: the network goes on without them."""
     try:
         kept = state_file.read(path)
         return (Policies.stored(kept) if kept is not None else Policies()), ""

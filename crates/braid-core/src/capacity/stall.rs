@@ -98,7 +98,7 @@ struct Stall {
     /// Time of the last sign that flows wait, and of the last one by repeats.
     sign: Time,
     repeated: Option<Time>,
-    /// Bits carried in how many seconds of it.
+    /// Bits carried in it so far, and its length.
     bits: f64,
     seconds: f64,
 }

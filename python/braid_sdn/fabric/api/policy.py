@@ -25,7 +25,7 @@ class PolicyError(Exception):
         self.status = status
 
 
-# What is there.
+# State.
 
 
 def problems(fabric: Controller) -> list[Problem]:

@@ -53,7 +53,7 @@ class Refusal:
 
     #: Times in a row.
     count: int
-    #: When it is tried again; infinite while the switch has not said whether it takes it this time.
+    #: Time of the next try; infinite while the switch has not said whether it takes it this time.
     retry_at: float
 
 

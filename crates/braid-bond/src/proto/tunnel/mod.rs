@@ -128,7 +128,7 @@ pub struct Tunnel {
     policy_sender: policy_sync::PolicySender,
     policy_receiver: policy_sync::PolicyReceiver,
     compression: header_compression::HeaderCompression,
-    /// What is sent and received on which link: at a client alone, which explains it.
+    /// Bytes of each lane on each link, sent and received: at a client alone, whose daemon explains them.
     shares: Option<Box<[LaneShares; 2]>>,
 }
 

@@ -56,7 +56,7 @@ impl Senders {
         steer: u32,
     ) -> Result<(), UserError> {
         let mount = cgroup::mount().unwrap_or_default();
-        // What is gone by now, `nft` would refuse, and all else with it.
+        // `nft` would refuse the whole table for one group that is gone by now.
         let present = |(id, group): &(u64, &SenderGroup)| {
             cgroup::id(&mount.join(&group.path)).is_ok_and(|found| found == *id)
         };
