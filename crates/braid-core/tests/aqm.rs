@@ -128,6 +128,36 @@ fn a_burst_is_not_dropped_and_a_standing_queue_is() {
     assert_eq!(run(60, false), 0);
 }
 
+/// Returns the packets that CoDel drops of so many flows at 4 Mbit/s, each of which always has so many waiting.
+fn dropped(flows: u32, packets: u32) -> u64 {
+    let mut queue = FlowQueue::new(10_000);
+    (0..flows * packets).for_each(|number| queue.push(ms(0), number % flows, FULL, number));
+    for turn in 1..3000 {
+        let sent = queue.pop(ms(3 * turn), true, never).unwrap().item;
+        queue.push(ms(3 * turn), sent % flows, FULL, sent);
+    }
+    queue.dropped()
+}
+
+/// Flows of a page, whose turns come every 150 ms, keep an initial window each; a flow alone does not.
+#[test]
+fn a_short_queue_of_one_flow_among_many_is_kept() {
+    assert_eq!(dropped(50, 16), 0);
+    assert!(dropped(50, 24) > 100);
+    assert_eq!(dropped(1, 4), 0);
+    assert!(dropped(1, 16) > 5);
+}
+
+/// Forty connections that begin at once lose nothing of their initial windows, and the room for them has an end.
+#[test]
+fn a_queue_has_room_for_the_first_windows_of_many_flows() {
+    let mut queue = FlowQueue::new(100);
+    (0..400).for_each(|number| queue.push(ms(0), number % 40, FULL, number));
+    assert_eq!((queue.overflowed(), queue.packets()), (0, 400));
+    (0..8000).for_each(|number| queue.push(ms(0), number % 800, FULL, number));
+    assert!(queue.packets() <= 2048);
+}
+
 /// RFC 8290 §5.4: a packet that can be marked is marked and sent.
 #[test]
 fn what_can_be_marked_is_not_dropped() {
@@ -176,7 +206,7 @@ proptest! {
             let now = ms(number as u64 * 3);
             queue.push(now, flow, Bytes::new(len), (flow, number));
             pushed += 1;
-            prop_assert!(queue.packets() <= limit);
+            prop_assert!(queue.packets() <= limit.max(5 * 16));
             if pop && let Some(queued) = queue.pop(now, true, |_| false) {
                 let (flow, number) = queued.item;
                 prop_assert!(last[flow as usize] < Some(number));

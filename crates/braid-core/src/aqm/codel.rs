@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::Time;
 
 /// A queue of one full frame is never too long (RFC 8289 §5.6: `maxpacket`).
-const MAX_PACKET_BYTES: u64 = 1514;
+pub(super) const MAX_PACKET_BYTES: u64 = 1514;
 
 /// A queue that CoDel can take packets from.
 pub trait CodelQueue {
@@ -21,6 +21,11 @@ pub trait CodelQueue {
 
     /// Returns the bytes still in the queue.
     fn bytes(&self) -> u64;
+
+    /// Returns the length, in bytes, up to which a queue is never too long.
+    fn spared(&self) -> u64 {
+        MAX_PACKET_BYTES
+    }
 }
 
 /// State of the controller; names as in RFC 8289 §5.
@@ -111,7 +116,7 @@ impl Codel {
             self.first_above = None;
             return (None, false);
         };
-        if now.since(S::arrived(&packet)) < self.target || queue.bytes() <= MAX_PACKET_BYTES {
+        if now.since(S::arrived(&packet)) < self.target || queue.bytes() <= queue.spared() {
             self.first_above = None;
             return (Some(packet), false);
         }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::{Bytes, Time};
 
+use super::codel::MAX_PACKET_BYTES;
 use super::{Codel, CodelQueue};
 
 /// Queues onto which flows are hashed (RFC 8290 §5.2.3: 1024).
@@ -21,6 +22,19 @@ const DELAY_INTERVAL: Duration = Duration::from_millis(100);
 /// A full queue drops up to this many packets of the longest flow at once, but at most half of
 /// them, so that finding the flow costs little per packet (RFC 8290 §4.1).
 const MAX_DROP_BATCH: usize = 64;
+
+/// Packets for which a queue has room for each flow that waits in it, whatever its limit: an initial window (RFC 6928) and a
+/// little more. A line of 4 Mbit/s has a limit of 100 packets, and a web page opens fifty connections at once.
+const FLOW_ROOM: usize = 16;
+
+/// Most packets for which the flows together have room beyond the limit.
+const MAX_FLOW_ROOM: usize = 2048;
+
+/// A flow may have so many packets waiting behind its first one for as long as it takes, and one more for each flow with
+/// which it takes turns, [`FLOW_ROOM`] at most. Fifty flows of a page at 4 Mbit/s have a turn every 150 ms, so each would be over
+/// the target with its second packet, and a drop with fewer than three behind it is found by a time-out alone (RFC 5681 §3.2).
+/// Other flows do not wait for them.
+const SPARED_PACKETS: usize = 3;
 
 const NONE: u32 = u32::MAX;
 
@@ -116,6 +130,7 @@ struct FlowView<'a, T> {
     flow: &'a mut Flow,
     packets: &'a mut usize,
     bytes: &'a mut u64,
+    spared: u64,
 }
 
 impl<T> FlowView<'_, T> {
@@ -157,6 +172,10 @@ impl<T> CodelQueue for FlowView<'_, T> {
 
     fn bytes(&self) -> u64 {
         self.flow.loose_bytes()
+    }
+
+    fn spared(&self) -> u64 {
+        self.spared
     }
 }
 
@@ -232,9 +251,19 @@ impl<T> FlowQueue<T> {
             flow.deficit = QUANTUM_BYTES;
             self.new.push_back(id as u16);
         }
-        if self.packets - self.staged_packets > self.max_packets {
+        if self.packets - self.staged_packets > self.room() {
             self.drop_from_longest();
         }
+    }
+
+    /// Returns the number of packets above which some are dropped.
+    fn room(&self) -> usize {
+        let shares = self.flows_in_turn() * FLOW_ROOM;
+        self.max_packets.max(shares.min(MAX_FLOW_ROOM))
+    }
+
+    fn flows_in_turn(&self) -> usize {
+        self.new.len() + self.old.len()
     }
 
     /// Returns true if a packet of the flow with this `hash` waits.
@@ -306,12 +335,15 @@ impl<T> FlowQueue<T> {
     }
 
     fn view_of(&mut self, id: usize) -> FlowView<'_, T> {
+        let spared =
+            (SPARED_PACKETS + self.flows_in_turn()).min(FLOW_ROOM) as u64 * MAX_PACKET_BYTES;
         FlowView {
             nodes: &mut self.nodes,
             free: &mut self.free,
             flow: &mut self.flows[id],
             packets: &mut self.packets,
             bytes: &mut self.bytes,
+            spared,
         }
     }
 
