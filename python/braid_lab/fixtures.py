@@ -57,8 +57,7 @@ def echo_train(
         yield train
 
 
-def run_client(place: Namespace, kind: str, *words: object, timeout: float = 60.0) -> dict[str, Any]:
+def run_client(place: Namespace, kind: str, *words: object, timeout: float = 60.0) -> Any:
     """Run the client `braid_lab.clients.KIND` and return its report."""
     argv = [sys.executable, "-m", f"braid_lab.clients.{kind}", *map(str, words)]
-    answer: dict[str, Any] = json.loads(place.run(argv, timeout=timeout).stdout)
-    return answer
+    return json.loads(place.run(argv, timeout=timeout).stdout)

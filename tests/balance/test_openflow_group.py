@@ -11,6 +11,7 @@ import pytest
 from braid_lab.experiments.balance.uplink_failure import Location, ended, held_by
 from braid_lab.fixtures import run_client, serve
 from braid_lab.net.namespace import Namespace
+from braid_lab.net.open_vswitch import appctl
 from braid_lab.net.topology import Topology
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink, differences, kernel_state, states
 from braid_lab.process import CommandError, wait_until
@@ -265,13 +266,8 @@ def test_down_leaves_the_machine_as_found(net: Topology, start_braid: StartBraid
 
 def tracked(net: Topology) -> str:
     """Return the connections of the tracker, which outlive a bridge as long as another one has the datapath."""
-    return appctl(net, "dpctl/dump-conntrack", "netdev@ovs-netdev", "zone=45520", check=False)
-
-
-def appctl(net: Topology, *words: str, check: bool = True) -> str:
-    """Run ovs-appctl on the host's switch."""
-    (socket,) = (net.scratch / f"braid-{net.host.name}-ovs").glob("ovs-vswitchd.*.ctl")
-    return net.host.run(["ovs-appctl", "-t", str(socket), *words], check=check).stdout
+    folder = net.scratch / f"braid-{net.host.name}-ovs"
+    return appctl(net.host, folder, "dpctl/dump-conntrack", "netdev@ovs-netdev", "zone=45520", check=False)
 
 
 @pytest.mark.parametrize("policy", ["race", "hash-source"])

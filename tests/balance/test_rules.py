@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from braid_lab.fixtures import serve
+from braid_lab.fixtures import run_client, serve
 from braid_lab.net.namespace import Namespace
 from braid_lab.net.open_vswitch import on_datapath
 from braid_lab.net.topology import Topology, network
-from braid_lab.observe import ask_tcp, by_uplink
+from braid_lab.observe import ask_tcp, ask_udp, by_uplink
 from braid_lab.process import Output, run, wait_until
 from braid_lab.product import Braid, binary
 from conftest import PLAIN, MakeNetwork, StartBraid
@@ -101,21 +101,6 @@ with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as ask
     print(asker.recv(1000).decode().split("\\r\\n\\r\\n")[1].split()[0])
 """
 
-#: Queries a name server and prints the addresses in its answer.
-LOOK_UP = """
-import socket, struct, sys
-server, name, kind = sys.argv[1], sys.argv[2], int(sys.argv[3])
-labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
-question = labels + b"\\0" + struct.pack("!2H", kind, 1)
-with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as asker:
-    asker.settimeout(5)
-    asker.connect((server, 53))
-    asker.send(struct.pack("!6H", 7, 0x0100, 1, 0, 0, 0) + question)
-    answer = asker.recv(512)
-data = answer[12 + len(question) + 12:]
-print(socket.inet_ntop(socket.AF_INET if kind == 1 else socket.AF_INET6, data))
-"""
-
 
 @pytest.fixture(scope="module")
 def ruled(request: pytest.FixtureRequest) -> Iterator[tuple[Topology, Braid]]:
@@ -174,9 +159,7 @@ def test_the_first_of_overlapping_rules_wins(ruled: tuple[Topology, Braid]) -> N
 def test_a_protocol_and_a_port_take_their_uplink(ruled: tuple[Topology, Braid], family: int) -> None:
     net, daemon = ruled
     for location in (net.host, net.clients[0]):
-        kind = "1" if family == 4 else "28"
-        for number in range(3):
-            location.run([sys.executable, "-c", LOOK_UP, net.server(1, family), f"name{number}.example", kind])
+        ask_udp(location, 3, net.server(1, family))
     flows = [each for each in daemon.json("flows")["flows"] if each["protocol"] == "udp"]
     asked = [each for each in flows if each["remote"] is None or each["remote"].endswith(":53")]
     assert asked
@@ -218,13 +201,12 @@ def test_a_device_and_an_address_of_the_lan_take_their_uplink(ruled: tuple[Topol
 def test_a_name_takes_its_uplink_once_it_was_looked_up(ruled: tuple[Topology, Braid], family: int) -> None:
     """The name server's answer passes through Braid; a connection to that address then counts as one to the name."""
     net, _ = ruled
-    kind = "1" if family == 4 else "28"
     for location in (net.host, net.clients[0]):
         # The third server and the eighth, which no other rule and no other test uses.
         for name in ("pay.bank.example", "home.bank.example"):
-            found = location.run([sys.executable, "-c", LOOK_UP, net.server(1, family), name, kind]).stdout.strip()
-            assert found in net.servers(family)
-            assert asked(net, location, found) == ALL_LTE, name
+            [found] = run_client(location, "look_up", net.server(1, family), family, name)
+            assert by_uplink(net, [tuple(found["seen"])]) == {"dsl": 0, "lte": 1}, name
+            assert asked(net, location, found["address"]) == ALL_LTE, name
 
 
 @on_each

@@ -13,7 +13,7 @@ import pytest
 from braid_sdn.host.balancer import FULL_PAUSE, MAX_UNANSWERED, POLL_INTERVAL, PROMPT_DELAYS, REPLAY_TIME, Balancer
 from braid_sdn.host.desired import VERSION
 from braid_sdn.host.desired import parse as parse_desired
-from braid_sdn.host.flow_rules import COOKIE, IN, INBOUND, OUT, OUTBOUND, flow_of, static_rules
+from braid_sdn.host.flow_rules import COOKIE, DELIVERY, IN, INBOUND, INGRESS, OUT, OUTBOUND, flow_of, static_rules
 from braid_sdn.host.flow_table import DNS_IDLE, TCP_EMBRYO_IDLE, UDP_EMBRYO_IDLE
 from braid_sdn.host.packets import ACK, RST, SYN, parse, tcp_segment
 from braid_sdn.openflow.flows import FLOW_FIELDS, rule_in
@@ -81,6 +81,7 @@ def desired(revision: int = 1, **changes: Any) -> dict[str, Any]:
         "fail_mode": changes.get("fail_mode", "secure"),
         "race": {"cache_ttl_s": 120.0, "explore_one_in": 0, "per_prefix": 8, "total": 200, **changes.get("race", {})},
         "group_inside": changes.get("group_inside"),
+        "hold_answers": changes.get("hold_answers", False),
     }
 
 
@@ -544,7 +545,7 @@ def test_a_switch_that_started_anew_has_no_flows() -> None:
     bridge.rules.clear()
     bridge.connect()
     assert bridge.uplinks() == []
-    assert {rule.table for rule in bridge.rules.values()} == {0, 1, 2}
+    assert {rule.table for rule in bridge.rules.values()} == {INGRESS, OUTBOUND, INBOUND, DELIVERY}
 
 
 def test_rules_classes_and_limits_are_the_daemons() -> None:

@@ -103,6 +103,12 @@ class OpenVswitch:
         self._daemon.wait()
 
 
+def appctl(place: Namespace, folder: Path, *words: str, check: bool = True) -> str:
+    """Run ovs-appctl on the ovs-vswitchd whose run directory this is."""
+    (control,) = folder.glob("ovs-vswitchd.*.ctl")
+    return place.run(["ovs-appctl", "-t", control, *words], check=check).stdout
+
+
 @contextlib.contextmanager
 def open_vswitch(place: Namespace, folder: Path) -> Iterator[OpenVswitch]:
     """Create a database and serve it; `start` starts the bridges."""

@@ -14,10 +14,11 @@ from typing import Any
 
 from braid_sdn.host import flow_rules, group_rules
 from braid_sdn.host.connections import Command, Connection, Connections
-from braid_sdn.host.desired import VERSION, ClassTable, Desired, FlowFacts, Uplink
-from braid_sdn.host.fallback_rules import RENEWAL, Fallback, inside_mac, kept_ports, with_fallback
+from braid_sdn.host.desired import VERSION, ClassTable, Desired, FlowFacts, Uplink, client_of
+from braid_sdn.host.fallback_rules import Fallback, inside_mac, kept_ports, with_fallback
 from braid_sdn.host.flow_rules import IN, OUT, OwnAddress, flow_of, is_standing
 from braid_sdn.host.flow_table import (
+    DNS_PORT,
     QUIC_PORT,
     TCP_TRANSITORY_IDLE,
     Counts,
@@ -29,6 +30,7 @@ from braid_sdn.host.flow_table import (
     rule_idle,
 )
 from braid_sdn.host.fragments import Fragments
+from braid_sdn.host.held_answers import BYPASS_TIME, HeldAnswers, has_records
 from braid_sdn.host.names import Names
 from braid_sdn.host.neighbours import Neighbours
 from braid_sdn.host.packets import (
@@ -37,6 +39,7 @@ from braid_sdn.host.packets import (
     ECHO_REPLY,
     ECHO_REQUEST,
     ERRORS,
+    ETHERNET_HEADER,
     ETHERTYPE_ARP,
     ICMP,
     ICMPV6,
@@ -63,9 +66,11 @@ from braid_sdn.host.packets import (
 from braid_sdn.host.path_cache import PathCache, Plan
 from braid_sdn.host.races import RACE_TIMEOUT, Attempt, Race, Races, Verdict
 from braid_sdn.host.sticky import FTP_DATA_PORT, FTP_PORTS, FTP_SECONDS, SiteKey, StickyClients, site_key
+from braid_sdn.host.switch_cache import WAIT, SwitchCache
 from braid_sdn.openflow.messages import (
     LAST_PORT,
     AddRule,
+    BarrierReply,
     Bucket,
     Bundle,
     DeleteGroup,
@@ -115,6 +120,8 @@ TRACE_PORTS = range(33434, 33534)
 REPLAY_TIME = 5.0
 #: Packets that wait while the switch's rules are read after a start.
 MAX_WAITING = 1024
+#: Part of a lease after which it is renewed.
+RENEWAL = 1 / 3
 
 
 @dataclass(slots=True)
@@ -154,6 +161,13 @@ class Balancer:
         self.table = FlowTable()
         self.neighbours = Neighbours()
         self.names = Names()
+        self.answers = HeldAnswers()
+        self._cache = SwitchCache()
+        #: True while a daemon is there to judge answers of name servers, and those for it.
+        self._has_daemon = False
+        self._to_judge: list[tuple[int, bytes]] = []
+        #: Numbers of flows whose answers bypass the controller, and the times until which they do.
+        self._unheld: dict[int, float] = {}
         self.sticky = StickyClients()
         self.fragments = Fragments()
         self.counts: dict[int, UplinkCounts] = {}
@@ -250,16 +264,23 @@ class Balancer:
         self._moved = {ends: moved for ends, moved in self._moved.items() if now - moved[0] < REPLAY_TIME}
 
     def handle_answer(self, now: float, command: Command, text: str) -> None:
-        """Handle the switch's answer to a command of the connection tracker."""
+        """Handle the switch's answer to a command of its control socket."""
+        if command == WAIT:
+            self._messages += self._cache.handle_compared(now)
+            self._pass_answers(now)
+            return
         added, lost = self._connections.handle_answer(now, command, text, self._is_lost)
         for connection in added:
             self.counts.setdefault(connection.uplink, UplinkCounts()).flows_opened += 1
         for connection in lost:
             self._tell(now, connection)
 
-    def handle_refusal(self, command: Command, why: str) -> None:
+    def handle_refusal(self, now: float, command: Command, why: str) -> None:
         """Handle a command that the switch did not execute."""
-        if self._connections.handle_refusal(command, why):
+        if command == WAIT:
+            self._messages += self._cache.handle_refusal()
+            self._pass_answers(now)
+        elif self._connections.handle_refusal(command, why):
             self.reasons["tracker_refused"] += 1
 
     def handle_names(
@@ -268,6 +289,20 @@ class Balancer:
         """Take in names of remote addresses, as the daemon learns them."""
         if self.names.handle(now, meaning, told, forgotten) and self._is_grouped():
             self._follow(now)
+            self._messages += self._cache.note_change()
+
+    def handle_judged(self, now: float, numbers: Iterable[int]) -> None:
+        """Let answers of name servers go inside that the daemon has judged, once the switch follows their names."""
+        for number in numbers:
+            self.answers.handle_judged(number, self._cache.changes)
+        self._pass_answers(now)
+
+    def handle_daemon(self, now: float, *, is_there: bool) -> None:
+        """A daemon has connected, or has gone."""
+        self._has_daemon = is_there
+        self._to_judge = []
+        self._send_inside(self.answers.start_anew())
+        self._follow(now)
 
     def handle_forecasts(self, told: Iterable[Mapping[str, Any]]) -> None:
         """Take in the daemon's forecasts of the uplinks; counting of active flows starts anew."""
@@ -282,6 +317,7 @@ class Balancer:
         self._found = None
         self._static = []
         self._polled = None
+        self._cache.handle_switch()
         self._messages = [*flow_rules.METERS, FlowStatsRequest()]
         self._poll_due = now + POLL_INTERVAL
 
@@ -289,6 +325,8 @@ class Balancer:
         """The bridge's connection has ended."""
         self._connected = False
         self._messages = []
+        # Answers that are held are lost: their clients ask again.
+        self.answers.start_anew()
 
     def handle(self, now: float, message: FromSwitch) -> None:
         """Handle a message of the bridge."""
@@ -304,6 +342,8 @@ class Balancer:
                 self._foreign = max(0, count - self._ours)
             case FlowRemoved():
                 self._handle_removed(now, message)
+            case BarrierReply(token):
+                self._cache.handle_barrier(now, token)
             case FlowStatsReply():
                 self._found = message
                 if self.desired is not None:
@@ -326,6 +366,10 @@ class Balancer:
         self._prompt(now)
         self.races.expire(now)
         self._renew(now)
+        self._hold_again(now)
+        self._pass_answers(now)
+        if self._static:
+            self._messages += self._cache.handle_timeout(now, self._static[0])
         if self._waiting is None and self._is_grouped():
             self._connections.handle_timeout(now)
         if self._waiting is None and now >= self._poll_due:
@@ -343,8 +387,13 @@ class Balancer:
         return messages
 
     def poll_commands(self) -> list[Command]:
-        """Return the commands for the connection tracker to execute now, in this order."""
-        return self._connections.poll_commands()
+        """Return the commands for the switch's control socket, in this order."""
+        return self._connections.poll_commands() + self._cache.poll_commands()
+
+    def poll_answers(self) -> list[tuple[int, bytes]]:
+        """Return answers of name servers for the daemon to judge, each with its number and from its IP header on."""
+        told, self._to_judge = self._to_judge, []
+        return told
 
     def poll_timeout(self) -> float | None:
         """Return the time of the next `handle_timeout`."""
@@ -358,9 +407,8 @@ class Balancer:
                 times.append(self._renewal)
             if self._is_grouped():
                 times.append(self._connections.poll_timeout())
-        asked = self.neighbours.poll_timeout()
-        if asked is not None:
-            times.append(asked)
+        others = (self.neighbours.poll_timeout(), self.answers.poll_timeout(), self._cache.poll_timeout())
+        times += [each for each in others if each is not None]
         return min(times, default=None)
 
     def is_ready(self, now: float) -> bool:
@@ -467,7 +515,8 @@ class Balancer:
             return
         ports = [port for port in map(self._port_of, self._uplinks()) if port is not None]
         own = self._own_addresses()
-        wanted = flow_rules.static_rules(inside, ports, own)
+        holds_answers = self.desired.holds_answers and self._has_daemon
+        wanted = flow_rules.static_rules(inside, ports, own, holds_answers=holds_answers)
         groups: dict[int, tuple[Bucket, ...]] = {}
         fallback = self._fallback(own)
         if fallback is not None:
@@ -485,7 +534,7 @@ class Balancer:
             changed = (AddRule(rule) for rule in wanted if rule not in there)
             self._messages.append(Bundle((*map(DeleteRule, stale), *changed)))
             self._static, self._found_static, self._static_since = wanted, set(), now
-            self._renewal = now + RENEWAL
+            self._await_renewal(now)
         self._messages += [DeleteGroup(number) for number in self._groups if number not in groups]
         self._groups = groups
         for flow in list(self.table.flows.values()):
@@ -520,11 +569,14 @@ class Balancer:
         return Fallback(best, ports, self._inside_mac)
 
     def _renew(self, now: float) -> None:
-        """Renew the leases of the rules that lead first packets here."""
+        """Renew the leases of the rules that lead packets here."""
         leased = [rule for rule in self._static if rule.lease]
         if leased and now >= self._renewal:
             self._messages += [AddRule(rule) for rule in leased]
-            self._renewal = now + RENEWAL
+            self._await_renewal(now)
+
+    def _await_renewal(self, now: float) -> None:
+        self._renewal = now + RENEWAL * min((rule.lease for rule in self._static if rule.lease), default=0)
 
     def _ports_for(self, uplink: Uplink) -> tuple[int, int]:
         """Return the ports of flows that the controller opens."""
@@ -710,9 +762,7 @@ class Balancer:
         unanswered: dict[object, list[Flow]] = {}
         for flow in self.table.flows.values():
             if not flow.answered and flow.created < began:
-                source = flow.inner[0]
-                client = source if flow.family == 4 else int(source) >> 64
-                unanswered.setdefault(client, []).append(flow)
+                unanswered.setdefault(client_of(flow.inner[0]), []).append(flow)
         for flows in unanswered.values():
             for flow in flows[: max(0, len(flows) - MAX_UNANSWERED)]:
                 self.reasons["client_unanswered"] += 1
@@ -1253,6 +1303,9 @@ class Balancer:
             if packet.protocol == TCP:
                 self._handle_answer(now, uplink, packet)
                 return
+            if packet.protocol == UDP:
+                self._handle_dns(now, packet)
+                return
             answer = neighbour_answer(packet)
             if answer is None:
                 self._handle_icmp(now, uplink, packet)
@@ -1260,6 +1313,51 @@ class Balancer:
         if answer is not None and self.neighbours.handle_answer(now, uplink, *answer):
             self._follow_gateway(uplink)
             self._follow(now)
+
+    # Answers of name servers.
+
+    def _handle_dns(self, now: float, packet: Packet) -> None:
+        """Hold an answer until the daemon has judged it. The rules of its flow have translated and counted it."""
+        client = client_of(packet.target)
+        if self.answers.exceeds_rate(now, client):
+            self._bypass(now, packet)
+        elif self._has_daemon and packet.source_port == DNS_PORT and has_records(packet.datagram):
+            number, is_held = self.answers.hold(now, client, packet.frame)
+            self._to_judge.append((number, packet.frame[ETHERNET_HEADER:]))
+            if is_held:
+                return
+        self._send_inside([packet.frame])
+
+    def _bypass(self, now: float, packet: Packet) -> None:
+        """Have no more answers of a flow come here for a while."""
+        flow = self.table.find(UDP, (packet.target, packet.target_port), None)
+        if flow is not None and not flow.is_unheld:
+            self._unheld[flow.number] = now + BYPASS_TIME
+            self._set_unheld(flow, is_unheld=True)
+            self.reasons["answers_unheld"] += 1
+
+    def _hold_again(self, now: float) -> None:
+        for number in [number for number, until in self._unheld.items() if until <= now]:
+            del self._unheld[number]
+            flow = self.table.flows.get(number)
+            if flow is not None:
+                self._set_unheld(flow, is_unheld=False)
+
+    def _set_unheld(self, flow: Flow, *, is_unheld: bool) -> None:
+        flow.is_unheld = is_unheld
+        flow.rule_rx = Counts()
+        self._messages += [AddRule(rule) for rule in self._rules_of(flow)[:1]]
+
+    def _pass_answers(self, now: float) -> None:
+        was_late = self.answers.is_late
+        self._send_inside(self.answers.take_due(now, self._cache.followed))
+        if self.answers.is_late and not was_late:
+            self.reasons["names_late"] += 1
+
+    def _send_inside(self, frames: Iterable[bytes]) -> None:
+        inside = self._inside()
+        if inside is not None:
+            self._messages += [PacketOut((inside,), frame) for frame in frames]
 
     def _follow_gateway(self, uplink: int) -> None:
         """Write the rules of flows whose gateway has another MAC now."""

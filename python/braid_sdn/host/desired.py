@@ -10,7 +10,7 @@ from typing import Any
 from braid_sdn.openflow.messages import Mac
 
 #: Version of the messages between daemon and controller (`VERSION` in `messages.rs`).
-VERSION = 4
+VERSION = 5
 
 #: First byte of the link-layer destination of the machine's own packets: the number of their sender's control group
 #: follows, and four bytes that name the user (`SENDER_MAC` in `senders.rs`).
@@ -20,6 +20,14 @@ SENDER_MAC = "b2:"
 USERS = 1 << 32
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+#: A client: its IPv4 address, or the number of its IPv6 /64.
+ClientKey = ipaddress.IPv4Address | int
+
+
+def client_of(address: Address) -> ClientKey:
+    """Return the client that has an inside address."""
+    return address if isinstance(address, ipaddress.IPv4Address) else int(address) >> 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +162,8 @@ class Desired:
     is_standalone: bool = False
     #: The host's MAC behind the inside's port, if new connections take groups; None has all come up.
     group_inside: Mac | None = None
+    #: True if the daemon judges answers of name servers before they go inside.
+    holds_answers: bool = False
 
     def class_of(self, flow: FlowFacts) -> tuple[int, int | None]:
         """Return the class of a new flow, and the position of the rule that set it."""
@@ -198,6 +208,7 @@ def parse(told: Mapping[str, Any]) -> Desired:
         RaceSettings(race["cache_ttl_s"], race["explore_one_in"], race["per_prefix"], race["total"]),
         told["fail_mode"] == "standalone",
         inside,
+        told["hold_answers"],
     )
 
 

@@ -35,8 +35,8 @@ from braid_sdn.openflow.messages import (
     Track,
 )
 
-#: Seconds of a lease, and the time after which it is renewed.
-LEASE, RENEWAL = 6, 2.0
+#: Seconds of a lease.
+LEASE = 6
 #: Ports of an uplink that are kept for these flows: a block whose first port is a multiple of it.
 BLOCK = 1024
 

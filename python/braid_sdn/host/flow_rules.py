@@ -6,6 +6,7 @@
     2 inbound   a rule for each flow writes its inner destination and sends it inside; answers of gateways, echo
                 replies and ICMP errors go to the controller; the kernel's own packets end here, since the kernel gets
                 every frame of an uplink by itself
+    3 delivery  datagrams of mappings go inside, answers of name servers to the controller first, while names matter
 
 A flow's rules have cookies that name it, and state all that the controller needs to know: one that starts anew reads
 its flows from the switch. Meters bound what may go to the controller.
@@ -17,7 +18,7 @@ import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from braid_sdn.host.flow_table import QUIC_PORT, TCP_TRANSITORY_IDLE, End, Flow, rule_idle
+from braid_sdn.host.flow_table import DNS_PORT, QUIC_PORT, TCP_TRANSITORY_IDLE, End, Flow, rule_idle
 from braid_sdn.host.packets import (
     ACK,
     ARP_REPLY,
@@ -47,7 +48,7 @@ from braid_sdn.openflow.messages import (
     SetMeter,
 )
 
-INGRESS, OUTBOUND, INBOUND = range(3)
+INGRESS, OUTBOUND, INBOUND, DELIVERY = range(4)
 
 #: Upper 16 bits of all our cookies. Below: class (6 bits), rule and 1 (8 bits), the flow's number (32 bits), and the
 #: direction (2 bits; 0 in rules that belong to no flow).
@@ -61,12 +62,16 @@ KIND_MASK, ATTEMPT, EVERY = 7, 3, 7
 CONNECTION, MAPPING = 100, 90
 
 #: Numbers of the meters, and what each lets pass to the controller: packets a second, and at once.
-NEW_FLOWS, OTHERS, NEIGHBOURS = 1, 2, 3
+NEW_FLOWS, OTHERS, NEIGHBOURS, ANSWERS = 1, 2, 3, 4
 METERS = (
     SetMeter(NEW_FLOWS, rate=3000, burst=3000),
     SetMeter(OTHERS, rate=1000, burst=1000),
     SetMeter(NEIGHBOURS, rate=300, burst=300),
+    SetMeter(ANSWERS, rate=1000, burst=200),
 )
+
+#: Seconds after which answers of name servers go inside by themselves, if the controller is gone or hangs.
+ANSWERS_LEASE = 3
 
 ETHERTYPES = {4: ETHERTYPE_IPV4, 6: ETHERTYPE_IPV6}
 _PORTS = {TCP: "tcp", UDP: "udp"}
@@ -109,11 +114,14 @@ class OwnAddress:
         return Match(eth_type=ETHERTYPE_IPV6, ipv6_src=self.address)
 
 
-def static_rules(inside: int, uplinks: Iterable[int], own: Iterable[OwnAddress] = ()) -> list[Rule]:
+def static_rules(
+    inside: int, uplinks: Iterable[int], own: Iterable[OwnAddress] = (), *, holds_answers: bool = False
+) -> list[Rule]:
     """Return the rules that no flow has, for the inside's port and those of the uplinks.
 
     A packet of the inside whose source is an uplink's own address leaves by that uplink as it is: it answers one that
-    came to a forwarded port, and connection tracking has put that address there.
+    came to a forwarded port, and connection tracking has put that address there. With `holds_answers` those of name
+    servers come up.
     """
 
     def rule(
@@ -156,6 +164,12 @@ def static_rules(inside: int, uplinks: Iterable[int], own: Iterable[OwnAddress] 
         icmp_match(6, NEIGHBOUR_ADVERTISEMENT),
     )
     rules += [rule(INBOUND, 30, answer, to_controller, meter=NEIGHBOURS) for answer in answers]
+    rules.append(rule(DELIVERY, 0, Match(), Output(inside)))
+    if holds_answers:
+        for kind in ETHERTYPES.values():
+            match = Match(eth_type=kind, ip_proto=UDP, udp_src=DNS_PORT)
+            held = rule(DELIVERY, 10, match, to_controller, meter=ANSWERS)
+            rules.append(replace(held, lease=ANSWERS_LEASE))
     return rules
 
 
@@ -188,7 +202,7 @@ def outbound_rule(flow: Flow, *, inside: int, port: int, mac: Mac, gateway: Mac)
         SetField(f"ipv{flow.family}_src", str(flow.outer[0])),
         SetField(f"{_PORTS[flow.protocol]}_src", flow.outer[1]),
     ]
-    return _rule(OUTBOUND, flow, OUT, match, [*actions, *_fin(flow), Output(port)])
+    return _rule(OUTBOUND, flow, OUT, match, [*actions, *_fin(flow), Output(port)], None)
 
 
 def inbound_rule(flow: Flow, *, inside: int, port: int, mac: Mac) -> Rule:
@@ -200,7 +214,9 @@ def inbound_rule(flow: Flow, *, inside: int, port: int, mac: Mac) -> Rule:
         SetField(f"ipv{flow.family}_dst", str(flow.inner[0])),
         SetField(f"{_PORTS[flow.protocol]}_dst", flow.inner[1]),
     ]
-    return _rule(INBOUND, flow, IN, match, [*actions, *_fin(flow), Output(inside)])
+    if flow.protocol == UDP and flow.remote is None and not flow.is_unheld:
+        return _rule(INBOUND, flow, IN, match, actions, DELIVERY)
+    return _rule(INBOUND, flow, IN, match, [*actions, *_fin(flow), Output(inside)], None)
 
 
 def attempt_rule(port: int, outer: End, remote: End, lease: int) -> Rule:
@@ -216,13 +232,14 @@ def attempt_rule(port: int, outer: End, remote: End, lease: int) -> Rule:
     )
 
 
-def _rule(table: int, flow: Flow, direction: int, match: Match, actions: list[Action]) -> Rule:
+def _rule(table: int, flow: Flow, direction: int, match: Match, actions: list[Action], goto: int | None) -> Rule:
     priority = MAPPING if flow.remote is None else CONNECTION
     return Rule(
         table,
         priority,
         match,
         tuple(actions),
+        goto,
         cookie=cookie(flow, direction),
         idle=rule_idle(flow),
         notify=True,

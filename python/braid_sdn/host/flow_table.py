@@ -72,6 +72,8 @@ class Flow:
     active_in: int = -1
     #: The site for which its client keeps the uplink once it is answered, and for how many seconds; None: none.
     site: tuple[SiteKey, int] | None = None
+    #: True if its answers of name servers bypass the controller.
+    is_unheld: bool = False
 
     @property
     def family(self) -> int:

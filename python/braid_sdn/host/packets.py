@@ -33,8 +33,8 @@ ETHERNET_HEADER = 14
 _IPV6 = 40
 #: Number of IPv6's fragment header; a switch takes it for the protocol of later fragments.
 FRAGMENT_HEADER = 44
-#: Bytes of an ICMP header before an error's quotation.
-_ICMP = 8
+#: Bytes of an ICMP header before an error's quotation, and of UDP's header.
+_ICMP, _UDP = 8, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,11 @@ class Packet:
     def is_bare_syn(self) -> bool:
         """Return True for a SYN without data, copies of which may be sent."""
         return self.protocol == TCP and self.tcp_flags & (SYN | ACK | RST | FIN) == SYN and segment_length(self) == 0
+
+    @property
+    def datagram(self) -> bytes:
+        """Return the data of UDP."""
+        return self.frame[self.transport + _UDP :]
 
     @property
     def icmp_type(self) -> int:

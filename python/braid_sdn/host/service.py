@@ -20,7 +20,8 @@ from typing import Any, TextIO
 from braid_sdn.host.balancer import Balancer
 from braid_sdn.host.connections import Command
 from braid_sdn.host.control_socket import ControlError, ControlSocket
-from braid_sdn.host.desired import parse
+from braid_sdn.host.desired import VERSION, parse
+from braid_sdn.host.switch_cache import WAIT
 from braid_sdn.openflow.flows import FLOW_FIELDS
 from braid_sdn.openflow.messages import FromSwitch, Hello, RuleCountersReply
 from braid_sdn.openflow.pump import Pump
@@ -28,6 +29,9 @@ from braid_sdn.openflow.server import Server
 
 #: Bytes of the daemon's longest message: 64 classes of 2 x 1024 slots, and rules.
 MAX_LINE = 4 << 20
+#: Bytes for a daemon that it has not read yet, from which on it is given no answers of name servers to judge: a
+#: report of many flows, and 1,024 answers beside it.
+MAX_UNREAD = 16 << 20
 
 
 class AlreadyRunsError(Exception):
@@ -61,6 +65,8 @@ class HostService:
         self._told: dict[str, Any] = {}
         self._ended = asyncio.Event()
         self._commands: asyncio.Queue[Command] = asyncio.Queue()
+        #: Questions for the switch's cache, which do not wait for the reading of connections.
+        self._questions: asyncio.Queue[Command] = asyncio.Queue()
 
     async def run(self, daemon: Path, switch: Path) -> None:
         """Serve until cancelled, or until the daemon ends it."""
@@ -76,12 +82,15 @@ class HostService:
             sys.stderr.write(f"ready: bridge at {switch}, daemon at {daemon}\n")
             sys.stderr.flush()
             silence = self._loop.create_task(self.server.watch_silence())
-            tracker = self._loop.create_task(self._execute(ControlSocket(switch.parent)))
+            socket = ControlSocket(switch.parent)
+            executing = [
+                self._loop.create_task(self._execute(socket, queue)) for queue in (self._commands, self._questions)
+            ]
             try:
                 await self._ended.wait()
             finally:
-                silence.cancel()
-                tracker.cancel()
+                for task in (silence, *executing):
+                    task.cancel()
                 self._pump.stop()
                 self.server.close()
                 bridge.close()
@@ -95,6 +104,8 @@ class HostService:
         if self._daemon is not None:
             self._daemon.close()
         self._daemon, self._told = writer, {}
+        self.balancer.handle_daemon(self._loop.time(), is_there=True)
+        self._pump.run_soon()
         self._report(with_flows=True)
         try:
             while line := await reader.readline():
@@ -105,6 +116,8 @@ class HostService:
         finally:
             if self._daemon is writer:
                 self._daemon = None
+                self.balancer.handle_daemon(self._loop.time(), is_there=False)
+                self._pump.run_soon()
             writer.close()
 
     def _handle_line(self, line: bytes) -> None:
@@ -122,6 +135,8 @@ class HostService:
                 self.balancer.handle_replay(now, map(bytes.fromhex, told["replay"]))
             elif "names" in told:
                 self.balancer.handle_names(now, told["meaning"], told["names"], told["forgotten"])
+            elif "judged" in told:
+                self.balancer.handle_judged(now, told["judged"])
             elif "sticky" in told:
                 self.balancer.sticky.restore(now, told["sticky"])
             elif "forget_sticky" in told:
@@ -153,19 +168,26 @@ class HostService:
         self._told = state
         self._daemon.write(json.dumps(told, separators=(",", ":")).encode() + b"\n")
 
-    # The connection tracker.
+    def _ask_daemon(self) -> None:
+        """Give the daemon answers of name servers to judge. One that does not read gets no more of them."""
+        for number, packet in self.balancer.poll_answers():
+            if self._daemon is not None and self._daemon.transport.get_write_buffer_size() < MAX_UNREAD:
+                told = {"version": VERSION, "answer": {"number": number, "packet": packet.hex()}}
+                self._daemon.write(json.dumps(told, separators=(",", ":")).encode() + b"\n")
 
-    async def _execute(self, socket: ControlSocket) -> None:
+    # The switch's control socket.
+
+    async def _execute(self, socket: ControlSocket, queue: asyncio.Queue[Command]) -> None:
         """Execute commands, one after another, until cancelled."""
         while True:
-            command = await self._commands.get()
+            command = await queue.get()
             try:
                 answer = await socket.execute(command)
             except ControlError as error:
                 # A connection that is gone already, or a switch that is: the next reading shows it.
-                self.balancer.handle_refusal(command, str(error))
-                continue
-            self.balancer.handle_answer(self._loop.time(), command, answer)
+                self.balancer.handle_refusal(self._loop.time(), command, str(error))
+            else:
+                self.balancer.handle_answer(self._loop.time(), command, answer)
             self._pump.run_soon()
 
     # Events of the bridge.
@@ -197,6 +219,7 @@ class HostService:
         for dpid in list(self.server.switches):
             self.server.send([(dpid, message) for message in self.balancer.poll_messages()])
         for command in self.balancer.poll_commands():
-            self._commands.put_nowait(command)
+            (self._questions if command == WAIT else self._commands).put_nowait(command)
+        self._ask_daemon()
         self._report(with_flows=False)
         return self.balancer.poll_timeout()

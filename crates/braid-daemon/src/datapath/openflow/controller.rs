@@ -27,9 +27,10 @@ use braid_host::user_error::UserError;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
+use super::held_answers::{HeldAnswer, HeldAnswers};
 use super::messages::{
-    ReleasedFlow, Report, ReportVersion, StickyKey, StickyReport, UplinkReport, VERSION,
-    names_line, path_cache_entry, paths_line,
+    AnswerMessage, Envelope, ReleasedFlow, Report, StickyKey, StickyReport, UplinkReport, VERSION,
+    judged_line, names_line, path_cache_entry, paths_line,
 };
 use super::tracker;
 
@@ -44,7 +45,7 @@ const RESTART_INTERVAL: Duration = Duration::from_secs(1);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reasons of the controller that are counted.
-const REASONS: [&str; 28] = [
+const REASONS: [&str; 30] = [
     "no_uplink",
     "class_blocked",
     "client_over_limit",
@@ -54,6 +55,8 @@ const REASONS: [&str; 28] = [
     "no_port",
     "not_translated",
     "fragment_lost",
+    "names_late",
+    "answers_unheld",
     "quic_replayed",
     "tcp_closed",
     "reset_sent",
@@ -103,6 +106,8 @@ struct State {
     /// Choices of sticky clients.
     sticky: BTreeMap<StickyKey, Sticky>,
     connection_over: bool,
+    /// Number of the present connection.
+    conversation: u64,
     /// Version that the controller speaks, if it is another one.
     speaks: Option<u32>,
     foreign_rules: u32,
@@ -127,6 +132,27 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     status: watch::Sender<Status>,
+    answers: HeldAnswers,
+}
+
+/// The answers of name servers that the controller holds.
+#[derive(Clone)]
+pub(super) struct AnswerQueue(Arc<Shared>);
+
+impl AnswerQueue {
+    /// Returns the answers themselves.
+    pub fn held(&self) -> &HeldAnswers {
+        &self.0.answers
+    }
+
+    /// Lets an answer go inside whose names have been told.
+    pub fn release(&self, answer: &HeldAnswer) {
+        let mut state = self.0.lock();
+        if state.conversation == answer.conversation {
+            state.commands.push(judged_line(answer.number));
+            self.0.changed.notify_all();
+        }
+    }
 }
 
 /// A wait, apart from the engine, until the controller follows a desired state.
@@ -188,6 +214,7 @@ impl Controller {
             state: Mutex::default(),
             changed: Condvar::new(),
             status: sender,
+            answers: HeldAnswers::new().map_err(|error| UserError::io("make an event", &error))?,
         });
         let process = Process {
             program,
@@ -278,6 +305,11 @@ impl Controller {
             state.commands.push(names_line(meaning, names, forgotten));
             self.shared.changed.notify_all();
         }
+    }
+
+    /// Returns the answers of name servers that the controller holds.
+    pub fn answers(&self) -> AnswerQueue {
+        AnswerQueue(Arc::clone(&self.shared))
     }
 
     pub fn sticky(&self) -> Vec<Sticky> {
@@ -416,6 +448,15 @@ impl Shared {
             let changed = *status != told;
             *status = told;
             changed
+        });
+    }
+
+    fn handle_answer(&self, told: &AnswerMessage) {
+        let conversation = self.lock().conversation;
+        self.answers.push(HeldAnswer {
+            conversation,
+            number: told.number,
+            packet: told.packet(),
         });
     }
 
@@ -598,6 +639,8 @@ fn converse(shared: &Arc<Shared>, mut stream: UnixStream) -> io::Result<()> {
     {
         let mut state = shared.lock();
         state.connection_over = false;
+        state.conversation += 1;
+        shared.answers.clear();
         state.written = 0;
         let names = |meaning| names_line(meaning, state.names.iter(), &[]);
         state.commands = state.meaning.map(names).into_iter().collect();
@@ -669,12 +712,15 @@ fn write(shared: &Shared, stream: &mut UnixStream) -> io::Result<()> {
 fn read(shared: &Shared, stream: UnixStream) {
     for line in BufReader::new(stream).lines() {
         let Ok(line) = line else { break };
-        let told: Result<ReportVersion, _> = serde_json::from_str(&line);
-        if let Ok(told) = told
-            && told.version != VERSION
-        {
-            shared.lock().speaks = Some(told.version);
-            break;
+        if let Ok(told) = serde_json::from_str::<Envelope>(&line) {
+            if told.version != VERSION {
+                shared.lock().speaks = Some(told.version);
+                break;
+            }
+            if let Some(answer) = &told.answer {
+                shared.handle_answer(answer);
+                continue;
+            }
         }
         match serde_json::from_str(&line) {
             Ok(report) => shared.handle_report(report),

@@ -1,8 +1,9 @@
 //! Answers of name servers to flows of the bridge, for rules by domain.
 //!
-//! All packets between the inside and the bridge pass braid0, so a copy of its DNS packets is enough, whichever way the
-//! bridge has translated them. As with the programs, only the answer to a recent question counts, and once: a mapping of
-//! UDP is open to every remote, and anybody may send an answer to it.
+//! The controller holds an answer until the engine has judged it, so that no client connects to an address before that is
+//! known. Questions are copies of the packets on braid0, which all of the inside pass, whichever way the bridge translates
+//! them; so are the answers that the controller lets pass, as when the engine is late. As with the programs, only the answer
+//! to a recent question counts, and once: a mapping of UDP is open to every remote, and anybody may send an answer to it.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -13,7 +14,10 @@ use std::time::{Duration, Instant};
 use braid_balance::Upcall;
 use braid_device::{Direction, PacketTap};
 use braid_packet::{Fragment, Packet, Transport};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 
+use super::controller::AnswerQueue;
+use super::held_answers::HeldAnswer;
 use super::port_filter::PortFilter;
 use super::recent_items::RecentItems;
 
@@ -38,9 +42,12 @@ const MAX_CLIENT_QUESTIONS: usize = 64;
 /// Clients with such questions; the one that has been silent longest gives way.
 const MAX_CLIENTS: usize = 1024;
 
-/// The copies of DNS packets, and the questions in them.
+/// The answers that are held, the copies of DNS packets, and the questions in them.
 pub(crate) struct DnsTap {
     tap: PacketTap,
+    answers: AnswerQueue,
+    /// The held answer that the engine has; once it asks for the next one it is done with it.
+    judging: Option<HeldAnswer>,
     questions: Questions,
     buffer: Vec<u8>,
 }
@@ -58,10 +65,12 @@ impl DnsSwitch {
         Ok(Self { tap, wanted: false })
     }
 
-    /// Returns the copies.
-    pub fn tap(&self) -> io::Result<DnsTap> {
+    /// Returns the copies, beside the answers that are held.
+    pub fn tap(&self, answers: AnswerQueue) -> io::Result<DnsTap> {
         Ok(DnsTap {
             tap: self.tap.try_clone()?,
+            answers,
+            judging: None,
             questions: Questions::default(),
             buffer: vec![0; MAX_PACKET],
         })
@@ -83,19 +92,40 @@ impl DnsSwitch {
 impl DnsTap {
     /// Returns a descriptor of its own that is readable while there are packets.
     pub fn readiness(&self) -> io::Result<OwnedFd> {
-        self.tap.as_fd().try_clone_to_owned()
+        let all = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+        for source in [self.tap.as_fd(), self.answers.held().as_fd()] {
+            all.add(source, EpollEvent::new(EpollFlags::EPOLLIN, 0))?;
+        }
+        Ok(all.0)
     }
 
-    /// Returns the next answer to a question that has passed.
+    /// Returns the next answer to a question that has passed. The one before may go inside then: the engine has told the
+    /// names in it.
     pub fn next(&mut self) -> Option<Upcall> {
+        if let Some(judged) = self.judging.take() {
+            self.answers.release(&judged);
+        }
+        let now = Instant::now();
+        // Copies first: the question to an answer that is held is among them.
         for _ in 0..MAX_BATCH {
-            let (direction, length) = self.tap.next(&mut self.buffer)?;
+            let Some((direction, length)) = self.tap.next(&mut self.buffer) else {
+                break;
+            };
             let Ok(packet) = Packet::parse(&self.buffer[..length]) else {
                 continue;
             };
-            let now = Instant::now();
             if let Some(answer) = self.questions.handle(now, direction, &packet) {
                 return Some(answer);
+            }
+        }
+        while let Some(held) = self.answers.held().next() {
+            let packet = Packet::parse(&held.packet).ok();
+            match packet.and_then(|packet| self.questions.handle(now, Direction::In, &packet)) {
+                Some(answer) => {
+                    self.judging = Some(held);
+                    return Some(answer);
+                }
+                None => self.answers.release(&held),
             }
         }
         None

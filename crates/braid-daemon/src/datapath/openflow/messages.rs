@@ -19,7 +19,7 @@ use crate::config::{DatapathConfig, FailMode, OpenFlowMode};
 
 /// Version of these messages (`VERSION` in `desired.py`). Another one's are not understood: the daemon starts the
 /// controller anew, and the bridge keeps its rules meanwhile.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// The desired state.
 #[derive(Debug, Serialize)]
@@ -35,6 +35,8 @@ pub(super) struct Desired {
     fail_mode: FailMode,
     /// MAC address of the host behind the bridge, if new connections take groups; otherwise the controller has all.
     group_inside: Option<String>,
+    /// Answers of name servers wait until this daemon has judged them.
+    hold_answers: bool,
     /// Parts that are set; a state without its uplinks would end every flow of an earlier daemon.
     #[serde(skip)]
     known: Known,
@@ -121,6 +123,7 @@ impl Desired {
             race: RaceMessage::default(),
             fail_mode: config.fail_mode,
             group_inside: None,
+            hold_answers: false,
             known: Known {
                 inside: config.openflow_mode == OpenFlowMode::PacketIn,
                 ..Known::default()
@@ -219,6 +222,10 @@ impl Desired {
         self.known.inside = true;
     }
 
+    pub fn hold_answers(&mut self, wanted: bool) {
+        self.hold_answers = wanted;
+    }
+
     pub fn limit_clients(&mut self, clients: &[IpAddr]) {
         self.limited = clients.to_vec();
     }
@@ -290,6 +297,11 @@ pub(super) fn replay_line(packets: &[Vec<u8>]) -> String {
     serde_json::json!({ "replay": packets }).to_string()
 }
 
+/// Returns the line that says that an answer of a name server has been judged, after the names in it were told.
+pub(super) fn judged_line(number: u64) -> String {
+    serde_json::json!({ "judged": [number] }).to_string()
+}
+
 /// A flow that leaves its uplink, by the controller's number.
 #[derive(Debug, Serialize)]
 pub(super) struct ReleasedFlow {
@@ -298,11 +310,32 @@ pub(super) struct ReleasedFlow {
     pub reset: bool,
 }
 
-/// The version of a report; those without one are older than versions.
+/// The begin of a line of the controller.
 #[derive(Debug, Deserialize)]
-pub(super) struct ReportVersion {
+pub(super) struct Envelope {
+    /// Its version; lines without one are older than versions.
     #[serde(default)]
     pub version: u32,
+    /// An answer of a name server; without one the line is a report.
+    #[serde(default)]
+    pub answer: Option<AnswerMessage>,
+}
+
+/// An answer of a name server that waits to be judged.
+#[derive(Debug, Deserialize)]
+pub(super) struct AnswerMessage {
+    pub number: u64,
+    /// The packet that goes inside, from its IP header on, in hexadecimal digits.
+    packet: String,
+}
+
+impl AnswerMessage {
+    /// Returns the packet; an empty one if there is none.
+    pub fn packet(&self) -> Vec<u8> {
+        let digits = self.packet.as_bytes().chunks(2);
+        let byte = |pair: &[u8]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
+        digits.map(byte).collect::<Option<_>>().unwrap_or_default()
+    }
 }
 
 /// The controller's report.
@@ -587,7 +620,7 @@ mod tests {
             line.contains(r#""max_flows":1024,"race":{"cache_ttl_s":120.0,"#),
             "{line}"
         );
-        let end = r#""fail_mode":"secure","group_inside":null}"#;
+        let end = r#""fail_mode":"secure","group_inside":null,"hold_answers":false}"#;
         assert!(line.contains(end), "{line}");
         assert_eq!(desired.next_line().unwrap().0, first + 1);
     }
@@ -607,6 +640,25 @@ mod tests {
             line.contains(r#""group_inside":"02:00:00:00:00:1f""#),
             "{line}"
         );
+    }
+
+    #[test]
+    fn an_answer_is_told_from_a_report() {
+        fn told(line: &str) -> Envelope {
+            serde_json::from_str(line).unwrap()
+        }
+        assert!(
+            told(r#"{"version":5,"revision":7,"reasons":{}}"#)
+                .answer
+                .is_none()
+        );
+        let line = r#"{"version":5,"answer":{"number":9,"packet":"45ff00"}}"#;
+        let answer = told(line).answer.unwrap();
+        assert_eq!((answer.number, answer.packet()), (9, vec![0x45, 0xff, 0]));
+        for broken in ["4g", "é"] {
+            let line = format!(r#"{{"answer":{{"number":9,"packet":"{broken}"}}}}"#);
+            assert!(told(&line).answer.unwrap().packet().is_empty());
+        }
     }
 
     #[test]

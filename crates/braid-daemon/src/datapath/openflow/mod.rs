@@ -12,6 +12,7 @@ mod bridge;
 mod controller;
 mod device_packets;
 mod dns_tap;
+mod held_answers;
 mod kernel_filter;
 mod messages;
 mod port_filter;
@@ -344,13 +345,17 @@ impl OpenFlow {
         self.controller.forget_names(remotes);
     }
 
-    /// Copies DNS packets of the inside from the next [`OpenFlow::attach`] on.
+    /// Has the controller hold answers of name servers, and copies DNS packets of the inside from the next
+    /// [`OpenFlow::attach`] on.
     pub fn snoop_dns(&mut self, wanted: bool) {
         self.dns.set_wanted(wanted);
+        self.desired.hold_answers(wanted);
+        self.send();
     }
 
     pub fn upcalls(&self) -> Result<DnsTap, UserError> {
-        self.dns.tap().map_err(no_packet_socket)
+        let answers = self.controller.answers();
+        self.dns.tap(answers).map_err(no_packet_socket)
     }
 
     pub fn sticky(&self) -> Vec<Sticky> {
