@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from braid_lab.experiments.measure.capacity import IP_SHARE, TRANSFERS
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.process import wait_until
 from braid_lab.product import Braid
-from conftest import MakeNetwork, StartBraid
+from conftest import MakeNetwork, StartBraid, on_every_datapath
 
 FAILED, USAGE, DEGRADED = 1, 2, 4
 SLOW = UplinkSpec("dsl", LinkSpec(rate="8Mbit/s", delay="10ms", queue="100ms"))
@@ -95,3 +96,21 @@ def test_a_configured_capacity_stays_a_ceiling(lines: Topology, start_braid: Sta
     daemon.json("measure", "--all", "--url", stream(lines))
     assert uplink(daemon, "lte")["rx_capacity"]["rate_bit_s"] > 18e6
     assert uplink(daemon, "lte")["share"] == pytest.approx(0.5, abs=0.03)
+
+
+#: Without offloads, as Open vSwitch needs it.
+ONLY = UplinkSpec("lte", LinkSpec(rate="20Mbit/s", delay="20ms", queue="200ms"), offload=False)
+
+
+@on_every_datapath
+@pytest.mark.parametrize("direction", ["down", "up"])
+def test_transfers_of_programs_show_what_a_line_carries(
+    make_network: MakeNetwork, start_braid: StartBraid, direction: str
+) -> None:
+    net = make_network(ONLY, serving=("iperf3",))
+    daemon = start_braid(net)
+    words = ["iperf3", "--client", net.server(), "--time", "8", "--parallel", str(TRANSFERS)]
+    net.host.run([*words, *(["--reverse"] if direction == "down" else [])])
+    found = uplink(daemon, "lte")["rx_capacity" if direction == "down" else "tx_capacity"]
+    assert found["basis"] == "saturated", found
+    assert found["rate_bit_s"] == pytest.approx(20e6 * IP_SHARE, rel=0.1)

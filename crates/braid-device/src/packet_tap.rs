@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
 
 use super::check;
 
@@ -124,6 +125,69 @@ impl AsFd for PacketTap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+impl PacketTap {
+    /// Has the kernel tell when packets pass, for [`PacketTap::next_timed`].
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn note_times(&self) -> io::Result<()> {
+        set_option::<libc::c_int>(self.as_fd(), libc::SO_TIMESTAMPNS, &1)
+    }
+
+    /// Returns the next packet as [`PacketTap::next`] does, with the time at which it passed the device, since the epoch.
+    /// One without a time is passed over.
+    pub fn next_timed(&self, buffer: &mut [u8]) -> Option<(Direction, usize, Duration)> {
+        loop {
+            // SAFETY: all zero is a valid address of this kind.
+            let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+            // Words, so that the kernel's messages are aligned; room for a time and more.
+            let mut control = [0_u64; 16];
+            let mut part = libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: buffer.len(),
+            };
+            // SAFETY: all zero is a valid header, which says that there is nothing.
+            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+            header.msg_name = (&raw mut from).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+            header.msg_iov = &raw mut part;
+            header.msg_iovlen = 1;
+            header.msg_control = control.as_mut_ptr().cast();
+            header.msg_controllen = size_of_val(&control) as _;
+            // SAFETY: address, buffer and control data are valid for their lengths.
+            let read = unsafe { libc::recvmsg(self.0.as_raw_fd(), &raw mut header, 0) };
+            let read = usize::try_from(read).ok()?;
+            let direction = match from.sll_pkttype {
+                PACKET_OUTGOING => Direction::Out,
+                _ => Direction::In,
+            };
+            if let Some(at) = time_of(&header) {
+                return Some((direction, read, at));
+            }
+        }
+    }
+}
+
+/// Returns the time in the control data of a packet that was received.
+fn time_of(header: &libc::msghdr) -> Option<Duration> {
+    // SAFETY: the header and its control data are as the kernel has written them.
+    let message = unsafe { libc::CMSG_FIRSTHDR(header).as_ref() }?;
+    // SAFETY: it computes a length.
+    let length = unsafe { libc::CMSG_LEN(size_of::<libc::timespec>() as libc::c_uint) };
+    let is_time =
+        (message.cmsg_level, message.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
+    if !is_time || message.cmsg_len as usize != length as usize {
+        return None;
+    }
+    // SAFETY: the message holds a timespec, maybe unaligned.
+    let time = unsafe {
+        libc::CMSG_DATA(message)
+            .cast::<libc::timespec>()
+            .read_unaligned()
+    };
+    Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
 /// Counts the packets of a device that a filter passes.

@@ -303,6 +303,14 @@ impl Datapath {
         }
     }
 
+    /// Returns the counters by which capacities are measured, where [`Datapath::uplink_counters`] knows less.
+    pub fn line_counters(&mut self) -> BTreeMap<UplinkId, UplinkCounters> {
+        match self {
+            Self::Ebpf(_) => BTreeMap::new(),
+            Self::OpenFlow(openflow) => openflow.line_counters(),
+        }
+    }
+
     pub fn uplink_devices(&self) -> Result<Vec<(UplinkId, u32)>, UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.uplink_devices().map_err(of_datapath),

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use braid_balance::{
     Attachments, ClassEntry, Counters, Evacuated, Flow, FlowActivity, Name, Opened, PathCacheEntry,
-    RaceSettings, Release, Released, RuleEntry, Sticky, SweepReport, Upcall, UplinkEntry,
-    UplinkForecast,
+    RaceSettings, Release, Released, RuleEntry, Sticky, SweepReport, Upcall, UplinkCounters,
+    UplinkEntry, UplinkForecast,
 };
 use braid_core::UplinkId;
 use braid_host::run_dir::RunDir;
@@ -145,6 +145,10 @@ impl OpenFlow {
     }
 
     pub fn prompt_packets(&mut self) -> BTreeMap<UplinkId, [u64; 2]> {
+        match *self {}
+    }
+
+    pub fn line_counters(&mut self) -> BTreeMap<UplinkId, UplinkCounters> {
         match *self {}
     }
 

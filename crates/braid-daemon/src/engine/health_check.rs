@@ -126,13 +126,14 @@ impl HealthChecks {
     }
 
     /// `prompt` has packets sent and received where the counters are late, and `local_drops` is
-    /// [`Sample::local_drops`] of one uplink. Returns the interval of the capacities that has ended.
+    /// [`Sample::local_drops`] of one uplink. Capacities are measured by `line`. Returns the interval of the capacities that has ended.
     fn note(
         &mut self,
         now: Instant,
         counters: &[(UplinkId, UplinkCounters)],
         prompt: &BTreeMap<UplinkId, [u64; 2]>,
         local_drops: Option<(UplinkId, u64)>,
+        line: &[(UplinkId, UplinkCounters)],
         shaped: &[(UplinkId, [ShapeCounters; 2])],
     ) -> Option<Duration> {
         let of = |(id, counters): &(UplinkId, UplinkCounters)| {
@@ -152,7 +153,7 @@ impl HealthChecks {
             self.packets = packets;
             self.moved = now;
         }
-        let ended = self.capacities.note(now, counters, shaped);
+        let ended = self.capacities.note(now, line, shaped);
         self.monitor.handle_traffic(now, &samples);
         self.monitor.handle_timeout(now);
         ended
@@ -182,12 +183,15 @@ impl Engine {
         let counters = self.datapath.uplink_counters()?;
         let prompt = self.datapath.prompt_packets();
         let local_drops = self.bond_drops();
-        let shaped = match self.health_checks.capacities.is_due(now) {
-            true => self.shape_counters()?,
-            false => Vec::new(),
-        };
+        let (mut line, mut shaped) = (counters.clone(), Vec::new());
+        if self.health_checks.capacities.is_due(now) {
+            let better = self.datapath.line_counters();
+            line.iter_mut()
+                .for_each(|(id, known)| *known = *better.get(id).unwrap_or(known));
+            shaped = self.shape_counters()?;
+        }
         let health_checks = &mut self.health_checks;
-        let ended = health_checks.note(now, &counters, &prompt, local_drops, &shaped);
+        let ended = health_checks.note(now, &counters, &prompt, local_drops, &line, &shaped);
         if let Some(span) = ended {
             self.adjust_shaping(now, span, &shaped)?;
         }

@@ -2,15 +2,17 @@
 //!
 //! The switch's counters are read once a second. Silence shows within a round trip, so what the liveness of an uplink is
 //! judged by is counted where it leaves and arrives: packets of TCP and UDP between the uplink's outer ports and others.
+//! There TCP's segments are read for capacities, too.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::ops::RangeInclusive;
+use std::{fs, io};
 
-use braid_balance::UplinkEntry;
+use braid_balance::{UplinkCounters, UplinkEntry};
 use braid_core::UplinkId;
 use braid_device::{Direction, PacketCounter};
 
+use super::device_flows::{DEVICES, FlowReader};
 use super::port_filter::OuterFilter;
 
 /// The counters of each uplink.
@@ -22,13 +24,14 @@ struct Counted {
     ports: RangeInclusive<u16>,
     sent: PacketCounter,
     received: PacketCounter,
+    flows: FlowReader,
 }
 
 impl DevicePackets {
     /// Counts the packets of these uplinks and no others. Those that stay as they were are not counted anew.
     ///
     /// # Errors
-    /// The kernel refuses a socket, or a device has gone.
+    /// The kernel refuses a socket or a thread, or a device has gone.
     pub fn follow(&mut self, uplinks: &[&UplinkEntry]) -> io::Result<()> {
         let mut before = std::mem::take(&mut self.0);
         for uplink in uplinks {
@@ -55,6 +58,14 @@ impl DevicePackets {
             .filter_map(|(id, counted)| Some((*id, of(counted)?)))
             .collect()
     }
+
+    /// Returns the counters of each uplink so far, as far as capacities need them.
+    pub fn line_counters(&mut self) -> BTreeMap<UplinkId, UplinkCounters> {
+        let devices = fs::read_to_string(DEVICES).unwrap_or_default();
+        let all = self.0.iter_mut();
+        all.map(|(id, counted)| (*id, counted.flows.counters(&devices)))
+            .collect()
+    }
 }
 
 impl Counted {
@@ -67,11 +78,13 @@ impl Counted {
             PacketCounter::start(ifindex, &filter.program())
         };
         let (sent, received) = (start(Direction::Out)?, start(Direction::In)?);
+        let flows = FlowReader::start(ifindex, ports.clone())?;
         Ok(Self {
             ifindex,
             ports,
             sent,
             received,
+            flows,
         })
     }
 }

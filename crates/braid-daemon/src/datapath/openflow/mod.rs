@@ -10,6 +10,7 @@
 
 mod bridge;
 mod controller;
+mod device_flows;
 mod device_packets;
 mod dns_tap;
 mod held_answers;
@@ -32,7 +33,7 @@ use std::time::Duration;
 use braid_balance::{
     Attachments, ClassEntry, Counters, Evacuated, Flow, FlowActivity, Layer, Name, Opened,
     PathCacheEntry, Protocol, RaceSettings, Release, Released, RuleEntry, Sticky, SweepReport,
-    UplinkEntry, UplinkForecast,
+    UplinkCounters, UplinkEntry, UplinkForecast,
 };
 use braid_core::UplinkId;
 use braid_device::Interface;
@@ -473,6 +474,10 @@ impl OpenFlow {
 
     pub fn prompt_packets(&mut self) -> BTreeMap<UplinkId, [u64; 2]> {
         self.packets.counts()
+    }
+
+    pub fn line_counters(&mut self) -> BTreeMap<UplinkId, UplinkCounters> {
+        self.packets.line_counters()
     }
 
     pub fn max_flows(&self) -> u32 {

@@ -112,17 +112,86 @@ impl OuterFilter<'_> {
     }
 }
 
+/// TCP segments between an uplink's outer ports and the internet, both ways, without later fragments.
+pub(super) struct SegmentFilter<'a> {
+    pub ports: &'a RangeInclusive<u16>,
+}
+
+impl SegmentFilter<'_> {
+    /// Returns the program.
+    pub fn program(&self) -> [Instruction; 25] {
+        let tcp = u32::from(protocol::TCP);
+        let [first, last] = [self.ports.start(), self.ports.end()].map(|port| u32::from(*port));
+        [
+            step(BYTE, 0, 0, 0),
+            step(SHIFT, 4, 0, 0),
+            step(EQUAL, 4, 0, 11),
+            // IPv4.
+            step(BYTE, 9, 0, 0),
+            step(EQUAL, tcp, 0, 19),
+            step(HALF, 6, 0, 0),
+            step(ANY, 0x1fff, 17, 0),
+            step(HEADER, 0, 0, 0),
+            step(AFTER, 0, 0, 0),
+            step(AT_LEAST, first, 0, 1),
+            step(GREATER, last, 0, 12),
+            step(AFTER, 2, 0, 0),
+            step(AT_LEAST, first, 0, 11),
+            step(GREATER, last, 10, 9),
+            // IPv6 without further headers.
+            step(EQUAL, 6, 0, 9),
+            step(BYTE, 6, 0, 0),
+            step(EQUAL, tcp, 0, 7),
+            step(HALF, 40, 0, 0),
+            step(AT_LEAST, first, 0, 1),
+            step(GREATER, last, 0, 3),
+            step(HALF, 42, 0, 0),
+            step(AT_LEAST, first, 0, 2),
+            step(GREATER, last, 1, 0),
+            step(RETURN, u32::MAX, 0, 0),
+            step(RETURN, 0, 0, 0),
+        ]
+    }
+}
+
 fn step(code: u16, k: u32, jt: u8, jf: u8) -> Instruction {
     Instruction { code, jt, jf, k }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::UdpSocket;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
 
     use braid_device::PacketCounter;
 
     use super::*;
+
+    #[test]
+    fn segments_pass_by_the_port_of_either_end() {
+        let loopback = nix::net::if_::if_nametoindex("lo").unwrap();
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let listener = TcpListener::bind(address).unwrap();
+            let mut inner = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let [from, to] = [inner.local_addr(), inner.peer_addr()].map(|end| end.unwrap().port());
+            let ranges = [from - 1..=from, to..=to + 1, 0..=0, u16::MAX..=u16::MAX];
+            let mut counters = ranges.map(|ports| {
+                let program = SegmentFilter { ports: &ports }.program();
+                PacketCounter::start(loopback, &program).unwrap()
+            });
+            inner.set_nodelay(true).unwrap();
+            for _ in 0..100 {
+                inner.write_all(b"x").unwrap();
+            }
+            let counts = counters.each_mut().map(|counter| counter.count().unwrap());
+            // Each leaves and arrives, as do its acknowledgements; some have several bytes.
+            assert!(
+                counts[..2].iter().all(|count| *count >= 4),
+                "{address}: {counts:?}"
+            );
+            assert_eq!(counts[2..], [0, 0], "{address}");
+        }
+    }
 
     #[test]
     fn packets_are_counted_by_direction_and_outer_port() {
