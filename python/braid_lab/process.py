@@ -1,7 +1,7 @@
 """Child programs, none of which outlives the lab.
 
-Every child is started through `setpriv --pdeathsig KILL`, so it dies with us even when we are killed; normally its
-context manager ends it. Output goes to files, which stay for the post-mortem.
+Every child is started through `setpriv --pdeathsig KILL` or by the fork server, so it dies with us even when we are
+killed; normally its context manager ends it. Output goes to files, which stay for the post-mortem.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, TypeVar
+
+from braid_lab import fork_server
+from braid_lab.setns import inside
 
 T = TypeVar("T")
 
@@ -52,14 +55,8 @@ class Output:
         return self.stdout + self.stderr
 
 
-def prefix(namespace: str | None) -> list[str]:
-    """Return the prefix that runs a command in a network namespace and ends it with us.
-
-    `nsenter`, not `ip netns exec`: the latter makes a private mount namespace, in which a daemon's bpffs mount would
-    be lost.
-    """
-    enter = ["nsenter", f"--net=/run/netns/{namespace}", "--"] if namespace else []
-    return [*enter, "setpriv", "--pdeathsig", "KILL", "--"]
+#: Prefix that ends a command with the thread that starts it.
+WITH_US = ("setpriv", "--pdeathsig", "KILL", "--")
 
 
 def run(
@@ -77,18 +74,25 @@ def run(
     """
     words = [str(word) for word in argv]
     try:
-        done = subprocess.run(
-            [*prefix(namespace), *words],
-            input=text,
-            stdin=subprocess.DEVNULL if text is None else None,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env={**os.environ, **env} if env else None,
-            check=False,
-        )
+        if fork_server.takes(words):
+            done = fork_server.run(words, namespace=namespace, text=text, timeout=timeout, env=env)
+        else:
+            with inside(namespace):
+                done = subprocess.run(
+                    [*WITH_US, *words],
+                    input=text,
+                    stdin=subprocess.DEVNULL if text is None else None,
+                    capture_output=True,
+                    text=True,
+                    timeout=timeout,
+                    env={**os.environ, **env} if env else None,
+                    check=False,
+                )
     except subprocess.TimeoutExpired as error:
         raise LabError(f"{' '.join(words)}: still running after {timeout:g} s") from error
+    except OSError as error:
+        # The namespace is gone.
+        done = subprocess.CompletedProcess(words, 1, "", str(error))
     if check and done.returncode != 0:
         raise CommandError(words, done.returncode, done.stdout + done.stderr)
     return Output(done.returncode, done.stdout, done.stderr)
@@ -140,18 +144,24 @@ class Process:
         self.argv = [str(word) for word in argv]
         self.out = log.with_suffix(".out")
         self.err = log.with_suffix(".err")
-        with self.out.open("wb") as out, self.err.open("wb") as err:
-            self._child = subprocess.Popen(
-                [*prefix(namespace), *self.argv],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env={**os.environ, **env} if env else None,
-            )
+        self._child: subprocess.Popen[bytes] | fork_server.Forked
+        with Path(os.devnull).open("rb") as empty, self.out.open("wb") as out, self.err.open("wb") as err:
+            if fork_server.takes(self.argv):
+                streams = [each.fileno() for each in (empty, out, err)]
+                self._child = fork_server.server().start(self.argv, streams, namespace=namespace, env=env)
+                return
+            with inside(namespace):
+                self._child = subprocess.Popen(
+                    [*WITH_US, *self.argv],
+                    stdin=empty,
+                    stdout=out,
+                    stderr=err,
+                    env={**os.environ, **env} if env else None,
+                )
 
     @property
     def pid(self) -> int:
-        """The program's own process id, which `nsenter` and `setpriv` preserve."""
+        """The program's own process id, which `setpriv` preserves."""
         return self._child.pid
 
     @property
@@ -205,7 +215,7 @@ class Process:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
-        return Output(self._child.returncode, self.stdout(), self.stderr())
+        return Output(self._child.wait(), self.stdout(), self.stderr())
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ from braid_lab.fixtures import run_client
 from braid_lab.net.topology import Topology, UplinkSpec, lan_address
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink, states
 from braid_lab.packets.codec import Icmp, Packet, encode
-from braid_lab.packets.tap import ETHERNET, ETHERTYPE, inside
+from braid_lab.packets.tap import ETHERNET, ETHERTYPE
 from braid_lab.process import Process, wait_until
 from braid_lab.servers import catalog
 from conftest import PLAIN, ROUND_ROBIN, MakeNetwork, StartBraid, configured
@@ -157,7 +157,7 @@ def test_a_client_that_claims_to_be_the_router_is_not_the_gateways(
     hostile, host = lan.clients
     if started_before:
         start_braid(lan)
-    with inside(hostile):
+    with hostile.inside():
         peer = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     with peer:
         peer.bind(("eth0", 0))

@@ -10,7 +10,6 @@ import pytest
 from braid_lab.fixtures import run_client
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink
-from braid_lab.packets.tap import inside
 from braid_lab.product import Braid
 from conftest import (
     PLAIN,
@@ -57,7 +56,7 @@ def test_a_traceroute_follows_one_way(net: Topology, start_braid: StartBraid, fa
     with contextlib.ExitStack() as stack:
         for server in net.servers(family)[:4]:
             before = opened(daemon)
-            with inside(net.host):
+            with net.host.inside():
                 for port in range(33434, 33444):
                     kind = socket.AF_INET6 if family == 6 else socket.AF_INET
                     stack.enter_context(socket.socket(kind, socket.SOCK_DGRAM)).sendto(b"probe", (server, port))
@@ -203,7 +202,7 @@ def test_groups_and_broadcasts_go_where_they_always_went(make_network: MakeNetwo
     dsl = net.uplinks["dsl"]
     ssdp = "239.255.255.250"
     with (
-        inside(dsl.far.namespace),
+        dsl.far.namespace.inside(),
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener,
     ):
         listener.bind(("", 1900))
@@ -211,7 +210,7 @@ def test_groups_and_broadcasts_go_where_they_always_went(make_network: MakeNetwo
         listener.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, group)
         listener.settimeout(10)
         for target in (ssdp, "255.255.255.255"):
-            with inside(net.host), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as speaker:
+            with net.host.inside(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as speaker:
                 speaker.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
                 speaker.sendto(target.encode(), (target, 1900))
             said, (source, _) = listener.recvfrom(100)

@@ -23,7 +23,6 @@ from braid_lab.net.open_vswitch import on_datapath
 from braid_lab.net.tcp_counters import tcp_counters
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.observe import ask_tcp, ask_udp, by_uplink
-from braid_lab.packets.tap import inside
 from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid
 from braid_lab.servers import catalog
@@ -142,7 +141,7 @@ def test_what_is_not_tcp_follows_what_is_known(race: Racing) -> None:
     """Datagrams cannot be raced. The lab's servers share one prefix."""
     server = race.net.server(1, race.family)
     race.client.run(["ping", "-c", "1", "-W", "2", server])
-    with inside(race.client), socket.socket(socket.AF_INET6 if race.family == 6 else socket.AF_INET) as tcp:
+    with race.client.inside(), socket.socket(socket.AF_INET6 if race.family == 6 else socket.AF_INET) as tcp:
         tcp.settimeout(5)
         tcp.connect((server, HTTP_PORT))
     race.expect(race_lost=1)
@@ -235,7 +234,7 @@ SYN_AGAIN = 1.0
 def lost_syn_is_repeated(race: Racing) -> bool:
     """Return whether a SYN is repeated on all uplinks after its first was dropped; False if the machine stalled."""
     begun, repeated, won = race.counted("race_begun", "race_repeated", "race_won")
-    with inside(race.client), socket.socket() as tcp, tcp_counters(list(race.net.uplinks.values())) as count_tcp:
+    with race.client.inside(), socket.socket() as tcp, tcp_counters(list(race.net.uplinks.values())) as count_tcp:
         tcp.setblocking(False)
         with answering(race.net, "drop", *race.net.uplinks):
             began = time.monotonic()
@@ -271,7 +270,7 @@ def test_syns_with_data_are_not_raced(three: Racing) -> None:
     # Clients send data without a cookie, and servers accept it, on every listener.
     for location in (three.net.host, three.net.internet):
         location.sysctl(ipv4__tcp_fastopen=0x1 | 0x2 | 0x4 | 0x200 | 0x400)
-    with inside(three.client), socket.socket() as tcp, tcp_counters(list(three.net.uplinks.values())) as count_tcp:
+    with three.client.inside(), socket.socket() as tcp, tcp_counters(list(three.net.uplinks.values())) as count_tcp:
         tcp.settimeout(5)
         tcp.sendto(b"GET /address HTTP/1.1\r\nHost: lab\r\n\r\n", socket.MSG_FASTOPEN, (new_site(4), HTTP_PORT))
         assert tcp.recv(1000).startswith(b"HTTP/1.1 200 OK")

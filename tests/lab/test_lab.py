@@ -17,10 +17,11 @@ from braid_lab.experiment import Experiment, Run, execute
 from braid_lab.machine import CpuTicks
 from braid_lab.net import scratch
 from braid_lab.net.links import End, LinkSpec, emulated
-from braid_lab.net.namespace import RUN_NETNS, clean, namespace
+from braid_lab.net.namespace import clean, namespace
 from braid_lab.net.topology import UplinkSpec, network
 from braid_lab.process import LabError, Process, run, wait_until
 from braid_lab.product import binary, running
+from braid_lab.setns import RUN_NETNS
 
 
 def namespaces(pid: int) -> set[str]:

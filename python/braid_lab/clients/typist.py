@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from braid_lab.process import prefix
+from braid_lab.process import WITH_US
 
 LINE_SECONDS = 0.2
 LINE = b"The quick brown fox jumps over the lazy dog.\n"
@@ -31,7 +31,7 @@ def _type_lines(program: subprocess.Popen[bytes]) -> None:
 
 def main() -> int:
     """Type, and print when output arrives."""
-    program = subprocess.Popen([*prefix(None), *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    program = subprocess.Popen([*WITH_US, *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert program.stdout is not None  # noqa: S101
     threading.Thread(target=_type_lines, args=[program], daemon=True).start()
     while os.read(program.stdout.fileno(), 65536):

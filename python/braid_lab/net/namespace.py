@@ -11,10 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from braid_lab import setns
 from braid_lab.net import scratch
 from braid_lab.process import LabError, Output, run, wait_until
+from braid_lab.setns import RUN_NETNS
 
-RUN_NETNS = Path("/run/netns")
+#: Shows the settings of the namespace that the thread is in.
+SYSCTL = Path("/proc/sys/net")
 ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 
 
@@ -40,14 +43,22 @@ class Namespace:
         """Run a command inside to its end."""
         return run(argv, namespace=self.name, text=text, timeout=timeout, check=check)
 
+    def inside(self) -> contextlib.AbstractContextManager[None]:
+        """Put the calling thread into it for a block; sockets and devices opened meanwhile stay there."""
+        return setns.inside(self.name)
+
     def ip(self, *commands: str) -> None:
         """Apply `ip` commands in order, in one process; the first that fails raises CommandError."""
         run(["ip", "-n", self.name, "-batch", "-"], text="\n".join(commands) + "\n")
 
     def sysctl(self, **settings: int | str) -> None:
         """Write settings under net; a double underscore stands for a dot, as in `ipv4__ip_forward`."""
-        pairs = [f"net.{key.replace('__', '.')}={value}" for key, value in settings.items()]
-        self.run(["sysctl", "--quiet", "--write", *pairs])
+        with self.inside():
+            for key, value in settings.items():
+                try:
+                    (SYSCTL / key.replace("__", "/")).write_text(f"{value}\n")
+                except OSError as error:
+                    raise LabError(f"{self.name}: {key} = {value}: {error.strerror}") from error
 
     def unlimit_icmp_errors(self) -> None:
         """Lift the kernel's rate limits on ICMP errors.
@@ -69,10 +80,10 @@ class Namespace:
         return f" {address}:{port} " in self.run(["ss", "-lun" if udp else "-ltn"]).stdout
 
     def processes(self) -> list[int]:
-        """Return the ids of all processes inside."""
+        """Return the ids of all processes inside; one of our threads may be there for the moment."""
         with contextlib.suppress(FileNotFoundError):
             inode = self.path.stat().st_ino
-            return [pid for pid in _pids() if _net_inode(pid) == inode]
+            return [pid for pid in _pids() if pid != os.getpid() and _net_inode(pid) == inode]
         return []
 
     def kill(self) -> None:

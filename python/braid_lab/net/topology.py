@@ -211,9 +211,8 @@ def attach(
             f"address add 2001:db8:{index}::1/64 dev {far} nodad",
             f"address add {GATEWAY_LINK_LOCAL}/64 dev {far} nodad",
         ]
-    host.ip(*at_host)
     isp.ip(*at_isp)
-    _routes(host, "add", uplink)
+    host.ip(*at_host, *(f"route add {route}" for route in uplink.defaults()))
     if 4 in spec.families and spec.layer == "l2":
         # As after DHCP, both ends know each other's link-layer address. Otherwise the first packet to ask for the
         # gateway's might be left over from an earlier measurement and have another uplink's address; the gateway does

@@ -6,31 +6,26 @@ an Ethernet header, not for speed.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import selectors
 import struct
 import subprocess
 import sys
-from pathlib import Path
+
+from braid_lab.setns import enter
 
 TUNSETIFF = 0x400454CA
 IFF_TUN = 0x0001
 IFF_NO_PI = 0x1000
-CLONE_NEWNET = 0x40000000
 #: Larger than any packet of a TUN device.
 PACKET_BYTES = 65536
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_tun(end: str) -> int:
     """Create the TUN device named by `NETNS:DEV`, enable it, and return its descriptor."""
     namespace, _, device = end.partition(":")
-    with Path(f"/run/netns/{namespace}").open() as target:
-        if _libc.setns(target.fileno(), CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"setns {namespace}")
+    enter(namespace)
     descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", device.encode(), IFF_TUN | IFF_NO_PI))
     subprocess.run(["ip", "link", "set", device, "up"], check=True)

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from braid_lab.net.namespace import Namespace
 from braid_lab.packets.codec import Packet, encode
-from braid_lab.packets.tap import inside
 
 T = TypeVar("T")
 
@@ -33,7 +32,7 @@ def paced(packets: Iterable[T], rate: float, seconds: float) -> Iterator[T]:
 @contextlib.contextmanager
 def raw_socket(place: Namespace, family: int = 4) -> Iterator[socket.socket]:
     """Open a socket in a namespace that sends packets with their headers."""
-    with inside(place):
+    with place.inside():
         raw = socket.socket(socket.AF_INET if family == 4 else socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_RAW)
     with raw:
         yield raw

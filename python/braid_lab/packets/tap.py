@@ -7,15 +7,13 @@ checksums and segments larger than the link, and accepts the same. Without them,
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from braid_lab.net.namespace import Namespace
 from braid_lab.packets.codec import CHECKSUM_AT, TCP, UDP, Icmp, Packet, Tcp, Udp, decode, encode, ones_sum
@@ -25,7 +23,6 @@ TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
 IFF_TAP, IFF_NO_PI, IFF_VNET_HDR = 0x0002, 0x1000, 0x4000
 #: Checksums, and TCP segmentation for both IP versions.
 OFFLOADS = 0x01 | 0x02 | 0x04
-CLONE_NEWNET = 0x40000000
 #: struct virtio_net_hdr: flags, gso type, header length, gso size, checksum start and offset.
 VNET = struct.Struct("=BBHHHH")
 NEEDS_CHECKSUM = 1
@@ -35,22 +32,6 @@ ETHERTYPE_ARP, NEIGHBOUR_ADVERTISEMENT = 0x0806, 136
 #: Ethernet, IPv4, the lengths of their addresses, and the operation.
 ARP_REPLY = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 2)
 LARGEST_FRAME = 1 << 17
-
-
-@contextlib.contextmanager
-def inside(place: Namespace) -> Iterator[None]:
-    """Put the calling thread into a namespace; sockets and devices opened meanwhile stay there."""
-    with Path("/proc/thread-self/ns/net").open() as here, place.path.open() as there:
-        _enter(there.fileno())
-        try:
-            yield
-        finally:
-            _enter(here.fileno())
-
-
-def _enter(descriptor: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).setns(descriptor, CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "setns")
 
 
 class Port:
@@ -65,7 +46,7 @@ class Port:
         self.place, self.device, self.offload = place, device, offload
         self.address = bytes([2, 0, 0, 0, 1, number])
         self._peer = bytes([2, 0, 0, 0, 2, number])
-        with inside(place):
+        with place.inside():
             self._descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         request = struct.pack("16sH22x", device.encode(), IFF_TAP | IFF_NO_PI | IFF_VNET_HDR)
         fcntl.ioctl(self._descriptor, TUNSETIFF, request)

@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from braid_lab.process import LabError, prefix
+from braid_lab.process import WITH_US, LabError
 from braid_lab.programs.browser import BROWSERS, OPTIONS, browser_program
+from braid_lab.setns import inside
 
 #: Longest wait for an answer of the browser, in seconds.
 ANSWER_SECONDS = 30.0
@@ -188,13 +189,14 @@ def browser(
     with tempfile.TemporaryDirectory(prefix="braid-browser-", ignore_cleanup_errors=True) as profile:
         words = [program, *OPTIONS, "--remote-debugging-pipe", f"--user-data-dir={profile}", *options, "about:blank"]
         start = ["bash", "-c", START, "bash", str(commands_out), str(answers_in)]
-        process = subprocess.Popen(
-            [*prefix(namespace), *start, *around(words)],
-            pass_fds=(commands_out, answers_in),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with inside(namespace):
+            process = subprocess.Popen(
+                [*WITH_US, *start, *around(words)],
+                pass_fds=(commands_out, answers_in),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
         os.close(commands_out)
         os.close(answers_in)
         try:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from braid_lab.process import prefix
+from braid_lab.process import WITH_US
 from braid_lab.servers.catalog import HTTP_PORT
 
 #: Bytes per write: several writes in 100 ms at any sensible rate.
@@ -68,7 +68,7 @@ class RateLimitedHandler(http.server.SimpleHTTPRequestHandler):
             "CONTENT_LENGTH": str(len(body)),
             "REMOTE_ADDR": self.client_address[0],
         }
-        argv = [*prefix(None), "git", "http-backend"]
+        argv = [*WITH_US, "git", "http-backend"]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as backend:
             assert backend.stdin is not None  # noqa: S101
             assert backend.stdout is not None  # noqa: S101

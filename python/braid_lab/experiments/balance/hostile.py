@@ -33,7 +33,7 @@ from braid_lab.net.topology import OBSERVER_NEAR, RESOLVERS, Topology, UplinkSpe
 from braid_lab.observe import verdicts
 from braid_lab.packets.codec import Packet, decode, encode
 from braid_lab.packets.pacing import send_paced
-from braid_lab.packets.tap import ETHERNET, ETHERTYPE, inside
+from braid_lab.packets.tap import ETHERNET, ETHERTYPE
 from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import Braid, braid
 
@@ -428,7 +428,7 @@ def _react(site: Site, reaction: Reaction, seconds: float) -> int:
     """Answer packets that leave by the line that the observer sees; return the number of answers."""
     observer = site.net.uplinks[SEEN].observer
     assert observer is not None  # noqa: S101
-    with inside(observer):
+    with observer.inside():
         tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     sent, end = 0, time.monotonic() + seconds
     with tap:

@@ -39,7 +39,7 @@ from braid_lab.net.topology import OBSERVER_FAR, OBSERVER_NEAR
 from braid_lab.observe import verdicts
 from braid_lab.packets.codec import Packet, Udp, decode, encode
 from braid_lab.packets.pacing import paced, raw_socket, send_paced
-from braid_lab.packets.tap import ETHERNET, ETHERTYPE, inside
+from braid_lab.packets.tap import ETHERNET, ETHERTYPE
 from braid_lab.process import LabError, Process, wait_until
 
 #: The line that the observer sees, and the other one.
@@ -302,7 +302,7 @@ def _watch(
 ) -> int:
     """React to packets from the client until it is over; return how many were sent."""
     sent = 0
-    with inside(observer):
+    with observer.inside():
         near = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
         far = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     with near, far:
@@ -368,7 +368,7 @@ def _proven(scene: Scene, key: str, hub: str, count: int) -> list[tuple[str, byt
     """Return addresses of the stranger's, each with an initiation that has the hub's cookie for it."""
     knocks = {_address(number): attacks.costly_initiation(key, number) for number in range(count)}
     proven: dict[str, bytes] = {}
-    with inside(scene.stranger):
+    with scene.stranger.inside():
         ear = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     with ear, raw_socket(scene.stranger, 6) as raw:
         ear.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)

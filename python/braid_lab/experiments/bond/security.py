@@ -25,7 +25,6 @@ from braid_lab.experiments.bond.intruder_trials import STEPS, intrude
 from braid_lab.experiments.bond.site import BOND_DEVICE, Site, site
 from braid_lab.packets.codec import Packet, Udp, decode, encode
 from braid_lab.packets.pacing import paced, raw_socket
-from braid_lab.packets.tap import inside
 from braid_lab.process import LabError, Process, processor_seconds, wait_until
 
 LINKS = {"one": Link(30, 10), "two": Link(30, 10)}
@@ -93,7 +92,7 @@ def _goodput(place: Site, seconds: float) -> float:
 
 def _frames(place: Site) -> socket.socket:
     """Return a socket that sees every packet at the hub's device."""
-    with inside(place.hub.far.namespace):
+    with place.hub.far.namespace.inside():
         tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     tap.bind(("eth0", ETH_P_ALL))
     tap.settimeout(5)

@@ -28,7 +28,6 @@ from braid_lab.fabric.raw_frames import packet_socket, receive
 from braid_lab.fabric.shapes import Station as Place
 from braid_lab.fabric.shapes import two_paths
 from braid_lab.packets.pacing import paced
-from braid_lab.packets.tap import inside
 from braid_lab.process import LabError, Process, wait_until
 
 BASE = two_paths(mbit=1000, delay_ms=0)
@@ -144,7 +143,7 @@ def _six(station: Station) -> str:
 
 @contextlib.contextmanager
 def _socket(station: Station) -> Iterator[socket.socket]:
-    with inside(station.place):
+    with station.place.inside():
         peer = packet_socket("eth0")
     with peer:
         yield peer

@@ -22,7 +22,6 @@ from braid_lab.experiments.race.half_open import half_open, left_over
 from braid_lab.experiments.race.site import Site, site
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.tcp_counters import TcpCounts, tcp_counters
-from braid_lab.packets.tap import inside
 from braid_lab.process import LabError, Process, wait_until
 from braid_lab.product import binary
 from braid_lab.servers import catalog
@@ -187,7 +186,7 @@ def _one_by_one(run: Run, place: Site, count: int, count_tcp: Callable[[], TcpCo
     """Open connections one after the other and inspect the server after each."""
     before, left, extra_established = count_tcp(), [], 0
     for number in range(1, count + 1):
-        with inside(place.net.host), socket.socket() as client:
+        with place.net.host.inside(), socket.socket() as client:
             client.connect((chosen_address("race", *_fresh()), HTTP_PORT))
             with contextlib.suppress(LabError):
                 # The losers' SYNs are still in flight when the winner's reply arrives.

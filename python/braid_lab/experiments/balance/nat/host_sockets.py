@@ -12,7 +12,7 @@ from braid_lab.experiments.balance.nat.fragments import LARGE, collect
 from braid_lab.experiments.balance.nat.testbed import SERVICE, UPLINKS, NatTestbed
 from braid_lab.packets.codec import Flag, Icmp, Packet, Tcp, Udp, echo, encode, too_big, unreachable
 from braid_lab.packets.fragments import split
-from braid_lab.packets.tap import Arrived, Port, expect, inside
+from braid_lab.packets.tap import Arrived, Port, expect
 
 SYN, ACK = Flag.SYN, Flag.ACK
 #: Longest wait for a packet to one of the machine's own sockets.
@@ -29,7 +29,7 @@ _sequence = itertools.count(1)
 @contextlib.contextmanager
 def _socket(bench: NatTestbed, family: int, kind: int, protocol: int = 0) -> Iterator[socket.socket]:
     """Open a socket on the machine."""
-    with inside(bench.host):
+    with bench.host.inside():
         made = socket.socket(socket.AF_INET if family == 4 else socket.AF_INET6, kind, protocol)
     with made:
         made.settimeout(RECEIVE_TIMEOUT_S)
