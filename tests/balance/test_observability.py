@@ -8,13 +8,14 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from braid_lab.net.topology import Topology
 from braid_lab.observe import ask_tcp, by_uplink, states
-from braid_lab.process import Process, run, wait_until
-from braid_lab.product import Braid, binary
+from braid_lab.process import CommandError, Process, run, wait_until
+from braid_lab.product import PASSED_ON, Braid, binary
 from conftest import PLAIN, MakeNetwork, StartBraid
 
 FAILED, UNREACHABLE = 1, 3
@@ -32,6 +33,24 @@ def revive(net: Topology, name: str) -> None:
         f"address replace {uplink.address6}/64 dev {name} nodad",
         *(f"route replace {route}" for route in uplink.defaults()),
     )
+
+
+def outline(answer: Any) -> Any:
+    """Return an answer without its values, which change from moment to moment."""
+    if isinstance(answer, dict):
+        return {key: outline(value) for key, value in answer.items()}
+    return [outline(each) for each in answer] if isinstance(answer, list) else type(answer)
+
+
+def test_the_command_prints_what_the_api_says(net: Topology, start_braid: StartBraid) -> None:
+    daemon = start_braid(net)
+    ask_tcp(net.host, 4, *net.servers())
+    assert daemon.json("flows")["flows"]
+    for noun in PASSED_ON:
+        wait_until(lambda: outline(daemon.json(noun)) == outline(daemon.command_json(noun)), what=f"braid {noun}")  # noqa: B023
+    daemon.kill9()
+    with pytest.raises(CommandError, match="no daemon is running, but its datapath is at work"):
+        daemon.json("status")
 
 
 def test_events_tell_what_happened_and_in_which_order(net: Topology, start_braid: StartBraid) -> None:

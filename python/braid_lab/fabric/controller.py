@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from braid_lab import api
 from braid_lab.fabric.shapes import Shape
 from braid_lab.net.namespace import Namespace
-from braid_lab.process import CommandError, Output, Process, run, wait_until
+from braid_lab.process import CommandError, LabError, Output, Process, run, wait_until
 from braid_lab.product import DEGRADED
 
 SDN = [sys.executable, "-m", "braid_sdn.cli", "fabric"]
@@ -88,12 +88,9 @@ class Fabric:
 
     def api_get(self, what: str) -> dict[str, Any]:
         """Return the API's reply for `status`, `paths` or `edges/NAME`, without starting a program each time."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
-            peer.settimeout(10)
-            peer.connect(str(self.folder / "fabric.sock"))
-            peer.sendall(f"GET /v1/fabric/{what} HTTP/1.1\r\nHost: fabric\r\n\r\n".encode())
-            said = b"".join(iter(lambda: peer.recv(65536), b""))
-        told: dict[str, Any] = json.loads(said.partition(b"\r\n\r\n")[2])
+        told = api.get(self.folder / "fabric.sock", f"/v1/fabric/{what}")
+        if told is None:
+            raise LabError(f"the controller refuses {what}")
         return told
 
     def codes(self) -> set[str]:

@@ -101,8 +101,6 @@ def ovs_network(
     """
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(namespace("fabric"))
-        # Receive buffer of a switch's port; the kernel's default of 200 kB is 100 full frames.
-        place.sysctl(core__rmem_default=4 << 20)
         folder = scratch.directory() / f"ovs-{place.name.rpartition('-')[0].rpartition('-')[2]}"
         switches = stack.enter_context(open_vswitch(place, folder))
         net = OvsNetwork(shape, place, folder, switches, stack)
