@@ -106,8 +106,10 @@ demo: setup build ## two emulated uplinks, one page and one bulk load, alone and
 TEST_WORKERS ?= 5
 # These need Chromium, which the other tests do without: `make bench` has it.
 PAGE_TESTS := tests/web/test_page_in_browser.py tests/web/test_fabric_page_in_browser.py tests/lab/test_sites_in_browser.py
+# Binaries and tests are built together: apart, binaries would have fewer features of tokio and rustix, and these, clap,
+# hyper, axum and most of our crates would be built twice.
 test: check ## formatting, lints, types, and every test, with the checks of a debug build (root)
-	$(CARGO) build --workspace --bins --locked
+	$(CARGO) build --workspace --bins --tests --locked
 	$(CARGO) test --workspace --locked
 	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS) --ignore tests/lab/test_experiments.py \
 		$(PAGE_TESTS:%=--ignore %)
