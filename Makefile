@@ -102,8 +102,10 @@ demo: setup build ## two emulated uplinks, one page and one bulk load, alone and
 	$(PYTHON_BIN)/braid-lab report
 
 # Most end-to-end tests wait, so more of them than there are processors run at once. Experiments fill lines and
-# processors, which those that watch the clock would notice: they come by themselves.
+# processors, which those that watch the clock would notice: they come by themselves. They wait even more, and in their
+# smoke form no figure counts.
 TEST_WORKERS ?= 5
+EXPERIMENT_WORKERS ?= 8
 # These need Chromium, which the other tests do without: `make bench` has it.
 PAGE_TESTS := tests/web/test_page_in_browser.py tests/web/test_fabric_page_in_browser.py tests/lab/test_sites_in_browser.py
 # Binaries and tests are built together: apart, binaries would have fewer features of tokio and rustix, and these, clap,
@@ -113,7 +115,7 @@ test: check ## formatting, lints, types, and every test, with the checks of a de
 	$(CARGO) test --workspace --locked
 	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS) --ignore tests/lab/test_experiments.py \
 		$(PAGE_TESTS:%=--ignore %)
-	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests/lab/test_experiments.py -n $(TEST_WORKERS)
+	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests/lab/test_experiments.py -n $(EXPERIMENT_WORKERS)
 
 page-test: setup-bench build ## in a real browser: the page with faults, logins, keyboard, axe-core; web sites (root)
 	$(PYTHON_BIN)/pytest $(PAGE_TESTS)
