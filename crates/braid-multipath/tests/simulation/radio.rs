@@ -48,6 +48,9 @@ struct Outcome {
     /// Lowest goodput over two seconds, as a fraction of the goodput that the better link alone has
     /// then.
     worst_stretch: f64,
+    /// Share of the two-second stretches, one each tenth of a second, in which the bond carries
+    /// less than 0.9 of what the better link alone does.
+    behind: f64,
     /// One-way delay of a small packet above the lower of the links', ms.
     added_p50: f64,
     added_p99: f64,
@@ -137,14 +140,17 @@ fn compare(name: &str, radios: &[Radio], queue_ms: u64, inner: Inner) -> Outcome
         let its = mbit(&alone[best].delivered[range.clone()]);
         (its > 0.05 * usual).then(|| mbit(&world.delivered[range]) / its)
     };
+    let stretches: Vec<f64> = (10..world.delivered.len() - 20)
+        .filter_map(stretch)
+        .collect();
+    let behind = stretches.iter().filter(|share| **share < 0.9).count();
     let base = radios.iter().map(|radio| radio.delay_ms).min().unwrap_or(0) as f64;
     let delays = &world.streams[0].delays;
     let outcome = Outcome {
         vs_best_single: bond / mbit(&alone[best].delivered),
         share_of_offered: bond / offered,
-        worst_stretch: (10..world.delivered.len() - 20)
-            .filter_map(stretch)
-            .fold(f64::INFINITY, f64::min),
+        worst_stretch: stretches.iter().copied().fold(f64::INFINITY, f64::min),
+        behind: behind as f64 / stretches.len().max(1) as f64,
         added_p50: quantile(delays, 0.5) - base,
         added_p99: quantile(delays, 0.99) - base,
         alone_p50: quantile(&alone[best].delays, 0.5) - base,
@@ -165,11 +171,12 @@ fn compare(name: &str, radios: &[Radio], queue_ms: u64, inner: Inner) -> Outcome
     let suspects =
         suspects.filter(|(_, end, change)| *end == 0 && change.verdict == Verdict::Suspect);
     println!(
-        "{name}, {queue_ms} ms, {inner:?}: {bond:.1} of {offered:.1} Mbit/s, alone {}; vs best {:.2}, share {:.2}, worst 2 s {:.2}, delay +{:.0}/+{:.0} ms; {} cuts, {} undone, {} timeouts, {} suspected, {} again, {} given up, late {}, dropped {:?}, on links {}",
+        "{name}, {queue_ms} ms, {inner:?}: {bond:.1} of {offered:.1} Mbit/s, alone {}; vs best {:.2}, share {:.2}, worst 2 s {:.2}, behind {:.3}, delay +{:.0}/+{:.0} ms; {} cuts, {} undone, {} timeouts, {} suspected, {} again, {} given up, late {}, dropped {:?}, on links {}",
         singles.join(" and "),
         outcome.vs_best_single,
         outcome.share_of_offered,
         outcome.worst_stretch,
+        outcome.behind,
         outcome.added_p50,
         outcome.added_p99,
         tcp.cuts,
@@ -207,10 +214,18 @@ fn show(world: &World, radios: &[Radio], tenth: u64, links: usize) {
         );
     }
     let backlog = world.sender(0).backlog().0;
+    let tcp = &world.flows[0].sender;
     println!(
-        "| {backlog} wait, cwnd {:.0} srtt {:.0}",
-        world.flows[0].sender.window(),
-        world.flows[0].sender.srtt().as_secs_f64() * 1e3
+        "| {backlog} wait, cwnd {:.0} srtt {:.0}, {} held, {} cuts, {} undone, {} timeouts, {} given up, dropped {:?}, on links {}",
+        tcp.window(),
+        tcp.srtt().as_secs_f64() * 1e3,
+        world.receiver(1).occupied(),
+        tcp.cuts,
+        tcp.undone,
+        tcp.timeouts,
+        world.receiver(1).counters().given_up(),
+        world.sender(0).drops(),
+        world.dropped_on_links,
     );
 }
 

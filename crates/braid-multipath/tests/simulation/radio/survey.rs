@@ -1,6 +1,6 @@
 //! Many pairs of radio links at once: the geometric means by which a change is judged.
 //!
-//! `BRAID_SURVEY=TEXT` runs the groups whose names contain it; with `BRAID_TRACES=DIR` recorded
+//! `BRAID_SURVEY=TEXT` runs the groups whose names contain it, or one of several texts with `|` in between; with `BRAID_TRACES=DIR` recorded
 //! ones, too. `BRAID_SEEDS=N` sets the number of walks of each kind, 8 by default.
 
 use std::sync::Mutex;
@@ -140,7 +140,7 @@ fn radio_survey() {
             }
         }
     }
-    cases.retain(|case| case.group.contains(&wanted));
+    cases.retain(|case| wanted.split('|').any(|one| case.group.contains(one)));
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -166,12 +166,13 @@ fn radio_survey() {
             };
             let outcomes: Vec<&Outcome> = done.iter().filter(of).map(|one| &one.2).collect();
             println!(
-                "{inner:?} {group:24} vs best {:.3} (least {:.2}), share {:.3}, worst 2 s {:.2} (least {:.2}), delay +{:.1}/+{:.0} ms, alone +{:.0}/+{:.0}",
+                "{inner:?} {group:24} vs best {:.3} (least {:.2}), share {:.3}, worst 2 s {:.2} (least {:.2}), behind {:.3}, delay +{:.1}/+{:.0} ms, alone +{:.0}/+{:.0}",
                 mean(&outcomes, |o| o.vs_best_single),
                 lowest(&outcomes, |o| o.vs_best_single),
                 mean(&outcomes, |o| o.share_of_offered),
                 mean(&outcomes, |o| o.worst_stretch),
                 lowest(&outcomes, |o| o.worst_stretch),
+                outcomes.iter().map(|o| o.behind).sum::<f64>() / outcomes.len().max(1) as f64,
                 mean(&outcomes, |o| o.added_p50),
                 mean(&outcomes, |o| o.added_p99),
                 mean(&outcomes, |o| o.alone_p50),
