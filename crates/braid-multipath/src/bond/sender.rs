@@ -38,8 +38,13 @@ const MIN_QUEUE_PACKETS: usize = 100;
 /// Queue limit factor and extra CoDel delay over links that stall and whose rates double within a
 /// second. A flow needs a queue that outlasts both, as it has in front of such a link without a
 /// bond. The delay is that flow's own.
-const UNSTEADY_QUEUE_FACTOR: usize = 3;
-const UNSTEADY_GRACE: Duration = Duration::from_millis(250);
+const UNSTEADY_QUEUE_FACTOR: usize = 5;
+const UNSTEADY_GRACE: Duration = Duration::from_millis(500);
+
+/// Extra CoDel delay over links that have not been under load for long enough to know if they
+/// stall. A flow that CoDel stops in its first second, on a link that turns out to stall, needs ten
+/// seconds to grow.
+const UNKNOWN_GRACE: Duration = Duration::from_millis(250);
 
 /// The same applies while the links together are estimated below this share of their recent
 /// maximum. A flow that backs off for the queue left by such a fall has hardly grown when the rate
@@ -230,10 +235,10 @@ impl<T: Clone> Sender<T> {
             let most = self.queue_limit.handle_span(now, span);
             let fallen = (span as f64) < FALLEN_RATE_SHARE * most as f64;
             let unsteady = self.is_unsteady() || fallen;
-            let most = if unsteady {
-                most * UNSTEADY_QUEUE_FACTOR
-            } else {
-                most
+            let steady = self.are_known_steady(now);
+            let most = match unsteady || !steady {
+                true => most * UNSTEADY_QUEUE_FACTOR,
+                false => most,
             };
             self.queue.set_limit(most.max(MIN_QUEUE_PACKETS));
             let rate = self.links.iter().map(|link| link.rate().bits_per_sec());
@@ -244,9 +249,10 @@ impl<T: Clone> Sender<T> {
             // queue.
             let held = self.retransmit_delay().filter(|_| loss >= MIN_FEC_LOSS);
             let held = held.map_or(Duration::ZERO, |held| held.min(MAX_RETRANSMIT_GRACE));
-            let grace = match unsteady {
-                true => held.max(UNSTEADY_GRACE),
-                false => held,
+            let grace = match (unsteady, steady) {
+                (true, _) => held.max(UNSTEADY_GRACE),
+                (false, false) => held.max(UNKNOWN_GRACE),
+                (false, true) => held,
             };
             self.queue.set_grace(grace);
             self.retransmit_overtaken(now, report.link);
@@ -443,6 +449,15 @@ impl<T: Clone> Sender<T> {
         usable
             .map(|link| link.estimator.capacity())
             .any(Capacity::is_unsteady)
+    }
+
+    /// Returns true if all near links in use are known not to stall.
+    fn are_known_steady(&self, now: Time) -> bool {
+        let in_use = |link: &&SenderLink<LanePacket<T>>| {
+            link.is_usable() && link.is_used(now) && !self.is_far_link(link.id)
+        };
+        let mut links = self.links.iter().filter(in_use);
+        links.all(|link| link.estimator.is_known_steady())
     }
 
     fn link_mut(&mut self, id: LinkId) -> Option<&mut SenderLink<LanePacket<T>>> {

@@ -235,8 +235,13 @@ impl<T> SenderLink<T> {
     /// Returns true if the link is full, or is unusable or without recent data and so does not
     /// count.
     pub fn is_full_or_unused(&self, now: Time) -> bool {
-        let recent = |at: Option<Time>, span| at.is_some_and(|at| now.since(at) < span);
-        !self.is_usable() || recent(self.full_at, FULL_SPAN) || !recent(self.data_at, USED_SPAN)
+        let is_full = self.full_at.is_some_and(|at| now.since(at) < FULL_SPAN);
+        !self.is_usable() || is_full || !self.is_used(now)
+    }
+
+    /// Returns true if the link has carried data of late.
+    pub fn is_used(&self, now: Time) -> bool {
+        (self.data_at).is_some_and(|at| now.since(at) < USED_SPAN)
     }
 
     /// Returns when the link should send a CLOSE; none if something else was sent after the data.

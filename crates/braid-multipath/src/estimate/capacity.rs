@@ -25,7 +25,8 @@
 //!   it, the link is drained, that is, sent clearly less for a moment: a queue shrinks then.
 //!   Persistent delay is not counted as queue.
 //! - **Unsteady**: none of this holds on a link that stalls, as under a radio scheduler. There the
-//!   rate is a mean over several stalls and a window limits the packets in flight. The module
+//!   rate is a mean over several stalls and a window limits the packets in flight. If such a link
+//!   runs dry while packets wait, its window is larger until it has a queue again. The module
 //!   `stall` has the reasons.
 //! - **Drift**: a link with a queue delivers its capacity, whatever it is sent. If the delivered
 //!   rate drifts with the sent rate while packets wait for a link that is held back by its delay,
@@ -75,6 +76,13 @@ const MIN_ANCHOR_SHARE: f64 = 0.9;
 /// [`MIN_DRIFT`] within [`DRIFT_SPAN`]: the delay may be no queue at all.
 const DRIFT_SPAN: Duration = Duration::from_millis(500);
 const MIN_DRIFT: f64 = 0.02;
+
+/// An unsteady link with less queue than this runs dry as soon as its rate grows. Its mean follows
+/// a rate that doubles by 0.3 s, in which a TCP flow's own queue would have filled the link. After
+/// two reports in a row without a queue, while packets wait, its window is larger by the first
+/// factor, and after [`PROBE_REPORTS`] by the second.
+const DRY_QUEUE: Duration = Duration::from_millis(5);
+const DRY_GAINS: (f64, f64) = (1.3, 1.6);
 
 /// Bits of a full packet.
 const PACKET_BITS: f64 = 12_000.0;
@@ -295,9 +303,10 @@ impl Capacity {
     /// Counts reports that call for a higher rate. If only the link's delay speaks against it,
     /// returns true if the delivered rate drifts, as it would not on a link with a queue.
     fn probe(&mut self, now: Time) -> bool {
-        let low = match self.is_quiet() {
-            true => self.target() / 2,
-            false => self.target() * 4 / 5,
+        let low = match (self.unsteady, self.is_quiet()) {
+            (true, _) => DRY_QUEUE,
+            (false, true) => self.target() / 2,
+            (false, false) => self.target() * 4 / 5,
         };
         let wants = self.demand == Demand::Backlog && self.loaded;
         let slow = self.queue.delay >= low;
@@ -524,6 +533,17 @@ impl Capacity {
         match !self.started && !self.restarted && grows {
             true => START_GAIN,
             false => 1.0,
+        }
+    }
+
+    /// Returns the factor by which the window of an unsteady link is larger because it runs dry.
+    #[must_use]
+    pub fn dry_gain(&self) -> f64 {
+        match self.unmet_reports {
+            _ if !self.unsteady => 1.0,
+            PROBE_REPORTS.. => DRY_GAINS.1,
+            2.. => DRY_GAINS.0,
+            _ => 1.0,
         }
     }
 

@@ -35,6 +35,9 @@ const UNSTEADY_GAIN: f64 = 1.1;
 /// Pacing rate as a multiple of the mean: the window is the limit.
 const UNSTEADY_PACE: f64 = 2.0;
 
+/// A link is known to be steady after this time under load without a stall.
+const KNOWN_STEADY_SPAN: Duration = Duration::from_secs(10);
+
 /// Longest round trip for which the window grows.
 const MAX_TRIP: Duration = Duration::from_millis(400);
 
@@ -87,6 +90,8 @@ pub struct LinkEstimator {
     /// Reports of the last [`MEAN_SPAN`].
     mean_marks: VecDeque<ReportMark>,
     delivered: Option<Rate>,
+    /// Time under load since the last stall.
+    steady_for: Duration,
 }
 
 impl LinkEstimator {
@@ -151,6 +156,12 @@ impl LinkEstimator {
         if let Some(last) = self.marks.back() {
             let gap = report.received_at.since(last.received_at);
             self.stalls.handle_gap(now, gap, queue.delay);
+            if demand == Demand::Backlog {
+                self.steady_for += gap.min(MAX_REPORT_GAP);
+            }
+        }
+        if self.stalls.is_unsteady(now) {
+            self.steady_for = Duration::ZERO;
         }
         self.capacity.set_unsteady(self.stalls.is_unsteady(now));
         self.capacity.handle_queue(now, queue, demand);
@@ -249,10 +260,16 @@ impl LinkEstimator {
     #[must_use]
     pub fn pace(&self) -> Rate {
         let factor = match self.capacity.is_unsteady() {
-            true => UNSTEADY_PACE,
+            true => UNSTEADY_PACE * self.capacity.dry_gain(),
             false => self.capacity.start_gain(),
         };
         Rate::from_bits_per_sec((self.rate().bits_per_sec() as f64 * factor) as u64)
+    }
+
+    /// Returns true if the link has been under load for long without a stall.
+    #[must_use]
+    pub fn is_known_steady(&self) -> bool {
+        self.steady_for >= KNOWN_STEADY_SPAN
     }
 
     /// Returns the current send rate.
@@ -301,6 +318,7 @@ impl LinkEstimator {
         let trip = trip.max(self.rtt.min()).min(MAX_TRIP);
         let span = trip + REPORT_INTERVAL + UNSTEADY_QUEUE;
         let bytes = self.capacity.proven().bytes_in(span).get() as f64 * UNSTEADY_GAIN;
+        let bytes = bytes * self.capacity.dry_gain();
         Bytes::new(bytes as u64).max(MIN_WINDOW)
     }
 

@@ -9,6 +9,7 @@
 //!   30 ms. During a stall the window fills, so no more than that waits; after it the link has
 //!   something to carry. The round trip includes the way back of the reports, since that direction
 //!   stalls as well;
+//! - a link that runs dry while packets wait has a larger window until it has a queue;
 //! - delay does not lower the rate. The window bounds a standing queue, and follows the mean within
 //!   0.3 s.
 //!

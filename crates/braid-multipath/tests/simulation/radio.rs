@@ -17,6 +17,7 @@ use crate::alone;
 use crate::tcp::TcpSender;
 use crate::world::{LinkSpec, START, World, line, quantile};
 
+mod floor;
 mod survey;
 mod walk;
 

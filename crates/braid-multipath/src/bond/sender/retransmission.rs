@@ -1,9 +1,15 @@
 //! Retransmission: requested packets, second copies, and packets in flight on a link that fell
-//! silent.
+//! silent or is behind.
+//!
+//! Over links that stall, one rule bounds what a bond loses to its slower links: the packets in
+//! flight on a link are sent again on another one as soon as that has delivered
+//! [`MIN_HELD_RATIO`] times as many bytes which were sent later. So delivery in order waits no
+//! longer than the better link takes to deliver that many, and the copies take no more than one part
+//! in [`MIN_HELD_RATIO`] of it.
 
 use std::time::Duration;
 
-use braid_core::{Bytes, Time};
+use braid_core::{Bytes, Rate, Time};
 
 use super::{LanePacket, Sender, SenderLink, Transmit, with_views};
 use crate::estimate::NumberRange;
@@ -25,6 +31,12 @@ const OVERTAKEN_MARGIN: Duration = Duration::from_millis(100);
 /// perhaps the flows have nothing to send because the overtaken packets hold up their
 /// acknowledgements. On steady links with jitter such copies would be for nothing.
 const IDLE_OVERTAKEN_MARGIN: Duration = Duration::from_millis(25);
+
+/// Packets in flight on a link that stalls are sent again on another one that has meanwhile delivered
+/// this many times their bytes, and whose later packets are ahead by this margin beyond the
+/// difference of the links' base delays.
+const MIN_HELD_RATIO: f64 = 8.0;
+const HELD_MARGIN: Duration = Duration::from_millis(25);
 
 /// Loss of a link above which its retransmissions are sent twice.
 const MIN_DOUBLED_LOSS: f64 = 0.005;
@@ -172,17 +184,29 @@ impl<T: Clone> Sender<T> {
         let (Some(arrived), Some(quick)) = (estimator.confirmed(), estimator.delay()) else {
             return;
         };
+        let unsteady = self.is_unsteady();
         let idle = self.head.is_none() && self.queue.packets() == 0;
-        let margin = match idle && self.is_unsteady() {
+        let margin = match idle && unsteady {
             true => IDLE_OVERTAKEN_MARGIN,
             false => OVERTAKEN_MARGIN,
         };
+        let base = estimator.base(now).unwrap_or_default();
+        let rate = estimator.delivered().unwrap_or(Rate::from_bits_per_sec(0));
         for index in 0..self.links.len() {
             let link = &self.links[index];
             let Some(usual) = link.estimator.delay().filter(|_| link.id != by) else {
                 continue;
             };
-            let until = arrived.before(margin + usual.over(quick));
+            let since = link.estimator.waiting_since().unwrap_or(arrived);
+            let held = rate.bytes_in(arrived.since(since)).get() as f64;
+            let cost = link.estimator.in_flight().get() as f64;
+            let own_base = link.estimator.base(now).unwrap_or_default();
+            let usual = margin + usual.over(quick);
+            let margin = match unsteady && held > MIN_HELD_RATIO * cost {
+                true => usual.min(HELD_MARGIN + own_base.over(base)),
+                false => usual,
+            };
+            let until = arrived.before(margin);
             if let Some(range) = link.estimator.unreported(until) {
                 let link = link.id;
                 self.retransmit(now, Nack { link, range }, true);
