@@ -49,7 +49,7 @@ def test_clients_take_both_uplinks(lan: Topology, start_braid: StartBraid, famil
 def test_the_gateways_own_traffic_works_beside_its_clients(
     lan: Topology, start_braid: StartBraid, family: int
 ) -> None:
-    start_braid(lan)
+    start_braid(lan, *ROUND_ROBIN)
     assert by_uplink(lan, ask_tcp(lan.host, 10, lan.server(1, family))) == {"dsl": 5, "lte": 5}
 
 

@@ -46,7 +46,7 @@ pub(super) const DEVICES: &str = "/proc/self/net/dev";
 pub(super) struct FlowReader {
     ifindex: u32,
     flows: Arc<Mutex<Flows>>,
-    /// What was told last.
+    /// The values that were told last.
     counters: UplinkCounters,
 }
 
