@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -166,14 +167,14 @@ class HostService:
             told["paths"] = self.balancer.paths.changes(now, all_of_it=not self._told)
             told["sticky"] = self.balancer.sticky.changes(now, all_of_it=not self._told)
         self._told = state
-        self._daemon.write(json.dumps(told, separators=(",", ":")).encode() + b"\n")
+        _write(self._daemon, told)
 
     def _ask_daemon(self) -> None:
         """Give the daemon answers of name servers to judge. One that does not read gets no more of them."""
         for number, packet in self.balancer.poll_answers():
             if self._daemon is not None and self._daemon.transport.get_write_buffer_size() < MAX_UNREAD:
                 told = {"version": VERSION, "answer": {"number": number, "packet": packet.hex()}}
-                self._daemon.write(json.dumps(told, separators=(",", ":")).encode() + b"\n")
+                _write(self._daemon, told)
 
     # The switch's control socket.
 
@@ -223,3 +224,8 @@ class HostService:
         self._ask_daemon()
         self._report(with_flows=False)
         return self.balancer.poll_timeout()
+
+
+def _write(daemon: asyncio.StreamWriter, told: Mapping[str, Any]) -> None:
+    """Write the daemon a message."""
+    daemon.write(json.dumps(told, separators=(",", ":")).encode() + b"\n")

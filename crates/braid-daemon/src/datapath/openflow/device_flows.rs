@@ -138,22 +138,25 @@ fn run(
     }
 }
 
+/// Position of the figures of sending in a line of [`DEVICES`], behind eight of receiving.
+const SENT: usize = 8;
+
 /// Returns what a device has received and sent, in bytes of IP packets.
 fn traffic(devices: &str, device: &str) -> Option<[Traffic; 2]> {
     let mut lines = devices.lines().filter_map(|line| line.split_once(':'));
     let (_, figures) = lines.find(|(name, _)| name.trim() == device)?;
-    let mut figures = figures.split_whitespace().map(str::parse::<u64>);
-    let mut next = || {
-        let (bytes, packets) = (figures.next()?.ok()?, figures.next()?.ok()?);
+    let figures = figures
+        .split_whitespace()
+        .map_while(|each| each.parse().ok());
+    let figures: Vec<u64> = figures.collect();
+    let traffic_at = |first: usize| {
+        let &[bytes, packets] = figures.get(first..first + 2)? else {
+            return None;
+        };
         let bytes = bytes.saturating_sub(packets * ETHERNET_HEADER);
         Some(Traffic { packets, bytes })
     };
-    let received = next()?;
-    // Errors, drops, and five kinds more of what was received.
-    let sent = (0..3)
-        .try_fold((), |(), _| next().map(drop))
-        .and_then(|()| next())?;
-    Some([received, sent])
+    Some([traffic_at(0)?, traffic_at(SENT)?])
 }
 
 /// Outer port of a flow, and its remote.
