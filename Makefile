@@ -105,7 +105,7 @@ demo: setup build ## two emulated uplinks, one page and one bulk load, alone and
 # processors, which those that watch the clock would notice: they come by themselves. They wait even more, and in their
 # smoke form no figure counts.
 TEST_WORKERS ?= 5
-EXPERIMENT_WORKERS ?= 8
+EXPERIMENT_WORKERS ?= 6
 # These need Chromium, which the other tests do without: `make bench` has it.
 PAGE_TESTS := tests/web/test_page_in_browser.py tests/web/test_fabric_page_in_browser.py tests/lab/test_sites_in_browser.py
 # Binaries and tests are built together: apart, binaries would have fewer features of tokio and rustix, and these, clap,

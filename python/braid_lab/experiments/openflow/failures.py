@@ -80,7 +80,7 @@ def _controller(place: Place) -> Iterator[None]:
     before = place.controller
     os.kill(before, signal.SIGKILL)
     yield
-    wait_until(lambda: place.controller != before, what="another controller")
+    wait_until(lambda: place.controller != before, what="another controller", timeout=30)
 
 
 @contextlib.contextmanager

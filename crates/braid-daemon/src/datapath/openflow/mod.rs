@@ -56,8 +56,9 @@ use crate::config::{DatapathConfig, OpenFlowMode};
 use crate::plumbing::{PEER_DEVICE, STEER_DEVICE};
 use crate::rules::SystemIds;
 
-/// Time for the bridge to connect to its controller, and for gateways to answer, at a start.
-const READY_TIMEOUT: Duration = Duration::from_secs(15);
+/// Time for the bridge to connect to its controller, and for gateways to answer, at a start: on a machine with seven other
+/// bridges and two busy processors 15 s were too short.
+const READY_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Time for the controller's program to start.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
