@@ -44,7 +44,8 @@ impl PacketTap {
         let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
         // SAFETY: the descriptor is new, so nobody else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        set_option(socket.as_fd(), libc::SO_RCVBUF, &bytes)?;
+        // As much as asked for, whatever the system allows programs without privileges.
+        set_option(socket.as_fd(), libc::SO_RCVBUFFORCE, &bytes)?;
         Ok(PacketTap(socket))
     }
 

@@ -5,8 +5,10 @@
 //! as far as it exceeds the flow's shortest, and the segments that the inside has repeated. The kernel stamps the copies, so
 //! it matters little when the thread runs. Bytes are the devices' own counters, which miss nothing.
 //!
-//! Reading costs about a microsecond a segment. Beyond [`MAX_READ`] in a [`WINDOW`] the kernel copies nothing until the next
-//! one: on lines that fast a round trip is much shorter than a window, unless the remote is far away.
+//! Reading costs about a microsecond a segment, and a thread that woke for each would cost several more: it rests for a
+//! [`PAUSE`] after those that were there. Beyond [`MAX_READ`] in a [`WINDOW`] the kernel copies nothing until the next one: on
+//! lines that fast a round trip is much shorter than a window, unless the remote is far away. Where so many have told
+//! nothing, as those of thousands of short flows do, it copies nothing for a [`REST`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,9 +28,13 @@ use super::port_filter::SegmentFilter;
 /// Time in which at most so many segments are read.
 const WINDOW: Duration = Duration::from_millis(200);
 const MAX_READ: usize = 4096;
+/// Time between two readings. The kernel keeps the packets of a Gbit/s for longer.
+const PAUSE: Duration = Duration::from_millis(2);
+const REST: Duration = Duration::from_secs(1);
 /// Longest packet of a device that merges none.
 const MAX_PACKET: usize = 9216;
-/// Flows that are remembered; those that have been silent for [`IDLE`] give way to others.
+/// Flows that are remembered; those that have been silent for [`IDLE`] give way to others, which is looked for once in a
+/// [`REST`].
 const MAX_FLOWS: usize = 1024;
 const IDLE: Duration = Duration::from_secs(10);
 /// As `MAX_STAMP_RTT_US` and `MIN_STAMP_PACKETS` of the programs.
@@ -37,7 +43,9 @@ const MIN_PACKETS: u32 = 6;
 /// Two NOPs, then timestamps (RFC 7323 appendix A): all but odd stacks send them this way.
 const TIMESTAMPS: [u8; 4] = [1, 1, 8, 10];
 const TCP_HEADER: usize = 20;
+const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
 const ETHERNET_HEADER: u64 = 14;
 /// Statistics of the devices of this network namespace, one a line: proc_net(5).
 pub(super) const DEVICES: &str = "/proc/self/net/dev";
@@ -108,6 +116,7 @@ fn run(
     loop {
         let end = Instant::now() + WINDOW;
         let mut read = 0;
+        let mut told = false;
         while let Some(left) = end
             .checked_duration_since(Instant::now())
             .filter(|_| read < MAX_READ)
@@ -117,13 +126,17 @@ fn run(
             let Some(flows) = flows.upgrade() else {
                 return Ok(());
             };
-            while let Some((direction, length, at)) = tap.next_timed(&mut buffer) {
-                lock(&flows).note(at, direction, &buffer[..length]);
+            let mut flows = lock(&flows);
+            let samples = flows.queueing_samples;
+            while read < MAX_READ
+                && let Some((direction, length, at)) = tap.next_timed(&mut buffer)
+            {
+                flows.note(at, direction, &buffer[..length]);
                 read += 1;
-                if read >= MAX_READ {
-                    break;
-                }
             }
+            told |= flows.queueing_samples > samples;
+            drop(flows);
+            thread::sleep(PAUSE);
         }
         if read >= MAX_READ {
             // Too many: without those that follow an echo may be taken for one that came later than it did.
@@ -132,7 +145,8 @@ fn run(
             if let Some(flows) = flows.upgrade() {
                 lock(&flows).forget_stamps();
             }
-            thread::sleep(end.saturating_duration_since(Instant::now()));
+            let rest = if told { Duration::ZERO } else { REST };
+            thread::sleep(end.saturating_duration_since(Instant::now()) + rest);
             tap.follow(ifindex, &SegmentFilter { ports }.program())?;
         }
     }
@@ -165,6 +179,8 @@ type FlowKey = (u16, SocketAddr);
 #[derive(Debug, Default)]
 struct Flows {
     by_ends: BTreeMap<FlowKey, Flow>,
+    /// Time of the last search for silent flows.
+    searched: Duration,
     queueing_us_sum: u64,
     queueing_samples: u64,
     repeats: u64,
@@ -210,20 +226,20 @@ impl Flows {
             Direction::Out => (source, SocketAddr::new(packet.ip.dest, dest)),
             Direction::In => (dest, SocketAddr::new(packet.ip.source, source)),
         };
-        if flags & SYN != 0 {
+        if flags & (SYN | FIN | RST) != 0 {
             self.by_ends.remove(&key);
             return;
         }
-        let Some(flow) = self.flow(key, at) else {
+        let segment = packet.segment();
+        let length = segment.len().saturating_sub(header) as u32;
+        let Some(flow) = self.flow(key, at, length > 0) else {
             return;
         };
         flow.seen = at;
         flow.packets = flow.packets.wrapping_add(1);
-        let segment = packet.segment();
         let times = timestamps(segment, header);
         match direction {
             Direction::Out => {
-                let length = segment.len().saturating_sub(header) as u32;
                 let is_repeat = length > 0 && flow.is_repeat(sequence, length);
                 flow.note_stamp(at, times);
                 self.repeats += u64::from(is_repeat);
@@ -237,12 +253,18 @@ impl Flows {
         }
     }
 
-    /// Returns the state of a flow; `None` if there is no room for it.
-    fn flow(&mut self, key: FlowKey, at: Duration) -> Option<&mut Flow> {
-        if self.by_ends.len() >= MAX_FLOWS && !self.by_ends.contains_key(&key) {
-            self.by_ends
-                .retain(|_, flow| at.saturating_sub(flow.seen) < IDLE);
-            if self.by_ends.len() >= MAX_FLOWS {
+    /// Returns the state of a flow; `None` if there is no room for it, or it is not known and moves no data.
+    fn flow(&mut self, key: FlowKey, at: Duration, has_data: bool) -> Option<&mut Flow> {
+        if !self.by_ends.contains_key(&key) {
+            if has_data
+                && self.by_ends.len() >= MAX_FLOWS
+                && at.saturating_sub(self.searched) >= REST
+            {
+                self.searched = at;
+                self.by_ends
+                    .retain(|_, flow| at.saturating_sub(flow.seen) < IDLE);
+            }
+            if !has_data || self.by_ends.len() >= MAX_FLOWS {
                 return None;
             }
         }
@@ -350,6 +372,8 @@ mod tests {
     /// A download: each acknowledgement brings four segments of data, the first after the round trip of its step.
     fn download(flows: &mut Flows, rtts: &[u32]) {
         let mut now = Duration::from_secs(1000);
+        let request = segment((OUTER, REMOTE), ACK, 0, [7, 0], 1);
+        flows.note(now, Direction::Out, &request);
         for (step, rtt) in rtts.iter().enumerate() {
             let stamp = 7 + step as u32;
             let out = segment((OUTER, REMOTE), ACK, 1, [stamp, 0], 0);
@@ -392,7 +416,7 @@ mod tests {
     fn an_echo_that_was_missed_or_comes_too_late_is_none() {
         let mut flows = Flows::default();
         let now = Duration::from_secs(1);
-        let out = segment((OUTER, REMOTE), ACK, 1, [7, 0], 0);
+        let out = segment((OUTER, REMOTE), ACK, 1, [7, 0], 10);
         for (echo, after) in [(8, MS), (7, MAX_RTT + MS)] {
             flows.note(now, Direction::Out, &out);
             for _ in 0..10 {
@@ -455,6 +479,21 @@ mod tests {
         let late = segment((OUTER, &remote(MAX_FLOWS + 200)), ACK, 1, [7, 0], 10);
         flows.note(at(1) + IDLE, Direction::Out, &late);
         assert_eq!(flows.by_ends.len(), 1);
+    }
+
+    #[test]
+    fn a_flow_that_has_ended_takes_no_room() {
+        let mut flows = Flows::default();
+        let now = Duration::from_secs(1);
+        for last in [FIN | ACK, RST] {
+            for (flags, data) in [(SYN, 0), (ACK, 0), (ACK, 10), (last, 0), (ACK, 0)] {
+                let known = flows.by_ends.len();
+                let out = segment((OUTER, REMOTE), flags, 1, [7, 0], data);
+                flows.note(now, Direction::Out, &out);
+                assert_eq!(flows.by_ends.len() > known, data > 0);
+            }
+            assert!(flows.by_ends.is_empty());
+        }
     }
 
     #[test]
