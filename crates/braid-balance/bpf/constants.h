@@ -209,6 +209,10 @@
 #define PREFERRED_CANDIDATE 255
 #define PREFERRED_AWAITED   256
 
+// A flow that closes earlier than this after it was opened counts as opened no more. Older ones have
+// been forgotten by then: each forecast halves that count.
+#define OPENED_SECONDS 2
+
 // RTT in us that stands for a SYN without an answer; it is kept for the memory divided by
 // UNANSWERED_TTL_DIVISOR.
 #define RTT_UNANSWERED_US      2000000
@@ -245,7 +249,7 @@
 #define PREDICT_MAX_RTT_US	   2000000
 #define PREDICT_ROUNDS		   6
 #define PREDICT_TRANSFER_KILOBYTES 1000
-#define PREDICT_SHORT_DIVISOR	   20
+#define PREDICT_SHORT_DIVISOR	   10
 #define PREDICT_FULL_DIVISOR	   4
 #define PREDICT_DEFAULT_RATE	   1000
 

@@ -584,7 +584,7 @@ fn what_has_closed_takes_no_room() {
     };
     let first = close(4001);
     let after = flow_activity()[first];
-    assert_eq!((after.opened, after.active), (1, 0));
+    assert_eq!((after.opened, after.active), (0, 0));
     let told = |id: u8| UplinkForecast {
         busy: flow_activity()[usize::from(id)].active,
         ..forecast(id, 10, 10, 0)

@@ -25,6 +25,8 @@ pub use transfer::{
     TransferSample, TransferStep,
 };
 
+/// A rate that refutes an estimate counts for this much of itself: it was carried without a queue.
+const REFUTED_GROWTH: f64 = 1.2;
 /// Time after a transfer for which intervals are still of it: that of a passive estimate's intervals.
 const TRANSFER_SHADOW: Duration = Duration::from_millis(1_500);
 
@@ -155,6 +157,17 @@ impl UplinkCapacity {
         self.rx.estimates(now).0
     }
 
+    /// Returns the capacity by which new flows are shared out: that to receive, for which people wait most, or that to
+    /// send if only that was measured; `None` if neither was measured.
+    ///
+    /// It is the estimate. A rate that refutes it counts as well, and for a fifth more. If the line
+    /// were taken for one of which nothing is known, each step up of a line that changes would draw all flows, as
+    /// if it had become the fastest of all.
+    #[must_use]
+    pub fn assumed(&self, now: Time) -> Option<Rate> {
+        self.rx.assumed(now).or_else(|| self.tx.assumed(now))
+    }
+
     /// Returns the growth of round trips in the last interval, as far as it is not the jitter that quiet intervals
     /// show; `None` if none was measured.
     #[must_use]
@@ -221,6 +234,17 @@ impl DirectionCapacity {
             true => self.transfer = Some((now, found.rate, found.error)),
             false => self.passive.note_carried(now, found.rate),
         }
+    }
+
+    /// See [`UplinkCapacity::assumed`].
+    fn assumed(&self, now: Time) -> Option<Rate> {
+        let found = self.estimates(now).0?;
+        if found.basis != CapacityBasis::AtLeast {
+            return Some(found.rate);
+        }
+        let was_measured = self.passive.was_measured() || self.transfer.is_some();
+        let rate = found.rate.bits_per_sec() as f64 * REFUTED_GROWTH;
+        was_measured.then(|| Rate::from_bits_per_sec(rate as u64))
     }
 
     /// Returns the estimate of the method that measured last, and that of the other one.

@@ -6,7 +6,7 @@
 //! for tests that compare the two.
 //!
 //! The model and its reasons:
-//! - Nobody knows the size of a flow that begins. Objects of a page have some 50 kB and spend most
+//! - Nobody knows the size of a flow that begins. A page's connections carry some 100 kB and spend most
 //!   of their time on round trips; a download's time is a matter of rate alone. The
 //!   product of both times grows by as much if either takes a tenth longer, so neither is spoiled
 //!   for the other. By the long time alone, the forty connections of a page spread by the lines'
@@ -38,10 +38,10 @@ use crate::{Bytes, Rate};
 
 /// Size of the long transfer: about the larger parts of a web page.
 pub const REFERENCE_BYTES: Bytes = Bytes::new(1_000_000);
-/// Size of the short transfer: that of usual objects of a page.
+/// Size of the short transfer: that of a page's usual connection, of two or three objects.
 pub const SHORT_BYTES: Bytes = Bytes::new(REFERENCE_BYTES.get() / SHORT_DIVISOR);
 /// Long transfers' size, divided by that of short ones.
-const SHORT_DIVISOR: u64 = 20;
+const SHORT_DIVISOR: u64 = 10;
 /// Round trips of a transfer before it goes at its rate.
 pub const STARTUP_ROUND_TRIPS: u64 = 6;
 /// Weight of the uplink's loss, in packets of the path.

@@ -257,6 +257,39 @@ fn acknowledgements_are_no_saturated_upload() {
     assert_eq!(up.basis, CapacityBasis::AtLeast);
 }
 
+/// A rate that refutes an estimate is no capacity to show, and counts for a fifth more until a queue
+/// shows the capacity. Of a line that was never full nothing is assumed.
+#[test]
+fn new_flows_are_shared_out_by_a_refuting_rate_until_a_queue_shows_the_capacity() {
+    let (mut line, mut found) = (Line::new(40.0, 200.0, 3), UplinkCapacity::default());
+    for _ in 0..25 {
+        line.download(&mut found, 50.0 * MBIT, 4.0 * MBIT);
+    }
+    assert_eq!(found.rx(line.now).unwrap().basis, CapacityBasis::AtLeast);
+    assert_eq!(found.assumed(line.now), None);
+    for _ in 0..25 {
+        line.download(&mut found, 5.0 * MBIT, NO_LIMIT);
+    }
+    let fresh = found.rx(line.now).unwrap();
+    assert_eq!(found.assumed(line.now), Some(fresh.rate));
+    for _ in 0..25 {
+        line.download(&mut found, 50.0 * MBIT, 20.0 * MBIT);
+    }
+    let shown = found.rx(line.now).unwrap();
+    let assumed = found.assumed(line.now).unwrap().bits_per_sec() as f64;
+    assert_eq!(shown.basis, CapacityBasis::AtLeast);
+    assert!(
+        (assumed / bits(&shown) - 1.2).abs() < 1e-6,
+        "{assumed} {shown:?}"
+    );
+    for _ in 0..25 {
+        line.download(&mut found, 30.0 * MBIT, NO_LIMIT);
+    }
+    let full = found.rx(line.now).unwrap();
+    assert_eq!(full.basis, CapacityBasis::Saturated);
+    assert_eq!(found.assumed(line.now), Some(full.rate));
+}
+
 /// A line that has become faster while programs wanted less than all: what it carries refutes the
 /// old estimate.
 #[test]

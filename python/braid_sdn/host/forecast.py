@@ -12,7 +12,7 @@ from dataclasses import dataclass
 #: Round trips of a transfer before it goes at its rate.
 STARTUP_ROUNDS = 6
 #: Sizes of the long transfer and of the short one, bytes / 1000.
-LONG_KB, SHORT_KB = 1000, 50
+LONG_KB, SHORT_KB = 1000, 100
 #: Least loss assumed.
 MIN_LOSS = 10
 #: An uplink is full if flows move data and less than its capacity divided by this is spare.

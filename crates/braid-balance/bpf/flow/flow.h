@@ -281,7 +281,8 @@ static __always_inline void advance_tcp(struct flow *flow, int assured, __u8 tcp
 		return;
 	flow->state = state;
 	if (state == STATE_CLOSING)
-		count_closed(flow->uplink, flow->tick);
+		count_closed(flow->uplink, flow->tick,
+			     flow->last_seen - flow->created < OPENED_SECONDS * NS_PER_SECOND);
 }
 
 static __always_inline __u32 packets_in(const struct __sk_buff *skb)

@@ -208,15 +208,17 @@ static __always_inline void decrement(__u32 *count)
 		__sync_fetch_and_sub(count, 1);
 }
 
-// Stops counting a closed flow as busy, so that others find the headroom. `tick` is the forecast
-// under which the flow was last counted. Opened flows stay counted: consecutive connections take
-// turns by that count.
-__noinline int count_closed(__u32 id, __u32 tick)
+// Stops counting a closed flow, so that others find the headroom. `tick` is the forecast under
+// which the flow was last counted as busy. It is counted as opened for a while, if it was `short`:
+// a page would else avoid the uplink that had most of the one before.
+__noinline int count_closed(__u32 id, __u32 tick, __u32 is_short)
 {
 	struct uplink_forecast *forecast = bpf_map_lookup_elem(&forecasts, &id);
 
 	if (!forecast)
 		return 0;
+	if (is_short)
+		decrement(&forecast->opened);
 	if (tick == (forecast->tick & 0xff)) {
 		decrement(&forecast->active);
 		decrement(&forecast->busy);

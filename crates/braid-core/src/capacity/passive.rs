@@ -179,6 +179,12 @@ impl PassiveCapacity {
         })
     }
 
+    /// Returns true if there was an estimate, even if a lower bound has refuted it since.
+    #[must_use]
+    pub fn was_measured(&self) -> bool {
+        self.estimate.is_some()
+    }
+
     /// Returns the growth of round trips up to which it is jitter.
     #[must_use]
     pub fn jitter(&self) -> Duration {

@@ -1,4 +1,7 @@
-//! Noise for made-up measurements.
+//! Noise for made-up measurements, and a network in virtual time.
+
+#[allow(dead_code, reason = "each test uses a part")]
+pub mod network;
 
 /// Numbers that look random, the same for the same seed.
 pub struct Noise(pub u64);

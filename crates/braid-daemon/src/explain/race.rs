@@ -147,7 +147,7 @@ impl Trace<'_, '_> {
             Some(found) => {
                 let (short, time) = (found.short_time.as_millis(), found.time.as_millis());
                 let name = name(self.snapshot, score.uplink);
-                format!("{name} {short} ms for 50 kB and {time} ms for 1 MB")
+                format!("{name} {short} ms for 100 kB and {time} ms for 1 MB")
             }
         });
         let figures = figures.collect::<Vec<_>>().join(", ");

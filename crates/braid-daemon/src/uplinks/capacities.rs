@@ -153,14 +153,12 @@ impl Capacities {
         self.uplinks.get(&id)?.capacity.other_rx(self.time(now))
     }
 
-    /// Returns the capacity by which shares are weighed: that to receive, for which people wait most, or that to
-    /// send if only that was measured. A lower bound is none.
+    /// Returns the capacity by which shares are weighed, see [`UplinkCapacity::assumed`]; while the uplink stalls, what
+    /// it carries.
     pub fn measured(&self, now: Instant, id: UplinkId) -> Option<Rate> {
-        let known = |found: Option<CapacityEstimate>| {
-            let found = found.filter(|found| found.basis != CapacityBasis::AtLeast)?;
-            Some(found.rate)
-        };
-        known(self.rx(now, id)).or_else(|| known(self.tx(now, id)))
+        let measured = self.uplinks.get(&id)?;
+        let carried = measured.stalls.carried();
+        carried.or_else(|| measured.capacity.assumed(self.time(now)))
     }
 
     /// Returns the rate of an uplink that stalls, or did so until a moment ago; `None` for one that does not.

@@ -137,7 +137,7 @@ fn the_fastest_is_not_always_the_nearest() {
     scene.path = path(&[(0, 20, 1), (1, 40, 1)]);
     assert_eq!(
         race(&scene, 6, SERVER),
-        "Race: predicted: dsl 140 ms for 50 kB and 520 ms for 1 MB, lte 260 ms for 50 kB and \
+        "Race: predicted: dsl 160 ms for 100 kB and 520 ms for 1 MB, lte 280 ms for 100 kB and \
          640 ms for 1 MB; one in 16 such connections is raced anew\n=> Uplink dsl [dsl 1.00]"
     );
     scene.loads = loads([(20, 0), (20, 20)]);
@@ -163,7 +163,7 @@ fn a_full_uplink_is_left_out_of_the_race() {
     scene.path = path(&[(0, 20, 1)]);
     assert!(
         race(&scene, 6, SERVER)
-            .starts_with("Race: predicted: dsl 140 ms for 50 kB and 520 ms for 1 MB;")
+            .starts_with("Race: predicted: dsl 160 ms for 100 kB and 520 ms for 1 MB;")
     );
     scene.path = None;
     // Without data they are equal.

@@ -1,0 +1,722 @@
+//! A network in virtual time: emulated lines, servers that speak TCP behind them, and the packets between.
+//!
+//! The lines are those of the lab ([`braid_emulate::Link`]). A server's TCP has slow start with a delay-based exit,
+//! loss recovery by selective acknowledgements, a tail probe and timeouts with backoff; every packet is acknowledged.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
+
+use braid_core::{Rate, Time};
+use braid_emulate::config::Config;
+use braid_emulate::delay::Delay;
+use braid_emulate::queue::Limit;
+use braid_emulate::rate::Speed;
+use braid_emulate::{Fate, Link};
+
+/// Payload of a full segment.
+const SEGMENT: u64 = 1448;
+/// Bytes of headers from IP on.
+const HEADERS: u32 = 52;
+/// Bytes of an Ethernet header, which the lines carry and nobody else counts.
+const ETHERNET: u32 = 14;
+/// Bytes of a request.
+const REQUEST: u32 = 60;
+const FIRST_WINDOW: f64 = 10.0;
+const MIN_TIMEOUT: Duration = Duration::from_millis(200);
+const SYN_TIMEOUT: Duration = Duration::from_secs(1);
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
+/// Transmissions acknowledged after a segment that show its loss.
+const REORDERING: u64 = 3;
+/// CUBIC's reduction.
+const REDUCTION: f64 = 0.7;
+
+/// A packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    flow: usize,
+    body: Body,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    Syn,
+    SynAck,
+    Request {
+        number: usize,
+        bytes: u64,
+        stamp: u64,
+    },
+    Data {
+        segment: usize,
+        echo: u64,
+    },
+    Ack {
+        segment: usize,
+        below: usize,
+        stamp: u64,
+    },
+}
+
+/// A line in both directions.
+struct Line {
+    links: [Link<Packet>; 2],
+    delay: Duration,
+    queue: Duration,
+}
+
+const DOWN: usize = 0;
+const UP: usize = 1;
+
+/// A line's constant properties.
+#[derive(Clone, Copy, Debug)]
+pub struct LineSpec {
+    /// Delay each way, in milliseconds.
+    pub delay_ms: u64,
+    /// Longest queue, in milliseconds.
+    pub queue_ms: u64,
+}
+
+/// An event for the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The host's timer.
+    Timer,
+    /// A SYN is due to be sent: for the first time, or again.
+    SynDue {
+        /// The connection.
+        flow: usize,
+        /// Number of SYNs sent before.
+        before: u32,
+    },
+    /// A SYN was answered.
+    SynAnswered {
+        /// The connection.
+        flow: usize,
+        /// The line that the answer came by.
+        line: usize,
+        /// Time since the SYN; `None` if it was sent more than once.
+        rtt: Option<Duration>,
+        /// True if the connection is now open by that line.
+        opens: bool,
+    },
+    /// The client has sent a packet.
+    Sent {
+        /// The connection.
+        flow: usize,
+        /// The line.
+        line: usize,
+        /// Bytes from the IP header on.
+        bytes: u32,
+        /// True if it has data.
+        data: bool,
+        /// True if it was sent before.
+        repeated: bool,
+    },
+    /// The client has received a segment with data.
+    Received {
+        /// The connection.
+        flow: usize,
+        /// The line.
+        line: usize,
+        /// Bytes from the IP header on.
+        bytes: u32,
+        /// True if segments before it are missing.
+        gap: bool,
+        /// Growth of a round trip that it ended, see `bpf/flow/timestamps.h`.
+        queueing: Option<Duration>,
+    },
+    /// An object has arrived.
+    Done {
+        /// The connection.
+        flow: usize,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Host,
+    Syn { flow: usize, before: u32 },
+    Client(usize),
+    Server(usize),
+}
+
+/// The network.
+pub struct Network {
+    /// The time.
+    pub now: Time,
+    lines: Vec<Line>,
+    timers: BinaryHeap<Reverse<(Time, u64, Timer)>>,
+    order: u64,
+    flows: Vec<Flow>,
+    events: std::collections::VecDeque<Event>,
+}
+
+#[derive(Default)]
+struct Flow {
+    line: Option<usize>,
+    /// A line that alone may open it, although others are asked.
+    preferred: Option<usize>,
+    syns: u32,
+    syn_at: Time,
+    closed: bool,
+    client: Client,
+    server: Server,
+}
+
+#[derive(Default)]
+struct Client {
+    requests: usize,
+    bytes: u64,
+    /// Time at which an unacknowledged request is sent again, and the timeout after that.
+    again: Option<(Time, Duration)>,
+    received: Vec<bool>,
+    below: usize,
+    highest: usize,
+    end: usize,
+    stamp: Option<(u64, Time, u64)>,
+    min_rtt: Option<Duration>,
+    packets: u64,
+    rtt: Duration,
+}
+
+#[derive(Clone, Copy)]
+enum Segment {
+    Waiting,
+    Sent { number: u64, at: Time, again: bool },
+    Lost,
+    Acked,
+}
+
+#[derive(Default)]
+struct Server {
+    requests: usize,
+    lens: Vec<u32>,
+    segments: Vec<Segment>,
+    next: usize,
+    below: usize,
+    in_flight: BTreeMap<u64, usize>,
+    lost: BTreeSet<usize>,
+    numbers: u64,
+    acked: u64,
+    recover: u64,
+    window: f64,
+    threshold: f64,
+    min_rtt: Option<Duration>,
+    srtt: Option<Duration>,
+    var: Duration,
+    backoff: u32,
+    probed: bool,
+    deadline: Option<Time>,
+    armed: bool,
+    echo: u64,
+}
+
+impl Server {
+    fn timeout(&self) -> Duration {
+        let base = self
+            .srtt
+            .map_or(SYN_TIMEOUT, |srtt| srtt + (4 * self.var).max(MIN_TIMEOUT));
+        (base * 2_u32.pow(self.backoff.min(8))).min(MAX_TIMEOUT)
+    }
+
+    fn arm(&mut self, now: Time) {
+        if self.in_flight.is_empty() && self.lost.is_empty() {
+            self.deadline = None;
+            return;
+        }
+        let mut wait = self.timeout();
+        if let Some(srtt) = self.srtt.filter(|_| !self.probed && self.backoff == 0) {
+            let alone = if self.in_flight.len() == 1 {
+                MIN_TIMEOUT
+            } else {
+                Duration::ZERO
+            };
+            wait = wait.min((2 * srtt).max(Duration::from_millis(10)) + alone);
+        }
+        self.deadline = Some(now + wait);
+    }
+
+    fn note_rtt(&mut self, rtt: Duration) {
+        self.min_rtt = Some(self.min_rtt.map_or(rtt, |least| least.min(rtt)));
+        let Some(srtt) = self.srtt else {
+            self.srtt = Some(rtt);
+            self.var = rtt / 2;
+            return;
+        };
+        let error = rtt.abs_diff(srtt);
+        self.var = (3 * self.var + error) / 4;
+        self.srtt = Some((7 * srtt + rtt) / 8);
+        // HyStart.
+        let least = self.min_rtt.unwrap_or(rtt);
+        let growth = (least / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
+        if self.window < self.threshold && self.window >= 16.0 && rtt > least + growth {
+            self.threshold = self.window;
+        }
+    }
+
+    /// Takes an acknowledgement.
+    fn acknowledge(&mut self, now: Time, segment: usize, below: usize) {
+        let mut news = 0;
+        let from = self.below;
+        self.below = self.below.max(below);
+        for one in (from..self.below).chain([segment]) {
+            match std::mem::replace(&mut self.segments[one], Segment::Acked) {
+                Segment::Sent { number, at, again } => {
+                    self.in_flight.remove(&number);
+                    self.acked = self.acked.max(number);
+                    if !again {
+                        self.note_rtt(now.since(at));
+                    }
+                    news += 1;
+                }
+                Segment::Lost => {
+                    self.lost.remove(&one);
+                    news += 1;
+                }
+                Segment::Waiting | Segment::Acked => {}
+            }
+        }
+        if news == 0 {
+            return;
+        }
+        self.backoff = 0;
+        self.probed = false;
+        if self.window < self.threshold {
+            self.window += f64::from(news);
+        } else {
+            self.window += f64::from(news) / self.window;
+        }
+        let mut reduce = false;
+        while let Some((number, segment)) = self.in_flight.first_key_value() {
+            let (number, segment) = (*number, *segment);
+            if number + REORDERING > self.acked {
+                break;
+            }
+            self.in_flight.remove(&number);
+            self.segments[segment] = Segment::Lost;
+            self.lost.insert(segment);
+            reduce |= number >= self.recover;
+        }
+        if reduce {
+            self.window = (self.window * REDUCTION).max(2.0);
+            self.threshold = self.window;
+            self.recover = self.numbers;
+        }
+        self.arm(now);
+    }
+
+    /// Returns the next segment to send, if the window lets one out.
+    fn next(&mut self, now: Time) -> Option<usize> {
+        if self.in_flight.len() as f64 >= self.window {
+            return None;
+        }
+        let again = self.lost.pop_first();
+        let segment = again.unwrap_or(self.next);
+        if segment >= self.segments.len() {
+            return None;
+        }
+        if again.is_none() {
+            self.next += 1;
+        }
+        self.send(now, segment, again.is_some());
+        Some(segment)
+    }
+
+    fn send(&mut self, now: Time, segment: usize, again: bool) {
+        let idle = self.in_flight.is_empty();
+        let number = self.numbers;
+        self.numbers += 1;
+        self.segments[segment] = Segment::Sent {
+            number,
+            at: now,
+            again,
+        };
+        self.in_flight.insert(number, segment);
+        if idle || self.deadline.is_none() {
+            self.arm(now);
+        }
+    }
+
+    /// Takes the end of the timer. Returns a segment to send as a probe.
+    fn expire(&mut self, now: Time) -> Option<usize> {
+        if !self.probed && self.backoff == 0 && self.srtt.is_some() {
+            self.probed = true;
+            let last = self.in_flight.last_key_value().map(|(n, s)| (*n, *s));
+            if let Some((number, segment)) = last {
+                self.in_flight.remove(&number);
+                self.send(now, segment, true);
+                self.deadline = Some(now + self.timeout());
+                return Some(segment);
+            }
+        }
+        for segment in std::mem::take(&mut self.in_flight).into_values() {
+            self.segments[segment] = Segment::Lost;
+            self.lost.insert(segment);
+        }
+        if self.backoff == 0 {
+            self.threshold = (self.window * REDUCTION).max(2.0);
+        }
+        self.window = 1.0;
+        self.recover = self.numbers;
+        self.backoff += 1;
+        self.arm(now);
+        None
+    }
+}
+
+impl Network {
+    /// Starts with these lines, all at 50 Mbit/s.
+    pub fn new(specs: &[LineSpec]) -> Network {
+        let line = |(place, spec): (usize, &LineSpec)| {
+            let (delay, queue) = (
+                Duration::from_millis(spec.delay_ms),
+                Duration::from_millis(spec.queue_ms),
+            );
+            let link = |way: u64| Link::new(config(50e6, delay, queue), 2 * place as u64 + way);
+            Line {
+                links: [link(0), link(1)],
+                delay,
+                queue,
+            }
+        };
+        Network {
+            now: Time::ZERO,
+            lines: specs.iter().enumerate().map(line).collect(),
+            timers: BinaryHeap::new(),
+            order: 0,
+            flows: Vec::new(),
+            events: std::collections::VecDeque::new(),
+        }
+    }
+
+    /// Sets a line's rate in both directions, in bits per second.
+    pub fn set_rate(&mut self, line: usize, rate: f64) {
+        let (now, line) = (self.now, &mut self.lines[line]);
+        for link in &mut line.links {
+            link.configure(now, config(rate, line.delay, line.queue));
+        }
+    }
+
+    /// Sets the host's timer.
+    pub fn set_timer(&mut self, at: Time) {
+        self.start(at, Timer::Host);
+    }
+
+    /// Begins a connection `after` some time; an event tells when its SYN is due.
+    pub fn connect(&mut self, after: Duration) -> usize {
+        let flow = self.flows.len();
+        self.flows.push(Flow::default());
+        self.start(self.now + after, Timer::Syn { flow, before: 0 });
+        flow
+    }
+
+    /// Sends a connection's SYN by these lines. The first answer opens it, or that of `preferred`.
+    pub fn send_syn(&mut self, flow: usize, lines: &[usize], preferred: Option<usize>) {
+        let state = &mut self.flows[flow];
+        state.preferred = preferred;
+        state.syns += 1;
+        state.syn_at = self.now;
+        let wait = SYN_TIMEOUT * 2_u32.pow((state.syns - 1).min(6));
+        let before = state.syns;
+        for line in lines {
+            self.send_up(flow, *line, HEADERS, Body::Syn, false, before > 1);
+        }
+        self.start(self.now + wait, Timer::Syn { flow, before });
+    }
+
+    /// Requests an object by an open connection.
+    pub fn request(&mut self, flow: usize, bytes: u64) {
+        let client = &mut self.flows[flow].client;
+        client.requests += 1;
+        client.bytes = bytes;
+        client.end += bytes.div_ceil(SEGMENT) as usize;
+        client.received.resize(client.end, false);
+        let timeout = client.rtt + MIN_TIMEOUT;
+        client.again = Some((self.now + timeout, timeout));
+        self.start(self.now + timeout, Timer::Client(flow));
+        self.send_request(flow, false);
+    }
+
+    /// Closes a connection.
+    pub fn close(&mut self, flow: usize) {
+        self.flows[flow] = Flow {
+            line: self.flows[flow].line,
+            closed: true,
+            ..Flow::default()
+        };
+    }
+
+    /// Returns the next event, up to which the time goes on.
+    pub fn next(&mut self) -> Event {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return event;
+            }
+            let timer = self.timers.peek().map(|Reverse((at, _, _))| *at);
+            let links = self.lines.iter().flat_map(|line| &line.links);
+            let link = links.filter_map(Link::poll_timeout).min();
+            let at = timer
+                .into_iter()
+                .chain(link)
+                .min()
+                .expect("the host has a timer");
+            self.now = self.now.max(at);
+            if link == Some(at) {
+                self.poll_links();
+                continue;
+            }
+            let Some(Reverse((_, _, timer))) = self.timers.pop() else {
+                continue;
+            };
+            self.handle_timer(timer);
+        }
+    }
+
+    fn start(&mut self, at: Time, timer: Timer) {
+        self.order += 1;
+        self.timers.push(Reverse((at, self.order, timer)));
+    }
+
+    fn poll_links(&mut self) {
+        for line in 0..self.lines.len() {
+            for way in [DOWN, UP] {
+                while let Some(output) = self.lines[line].links[way].poll_output(self.now) {
+                    if output.fate == Fate::Delivered {
+                        self.deliver(line, output.packet, output.len - ETHERNET);
+                    }
+                }
+            }
+        }
+    }
+
+    fn handle_timer(&mut self, timer: Timer) {
+        let now = self.now;
+        match timer {
+            Timer::Host => self.events.push_back(Event::Timer),
+            Timer::Syn { flow, before } => {
+                let state = &self.flows[flow];
+                if !state.closed && state.line.is_none() && state.syns == before {
+                    self.events.push_back(Event::SynDue { flow, before });
+                }
+            }
+            Timer::Client(flow) => {
+                let client = &mut self.flows[flow].client;
+                if let Some((at, timeout)) = client.again {
+                    if at <= now {
+                        client.again = Some((now + 2 * timeout, 2 * timeout));
+                        self.start(now + 2 * timeout, Timer::Client(flow));
+                        self.send_request(flow, true);
+                    } else {
+                        self.start(at, Timer::Client(flow));
+                    }
+                }
+            }
+            Timer::Server(flow) => {
+                let server = &mut self.flows[flow].server;
+                server.armed = false;
+                if server.deadline.is_some_and(|at| at <= now) {
+                    if let Some(segment) = server.expire(now) {
+                        self.send_data(flow, segment);
+                    }
+                    self.send_segments(flow);
+                }
+                self.arm_server(flow);
+            }
+        }
+    }
+
+    fn arm_server(&mut self, flow: usize) {
+        let server = &mut self.flows[flow].server;
+        if let Some(at) = server.deadline.filter(|_| !server.armed) {
+            server.armed = true;
+            self.start(at, Timer::Server(flow));
+        }
+    }
+
+    fn stamp(&mut self, flow: usize) -> u64 {
+        let now = self.now;
+        let client = &mut self.flows[flow].client;
+        client.packets += 1;
+        let stamp = now.as_nanos() / 1_000_000;
+        if client
+            .stamp
+            .is_none_or(|(_, at, _)| now.since(at) > Duration::from_secs(2))
+        {
+            client.stamp = Some((stamp, now, client.packets));
+        }
+        stamp
+    }
+
+    fn send_request(&mut self, flow: usize, repeated: bool) {
+        let stamp = self.stamp(flow);
+        let state = &self.flows[flow];
+        let body = Body::Request {
+            number: state.client.requests,
+            bytes: state.client.bytes,
+            stamp,
+        };
+        let line = state.line.expect("open");
+        self.send_up(flow, line, HEADERS + REQUEST, body, true, repeated);
+    }
+
+    fn send_up(
+        &mut self,
+        flow: usize,
+        line: usize,
+        bytes: u32,
+        body: Body,
+        data: bool,
+        repeated: bool,
+    ) {
+        let packet = Packet { flow, body };
+        self.lines[line].links[UP].handle_packet(self.now, bytes + ETHERNET, packet);
+        self.events.push_back(Event::Sent {
+            flow,
+            line,
+            bytes,
+            data,
+            repeated,
+        });
+    }
+
+    fn send_segments(&mut self, flow: usize) {
+        while let Some(segment) = self.flows[flow].server.next(self.now) {
+            self.send_data(flow, segment);
+        }
+        self.arm_server(flow);
+    }
+
+    fn send_data(&mut self, flow: usize, segment: usize) {
+        let state = &self.flows[flow];
+        let len = state.server.lens[segment] + HEADERS + ETHERNET;
+        let body = Body::Data {
+            segment,
+            echo: state.server.echo,
+        };
+        let line = state.line.expect("open");
+        let packet = Packet { flow, body };
+        self.lines[line].links[DOWN].handle_packet(self.now, len, packet);
+    }
+
+    fn deliver(&mut self, line: usize, packet: Packet, bytes: u32) {
+        let (now, flow) = (self.now, packet.flow);
+        let state = &mut self.flows[flow];
+        if state.closed {
+            return;
+        }
+        match packet.body {
+            Body::Syn => {
+                let packet = Packet {
+                    flow,
+                    body: Body::SynAck,
+                };
+                self.lines[line].links[DOWN].handle_packet(now, HEADERS + ETHERNET, packet);
+            }
+            Body::SynAck => {
+                let rtt = (state.syns == 1).then(|| now.since(state.syn_at));
+                let opens = state.line.is_none() && state.preferred.is_none_or(|id| id == line);
+                if opens {
+                    state.line = Some(line);
+                    state.client.rtt = now.since(state.syn_at);
+                    state.server.window = FIRST_WINDOW;
+                    state.server.threshold = f64::INFINITY;
+                }
+                self.events.push_back(Event::SynAnswered {
+                    flow,
+                    line,
+                    rtt,
+                    opens,
+                });
+            }
+            Body::Request {
+                number,
+                bytes,
+                stamp,
+            } => {
+                let server = &mut state.server;
+                server.echo = server.echo.max(stamp);
+                if number == server.requests + 1 {
+                    server.requests = number;
+                    let mut left = bytes;
+                    while left > 0 {
+                        let len = left.min(SEGMENT);
+                        server.lens.push(len as u32);
+                        server.segments.push(Segment::Waiting);
+                        left -= len;
+                    }
+                    self.send_segments(flow);
+                }
+            }
+            Body::Ack {
+                segment,
+                below,
+                stamp,
+            } => {
+                state.server.echo = state.server.echo.max(stamp);
+                state.server.acknowledge(now, segment, below);
+                self.send_segments(flow);
+            }
+            Body::Data { segment, echo } => self.receive(flow, line, segment, echo, bytes),
+        }
+    }
+
+    fn receive(&mut self, flow: usize, line: usize, segment: usize, echo: u64, bytes: u32) {
+        let now = self.now;
+        let client = &mut self.flows[flow].client;
+        client.again = None;
+        client.packets += 1;
+        let gap = segment > client.highest;
+        client.highest = client.highest.max(segment + 1);
+        let mut queueing = None;
+        if let Some((stamp, at, packets)) = client.stamp {
+            if echo >= stamp {
+                client.stamp = None;
+            }
+            if echo == stamp {
+                let rtt = now.since(at);
+                let least = client.min_rtt.map_or(rtt, |least| least.min(rtt));
+                client.min_rtt = Some(least);
+                if client.packets - packets >= 6 {
+                    queueing = Some(rtt - least);
+                }
+            }
+        }
+        client.received[segment] = true;
+        let before = client.below;
+        while client.received.get(client.below) == Some(&true) {
+            client.below += 1;
+        }
+        let below = client.below;
+        let done = before < client.end && below == client.end;
+        self.events.push_back(Event::Received {
+            flow,
+            line,
+            bytes,
+            gap,
+            queueing,
+        });
+        let stamp = self.stamp(flow);
+        let body = Body::Ack {
+            segment,
+            below,
+            stamp,
+        };
+        self.send_up(flow, line, HEADERS, body, false, false);
+        if done {
+            self.events.push_back(Event::Done { flow });
+        }
+    }
+}
+
+fn config(rate: f64, delay: Duration, queue: Duration) -> Config {
+    Config {
+        speed: Speed::Fixed(Rate::from_bits_per_sec(rate as u64)),
+        delay: Delay {
+            base: delay,
+            ..Delay::default()
+        },
+        queue: Limit::Time(queue),
+        ..Config::default()
+    }
+}
