@@ -660,17 +660,21 @@ fn walks<const POLICIES: usize>(policies: [Policy; POLICIES], seeds: u64) -> [f6
     })
 }
 
-/// "`reduction_vs_lte_fastest` at least 0.20".
+/// "`reduction_vs_lte_fastest` at least 0.20"; here all are close to 0.30. "`measured_vs_true` at most 1.02" is a miss:
+/// true weights know of a gap at once, and of a line that was never used.
 #[test]
 fn pages_load_faster_than_on_the_better_line_alone_while_rates_change() {
-    let [lte, weighted, fastest] = walks([Policy::Only(1), Policy::Wrr, Policy::Fastest], 16);
+    let policies = [Policy::Only(1), Policy::True, Policy::Wrr, Policy::Fastest];
+    let [lte, told, weighted, fastest] = walks(policies, 16);
+    let of = |mean: f64| mean / lte;
     println!(
-        "LTE alone {lte:.2} s, wrr {:.2}, fastest {:.2} of it",
-        weighted / lte,
-        fastest / lte
+        "LTE alone {lte:.2} s; of it wrr with true weights {:.2}, wrr {:.2}, fastest {:.2}",
+        of(told),
+        of(weighted),
+        of(fastest)
     );
-    assert!(weighted < 0.8 * lte, "{weighted} of {lte}");
-    assert!(fastest < 0.8 * lte, "{fastest} of {lte}");
+    assert!(of(weighted) < 0.70, "{weighted} of {lte}");
+    assert!(of(fastest) < 0.70, "{fastest} of {lte}");
 }
 
 /// "`page_load_ratio_fastest` at most that of every other policy in the same run (within 0.02)": on the demo's lines.
@@ -688,5 +692,5 @@ fn no_policy_loads_a_page_over_two_steady_lines_faster_than_fastest() {
     };
     let [fastest, turns, weighted] = [fastest, turns, weighted].map(|found| ratio(&found));
     println!("of LTE alone: fastest {fastest:.3}, rr {turns:.3}, wrr {weighted:.3}");
-    assert!(fastest <= turns.min(weighted) + 0.02);
+    assert!(fastest <= turns.min(weighted) + 0.01);
 }
