@@ -209,8 +209,8 @@
 #define PREFERRED_CANDIDATE 255
 #define PREFERRED_AWAITED   256
 
-// A flow that closes earlier than this after it was opened counts as opened no more. Older ones have
-// been forgotten by then: each forecast halves that count.
+// A flow that closes earlier than this after it was opened counts as opened no more. Older ones
+// have been forgotten by then: each forecast halves that count.
 #define OPENED_SECONDS 2
 
 // RTT in us that stands for a SYN without an answer; it is kept for the memory divided by
