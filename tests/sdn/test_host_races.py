@@ -254,6 +254,23 @@ def test_fastest_waits_for_the_uplink_that_promises_more() -> None:
     assert bridge.uplinks() == [0, 1]
 
 
+def test_equal_uplinks_take_turns() -> None:
+    bridge = racing("fastest", race={"explore_one_in": 0})
+    loads = [{"id": number, "capacity": 2500, "spare": 2500, "busy": 0, "loss": 0} for number in (0, 1)]
+    bridge.balancer.handle_forecasts(loads)
+    syns = begin(bridge)
+    bridge.now += 0.02
+    for port in (DSL, LTE):
+        bridge.receive(port, answer(syns[port]))
+    taken: list[int] = []
+    for port in range(40001, 40005):
+        taken += begin(bridge, port)
+        # The flows before count no more.
+        for _ in range(4):
+            bridge.balancer.handle_forecasts(loads)
+    assert taken == [LTE, DSL, LTE, DSL]
+
+
 def test_the_cache_has_a_bound() -> None:
     cache = PathCache(Counter())
     for number in range(MAX_NETWORKS + 10):

@@ -5,7 +5,7 @@
 
 // Number of the map layout. Raise it whenever a map's name, key, value or meaning changes: programs
 // of another layout must not take the maps over.
-#define LAYOUT_VERSION 8
+#define LAYOUT_VERSION 9
 
 #define MAX_UPLINKS 32
 #define SLOTS	    1024
@@ -257,6 +257,10 @@
 // takes more than PREDICT_CROWDED_FACTOR times that of the best one is left out of a race.
 #define PREDICT_DEFAULT_RTT_US 50000
 #define PREDICT_CROWDED_FACTOR 2
+
+// Scores that exceed the best one by less than its 1/PREDICT_EQUAL_DIVISOR are equal to it: each
+// time differs by 3 % or so, less than any of these figures is known to.
+#define PREDICT_EQUAL_DIVISOR 16
 
 // Destination ports of traceroute's datagrams.
 #define TRACE_PORT_LOW	33434

@@ -212,6 +212,8 @@ struct uplink_forecast {
 	// half), flows that have moved data.
 	__u32 opened;
 	__u32 active;
+	__u32 unused;
+	__u64 last_opened; // ns of the monotonic clock
 };
 
 struct race_budget {
@@ -331,7 +333,7 @@ _Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");
 _Static_assert(sizeof(struct fragment) == 20, "fragment");
 _Static_assert(sizeof(struct path) == 20, "path");
 _Static_assert(sizeof(struct path_entry) == 8 + MAX_UPLINKS * 20, "path");
-_Static_assert(sizeof(struct uplink_forecast) == 28, "uplink_forecast");
+_Static_assert(sizeof(struct uplink_forecast) == 40, "uplink_forecast");
 _Static_assert(sizeof(struct race) == 160 + 16 + MAX_UPLINKS * 3, "race");
 _Static_assert(sizeof(struct sticky_key) == 36, "sticky_key");
 _Static_assert(sizeof(struct rr_cursor) == 8, "rr_cursor");

@@ -7,7 +7,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use braid_balance::{CachedPath, Choice, LbMethod, PathCacheEntry, UplinkForecast, prefix_of};
-use braid_core::forecast::{MAX_RACE_TIME_RATIO, PathStats, UplinkLoad, kilobytes_per_sec, ppm};
+use braid_core::forecast::{
+    MAX_RACE_TIME_RATIO, PathStats, UplinkLoad, in_turn, kilobytes_per_sec, ppm,
+};
 use braid_core::{Rate, UplinkId};
 use braid_packet::{Packet, build};
 use proptest::prelude::*;
@@ -79,28 +81,31 @@ fn way((id, figures): (u8, &Figures)) -> CachedPath {
 }
 
 /// An uplink as the core has it.
-fn line(figures: &Figures, opened: u32) -> UplinkLoad {
+fn line(figures: &Figures, (opened, last_opened): (u32, u64)) -> UplinkLoad {
     UplinkLoad {
         capacity: kilobytes_per_sec(Rate::from_bits_per_sec(figures.capacity)),
         spare: kilobytes_per_sec(Rate::from_bits_per_sec(figures.spare)),
         busy: figures.busy,
         opened,
         loss_ppm: ppm(figures.loss),
+        last_opened,
     }
 }
 
-/// The uplink that the core scores best, of equals the first.
-fn fastest(all: &[Figures; RACING_UPLINKS], opened: &[u32; RACING_UPLINKS]) -> usize {
-    let score = |id: &usize| {
-        let figures = &all[*id];
+/// The uplink that the core scores best, of equals the one whose turn it is.
+fn fastest(all: &[Figures; RACING_UPLINKS], opened: &[(u32, u64); RACING_UPLINKS]) -> usize {
+    let candidate = |id: usize| {
+        let figures = &all[id];
         let path = PathStats {
             rtt: Duration::from_micros(figures.rtt),
             packets: figures.packets,
             lost: figures.lost,
         };
-        line(figures, opened[*id]).predict(&path).score()
+        let line = line(figures, opened[id]);
+        (line.predict(&path).score(), line.last_opened)
     };
-    (0..RACING_UPLINKS).min_by_key(score).expect("some uplink")
+    let candidates: [(u128, u64); RACING_UPLINKS] = std::array::from_fn(candidate);
+    in_turn(&candidates).expect("some uplink")
 }
 
 /// Plays cases of random figures of three uplinks, each to a server in a network of its own in `net`.
@@ -143,7 +148,9 @@ fn flows_go_where_the_core_predicts_the_shortest_transfer() {
         datapath.restore_path_cache(&[path]).expect("memory");
         // Flows of the cases before still count, by half.
         let flow_activity = datapath.flow_activity().expect("counts");
-        let mut opened: [u32; RACING_UPLINKS] = std::array::from_fn(|id| flow_activity[id].opened);
+        let mut opened: [(u32, u64); RACING_UPLINKS] = std::array::from_fn(|id| {
+            (flow_activity[id].opened, flow_activity[id].last_opened)
+        });
         drop(datapath);
         for flow in 0..FLOWS {
             let port = 2000 + case * FLOWS + flow;
@@ -153,7 +160,8 @@ fn flows_go_where_the_core_predicts_the_shortest_transfer() {
             let found = flow_of(&track.probe, INNER, port);
             prop_assert_eq!(found.choice, Choice::Predicted);
             prop_assert_eq!(found.uplink.index(), expected, "{:?}", opened);
-            opened[expected] += 1;
+            // Later than all before.
+            opened[expected] = (opened[expected].0 + 1, u64::MAX - u64::from(FLOWS - flow));
         }
         Ok(())
     });
@@ -162,7 +170,7 @@ fn flows_go_where_the_core_predicts_the_shortest_transfer() {
 #[test]
 fn a_race_to_where_nothing_is_known_is_run_on_those_that_are_worth_while() {
     for_random_figures(100, 46, |track, case, server, all| {
-        let prospects = all.map(|figures| line(&figures, 0).reference_time());
+        let prospects = all.map(|figures| line(&figures, (0, 0)).reference_time());
         let best = prospects.into_iter().min().expect("some uplink");
         let worth = |id: &usize| prospects[*id] <= best * MAX_RACE_TIME_RATIO;
         let worth: Vec<usize> = (0..RACING_UPLINKS).filter(worth).collect();

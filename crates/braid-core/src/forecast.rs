@@ -50,6 +50,9 @@ pub const PRIOR_PACKETS: u64 = 500;
 pub const MIN_LOSS_PPM: u64 = 10;
 /// An uplink is full if flows move data and less than its capacity divided by this is spare.
 const FULL_DIVISOR: u32 = 4;
+/// Scores that exceed the best one by less than this part of it are equal to it: each of the two times differs by 3 % or
+/// so, less than any of the figures is known to.
+const EQUAL_DIVISOR: u128 = 16;
 /// Capacity of an uplink for which none is known, in kilobytes a second: 8 Mbit/s, a slow line
 /// today. The lower it is, the more evenly do simultaneous flows spread over lines of which nothing
 /// but the round trips is known.
@@ -84,6 +87,8 @@ pub struct UplinkLoad {
     pub opened: u32,
     /// Loss over all paths, in millionths; see [`ppm`].
     pub loss_ppm: u32,
+    /// Time at which the last flow was opened, in any unit: it only orders uplinks, see [`in_turn`].
+    pub last_opened: u64,
 }
 
 /// Statistics of the path to a destination over one uplink.
@@ -182,6 +187,20 @@ impl UplinkLoad {
         let sharers = self.busy.saturating_add(self.opened).saturating_add(1);
         spare.max(capacity / sharers).max(1)
     }
+}
+
+/// Returns the place of the candidate that a new flow takes, from the candidates' scores and the times at which they were
+/// last given a flow: of those whose score is the smallest or nearly so, the one that has waited longest.
+///
+/// The figures of two equal uplinks differ by chance. By the figures alone flows that end soon, one after the other,
+/// would all take the same uplink.
+#[must_use]
+pub fn in_turn(candidates: &[(u128, u64)]) -> Option<usize> {
+    let best = candidates.iter().map(|(score, _)| *score).min()?;
+    let equal = |place: &usize| candidates[*place].0 <= best + best / EQUAL_DIVISOR;
+    (0..candidates.len())
+        .filter(equal)
+        .min_by_key(|place| candidates[*place].1)
 }
 
 /// Converts a rate to the unit of [`UplinkLoad`]: whole kilobytes a second, at most

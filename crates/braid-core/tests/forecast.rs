@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use braid_core::Rate;
 use braid_core::forecast::{
-    DEFAULT_CAPACITY_KB_S, MAX_RATE_KB_S, MIN_LOSS_PPM, PathStats, UplinkLoad, kilobytes_per_sec,
-    ppm,
+    DEFAULT_CAPACITY_KB_S, MAX_RATE_KB_S, MIN_LOSS_PPM, PathStats, UplinkLoad, in_turn,
+    kilobytes_per_sec, ppm,
 };
 use proptest::prelude::*;
 
@@ -17,6 +17,7 @@ fn line(capacity_mbit: u64) -> UplinkLoad {
         busy: 0,
         opened: 0,
         loss_ppm: 0,
+        last_opened: 0,
     }
 }
 
@@ -81,6 +82,15 @@ fn flows_of_one_moment_do_not_all_follow_the_same_figures() {
     assert_eq!(lines.map(|line| line.opened), [50, 40]);
 }
 
+/// A difference of a sixteenth counts as none; of equals, the one that was given a flow first is next.
+#[test]
+fn equal_uplinks_take_turns() {
+    assert_eq!(in_turn(&[]), None);
+    assert_eq!(in_turn(&[(1600, 8), (1700, 7), (1600, 9)]), Some(1));
+    assert_eq!(in_turn(&[(1600, 8), (1701, 7), (1600, 9)]), Some(0));
+    assert_eq!(in_turn(&[(1700, 0), (1600, 0)]), Some(0));
+}
+
 /// Opens flows one after the other where they score best; returns the number on each line.
 fn place(flows: u32, mut lines: [UplinkLoad; 2], ways: [PathStats; 2]) -> [u32; 2] {
     for _ in 0..flows {
@@ -137,7 +147,7 @@ proptest! {
         base in 0..=1_000_000u32,
         (rtt, packets, lost) in (0..5_000_000u64, any::<u32>(), any::<u32>()),
     ) {
-        let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base };
+        let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base, last_opened: 0 };
         let way = PathStats { rtt: Duration::from_micros(rtt), packets, lost };
         let found = line.predict(&way);
         let queue = 1 + u64::from(busy > 0 && spare < capacity / 4);
@@ -160,7 +170,7 @@ proptest! {
         base in 0..=1_000_000u32,
         (rtt, packets, lost) in (0..3_000u64, 0..100_000u32, 0..10_000u32),
     ) {
-        let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base };
+        let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base, last_opened: 0 };
         let way = path(rtt, packets, lost);
         let (time, score) = (line.predict(&way).time, line.predict(&way).score());
         let worse = [

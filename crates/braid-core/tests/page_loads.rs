@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use braid_core::capacity::{StallInterval, StallMonitor, UplinkCapacity, UplinkInterval};
-use braid_core::forecast::{PathStats, UplinkLoad, kilobytes_per_sec};
+use braid_core::forecast::{PathStats, UplinkLoad, in_turn, kilobytes_per_sec};
 use braid_core::{Bytes, Rate, Time};
 
 use support::Noise;
@@ -139,6 +139,7 @@ impl Browser {
                         busy: 0,
                         opened: 0,
                         loss_ppm: 0,
+                        last_opened: 0,
                     },
                     active: 0,
                     tick: 0,
@@ -302,7 +303,7 @@ impl Browser {
                     return;
                 }
                 if self.conns[flow].line.is_none() {
-                    self.uplinks[line].load.opened += 1;
+                    self.count_opened(line);
                 }
                 self.conns[flow].line = Some(line);
                 self.next_object(flow);
@@ -414,12 +415,10 @@ impl Browser {
                     self.network.send_syn(flow, &all, None);
                     return;
                 }
-                let best = (0..self.uplinks.len())
-                    .min_by_key(|line| self.score(*line))
-                    .unwrap();
+                let best = self.best();
                 if self.noise.next() < 1.0 / 16.0 {
                     self.conns[flow].line = Some(best);
-                    self.uplinks[best].load.opened += 1;
+                    self.count_opened(best);
                     self.network.send_syn(flow, &all, Some(best));
                     return;
                 }
@@ -427,10 +426,23 @@ impl Browser {
             }
         };
         if !again {
-            self.uplinks[line].load.opened += 1;
+            self.count_opened(line);
         }
         self.conns[flow].line = Some(line);
         self.network.send_syn(flow, &[line], None);
+    }
+
+    /// Returns the line that the path cache chooses.
+    fn best(&self) -> usize {
+        let candidate = |line| (self.score(line), self.uplinks[line].load.last_opened);
+        let candidates: Vec<(u128, u64)> = (0..self.uplinks.len()).map(candidate).collect();
+        in_turn(&candidates).expect("there are lines")
+    }
+
+    fn count_opened(&mut self, line: usize) {
+        let load = &mut self.uplinks[line].load;
+        load.opened += 1;
+        load.last_opened = self.network.now.as_nanos();
     }
 
     fn score(&self, line: usize) -> u128 {

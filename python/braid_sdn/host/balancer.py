@@ -444,7 +444,13 @@ class Balancer:
                 for number, counts in sorted(self.counts.items())
             ],
             "activity": [
-                {"id": number, "opened": each.opened, "active": each.active, "busy": each.busy}
+                {
+                    "id": number,
+                    "opened": each.opened,
+                    "active": each.active,
+                    "busy": each.busy,
+                    "last_opened": each.last_opened,
+                }
                 for number, each in sorted(self.paths.forecasts.items())
             ],
             "reasons": dict(self.reasons),

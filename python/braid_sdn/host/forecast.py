@@ -7,6 +7,7 @@ Times are microseconds, rates kilobytes (1000 bytes) a second, losses millionths
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 #: Round trips of a transfer before it goes at its rate.
@@ -17,6 +18,8 @@ LONG_KB, SHORT_KB = 1000, 100
 MIN_LOSS = 10
 #: An uplink is full if flows move data and less than its capacity divided by this is spare.
 FULL_DIVISOR = 4
+#: Scores that exceed the best one by less than this part of it are equal to it.
+EQUAL_DIVISOR = 16
 #: Capacity of an uplink for which none is known.
 DEFAULT_CAPACITY = 1000
 #: Bounds of round trips, and the one at which uplinks are compared.
@@ -41,6 +44,8 @@ class Forecast:
     opened: int = 0
     #: Flows that have moved much data since.
     active: int = 0
+    #: Order in which uplinks were last given a flow: the last one has the highest.
+    last_opened: int = 0
 
     @property
     def headroom(self) -> int:
@@ -72,6 +77,15 @@ class Forecast:
         mathis = math.isqrt(_MATHIS // (rtt * rtt * loss))
         rate = max(1, min(mathis, self.headroom))
         return STARTUP_ROUNDS * rtt + LONG_KB * _MILLION // rate
+
+
+def in_turn(scores: Mapping[int, int], last_opened: Callable[[int], int]) -> int | None:
+    """Return the uplink whose score is the smallest or nearly so and that has waited longest for a new flow."""
+    if not scores:
+        return None
+    bound = min(scores.values()) * (EQUAL_DIVISOR + 1) // EQUAL_DIVISOR
+    equals = [number for number, score in scores.items() if score <= bound]
+    return min(equals, key=lambda number: (last_opened(number), number))
 
 
 def _clamped(rtt: int) -> int:

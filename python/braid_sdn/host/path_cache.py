@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braid_sdn.host.desired import Address, Desired, RaceSettings
-from braid_sdn.host.forecast import MAX_RACE_RATIO, Forecast
+from braid_sdn.host.forecast import MAX_RACE_RATIO, Forecast, in_turn
 
 #: Networks that are remembered; the least recently used is evicted.
 MAX_NETWORKS = 8192
@@ -84,6 +84,7 @@ class PathCache:
         self._networks: OrderedDict[Address, _Network] = OrderedDict()
         self._second, self._races = -1, 0
         self.forecasts: dict[int, Forecast] = {}
+        self._opened = 0
         #: Networks that have changed, or were evicted, since `changes` was last called.
         self._changed: set[Address] = set()
 
@@ -145,9 +146,14 @@ class PathCache:
         before, self.forecasts = self.forecasts, {}
         for each in told:
             # If all were forgotten at once, the last second's flows would draw the next ones to their uplinks.
-            opened = before[each["id"]].opened // 2 if each["id"] in before else 0
+            known = before.get(each["id"], Forecast())
             self.forecasts[each["id"]] = Forecast(
-                each["capacity"], each["spare"], each["busy"], each["loss"], opened=opened
+                each["capacity"],
+                each["spare"],
+                each["busy"],
+                each["loss"],
+                opened=known.opened // 2,
+                last_opened=known.last_opened,
             )
 
     def count_opened(self, uplink: int) -> None:
@@ -155,6 +161,8 @@ class PathCache:
         forecast = self.forecasts.get(uplink)
         if forecast is not None:
             forecast.opened += 1
+            self._opened += 1
+            forecast.last_opened = self._opened
 
     # Choice.
 
@@ -188,7 +196,10 @@ class PathCache:
             answer = [each for each in candidates if self.fresh_rtt(now, remote, each) != UNANSWERED_RTT]
             times = {number: forecasts[number].reference_time() for number in answer}
             worthwhile = [each for each in answer if times[each] <= MAX_RACE_RATIO * min(times.values())]
-        best = min(scores, key=lambda number: (scores[number], number), default=None)
+        if fastest:
+            best = in_turn(scores, lambda number: forecasts[number].last_opened)
+        else:
+            best = min(scores, key=lambda number: (scores[number], number), default=None)
         known = all(number in scores for number in worthwhile)
         rate = self._settings.explore_one_in
         explores = known and rate > 0 and self._chance.randrange(rate) == 0

@@ -172,7 +172,7 @@ __noinline int open_flow(struct __sk_buff *skb, __u64 now)
 	counters = bpf_map_lookup_elem(&traffic, &ctx->uplink);
 	if (counters)
 		counters->flows_opened++;
-	count_opened(ctx->uplink);
+	count_opened(ctx->uplink, now);
 	return midstream ? REASON_tcp_midstream : REASON_out_new;
 }
 

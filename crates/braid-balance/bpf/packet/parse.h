@@ -118,6 +118,8 @@ struct pkt_ctx {
 	__u32 worthwhile; // bits of the candidates that a race is worthwhile on
 	__u32 best;	  // of the cached ones
 	__u64 best_time;
+	__u64 best_last_opened;	   // when that uplink was last given a flow, ns
+	__u64 scores[MAX_UPLINKS]; // of the cached ones, under LB_FASTEST
 	__u64 best_default_time;
 	__u32 best_default; // the uplink with that time
 	__u32 candidates;   // bits of the uplinks that the flow is raced on; 0: none

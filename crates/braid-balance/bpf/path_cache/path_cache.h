@@ -193,12 +193,14 @@ static __always_inline void update_losses(const struct address *remote, struct f
 	flow->lost = 0;
 }
 
-static __always_inline void count_opened(__u32 id)
+static __always_inline void count_opened(__u32 id, __u64 now)
 {
 	struct uplink_forecast *forecast = bpf_map_lookup_elem(&forecasts, &id);
 
-	if (forecast)
-		__sync_fetch_and_add(&forecast->opened, 1);
+	if (!forecast)
+		return;
+	__sync_fetch_and_add(&forecast->opened, 1);
+	forecast->last_opened = now;
 }
 
 // Decrements a count that another CPU may change, unless it is 0.
@@ -360,8 +362,11 @@ __noinline int score_candidate(__u32 id, __u64 now)
 	struct uplink_forecast *forecast = bpf_map_lookup_elem(&forecasts, &id);
 	struct pkt_ctx *ctx = pkt_ctx();
 	struct uplink *uplink = uplink_at(id);
+	// Of the path, as far as it is known: verifiers of Linux 5.10 lose a pointer that may be
+	// none.
+	__u32 rtt = 0, packets = 0, lost = 0;
 	struct path_entry *entry;
-	struct path *path = NULL;
+	struct path *path;
 	__u64 score;
 
 	if (!ctx || !forecast || id >= MAX_UPLINKS || !takes_flows(uplink, ctx->packet.family))
@@ -370,10 +375,13 @@ __noinline int score_candidate(__u32 id, __u64 now)
 	entry = bpf_map_lookup_elem(&path_cache, &ctx->prefix);
 	if (entry) {
 		path = &entry->paths[uplink_index(id)];
-		if (path->epoch != uplink->epoch || !is_fresh(path, now))
-			path = NULL;
+		if (path->epoch == uplink->epoch && is_fresh(path, now)) {
+			rtt = path->rtt;
+			packets = path->packets;
+			lost = path->lost;
+		}
 	}
-	if (path && path->rtt == RTT_UNANSWERED_US) {
+	if (rtt == RTT_UNANSWERED_US) {
 		ctx->silent |= 1u << id;
 	} else if (ctx->lb_method == LB_FASTEST) {
 		score = default_transfer_time(forecast);
@@ -382,24 +390,42 @@ __noinline int score_candidate(__u32 id, __u64 now)
 			ctx->best_default = id;
 		}
 	}
-	if (!path)
+	if (!rtt)
 		return 0;
-	score = path->rtt;
+	score = rtt;
 	if (ctx->lb_method == LB_FASTEST) {
-		__u32 rtt = loaded_rtt(forecast, path->rtt);
-
-		score = score_of(rtt,
-				 predict(rtt,
-					 (path->lost * MILLION +
-					  (__u64)forecast->loss * PREDICT_PRIOR_PACKETS) /
-						 ((__u64)path->packets + PREDICT_PRIOR_PACKETS),
-					 headroom_of(forecast)));
+		rtt = loaded_rtt(forecast, rtt);
+		score = score_of(rtt, predict(rtt,
+					      (lost * MILLION +
+					       (__u64)forecast->loss * PREDICT_PRIOR_PACKETS) /
+						      ((__u64)packets + PREDICT_PRIOR_PACKETS),
+					      headroom_of(forecast)));
+		ctx->scores[uplink_index(id)] = score;
 	}
 	if (!ctx->cached || score < ctx->best_time) {
 		ctx->best_time = score;
 		ctx->best = id;
 	}
 	ctx->cached |= 1u << id;
+	return 0;
+}
+
+// Takes the uplink if its score equals the best one, or nearly, and no other such uplink has waited
+// longer for a flow. The figures of equal uplinks differ by chance; by the figures alone the same
+// one would be taken each time.
+__noinline int take_turn(__u32 id)
+{
+	struct uplink_forecast *forecast = bpf_map_lookup_elem(&forecasts, &id);
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!ctx || !forecast || id >= MAX_UPLINKS || !(ctx->cached & (1u << id)))
+		return 0;
+	if (ctx->scores[uplink_index(id)] >
+		    ctx->best_time + ctx->best_time / PREDICT_EQUAL_DIVISOR ||
+	    forecast->last_opened >= ctx->best_last_opened)
+		return 0;
+	ctx->best_last_opened = forecast->last_opened;
+	ctx->best = id;
 	return 0;
 }
 
@@ -495,8 +521,11 @@ __noinline int choose_path(__u64 now)
 	if (!has_several(ctx->usable))
 		return 0;
 	if (ctx->lb_method == LB_FASTEST) {
-		for (__u32 id = 0; id < MAX_UPLINKS; id++)
+		ctx->best_last_opened = ~0ull;
+		for (__u32 id = 0; id < MAX_UPLINKS; id++) {
+			take_turn(id);
 			check_worthwhile(id);
+		}
 	} else {
 		ctx->worthwhile = ctx->usable;
 	}

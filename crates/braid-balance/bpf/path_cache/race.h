@@ -406,7 +406,7 @@ __noinline int win_race(__u64 now)
 	if (counters)
 		counters->flows_opened++;
 	if (ctx->race.preferred != (PREFERRED_AWAITED | (ctx->uplink + 1)))
-		count_opened(ctx->uplink);
+		count_opened(ctx->uplink, now);
 	count(REASON_race_won);
 	return 0;
 }
@@ -487,7 +487,7 @@ __noinline int prefer_unanswered(__u64 now)
 	if (!race)
 		return 0;
 	ctx->race.preferred = race->preferred = PREFERRED_AWAITED | (ctx->best_default + 1);
-	count_opened(ctx->best_default);
+	count_opened(ctx->best_default, now);
 	return 0;
 }
 

@@ -181,6 +181,8 @@ pub(crate) struct ForecastValue {
     pub tick: u32,
     pub opened: u32,
     pub active: u32,
+    pub unused: u32,
+    pub last_opened: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -268,7 +270,7 @@ const _: () = {
     assert!(size_of::<Settings>() == (CLASSES * FAMILIES) as usize + 24);
     assert!(size_of::<PathValue>() == 20);
     assert!(size_of::<PathEntryValue>() == 8 + MAX_UPLINKS as usize * 20);
-    assert!(size_of::<ForecastValue>() == 28);
+    assert!(size_of::<ForecastValue>() == 40);
     assert!(size_of::<RaceValue>() == 160 + 16 + MAX_UPLINKS as usize * 3);
     assert!(size_of::<FragmentKey>() == 40);
     assert!(size_of::<FragmentValue>() == 20);

@@ -84,6 +84,8 @@ pub struct FlowActivity {
     /// [`UplinkForecast::busy`] without connections that have closed since; they are taken off
     /// `active` as well.
     pub busy: u32,
+    /// Time at which the last flow was opened, in the datapath's own unit: it only orders uplinks. 0 if none was.
+    pub last_opened: u64,
 }
 
 /// Returns the first address of the remote's prefix in the path cache, and the prefix' length.
@@ -219,6 +221,8 @@ pub(crate) fn set_forecasts(
             // their uplinks.
             opened: before.opened / 2,
             active: 0,
+            unused: 0,
+            last_opened: before.last_opened,
         });
         tables.forecasts.set(index, value, 0).map_err(failed)?;
     }
@@ -236,6 +240,7 @@ pub(crate) fn flow_activity(tables: &Tables) -> Result<Vec<FlowActivity>, Error>
                 opened: value.opened,
                 active: value.active,
                 busy: value.busy,
+                last_opened: value.last_opened,
             })
         })
         .collect()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use braid_balance::{CachedPath, ClassEntry, LbMethod, prefix_of};
 use braid_core::UplinkId;
-use braid_core::forecast::{MAX_RACE_TIME_RATIO, PathStats, Prediction, UplinkLoad};
+use braid_core::forecast::{MAX_RACE_TIME_RATIO, PathStats, Prediction, UplinkLoad, in_turn};
 
 use super::{FlowKey, Trace, name};
 use crate::report::Stage;
@@ -33,7 +33,8 @@ struct Score {
 }
 
 impl Score {
-    /// Returns the figure by which paths are compared: the smallest wins, among equals the lowest id.
+    /// Returns the figure by which paths are compared: the smallest wins, among equals the lowest id. Under `fastest`
+    /// equals take turns, see [`in_turn`].
     fn figure(&self) -> u128 {
         self.prediction
             .map_or(self.rtt.as_micros(), |found| found.score())
@@ -77,7 +78,7 @@ impl Trace<'_, '_> {
         let refusal = unraceable(flow);
         let (worth, left_out) = self.worth_racing(entry.lb_method, &live);
         let is_known = |id: &UplinkId| scores.iter().any(|score| score.uplink == *id);
-        match scores.first().map(|best| best.uplink) {
+        match self.best(entry.lb_method, &scores) {
             Some(best) if refusal.is_some() || worth.iter().all(is_known) => {
                 if let Some(why) = refusal {
                     self.note(Stage::Race, format!("not raced: {why}"));
@@ -125,6 +126,16 @@ impl Trace<'_, '_> {
         ways.filter_map(score).collect()
     }
 
+    /// Returns the uplink that the path cache chooses, from scores with the best one first.
+    fn best(&self, walk: LbMethod, scores: &[Score]) -> Option<UplinkId> {
+        if walk != LbMethod::Fastest {
+            return scores.first().map(|best| best.uplink);
+        }
+        let candidate = |score: &Score| (score.figure(), self.load(score.uplink).last_opened);
+        let candidates: Vec<(u128, u64)> = scores.iter().map(candidate).collect();
+        in_turn(&candidates).map(|place| scores[place].uplink)
+    }
+
     /// Returns the datapath's data on an uplink; without any, it assumes no capacity.
     fn load(&self, id: UplinkId) -> UplinkLoad {
         (self.snapshot.load)(id).unwrap_or(UplinkLoad {
@@ -133,6 +144,7 @@ impl Trace<'_, '_> {
             busy: 0,
             opened: 0,
             loss_ppm: 0,
+            last_opened: 0,
         })
     }
 

@@ -124,6 +124,7 @@ impl UplinkForecasts {
             busy: of(flow_activity, id).map_or(forecasts.busy, |flow_activity| flow_activity.busy),
             opened: of(flow_activity, id).map_or(0, |flow_activity| flow_activity.opened),
             loss_ppm: ppm(forecasts.loss),
+            last_opened: of(flow_activity, id).map_or(0, |flow_activity| flow_activity.last_opened),
         })
     }
 
@@ -205,6 +206,7 @@ mod tests {
             opened,
             active,
             busy,
+            last_opened: 7,
         };
         let headroom = Headroom {
             capacity: Rate::from_bits_per_sec(20_000_000),
@@ -220,6 +222,7 @@ mod tests {
             busy: 1,
             opened: 5,
             loss_ppm: 0,
+            last_opened: 7,
         };
         assert_eq!(line, expected);
         forecasts.compute(&[], |_| None);

@@ -387,6 +387,7 @@ pub(super) struct ActivityReport {
     opened: u32,
     active: u32,
     busy: u32,
+    last_opened: u64,
 }
 
 impl ActivityReport {
@@ -396,6 +397,7 @@ impl ActivityReport {
             opened: self.opened,
             active: self.active,
             busy: self.busy,
+            last_opened: self.last_opened,
         }
     }
 }

@@ -33,6 +33,7 @@ fn loads(rooms: [(u32, u32); 2]) -> Vec<UplinkLoad> {
         busy: u32::from(spare < capacity),
         opened: 0,
         loss_ppm: 0,
+        last_opened: 0,
     };
     rooms.map(load).to_vec()
 }
@@ -146,6 +147,19 @@ fn the_fastest_is_not_always_the_nearest() {
     let dsl = &mut scene.path.as_mut().unwrap().paths[0];
     (dsl.packets, dsl.lost) = (10_000, 300);
     assert!(race(&scene, 6, SERVER).ends_with("=> Uplink lte [lte 1.00]"));
+}
+
+#[test]
+fn equal_uplinks_take_turns() {
+    let mut scene = scene("policy = 'fastest'");
+    scene.loads = loads([(20, 20), (20, 20)]);
+    scene.path = path(&[(0, 20, 1), (1, 21, 1)]);
+    for (last, next) in [("dsl", "lte"), ("lte", "dsl")] {
+        scene.loads[0].last_opened = if last == "dsl" { 2 } else { 1 };
+        scene.loads[1].last_opened = if last == "lte" { 2 } else { 1 };
+        let outcome = format!("=> Uplink {next} [{next} 1.00]");
+        assert!(race(&scene, 6, SERVER).ends_with(&outcome), "after {last}");
+    }
 }
 
 #[test]
