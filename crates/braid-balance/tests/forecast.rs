@@ -148,9 +148,8 @@ fn flows_go_where_the_core_predicts_the_shortest_transfer() {
         datapath.restore_path_cache(&[path]).expect("memory");
         // Flows of the cases before still count, by half.
         let flow_activity = datapath.flow_activity().expect("counts");
-        let mut opened: [(u32, u64); RACING_UPLINKS] = std::array::from_fn(|id| {
-            (flow_activity[id].opened, flow_activity[id].last_opened)
-        });
+        let mut opened: [(u32, u64); RACING_UPLINKS] =
+            std::array::from_fn(|id| (flow_activity[id].opened, flow_activity[id].last_opened));
         drop(datapath);
         for flow in 0..FLOWS {
             let port = 2000 + case * FLOWS + flow;

@@ -16,6 +16,9 @@
 //!   the stall has lasted. New flows then try the line again.
 //! - A line that stalls again and again costs each flow on it a part of such a stall, more than it can save. So after
 //!   further stalls within minutes it counts as slow for a while longer, as uplinks that die again and again are held back.
+//! - A line that stalls in the middle of transfers is likely to do so again soon, and each connection that is there then waits
+//!   for its server's timeouts, 10 s and more. It is held back from the first such stall on, and for longer. On a line
+//!   that carried nothing just before, segments may be sent again because one server is dead; that is no sign of the line.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -46,6 +49,12 @@ const DRIP_PATIENCE: Duration = Duration::from_millis(500);
 const FIRST_HOLD: Duration = Duration::from_secs(1);
 /// Longest time of that.
 const MAX_HOLD: Duration = Duration::from_secs(16);
+/// Time for which a line is held back after its first stall that cut transfers off; twice as long after each further one.
+const FIRST_CUT_HOLD: Duration = Duration::from_secs(30);
+/// Longest time of that.
+const MAX_CUT_HOLD: Duration = Duration::from_secs(120);
+/// A stall that is found within this time after the line has flowed has cut transfers off.
+const CUT_WINDOW: Duration = Duration::from_secs(4);
 /// Time in which the count of stalls halves.
 const FORGET_TIME: Duration = Duration::from_secs(60);
 /// Fraction of its capacity that a line counts with while it is held back.
@@ -83,6 +92,8 @@ pub struct StallMonitor {
     little: Duration,
     /// Time for which packets have dripped in since the line was full; `None` if it was not full before that.
     drip: Option<Duration>,
+    /// Time at which the line last carried enough for one that works.
+    flowed: Option<Time>,
     stall: Option<Stall>,
     /// Stalls of late, and the time of that count.
     stalls: f64,
@@ -95,6 +106,8 @@ pub struct StallMonitor {
 #[derive(Clone, Copy, Debug)]
 struct Stall {
     since: Time,
+    /// True if it cut transfers off.
+    cut: bool,
     /// Time of the last sign that flows wait, and of the last one by repeats.
     sign: Time,
     repeated: Option<Time>,
@@ -131,6 +144,7 @@ impl StallMonitor {
         match interval.flows() {
             true => {
                 self.little = Duration::ZERO;
+                self.flowed = Some(interval.end);
                 self.drip = interval.is_full().then_some(Duration::ZERO);
                 self.end(interval);
             }
@@ -180,6 +194,9 @@ impl StallMonitor {
             if waits || drained {
                 let mut stall = Stall {
                     since: interval.end,
+                    cut: self
+                        .flowed
+                        .is_some_and(|at| interval.end.since(at) <= CUT_WINDOW),
                     sign: interval.end,
                     repeated: waits.then_some(interval.end),
                     bits: 0.0,
@@ -208,19 +225,21 @@ impl StallMonitor {
 
     /// Ends a stall, if there is one.
     fn end(&mut self, interval: &StallInterval) {
-        if self.stall.take().is_none() {
+        let Some(stall) = self.stall.take() else {
             return;
-        }
+        };
         let passed = interval.end.since(self.counted).as_secs_f64();
         self.stalls = self.stalls * 0.5_f64.powf(passed / FORGET_TIME.as_secs_f64()) + 1.0;
         self.counted = interval.end;
-        let further = self.stalls.round() as i32 - 2;
+        let stalls = self.stalls.round() as i32;
+        let (further, first, longest) = match stall.cut {
+            true => (stalls - 1, FIRST_CUT_HOLD, MAX_CUT_HOLD),
+            false => (stalls - 2, FIRST_HOLD, MAX_HOLD),
+        };
         let Some(capacity) = interval.capacity.filter(|_| further >= 0) else {
             return;
         };
-        let hold = FIRST_HOLD
-            .mul_f64(2_f64.powi(further.min(10)))
-            .min(MAX_HOLD);
+        let hold = first.mul_f64(2_f64.powi(further.min(10))).min(longest);
         let rate = capacity.bits_per_sec() as f64 * HELD_FRACTION;
         let rate = Rate::from_bits_per_sec(rate.max(MIN_RATE) as u64);
         self.held = Some((interval.end + hold, rate));

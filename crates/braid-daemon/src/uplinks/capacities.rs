@@ -306,10 +306,10 @@ mod tests {
     }
 
     #[test]
-    fn a_line_on_which_requests_are_repeated_in_vain_stalls_until_bytes_come() {
+    fn a_line_on_which_requests_are_repeated_in_vain_stalls_and_is_held_back_when_bytes_come() {
         let start = Instant::now();
         let mut capacities = Capacities::new(start);
-        let mut stalled = Vec::new();
+        let (mut stalled, mut held) = (Vec::new(), Vec::new());
         for tick in 0..20_u64 {
             // From the tenth interval to the fifteenth nothing comes.
             let mut all = counters(if tick < 15 { tick.min(10) } else { tick });
@@ -317,12 +317,16 @@ mod tests {
             let now = start + Duration::from_millis(200) * u32::try_from(tick).unwrap();
             capacities.note(now, &all, &[]);
             let changed = capacities.take_stall_change();
-            assert_eq!(changed, tick == 12 || tick == 15, "{tick}");
-            if capacities.stall(ID).is_some() {
-                stalled.push(tick);
+            assert_eq!(changed, tick == 12, "{tick}");
+            match capacities.stall(ID).map(|rate| rate.bits_per_sec()) {
+                Some(..100_000) => stalled.push(tick),
+                Some(rate) => held.push((tick, rate)),
+                None => assert!(tick < 12, "{tick}"),
             }
         }
         assert_eq!(stalled, [12, 13, 14]);
+        // A sixteenth of 20 Mbit/s.
+        assert_eq!(held, [15, 16, 17, 18, 19].map(|tick| (tick, 1_250_000)));
     }
 
     #[test]
