@@ -21,7 +21,7 @@ ARCHITECTURES = ("amd64", "arm64")
 #: Where Python and os-ken are new enough for the controller; and what its tests need.
 SDN_SUITES = ("bookworm", "trixie")
 SDN_NEEDS = ("python3-cryptography", "python3-h11", "python3-os-ken")
-SDN_TESTS_NEED = (*SDN_NEEDS, "openssl", "python3-hypothesis", "python3-networkx", "python3-pytest")
+SDN_TESTS_NEED = (*SDN_NEEDS, "openssl", "python3-dpkt", "python3-hypothesis", "python3-networkx", "python3-pytest")
 
 #: Lists all files but those that a package manager notes things in.
 LIST_FILES = r"find / -xdev \( -path /var/lib/dpkg -o -path /var/log -o -path /tmp \) -prune -o -print | sort"
