@@ -159,6 +159,32 @@ fn late_of_a_lossy_link(seed: u64) -> Duration {
     late
 }
 
+/// Packets that go out on a silent link, for want of another one, are spaced by its rate, also those that share a datagram
+/// with others.
+#[test]
+fn packets_sent_into_a_silence_delay_none_after_it() {
+    let mut worst = Duration::ZERO;
+    for seed in 0..20 {
+        let mut pair = Pair::new(seed, vec![Lines::new(0, 14, 89)]);
+        pair.connect();
+        let mut back = Time::ZERO;
+        let (span, tick) = (Duration::from_secs(5), Duration::from_millis(1));
+        pair.tick(span, tick, |pair, tick| {
+            let size = 60 + pair.dice.next() as usize % 1440;
+            pair.inner_at_client(inner(1 + (tick % 5) as u16, tick, size));
+            if tick == 1000 || tick == 2100 {
+                pair.lines[0].both(|line| line.hole = tick == 1000);
+                back = pair.now;
+            }
+        });
+        let waited = (pair.at_hub.iter()).find(|(_, packet)| number(packet).1 > 2100);
+        worst = worst.max(waited.map_or(span, |(at, _)| at.since(back)));
+    }
+    println!("{worst:?} after the silence");
+    // The backlog of the silence alone takes 0.9 s.
+    assert!(worst < Duration::from_millis(1500));
+}
+
 #[test]
 fn small_packets_share_datagrams_when_they_queue() {
     let mut pair = Pair::new(23, vec![Lines::new(0, 50, 10)]);

@@ -102,12 +102,16 @@ impl<T> SenderLink<T> {
         Rate::from_bits_per_sec((self.capped().bits_per_sec() as f64 * share) as u64)
     }
 
-    /// Returns the rate at which packets are spaced.
+    /// Returns the rate at which packets are spaced. A link that may carry no data is still probed, and is the last resort
+    /// of a bond without others.
     fn pace(&self) -> Rate {
         let pace = self.estimator.pace();
         let capped = self.settings.cap.map_or(pace, |cap| pace.min(cap));
         let share = self.liveness.share();
-        Rate::from_bits_per_sec((capped.bits_per_sec() as f64 * share) as u64)
+        match (capped.bits_per_sec() as f64 * share) as u64 {
+            0 => self.estimator.capacity().proven(),
+            paced => Rate::from_bits_per_sec(paced),
+        }
     }
 
     pub fn is_usable(&self) -> bool {
@@ -179,12 +183,7 @@ impl<T> SenderLink<T> {
 
     /// Counts a packet of any kind and charges the pacer for it.
     pub fn handle_sent(&mut self, now: Time, len: Bytes, elicits: bool) -> PacketNumber {
-        // A link that may carry no data is still probed; probes are not paced.
-        let rate = match self.pace() {
-            none if none.bits_per_sec() == 0 => self.estimator.capacity().proven(),
-            rate => rate,
-        };
-        self.pacer.handle_sent(now, len, rate);
+        self.pacer.handle_sent(now, len, self.pace());
         if elicits {
             self.liveness.handle_sent(now);
         }
