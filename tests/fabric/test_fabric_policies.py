@@ -52,11 +52,12 @@ def nothing_lost(source: Station, target: Station, *, log: str, net: OvsNetwork)
     with Process(argv, log=net.folder / log, namespace=source.place.name) as pinging:
         wait_until(lambda: "time=" in pinging.stdout(), what="the first answer", timeout=20)
         yield
+        # On a busy machine few pings are sent in a short block.
+        wait_until(lambda: pinging.stdout().count("time=") > 100, what="enough answers", timeout=20)
         pinging.signal(signal.SIGINT)
         said = pinging.wait().stdout
     found = re.search(r"(\d+) packets transmitted, (\d+) received", said)
     assert found, said[-400:]
-    assert int(found[1]) > 100
     assert "+" not in said.splitlines()[-2]
     # Some kernels cut the last one off that was under way when it was told to end.
     assert int(found[1]) - int(found[2]) <= 1
