@@ -97,10 +97,16 @@ def _run_end(folder: Path, place: Namespace, address: str, settings: dict[str, s
     device = _device(place)
     listening = SOCKETS / f"{device}.sock"
     with Process([words, "-f", device], log=folder / device, namespace=place.name) as process:
-        wait_until(listening.exists, what=f"{listening} to be there")
+        wait_until(lambda: _listens(listening), what=f"{listening} to be served")
         _configure(listening, settings)
         place.ip(f"address add {address}/24 dev {device}", f"link set {device} up mtu {MTU_BYTES}")
         yield process
+
+
+def _listens(path: Path) -> bool:
+    """Return whether a socket is served: it is there a moment before."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+        return peer.connect_ex(str(path)) == 0
 
 
 def _configure(path: Path, settings: dict[str, str]) -> None:
