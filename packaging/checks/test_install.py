@@ -21,7 +21,10 @@ ARCHITECTURES = ("amd64", "arm64")
 #: Where Python and os-ken are new enough for the controller; and what its tests need.
 SDN_SUITES = ("bookworm", "trixie")
 SDN_NEEDS = ("python3-cryptography", "python3-h11", "python3-os-ken")
-SDN_TESTS_NEED = (*SDN_NEEDS, "openssl", "python3-dpkt", "python3-hypothesis", "python3-networkx", "python3-pytest")
+SDN_TESTS_NEED = (
+    *(*SDN_NEEDS, "openssl", "openvswitch-common"),
+    *("python3-dpkt", "python3-hypothesis", "python3-networkx", "python3-pytest"),
+)
 
 #: Lists all files but those that a package manager notes things in.
 LIST_FILES = r"find / -xdev \( -path /var/lib/dpkg -o -path /var/log -o -path /tmp \) -prune -o -print | sort"
@@ -120,6 +123,9 @@ def test_the_controller_works_with_the_libraries_of_its_debian(suite: str, versi
         mkdir /tmp/tests /tmp/lab /tmp/fuzz
         cp -r /project/tests/sdn /tmp/tests
         cp -r /project/fuzz/corpus-sdn /tmp/fuzz
+        # Numbers that have to be the same in Rust and in C.
+        cd /project
+        cp --parents crates/braid-daemon/src/datapath/openflow/messages.rs crates/braid-balance/bpf/constants.h /tmp
         # From the lab the tests import its networks alone, which are plain data.
         cp -r /project/python/braid_lab /tmp/lab
         cd /tmp/tests
