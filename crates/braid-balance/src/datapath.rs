@@ -248,6 +248,20 @@ impl Datapath {
         evacuate::keep_alive(&self.tables, injector, uplink)
     }
 
+    /// Tells the remotes of an uplink's silent connections that the path was disrupted (RFC 6069), if packets of the
+    /// connection passed within `active`. Returns how many were told.
+    ///
+    /// Needs [`Datapath::attach`] before, and the network namespace of its devices.
+    pub fn indicate_disruption(
+        &mut self,
+        uplink: UplinkId,
+        active: Duration,
+    ) -> Result<usize, Error> {
+        let injector = injector(&mut self.injector, self.steer)?;
+        let now = KernelTime::now();
+        evacuate::indicate_disruption(&self.tables, injector, uplink, active, now)
+    }
+
     /// Ends QUIC flows that were moved at least `older_than` before `now`, and whose client has
     /// gone on sending while their server was silent: it does not follow changes of address. The
     /// client is sent "port unreachable". Returns those flows.

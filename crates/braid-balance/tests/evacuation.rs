@@ -449,3 +449,62 @@ fn what_was_moved_away_goes_back_to_where_it_was() {
     let last: Vec<_> = sockets.iter().map(ask).collect();
     assert_eq!(last, first);
 }
+
+/// Returns counters of a namespace's IP stack.
+fn stack_counters<const N: usize>(of: &Namespace, names: [&str; N]) -> [u64; N] {
+    let all = of.run("nstat -asz");
+    let lines = || all.lines().map(|line| line.split_whitespace());
+    names.map(|name| {
+        let mut line = lines()
+            .find(|line| line.clone().next() == Some(name))
+            .unwrap_or_else(|| panic!("no counter {name}"));
+        line.nth(1)
+            .and_then(|count| count.parse().ok())
+            .expect("a count")
+    })
+}
+
+/// A server takes the error for one about its own connection and about the segment that it would send next, and
+/// keeps the connection.
+#[test]
+fn servers_are_told_of_a_disruption() {
+    let world = World::new();
+    world.serve();
+    let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
+    for (server, received, broken) in [
+        (SERVER_V4, "IcmpInDestUnreachs", "IcmpInErrors"),
+        (SERVER_V6, "Icmp6InDestUnreachs", "Icmp6InErrors"),
+    ] {
+        for from in [&world.host, &world.client] {
+            let counters =
+                || stack_counters(&world.inet, [received, broken, "TcpExtOutOfWindowIcmps"]);
+            let before = counters();
+            let mut waits = connect(from, SocketAddr::new(server, PORT), 0);
+            let mut other = connect(from, SocketAddr::new(server, PORT), 1);
+            waits.echo(&[1; 10_000]);
+            other.echo(&[2; 10_000]);
+            let began = Instant::now();
+            let mut tell = |active| {
+                let tell = || datapath.indicate_disruption(UplinkId(0), active);
+                world.host.enter(tell).expect("told")
+            };
+            assert_eq!(
+                tell(Duration::from_millis(1)),
+                0,
+                "none was active since then"
+            );
+            // The other connections of the search for one by each uplink are closed.
+            while tell(PATIENCE) == 0 {
+                assert!(began.elapsed() < PATIENCE, "nobody was told");
+            }
+            assert!(began.elapsed() >= Duration::from_millis(500), "too early");
+            let [received, broken, beside] = counters();
+            assert_eq!(
+                [received - before[0], broken - before[1], beside - before[2]],
+                [1, 0, 0]
+            );
+            waits.echo(&[3; 10_000]);
+            other.echo(&[4; 10_000]);
+        }
+    }
+}

@@ -498,6 +498,11 @@ impl Browser {
         if second || stalled {
             self.follow(second);
         }
+        for (line, uplink) in self.uplinks.iter().enumerate() {
+            if second && uplink.stalls.disruption(now).is_some() {
+                self.network.indicate_disruption(line);
+            }
+        }
         if self.idle_until.is_some_and(|at| at <= now && !self.over) {
             self.start_page();
         }

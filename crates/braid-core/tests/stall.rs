@@ -198,6 +198,46 @@ fn a_line_that_stalls_again_and_again_is_held_back() {
     }
 }
 
+/// Servers whose segments a stall cut off wait as long again as it lasted at most, but for what they lose later.
+#[test]
+fn connections_wait_for_servers_during_a_stall_and_as_long_again() {
+    for intervals in [10, 60] {
+        let mut line = Line::new(12 * MBIT);
+        line.full(20);
+        let flowed = line.now;
+        assert_eq!(line.monitor.disruption(line.now), None);
+        // Repeats each second: flows go on waiting.
+        for at in 0..intervals {
+            line.interval(0, 0, if at % 5 == 1 { 3 } else { 0 }, false);
+        }
+        let since = line.monitor.disruption(line.now).expect("it stalls");
+        assert!(
+            since < flowed,
+            "connections that were active just before it"
+        );
+        assert!(flowed.since(since) < Duration::from_secs(4));
+        let end = line.now;
+        let mut waited = Duration::ZERO;
+        while line.monitor.disruption(line.now).is_some() {
+            waited = line.now.since(end);
+            line.full(1);
+        }
+        let lasted = INTERVAL * intervals;
+        let expected = lasted.max(Duration::from_secs(4));
+        assert!(
+            waited.abs_diff(expected) < Duration::from_secs(1),
+            "{waited:?} after {lasted:?}"
+        );
+    }
+    let mut idle = Line::new(12 * MBIT);
+    assert!(stall(&mut idle, false) == 0);
+    assert_eq!(
+        idle.monitor.disruption(idle.now),
+        None,
+        "it cut nothing off"
+    );
+}
+
 proptest! {
     /// Little traffic is what programs want. Nothing but flows that wait makes it a stall.
     #[test]

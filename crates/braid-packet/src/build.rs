@@ -81,6 +81,15 @@ pub fn port_unreachable(source: IpAddr, dest: IpAddr, quote: &[u8]) -> Vec<u8> {
     unreachable(code, source, dest, quote)
 }
 
+/// The error "host unreachable", or "no route to destination" in IPv6, about the packet `quote`, to its sender.
+///
+/// # Panics
+/// As [`tcp`].
+pub fn host_unreachable(source: IpAddr, dest: IpAddr, quote: &[u8]) -> Vec<u8> {
+    let code = if source.is_ipv4() { 1 } else { 0 };
+    unreachable(code, source, dest, quote)
+}
+
 /// The error "communication administratively prohibited" about the packet `quote`, to its sender.
 ///
 /// # Panics

@@ -34,6 +34,9 @@ const MAX_REPLAY_AGE: Duration = Duration::from_secs(10);
 /// that, its client still wants an answer.
 const MAX_REPLAY_TIME: Duration = Duration::from_millis(100);
 
+/// Time without packets of a connection after which its remote may wait for a doubled timeout.
+const MIN_SILENCE: Duration = Duration::from_millis(600);
+
 /// Result of [`Datapath::evacuate`](crate::Datapath::evacuate).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Evacuated {
@@ -277,16 +280,55 @@ pub(crate) fn keep_alive(
     uplink: UplinkId,
 ) -> Result<usize, Error> {
     let mut sent = 0;
-    for (key, value) in read::<FlowValue>("flows", tables.assured.forward_fd())? {
-        let open = key.protocol == TCP && u32::from(value.state) == STATE_ESTABLISHED;
-        if !open || value.uplink != uplink.0 {
-            continue;
-        }
+    for (key, value) in open_connections(tables, uplink)? {
         let numbers = [value.inside_next.wrapping_sub(1), value.inside_ack];
         let keepalive = build::segment(local(&key), remote(&key), numbers, flags::ACK, &[]);
         sent += usize::from(injector.outwards(&keepalive)?);
     }
     Ok(sent)
+}
+
+/// Tells the remotes of an uplink's connections that the path was disrupted, if no packet has passed
+/// for [`MIN_SILENCE`] but one has within `active`. Returns how many were told.
+///
+/// A remote that repeats a segment in vain waits twice as long each time. "Host unreachable" about
+/// the segment that the inside misses has it take one doubling back (RFC 6069). It aborts nothing
+/// because of that (RFC 1122, section 4.2.3.9), and ignores it if it waits for nothing. If the
+/// inside's acknowledgement was lost as well, the remote waits for an earlier segment. So the inside
+/// is had to send it again first, by a keepalive, to which its stack answers.
+pub(crate) fn indicate_disruption(
+    tables: &Tables,
+    injector: &Injector,
+    uplink: UplinkId,
+    active: Duration,
+    now: KernelTime,
+) -> Result<usize, Error> {
+    let mut told = 0;
+    for (key, value) in open_connections(tables, uplink)? {
+        let silence = now.since(KernelTime::from_nanos(value.last_seen));
+        if !(MIN_SILENCE..active).contains(&silence) {
+            continue;
+        }
+        let (local, remote) = (local(&key), remote(&key));
+        let numbers = [value.inside_ack.wrapping_sub(1), value.inside_next];
+        let keepalive = build::segment(remote, local, numbers, flags::ACK, &[]);
+        injector.inwards(value.inside_ifindex, local.0, &keepalive)?;
+        let missing = build::segment(remote, local, [value.inside_ack, 0], flags::ACK, &[]);
+        let error = build::host_unreachable(local.0, remote.0, &missing);
+        told += usize::from(injector.outwards(&error)?);
+    }
+    Ok(told)
+}
+
+/// Returns the TCP connections of an uplink on which both ends may still send.
+fn open_connections(tables: &Tables, uplink: UplinkId) -> Result<Vec<(Tuple, FlowValue)>, Error> {
+    let mut flows = read::<FlowValue>("flows", tables.assured.forward_fd())?;
+    flows.retain(|(key, value)| {
+        value.uplink == uplink.0
+            && key.protocol == TCP
+            && u32::from(value.state) == STATE_ESTABLISHED
+    });
+    Ok(flows)
 }
 
 /// Sends the remote a reset that it accepts.

@@ -16,6 +16,8 @@
 //!   the stall has lasted. New flows then try the line again.
 //! - A line that stalls again and again costs each flow on it a part of such a stall, more than it can save. So after
 //!   further stalls within minutes it counts as slow for a while longer, as uplinks that die again and again are held back.
+//! - Senders that repeat lost segments in vain wait twice as long each time. After a stall that cut transfers off they
+//!   may wait as long again as it lasted, and they can be told ([`StallMonitor::disruption`]).
 //! - A line that stalls in the middle of transfers is likely to do so again soon, and each connection that is there then waits
 //!   for its server's timeouts, 10 s and more. It is held back from the first such stall on, and for longer. On a line
 //!   that carried nothing just before, segments may be sent again because one server is dead; that is no sign of the line.
@@ -55,6 +57,8 @@ const FIRST_CUT_HOLD: Duration = Duration::from_secs(30);
 const MAX_CUT_HOLD: Duration = Duration::from_secs(120);
 /// A stall that is found within this time after the line has flowed has cut transfers off.
 const CUT_WINDOW: Duration = Duration::from_secs(4);
+/// Least time after a stall in which connections recover.
+const MIN_RECOVERY: Duration = Duration::from_secs(4);
 /// Time in which the count of stalls halves.
 const FORGET_TIME: Duration = Duration::from_secs(60);
 /// Fraction of its capacity that a line counts with while it is held back.
@@ -98,6 +102,8 @@ pub struct StallMonitor {
     /// Stalls of late, and the time of that count.
     stalls: f64,
     counted: Time,
+    /// Beginning and, once it is over, end of the last stall that cut transfers off.
+    cut: Option<(Time, Option<Time>)>,
     /// End of the time for which the line is held back, and its rate meanwhile.
     held: Option<(Time, Rate)>,
 }
@@ -168,6 +174,16 @@ impl StallMonitor {
         self.stall.map(|stall| stall.rate())
     }
 
+    /// Returns a time before which connections on the line that wait for a doubled timeout of their senders were not
+    /// silent; `None` if none waits any more for a stall that cut transfers off.
+    #[must_use]
+    pub fn disruption(&self, now: Time) -> Option<Time> {
+        let (since, end) = self.cut?;
+        let wait = |end: Time| end.since(since).max(MIN_RECOVERY);
+        let waits = end.is_none_or(|end| now.since(end) < wait(end));
+        waits.then(|| since.before(CUT_WINDOW))
+    }
+
     fn note_repeats(&mut self, interval: &StallInterval) {
         if interval.repeats > 0 {
             self.repeats.push_back((interval.end, interval.repeats));
@@ -203,6 +219,9 @@ impl StallMonitor {
                     seconds: 0.0,
                 };
                 stall.note(interval);
+                if stall.cut {
+                    self.cut = Some((interval.end, None));
+                }
                 self.stall = Some(stall);
             }
             return;
@@ -228,6 +247,9 @@ impl StallMonitor {
         let Some(stall) = self.stall.take() else {
             return;
         };
+        if stall.cut {
+            self.cut = Some((stall.since, Some(interval.end)));
+        }
         let passed = interval.end.since(self.counted).as_secs_f64();
         self.stalls = self.stalls * 0.5_f64.powf(passed / FORGET_TIME.as_secs_f64()) + 1.0;
         self.counted = interval.end;

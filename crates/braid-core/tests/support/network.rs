@@ -526,6 +526,25 @@ impl Network {
         }
     }
 
+    /// Has the servers of a line's flows take one doubling of their timeouts back (RFC 6069, section 4).
+    pub fn indicate_disruption(&mut self, line: usize) {
+        for flow in 0..self.flows.len() {
+            let state = &mut self.flows[flow];
+            if state.closed || state.line != Some(line) || state.server.backoff == 0 {
+                continue;
+            }
+            let server = &mut state.server;
+            let doubled = server.timeout();
+            server.backoff -= 1;
+            let less = doubled - server.timeout();
+            let left = server.deadline.map(|at| at.since(self.now));
+            server.deadline = left.map(|left| self.now + left.saturating_sub(less));
+            // A timer that ends later than the deadline finds none any more.
+            server.armed = false;
+            self.arm_server(flow);
+        }
+    }
+
     fn arm_server(&mut self, flow: usize) {
         let server = &mut self.flows[flow].server;
         if let Some(at) = server.deadline.filter(|_| !server.armed) {

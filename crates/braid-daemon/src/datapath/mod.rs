@@ -238,6 +238,19 @@ impl Datapath {
         }
     }
 
+    pub fn indicate_disruption(
+        &mut self,
+        uplink: UplinkId,
+        active: Duration,
+    ) -> Result<usize, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf
+                .indicate_disruption(uplink, active)
+                .map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(0),
+        }
+    }
+
     pub fn end_unanswered_moves(
         &mut self,
         older_than: Duration,

@@ -206,6 +206,7 @@ impl Engine {
                 false => Ok(()),
             };
         }
+        self.indicate_disruptions(now)?;
         self.note_history();
         if self.note_quotas(&counters) || Classes::follows_load(&self.settings) {
             self.follow_verdicts()?;
@@ -225,6 +226,23 @@ impl Engine {
         }
         self.follow_verdicts()?;
         self.update_forecasts(now, counters)
+    }
+
+    /// Tells the servers of connections that a stall has cut off, once a second: they wait for up to the length of the
+    /// stall after its end.
+    fn indicate_disruptions(&mut self, now: Instant) -> Result<(), UserError> {
+        for record in self.registry.records() {
+            let Some(span) = self.health_checks.capacities.disruption(now, record.id) else {
+                continue;
+            };
+            let told = self.datapath.indicate_disruption(record.id, span)?;
+            tracing::debug!(
+                uplink = record.uplink.name,
+                told,
+                "servers are told of a stall"
+            );
+        }
+        Ok(())
     }
 
     /// Returns the bond and the count of packets that its device dropped because this machine did not read them in

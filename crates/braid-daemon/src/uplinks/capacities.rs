@@ -166,6 +166,14 @@ impl Capacities {
         self.uplinks.get(&id)?.stalls.rate()
     }
 
+    /// Returns the time within which connections of an uplink were active that may wait for their servers, see
+    /// [`StallMonitor::disruption`]; `None` if there are none.
+    pub fn disruption(&self, now: Instant, id: UplinkId) -> Option<Duration> {
+        let now = self.time(now);
+        let since = self.uplinks.get(&id)?.stalls.disruption(now)?;
+        Some(now.since(since))
+    }
+
     /// Returns true if an uplink has begun or ceased to stall since the last call.
     pub fn take_stall_change(&mut self) -> bool {
         std::mem::take(&mut self.stalls_changed)
