@@ -143,12 +143,12 @@ impl World {
             self.flying
                 .insert((arrival, self.sent), (to, HUB, buffer.clone()));
         }
-        while self.client.poll_inner().is_some() {}
+        while self.client.poll_inner(self.now).is_some() {}
         while let Some(event) = self.client.poll_event() {
             self.usable += usize::from(matches!(event, Event::LinkUsable(_)));
         }
         for (_, tunnel) in self.hub.tunnels() {
-            while let Some(packet) = tunnel.poll_inner() {
+            while let Some(packet) = tunnel.poll_inner(self.now) {
                 self.delivered += packet.len() as u64;
             }
             while tunnel.poll_event().is_some() {}

@@ -145,12 +145,12 @@ impl Pair {
             let link = (0..2).find(|link| address(*link) == to);
             self.down.send(now, link.expect("a known one"), &self.out);
         }
-        while self.client.poll_inner().is_some() {
+        while self.client.poll_inner(now).is_some() {
             self.came[0] += 1;
         }
         while self.client.poll_event().is_some() {}
         if let Some(tunnel) = self.server.tunnel(self.peer) {
-            while tunnel.poll_inner().is_some() {
+            while tunnel.poll_inner(now).is_some() {
                 self.came[1] += 1;
             }
             while tunnel.poll_event().is_some() {}

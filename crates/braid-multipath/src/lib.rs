@@ -7,6 +7,7 @@
 //! collection iterated over. Packets themselves pass through unread.
 #![forbid(unsafe_code)]
 
+pub mod ack_filter;
 pub mod bond;
 pub mod estimate;
 pub mod fec;

@@ -345,7 +345,7 @@ impl Client {
 
     /// Delivers the tunnel's inner packets, datagrams and events.
     fn deliver(&mut self, now: Time) -> Result<(), BondError> {
-        while let Some(packet) = self.tunnel.poll_inner() {
+        while let Some(packet) = self.tunnel.poll_inner(now) {
             self.device.write(packet)?;
         }
         self.device.flush()?;

@@ -373,7 +373,7 @@ impl Hub {
         let (peers, device, events) = (&mut self.peers, &mut self.device, &mut self.events);
         let mut result = Ok(());
         self.server.for_each_ready(|key, tunnel| {
-            while let Some(packet) = tunnel.poll_inner() {
+            while let Some(packet) = tunnel.poll_inner(now) {
                 if peers.allows_from(now, key, &packet) && result.is_ok() {
                     result = device.write(packet);
                 }

@@ -133,7 +133,7 @@ impl Hostile {
             })
             .count();
         assert!(sent < 100_000, "it talks for ever");
-        while self.tunnel.poll_inner().is_some() {}
+        while self.tunnel.poll_inner(self.now).is_some() {}
         while self.tunnel.poll_event().is_some() {}
         assert!(self.tunnel.receiver().occupied() <= 32_768);
     }

@@ -278,14 +278,14 @@ impl Pair {
             }
         }
         self.buffer = buffer;
-        while let Some(packet) = self.client.poll_inner() {
+        while let Some(packet) = self.client.poll_inner(self.now) {
             self.at_client.push((self.now, packet.to_vec()));
         }
         while let Some(event) = self.client.poll_event() {
             self.client_events.push((self.now, event));
         }
         for (_, tunnel) in self.server.tunnels() {
-            while let Some(packet) = tunnel.poll_inner() {
+            while let Some(packet) = tunnel.poll_inner(self.now) {
                 self.at_hub.push((self.now, packet.to_vec()));
             }
             while let Some(event) = tunnel.poll_event() {

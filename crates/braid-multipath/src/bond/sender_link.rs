@@ -234,8 +234,12 @@ impl<T> SenderLink<T> {
     /// Returns true if the link is full, or is unusable or without recent data and so does not
     /// count.
     pub fn is_full_or_unused(&self, now: Time) -> bool {
-        let is_full = self.full_at.is_some_and(|at| now.since(at) < FULL_SPAN);
-        !self.is_usable() || is_full || !self.is_used(now)
+        !self.is_usable() || self.is_full(now) || !self.is_used(now)
+    }
+
+    /// Returns true if the link was full of late.
+    pub fn is_full(&self, now: Time) -> bool {
+        self.full_at.is_some_and(|at| now.since(at) < FULL_SPAN)
     }
 
     /// Returns true if the link has carried data of late.

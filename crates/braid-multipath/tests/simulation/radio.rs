@@ -350,17 +350,37 @@ fn wide(seed: u64) -> (String, Vec<Radio>) {
 
 #[test]
 fn a_flow_over_radio_walks_is_faster_than_over_either_alone() {
-    let mut gains = Vec::new();
+    let (mut gains, mut added) = (Vec::new(), Vec::new());
     for seed in 1..=3 {
         for (name, radios) in walks(seed) {
             let outcome = compare(&name, &radios, 300, Inner::Cubic);
             assert!(outcome.vs_best_single >= 0.9);
             assert!(outcome.share_of_offered >= 0.7);
-            assert!(outcome.added_p50 <= 35.0);
+            assert!(outcome.added_p50 <= 40.0);
             gains.push(outcome.vs_best_single);
+            added.push(outcome.added_p50);
         }
     }
+    assert!(added.iter().sum::<f64>() / added.len() as f64 <= 35.0);
     assert!(gains.iter().sum::<f64>() / gains.len() as f64 >= 1.05);
+}
+
+/// Acknowledgements of a download go out on both links while one stalls. Upwards the first has 4 to 6 Mbit/s and the second
+/// 0.1 to 0.6, and a queue there delays what the sender learns of that link.
+#[test]
+fn copies_of_acknowledgements_do_not_fill_a_weak_link() {
+    let radios = [lte(15.0, 103), lte(3.0, 153)];
+    let lines = radios.each_ref().map(|radio| radio.line(300));
+    let mut world = World::new(&lines, 1, || Box::new(Adaptive::default()));
+    world.add_flow(sender(Inner::Cubic));
+    let mut most = 0;
+    for tenth in 1..=30 {
+        world.run_until(START + Duration::from_millis(tenth * 100));
+        let (weak, _) = world.sender(1).link(LinkId(1)).expect("a link");
+        most = most.max(weak.in_flight().get());
+    }
+    println!("{most} bytes in flight");
+    assert!(most < 40_000);
 }
 
 /// These have no assertions: they show the remaining work.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use braid_core::{Bytes, Time};
 use braid_emulate::{Fate, Link};
+use braid_multipath::ack_filter::AckFilter;
 use braid_multipath::bond::{
     ControlKind, LinkSettings, Receiver, ReceiverSettings, Sender, SenderSettings, TRAIN_PACKETS,
 };
@@ -26,6 +27,7 @@ use packet::{Body, Frame, len_of, rebuilt_packet};
 struct End {
     sender: Sender<Packet>,
     receiver: Receiver<Packet>,
+    ack_filter: AckFilter<Packet>,
     pub packets_sent: Vec<u64>,
     /// When each link last carried data in either direction, and last got a report.
     carried: Vec<Time>,
@@ -81,6 +83,7 @@ impl World {
             End {
                 sender,
                 receiver: Receiver::new(ReceiverSettings::default()),
+                ack_filter: AckFilter::default(),
                 packets_sent: vec![0; lines.len()],
                 carried: vec![Time::ZERO; lines.len()],
                 reported: vec![Time::ZERO; lines.len()],
@@ -161,6 +164,7 @@ impl World {
                 end.sender.poll_timeout(),
                 receiver,
                 end.receiver.next_report(),
+                end.ack_filter.poll_timeout(),
             ]
         });
         let flows = self
@@ -265,6 +269,7 @@ impl World {
         let now = self.now;
         self.ends[at].sender.handle_timeout(now);
         self.ends[at].receiver.handle_timeout(now);
+        self.ends[at].ack_filter.handle_timeout(now);
         self.rebuild(at);
         self.deliver(at);
         while let Some(change) = self.ends[at].sender.poll_change() {

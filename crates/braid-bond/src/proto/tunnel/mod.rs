@@ -22,6 +22,7 @@
 //!   count, which restarts with a link, is added to them.
 //! - An idle tunnel sends only liveness probes, three packets a minute and link, and their replies.
 
+mod acknowledgement;
 mod cleartext;
 mod client;
 mod clock;
@@ -40,6 +41,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use braid_core::{Bytes, Histogram, Time};
+use braid_multipath::ack_filter::AckFilter;
 use braid_multipath::bond::{InnerPacket, Receiver, Sender, SenderSettings};
 use braid_multipath::liveness::Verdict;
 use braid_multipath::{LinkId, MAX_LINKS};
@@ -102,6 +104,7 @@ pub struct Tunnel {
     sender: Sender<Packet>,
     receiver: Receiver<Packet, RepairSymbol>,
     reorder_delay: Histogram,
+    ack_filter: AckFilter<Packet>,
     /// Buffers of outgoing packets, which are kept for repair for a while, and of incoming ones.
     /// They are separate because a pool works best if packets leave in the order in which they
     /// came.
@@ -175,6 +178,7 @@ impl Tunnel {
             sender: sender(&settings),
             receiver: receiver(&settings),
             reorder_delay: Histogram::default(),
+            ack_filter: AckFilter::default(),
             settings,
             client,
             replay_guard: ReplayGuard::default(),
@@ -307,14 +311,21 @@ impl Tunnel {
     }
 
     /// The next inner packet for this end. Its buffer is reused once it is dropped.
-    pub fn poll_inner(&mut self) -> Option<Packet> {
+    pub fn poll_inner(&mut self, now: Time) -> Option<Packet> {
         loop {
+            if let Some(packet) = self.ack_filter.poll() {
+                return Some(packet);
+            }
             let delivery = self.receiver.poll_delivery()?;
             self.reorder_delay.record(delivery.waited);
-            let decompressed = self.decompress(delivery.lane, delivery.item);
-            if decompressed.is_some() {
-                return decompressed;
-            }
+            let Some(packet) = self.decompress(delivery.lane, delivery.item) else {
+                continue;
+            };
+            let Some((flow, segment)) = acknowledgement::of(&packet) else {
+                return Some(packet);
+            };
+            let interval = self.sender.ack_interval(now);
+            self.ack_filter.handle(now, flow, segment, interval, packet);
         }
     }
 

@@ -37,6 +37,7 @@ impl Tunnel {
             .chain(self.sender.poll_timeout().filter(|_| session.is_some()))
             .chain(self.receiver.poll_timeout())
             .chain(self.receiver.next_report())
+            .chain(self.ack_filter.poll_timeout())
             .chain(self.policy_timeout().filter(|_| session.is_some()))
             .chain(self.gre_probe_timeout().filter(|_| session.is_some()))
             .min()
@@ -46,6 +47,7 @@ impl Tunnel {
     pub fn handle_timeout(&mut self, now: Time) {
         self.sender.handle_timeout(now);
         self.receiver.handle_timeout(now);
+        self.ack_filter.handle_timeout(now);
         self.rebuild(now);
         self.replay_guard.keys.handle_timeout(now);
         self.send_pool.handle_timeout(now);

@@ -13,9 +13,9 @@ use braid_core::{Bytes, Rate, Time};
 
 use super::recent_bytes::RecentBytes;
 use super::{LanePacket, QueuedPacket, Sender, Transmit};
-use crate::LinkId;
 use crate::bond::traffic::InnerPacket;
 use crate::schedule::Class;
+use crate::{LinkId, MAX_LINKS};
 
 /// Number of flow counters; flows share them by their hashes.
 const FLOWS: usize = 1024;
@@ -39,6 +39,8 @@ pub(super) struct SparseFlows<T> {
     waiting: VecDeque<(Bytes, QueuedPacket<T>)>,
     /// Second copy of the packet last sent, and its link.
     copy: Option<(LinkId, LanePacket<T>)>,
+    /// Bytes of second copies on each link, by its number.
+    copied: [RecentBytes; MAX_LINKS],
 }
 
 impl<T> Default for SparseFlows<T> {
@@ -48,6 +50,7 @@ impl<T> Default for SparseFlows<T> {
             total: RecentBytes::over(SPAN),
             waiting: VecDeque::new(),
             copy: None,
+            copied: [RecentBytes::over(SPAN); MAX_LINKS],
         }
     }
 }
@@ -105,9 +108,28 @@ impl<T: Clone> Sender<T> {
         };
         let (len, packet) = self.sparse.waiting.pop_front()?;
         let second = self.cheapest_best(Some(first));
+        let second = second.filter(|second| self.takes_copy(now, *second, len));
         let packet = self.number_in_lane(now, len, packet, first);
         self.sparse.copy = second.map(|second| (second, packet.clone()));
         Some(self.transmit(now, first, packet, false))
+    }
+
+    /// Counts a second copy that goes out on a link. Returns false if such copies would have more than their share of it:
+    /// acknowledgements of a download over a link of 6 Mbit/s upwards would fill one of 0.4 Mbit/s.
+    fn takes_copy(&mut self, now: Time, id: LinkId, len: Bytes) -> bool {
+        let Some(rate) = (self.links.iter().find(|link| link.id == id)).map(|link| link.rate())
+        else {
+            return false;
+        };
+        let Some(copied) = self.sparse.copied.get_mut(usize::from(id.0)) else {
+            return false;
+        };
+        let limit = MAX_TOTAL_SHARE * rate.bytes_in(SPAN).get() as f64;
+        let takes = copied.bytes(now) + len.get() as f64 <= limit;
+        if takes {
+            copied.add(now, len);
+        }
+        takes
     }
 
     /// Returns the best link of the cheapest usable tier other than `except`.

@@ -2,12 +2,18 @@
 
 use std::time::Duration;
 
-use braid_core::Bytes;
+use braid_core::{Bytes, Rate, Time};
 
 use super::Sender;
 use crate::LinkId;
 use crate::estimate::LinkEstimator;
 use crate::liveness::Liveness;
+
+/// Time for which packets wait when all links are full.
+const FULL_QUEUE: Duration = Duration::from_millis(100);
+/// An acknowledgement waits for no longer, on satellites either.
+const MAX_ACK_INTERVAL: Duration = Duration::from_millis(20);
+const MIN_ACK_INTERVAL: Duration = Duration::from_millis(2);
 
 impl<T: Clone> Sender<T> {
     /// Returns the estimates and the liveness of a link.
@@ -26,6 +32,30 @@ impl<T: Clone> Sender<T> {
             .filter(|link| link.estimator.rtt().is_known())
             .map(|link| link.estimator.rtt().rto())
             .min()
+    }
+
+    /// Returns the interval at which acknowledgements of a flow that looks for its rate are to pass
+    /// ([`AckFilter`](crate::ack_filter::AckFilter)): a quarter of the longest round trip over a link in use. None if such a flow is
+    /// to be left alone from now on: there are no two links, or those that work are full and a queue of 100 ms waits for them.
+    #[must_use]
+    pub fn ack_interval(&self, now: Time) -> Option<Duration> {
+        let usable = || self.links.iter().filter(|link| link.is_usable());
+        let rate = Rate::from_bits_per_sec(usable().map(|link| link.rate().bits_per_sec()).sum());
+        let waits = self.queue.bytes() > rate.bytes_in(FULL_QUEUE);
+        let are_full = usable().next().is_some() && usable().all(|link| link.is_full(now));
+        // A link that is silent for a moment ends nothing: it will be one of two again.
+        if self.links.len() < 2 || (waits && are_full) {
+            return None;
+        }
+        let rtts = usable()
+            .filter(|link| link.is_used(now))
+            .map(|link| link.estimator.rtt());
+        let longest = rtts
+            .filter(|rtt| rtt.is_known())
+            .map(|rtt| rtt.smoothed())
+            .max();
+        let quarter = |longest: Duration| (longest / 4).clamp(MIN_ACK_INTERVAL, MAX_ACK_INTERVAL);
+        Some(longest.map_or(MAX_ACK_INTERVAL, quarter))
     }
 
     /// Returns the queued packets and bytes.

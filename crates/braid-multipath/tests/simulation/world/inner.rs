@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use braid_core::{Bytes, Time};
+use braid_multipath::ack_filter::Segment;
 use braid_multipath::bond::InnerPacket;
 use braid_multipath::schedule::Class;
 
 use super::packet::{FULL, Packet};
 use super::{START, World};
-use crate::tcp::{TcpReceiver, TcpSender};
+use crate::tcp::{Ack, TcpReceiver, TcpSender};
 
 /// A TCP flow from end 0 to end 1.
 pub struct Flow {
@@ -41,7 +42,16 @@ impl World {
             sender,
             receiver: TcpReceiver::default(),
         });
-        self.pump_flow(self.flows.len() - 1);
+        let flow = self.flows.len() - 1;
+        let ack = Ack {
+            next: 0,
+            sacks: Vec::new(),
+            echo: self.now,
+        };
+        let answer = Packet::Ack { flow, ack };
+        self.filter_ack(0, flow, Segment::Handshake, answer);
+        while self.ends[0].ack_filter.poll().is_some() {}
+        self.pump_flow(flow);
         self.pump(0);
     }
 
@@ -115,8 +125,11 @@ impl World {
                     }
                 }
                 Packet::Ack { flow, ack } => {
-                    self.flows[flow].sender.handle_ack(self.now, &ack);
-                    self.pump_flow(flow);
+                    let segment = match ack.sacks.is_empty() {
+                        true => Segment::Ack(ack.next as u32),
+                        false => Segment::Signal,
+                    };
+                    self.filter_ack(at, flow, segment, Packet::Ack { flow, ack });
                 }
                 Packet::Sum(_) => panic!("a sum is no packet"),
                 Packet::Datagram { flow, seq, sent } => {
@@ -129,6 +142,24 @@ impl World {
                     stream.delays.push(self.now.since(sent));
                 }
             }
+        }
+        self.acknowledge(at);
+    }
+
+    fn filter_ack(&mut self, at: usize, flow: usize, segment: Segment, packet: Packet) {
+        let end = &mut self.ends[at];
+        let interval = end.sender.ack_interval(self.now);
+        (end.ack_filter).handle(self.now, flow as u32, segment, interval, packet);
+    }
+
+    /// Hands over the acknowledgements that have passed the filter.
+    fn acknowledge(&mut self, at: usize) {
+        while let Some(packet) = self.ends[at].ack_filter.poll() {
+            let Packet::Ack { flow, ack } = packet else {
+                panic!("only acknowledgements are filtered");
+            };
+            self.flows[flow].sender.handle_ack(self.now, &ack);
+            self.pump_flow(flow);
         }
     }
 
