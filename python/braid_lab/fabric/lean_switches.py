@@ -6,8 +6,10 @@ Unlike `fake_switches`, these forward no frames but the controller's own discove
 which it came. They take part in the handshake, and answer port descriptions, statistics, barriers and echoes. Rules
 do not expire, so the controller must stay.
 
-On SIGUSR1 every host sends one frame, on SIGUSR2 the first wire is pulled. A line of JSON tells after SIGUSR1 when
-every switch with a host has a rule for each host, and after SIGUSR2 when no packet can enter the pulled wire.
+On SIGUSR1 every host tells its address, on the next one it asks for another host's, and on SIGUSR2 the first wire is
+pulled. A line of JSON tells after the first SIGUSR1 when all hosts can be reached (the switch of each delivers to it,
+and every switch with hosts has a tree to it), after the next one when both ends of each request have a rule for the
+other, and after SIGUSR2 when no packet can enter the pulled wire.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from braid_lab.fabric.simulated_switches import (
 )
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import LLDP
-from braid_sdn.fabric.switches.rules import DESTINATIONS
+from braid_sdn.fabric.switches.rules import DELIVERY, DESTINATIONS, TREES
 from braid_sdn.openflow.messages import Port
 
 #: Of a flow-mod: the cookie, table, command, hard timeout and priority (OpenFlow 1.3 §A.3.4.1).
@@ -44,8 +46,7 @@ MATCH_AT = 48
 #: Headers of match fields (§A.2.3.3): an exact destination, and a VID.
 TO_HOST = b"\x80\x00\x06\x06"
 OF_VLAN = b"\x80\x00\x0c\x02"
-#: Bytes with which the MACs of our hosts begin.
-HOST_PREFIX = b"\x02\x00"
+OF_METADATA = b"\x80\x00\x04\x08"
 #: Bytes of rules in one part of a reply.
 MAX_PART_BYTES = 60_000
 
@@ -61,8 +62,8 @@ class LeanSwitch(SwitchConnection):
         self.network = network
         #: Cookie, hard timeout and instructions of each rule.
         self.rules: dict[Key, tuple[int, int, bytes]] = {}
-        #: Hosts for which it has a rule.
-        self.reached: set[bytes] = set()
+        #: Its hosts and the trees that are not in place yet, and the hosts that its own ones have asked for.
+        self.missing: set[bytes] = set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Report that the controller gave the switch up."""
@@ -90,15 +91,12 @@ class LeanSwitch(SwitchConnection):
         before = self.rules.pop(key, None)
         if before is not None:
             self.network.removed(key, before[0])
-        host = match[8:14] if table == DESTINATIONS and match[4:8] == TO_HOST else b""
         if command == of.OFPFC_ADD:
             self.rules[key] = (cookie, hard, data[MATCH_AT + (size + 7) // 8 * 8 :])
             self.network.added(key, cookie)
-            if host.startswith(HOST_PREFIX):
-                self.reached.add(host)
-                self.network.look_for_hosts(self)
-        elif host:
-            self.reached.discard(host)
+            if self.missing:
+                self.missing.discard(_reached(table, match))
+                self.network.look_for_rules(self)
         self.network.look_for_dead_ends(self.dpid, key)
 
     def _packet_out(self, data: bytes) -> None:
@@ -141,6 +139,13 @@ class LeanSwitch(SwitchConnection):
                 yield FLOW.pack(length, table, 0, 0, priority, 0, hard, 0, cookie, 0, 0) + padded
 
 
+def _reached(table: int, match: bytes) -> bytes:
+    """Return the host or switch that a rule leads to, as in a switch's `missing`."""
+    if table == TREES and match[4:8] == OF_METADATA:
+        return match[8:16]
+    return bytes((table,)) + match[8:14] if match[4:8] == TO_HOST else b""
+
+
 def outputs(instructions: bytes) -> set[int]:
     """Return the ports to which a rule's applied actions send (OpenFlow 1.3 §A.2.4, §A.2.5)."""
     ports = set()
@@ -166,8 +171,9 @@ class LeanNetwork(SimulatedNetwork[LeanSwitch]):
         self.began = time.monotonic()
         #: Number of rules that put a tag on packets, by tag.
         self.tagging: Counter[int] = Counter()
-        #: Switches that have not got a rule for each host yet.
-        self._unreached: set[LeanSwitch] = set()
+        #: Switches that miss rules, and how the time that they take is called.
+        self._waiting: set[LeanSwitch] = set()
+        self._phase = ""
         #: Rules that lead into the pulled wire by its port, and their tags.
         self._dead: dict[tuple[int, Key], tuple[int, int]] = {}
         self._since = 0.0
@@ -181,19 +187,57 @@ class LeanNetwork(SimulatedNetwork[LeanSwitch]):
     # Hosts.
 
     def send_from_hosts(self) -> None:
-        """Send a frame from every host, as one that is switched on does."""
-        self._since = time.monotonic()
-        self._unreached = {self.switches[port.switch] for port in self.hosts}
-        for port, frame in self.first_frames():
-            self.switches[port.switch].tell_packet(port.port, frame)
+        """Have every host tell its address, as one that is switched on does; the next time, ask for another one."""
+        if self._phase:
+            self._ask()
+            return
+        inhabited = {port.switch for port in self.hosts}
+        trees = {dpid: struct.pack("!Q", dpid) for dpid in inhabited}
+        for dpid in inhabited:
+            self.switches[dpid].missing = {tree for root, tree in trees.items() if root != dpid}
+        for number, port in enumerate(self.hosts):
+            self.switches[port.switch].missing.add(bytes((DELIVERY,)) + _mac(number))
+        self._begin("hosts_s", inhabited)
+        for number, port in enumerate(self.hosts):
+            self.switches[port.switch].tell_packet(port.port, _request(number, number))
 
-    def look_for_hosts(self, switch: LeanSwitch) -> None:
-        """Report if all switches with hosts now have a rule for each host."""
-        if switch in self._unreached and len(switch.reached) == len(self.hosts):
-            self._unreached.discard(switch)
-            if not self._unreached:
-                took = time.monotonic() - self._since
-                self.report(hosts_s=took, rules=max(len(each.rules) for each in self.switches.values()))
+    def _ask(self) -> None:
+        """Have every host ask for the address of one at another switch."""
+        count = len(self.hosts)
+        pairs = []
+        for number, port in enumerate(self.hosts):
+            away = (other % count for other in range(number + 1, number + count))
+            target = next((other for other in away if self.hosts[other].switch != port.switch), None)
+            if target is None:
+                continue
+            pairs.append((number, target))
+            for here, there in ((number, target), (target, number)):
+                switch = self.switches[self.hosts[here].switch]
+                key = bytes((DESTINATIONS,)) + _mac(there)
+                if not any(_reached(table, match) == key for table, _, match in switch.rules):
+                    switch.missing.add(key)
+        self._begin("asked_s", {dpid for dpid, switch in self.switches.items() if switch.missing})
+        for number, target in pairs:
+            port = self.hosts[number]
+            self.switches[port.switch].tell_packet(port.port, _request(number, target))
+
+    def _begin(self, phase: str, switches: set[int]) -> None:
+        self._phase = phase
+        self._since = time.monotonic()
+        self._waiting = {self.switches[dpid] for dpid in switches}
+        if not self._waiting:
+            self._report_rules()
+
+    def look_for_rules(self, switch: LeanSwitch) -> None:
+        """Report if no switch misses a rule any more."""
+        if not switch.missing and switch in self._waiting:
+            self._waiting.discard(switch)
+            if not self._waiting:
+                self._report_rules()
+
+    def _report_rules(self) -> None:
+        took = time.monotonic() - self._since
+        self.report(**{self._phase: took, "rules": max(len(each.rules) for each in self.switches.values())})
 
     # A pulled wire.
 
@@ -248,6 +292,17 @@ class LeanNetwork(SimulatedNetwork[LeanSwitch]):
         """Write a line of JSON."""
         sys.stdout.write(json.dumps(facts) + "\n")
         sys.stdout.flush()
+
+
+def _mac(number: int) -> bytes:
+    return b"\x02\x00" + struct.pack("!I", number + 1)
+
+
+def _request(number: int, target: int) -> bytes:
+    """Return a host's request for an address; for its own, a gratuitous one."""
+    own, wanted = (struct.pack("!I", 0x0A000001 + each) for each in (number, target))
+    body = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + _mac(number) + own + bytes(6) + wanted
+    return (b"\xff" * 6 + _mac(number) + b"\x08\x06" + body).ljust(60, b"\0")
 
 
 async def _main(host: str, port: int, word: str) -> None:

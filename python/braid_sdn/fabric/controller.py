@@ -36,7 +36,8 @@ from braid_sdn.fabric.switches.arp_relay import ArpRelay
 from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, Audit
 from braid_sdn.fabric.switches.compiler import MAX_HOST_RULES, Compiler
 from braid_sdn.fabric.switches.updater import RuleUpdater, Step
-from braid_sdn.fabric.view.address_frames import address_claim, address_probe
+from braid_sdn.fabric.view.address_frames import address_claim, address_probe, address_request
+from braid_sdn.fabric.view.conversations import Conversations
 from braid_sdn.fabric.view.discovery import DiscoverySchedule
 from braid_sdn.fabric.view.hosts import Hosts
 from braid_sdn.fabric.view.load import COUNTER_PERIOD
@@ -116,6 +117,7 @@ class Controller:
         self.nonce = nonce
         self.topology = Topology(names=dict(settings.names))
         self.hosts = Hosts(settings.host_lifetime)
+        self.conversations = Conversations(settings.host_lifetime)
         self.traffic = Traffic()
         self.path_monitor = PathMonitor()
         self.path_capacity = PathCapacity()
@@ -209,6 +211,8 @@ class Controller:
             self._left[dpid] = now
         self._emptied.pop(dpid, None)
         self.updater.handle_gone(now, dpid)
+        for mac in self.conversations.forget(dpid):
+            self.compiler.dismiss(dpid, mac)
         self._replace_doubtful(now)
         self.audit.forget(dpid)
         self._schedule.remove_switch(dpid)
@@ -421,9 +425,28 @@ class Controller:
             former = self.hosts.learn_address(now, *told)
             if former is not None:
                 self._ask(former, told[1])
+        self._look_for_target(now, arrived, frame)
         self._out += self._arp_relay.handle(
             now, self.hosts, arrived, frame, fresh=fresh or self._throttle.urgent, is_up=self.topology.is_up
         )
+
+    def _look_for_target(self, now: float, arrived: PortId, frame: bytes) -> None:
+        """Have the switches of a packet's source and target know both, where not every switch knows every host."""
+        source = self.hosts.known.get(mac_text(frame[6:12])) if not self.compiler.everywhere else None
+        if source is None or source.port != arrived:
+            return
+        question = address_request(frame) if frame[0] & 1 else None
+        known = self.hosts.by_address(question.wanted) if question is not None else None
+        target = known if known is not None else self.hosts.known.get(mac_text(frame[:6]))
+        if target is None or target.port.switch == source.port.switch:
+            return
+        for here, there in ((source, target), (target, source)):
+            if self.conversations.begin(now, here.port.switch, there.mac):
+                rule = self.compiler.ask(here.port.switch, there.mac)
+                if rule is not None and not self.updater.is_waiting:
+                    self.updater.add(here.port.switch, rule)
+                else:
+                    self._throttle.change(now)
 
     def _ask(self, host: Host, *addresses: str) -> None:
         """Ask a host, at its port, for its addresses."""
@@ -475,6 +498,10 @@ class Controller:
             if left is not None and not any(rules.is_ours(rule) and rule.table != rules.INGRESS for rule in known):
                 self._emptied[dpid] = left
             self.hosts.adopt(now, rules.hosts_in(dpid, known))
+            if not (self.planned and self.compiler.everywhere):
+                for mac, _ in rules.remote_counters(message.rules):
+                    self.conversations.begin(now, dpid, mac)
+                    self.compiler.ask(dpid, mac)
             known, changes = rules.carry_over(known)
             for change in changes:
                 self._tell(dpid, change)
@@ -485,6 +512,12 @@ class Controller:
         """Take in hosts' signs of life, and rules of others, from a list of all of a switch's rules."""
         for mac, port, packets in rules.host_counters(dpid, message.rules):
             self.hosts.handle_packets(now, mac, port, packets)
+        if not self.compiler.everywhere:
+            silent = self.conversations.handle_counters(now, dpid, rules.remote_counters(message.rules))
+            for mac in silent:
+                self.compiler.dismiss(dpid, mac)
+            if silent:
+                self._throttle.rest(now)
         self.foreign[dpid] = message.foreign
         name = self.topology.name(dpid)
         strange = [each for each in message.rules if not rules.is_ours(each.rule) and not rules.is_old(each.rule)]
@@ -684,7 +717,12 @@ class Controller:
         self.planned = True
         self._expected_links.clear()
         hosts = sys.maxsize if is_first else MAX_HOST_RULES
+        everywhere = self.compiler.everywhere
         changed = self.compiler.update(self.plan, self.hosts.known, self.edges, switches, most=hosts)
+        if self.compiler.everywhere != everywhere:
+            self.conversations.clear()
+            for switch, mac in self.compiler.asked():
+                self.conversations.begin(now, switch, mac)
         self.updater.set_target(now, self.compiler.target, changed)
         self.audit.plan(now, switches)
         took = self._stopwatch() - began

@@ -1,7 +1,8 @@
 """The fabric's controller in large networks: what grows with switches, links and hosts, and what that costs.
 
 The real controller, and simulated switches that cost little (`lean_switches`), on the same machine. Each case is a
-network: it is discovered, all hosts send at once, and then the first wire is pulled.
+network: it is discovered, all hosts tell their addresses at once, each asks for another one's, and then the first
+wire is pulled.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CASES = {
         ("tree8", "fat-tree:8", (10, 100, 1000)),
         ("tree12", "fat-tree:12", (10, 100, 1000, 5000)),
         ("random500", "generated:500:{seed}", (10, 100)),
-        ("random1000", "generated:1000:{seed}", (10, 100)),
+        ("random1000", "generated:1000:{seed}", (10, 100, 5000)),
     )
     for hosts in every
 }
@@ -52,15 +53,16 @@ PULSE = "events?after=9999999999999999"
 def scale(run: Run) -> None:
     """Measure each case."""
     cases = run.cases(run.of_form(full=FULL, quick=QUICK, smoke=SMOKE))
-    run.display.expect(3 * len(cases))
-    run.table.append(["network", "links s", "hosts s", "pulled s", "rules", "MB", "block ms", "CPU s"])
+    run.display.expect(4 * len(cases))
+    run.table.append(["network", "links s", "hosts s", "asked s", "pulled s", "rules", "MB", "block ms", "CPU s"])
     for case in cases:
         with run.part(case):
             _case(run, case, CASES[case].format(seed=run.seed))
     run.notes.append(
         "The switches are simulated, in one process on the same machine. block: the longest time for which the "
-        "controller answered no request. hosts: from their first packets until every switch with hosts has a rule "
-        "for each. pulled: from the ports' status until no packet can enter the pulled wire. CPU: the controller's."
+        "controller answered no request. hosts: from their first packets until each can be reached from every "
+        "switch with hosts. asked: from all hosts' requests for an address until both ends of each have their "
+        "rules. pulled: from the ports' status until no packet can enter the pulled wire. CPU: the controller's."
     )
 
 
@@ -71,6 +73,7 @@ class Measured:
     discovery_s: float = 0.0
     plan_ms: float = 0.0
     hosts_s: float = 0.0
+    asked_s: float = 0.0
     left_s: float = 0.0
     rules: float = 0.0
     memory_mb: float = 0.0
@@ -122,7 +125,12 @@ def measure(run: Run, word: str) -> Measured:
         with run.step(f"{word}: hosts"):
             switches.signal(signal.SIGUSR1)
             told = _told(switches, "hosts_s", HOSTS_TIMEOUT)
-            made.hosts_s, made.rules = told["hosts_s"], told["rules"]
+            made.hosts_s = told["hosts_s"]
+            _quiet(fabric, HOSTS_TIMEOUT)
+        with run.step(f"{word}: requests"):
+            switches.signal(signal.SIGUSR1)
+            told = _told(switches, "asked_s", HOSTS_TIMEOUT)
+            made.asked_s, made.rules = told["asked_s"], told["rules"]
             _quiet(fabric, HOSTS_TIMEOUT)
         with run.step(f"{word}: a wire is pulled"):
             switches.signal(signal.SIGUSR2)
@@ -141,6 +149,7 @@ def _case(run: Run, case: str, word: str) -> None:
         ("discovery_s", made.discovery_s, "s"),
         ("plan_ms", made.plan_ms, "ms"),
         ("hosts_in_place_s", made.hosts_s, "s"),
+        ("requests_in_place_s", made.asked_s, "s"),
         ("pulled_left_s", made.left_s, "s"),
         ("rules_max", made.rules, "rules"),
         ("memory_mb", made.memory_mb, "MB"),
@@ -148,7 +157,8 @@ def _case(run: Run, case: str, word: str) -> None:
         ("cpu_s", made.cpu_s, "s"),
     ):
         run.figure(f"{name}_{case}", value, unit=unit, better="lower")
-    row = (made.discovery_s, made.hosts_s, made.left_s, made.rules, made.memory_mb, made.block_ms, made.cpu_s)
+    times = made.discovery_s, made.hosts_s, made.asked_s, made.left_s
+    row = (*times, made.rules, made.memory_mb, made.block_ms, made.cpu_s)
     run.table.append([case, *(f"{value:.0f}" if value >= 100 else f"{value:.2f}" for value in row)])
 
 

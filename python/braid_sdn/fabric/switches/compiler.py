@@ -2,12 +2,15 @@
 
 The rules of a switch, of a tree, of a path and of a host are made when they change. Hosts that came, moved or went
 are taken over a number at a time, so that no change takes long; the others wait for the next plan.
+
+In a small network every switch with hosts knows every host. In a large one it knows its own, and those it is asked
+for (`ask`): so its rules grow with switches, paths, and what its own hosts do.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -18,6 +21,11 @@ from braid_sdn.openflow.messages import Rule, RuleKey
 
 #: Rules that are changed for hosts in one update at most, once there is a plan.
 MAX_HOST_RULES = 1500
+
+#: Every switch knows every host while there are at most so many hosts, and rules for them in all; half as many, once
+#: there were more.
+MAX_HOSTS_EVERYWHERE = 256
+MAX_RULES_EVERYWHERE = 16_384
 
 Changes = dict[int, set[RuleKey]]
 
@@ -33,6 +41,7 @@ class _Ports:
     outside: frozenset[int]
     edges: tuple[int, ...]
     flood: tuple[int, frozenset[int]] | None
+    everywhere: bool
 
 
 @dataclass
@@ -42,6 +51,10 @@ class Compiler:
     target: dict[int, Rules] = field(default_factory=dict)
     #: True if hosts wait for the next update.
     is_behind: bool = False
+    #: True if every switch with hosts has a rule for each host.
+    everywhere: bool = True
+    #: Switches that are to know each host elsewhere, as sets of keys.
+    _asked: dict[str, dict[int, None]] = field(default_factory=dict)
     _changed: Changes = field(default_factory=dict)
     _ports: dict[int, _Ports] = field(default_factory=dict)
     _own: dict[int, list[RuleKey]] = field(default_factory=dict)
@@ -69,14 +82,43 @@ class Compiler:
         Rules of hosts are changed until there are `most` changes; all of them if there is another switch, since it
         may have rules of hosts that would otherwise be deleted meanwhile.
         """
-        self._changed = {}
         if self._set_switches(switches):
             most = sys.maxsize
+        inhabited = self._inhabited_in(plan, hosts)
+        self._set_mode(len(hosts), len(inhabited))
         self._set_ports(plan, edges)
         self._set_paths(plan)
-        self._set_hosts(plan, hosts, most)
+        self._set_inhabited(inhabited)
+        self._set_hosts(hosts, most)
         self._set_trees(plan)
-        return self._changed
+        changed, self._changed = self._changed, {}
+        return changed
+
+    def ask(self, switch: int, mac: str) -> Rule | None:
+        """Have a switch know a host elsewhere; return the rule for that if it is new, and the host is in place."""
+        asked, host = self._asked.setdefault(mac, {}), self._hosts.get(mac)
+        is_known = self.everywhere or switch in asked
+        asked[switch] = None
+        if is_known or host is None or host.port.switch == switch or switch not in self._inhabited:
+            return None
+        rule = rules.of_remote_host(host)
+        self._put(switch, rule)
+        return rule
+
+    def dismiss(self, switch: int, mac: str) -> None:
+        """Have a switch know a host elsewhere no more."""
+        asked, host = self._asked.get(mac, {}), self._hosts.get(mac)
+        if switch not in asked:
+            return
+        del asked[switch]
+        if not asked:
+            del self._asked[mac]
+        if not self.everywhere and host is not None and host.port.switch != switch:
+            self._drop(switch, rules.of_remote_host(host).key)
+
+    def asked(self) -> list[tuple[int, str]]:
+        """Return the switches, and the hosts elsewhere, that they are to know."""
+        return [(switch, mac) for mac, at in self._asked.items() for switch in at]
 
     def rank(self, switch: int, key: RuleKey) -> int:
         """Return the place of a rule in the order in which rules are changed, from 1; 0 for one that needs none.
@@ -137,11 +179,12 @@ class Compiler:
                 plan.outside.get(switch, nothing),
                 tuple(sorted(at.get(switch, ()))),
                 (plan.flood.tag, plan.flood.ports.get(switch, nothing)) if plan.flood is not None else None,
+                self.everywhere,
             )
             if self._ports.get(switch) == ports:
                 continue
             self._ports[switch] = ports
-            made = rules.of_switch(plan, switch, ports.edges)
+            made = rules.of_switch(plan, switch, ports.edges, everywhere=self.everywhere)
             keys = [rule.key for rule in made]
             for key in set(self._own.get(switch, ())) - set(keys):
                 self._drop(switch, key)
@@ -225,8 +268,24 @@ class Compiler:
                 for switch, rule in rules_of(path):
                     self._put(switch, rule)
 
-    def _set_hosts(self, plan: Plan, hosts: Mapping[str, Host], most: int) -> None:
-        self._set_inhabited(plan, hosts)
+    def _set_mode(self, hosts: int, inhabited: int) -> None:
+        """Choose for a number of hosts, and of switches with hosts or free ports, whether each knows all."""
+        part = 1 if self.everywhere else 2
+        fits = hosts * part <= MAX_HOSTS_EVERYWHERE and hosts * inhabited * part <= MAX_RULES_EVERYWHERE
+        if fits == self.everywhere:
+            return
+        self.everywhere = fits
+        if not fits:
+            # What there is stays, until it is seen that nobody uses it.
+            for mac, host in self._hosts.items():
+                at = {switch: None for switch in self._inhabited if switch != host.port.switch}
+                self._asked.setdefault(mac, {}).update(at)
+            return
+        self._asked.clear()
+        for host in self._hosts.values():
+            self._put_remote(host, self._inhabited)
+
+    def _set_hosts(self, hosts: Mapping[str, Host], most: int) -> None:
         left = most
         self.is_behind = False
         gone = [host for mac, host in self._hosts.items() if mac not in hosts]
@@ -237,49 +296,58 @@ class Compiler:
             if left <= 0:
                 self.is_behind = True
                 return
-            left -= len(self._inhabited) + 3
+            at = self._knowing(host.mac)
+            left -= len(at) + 3
             known = self._hosts.pop(host.mac, None)
             if known is not None:
                 for rule in rules.of_local_host(known):
                     self._drop(known.port.switch, rule.key)
             if host.mac in hosts:
                 self._hosts[host.mac] = host
-                self._put_host(host)
+                self._put_remote(host, at)
+                for rule in rules.of_local_host(host):
+                    self._put(host.port.switch, rule)
             else:
                 key = rules.of_remote_host(host).key
-                for switch in self._inhabited:
+                for switch in at:
                     self._drop(switch, key)
 
-    def _put_host(self, host: Host) -> None:
+    def _knowing(self, mac: str) -> Collection[int]:
+        """Return the switches that are to know a host that is elsewhere."""
+        if self.everywhere:
+            return self._inhabited
+        return [switch for switch in self._asked.get(mac, ()) if switch in self._inhabited]
+
+    def _put_remote(self, host: Host, switches: Iterable[int]) -> None:
         remote = rules.of_remote_host(host)
-        for switch in self._inhabited:
+        for switch in switches:
             if switch != host.port.switch:
                 self._put(switch, remote)
-        for rule in rules.of_local_host(host):
-            self._put(host.port.switch, rule)
 
-    def _set_inhabited(self, plan: Plan, hosts: Mapping[str, Host]) -> None:
-        wanted = {host.port.switch for host in hosts.values()} | {
-            switch for switch, out in plan.outside.items() if out
-        }
-        wanted &= self.target.keys()
-        for switch in self._inhabited.keys() - wanted:
+    def _inhabited_in(self, plan: Plan, hosts: Mapping[str, Host]) -> set[int]:
+        """Return the switches that are there, and have hosts or free ports."""
+        found = {host.port.switch for host in hosts.values()}
+        found |= {switch for switch, out in plan.outside.items() if out}
+        return found & self.target.keys()
+
+    def _set_inhabited(self, wanted: set[int]) -> None:
+        gone, fresh = self._inhabited.keys() - wanted, wanted - self._inhabited.keys()
+        for switch, host in self._hosts_known_to(gone):
+            self._drop(switch, rules.of_remote_host(host).key)
+        for switch in gone:
             del self._inhabited[switch]
-            for host in self._hosts.values():
-                if host.port.switch != switch:
-                    self._drop(switch, rules.of_remote_host(host).key)
-            for tree in self._trees.values():
+        self._inhabited.update(dict.fromkeys(sorted(fresh)))
+        for switch, host in self._hosts_known_to(fresh):
+            self._put(switch, rules.of_remote_host(host))
+        for tree in self._trees.values() if gone or fresh else ():
+            for switch in gone:
                 self._drop(switch, rules.to_tree(tree).key)
-        fresh = sorted(wanted - self._inhabited.keys())
-        self._inhabited.update(dict.fromkeys(fresh))
-        if not fresh:
-            return
-        for host in self._hosts.values():
-            remote = rules.of_remote_host(host)
-            for switch in fresh:
+            for switch in fresh & tree.onward.keys():
+                self._put(switch, self._to_tree(tree))
+
+    def _hosts_known_to(self, switches: Collection[int]) -> Iterator[tuple[int, Host]]:
+        """Yield each of these switches with each host elsewhere that it is to know."""
+        for mac, host in self._hosts.items() if switches else ():
+            for switch in switches if self.everywhere else self._asked.get(mac, {}).keys() & switches:
                 if switch != host.port.switch:
-                    self._put(switch, remote)
-        for tree in self._trees.values():
-            for switch in fresh:
-                if switch in tree.onward:
-                    self._put(switch, self._to_tree(tree))
+                    yield switch, host

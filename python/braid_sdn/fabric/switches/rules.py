@@ -5,7 +5,8 @@ tag and switch, so the core's rules grow with paths, never with flows. The table
 
     0 ingress       our own frames to the controller; tagged packets of links and edges to 4; hosts' packets to 1
     1 sources       known hosts go to 2; unknown ones too, and a copy to the controller
-    2 destinations  local hosts: their port; remote hosts: the datapath id of their switch as metadata, then 3
+    2 destinations  local hosts: their port; remote hosts: the datapath id of their switch as metadata, then 3; in a
+                    large network only those that hosts here send to, and a copy to the controller for all others
     3 trees         by metadata, the tag of the tree to that switch, then 4; broadcasts and unknown hosts: the flood's
     4 paths         output by tag; at the path's end the tag is removed, then 5, or the edge gets the packet tagged
     5 delivery      local hosts, for packets from other switches
@@ -94,6 +95,16 @@ def base() -> tuple[Rule, ...]:
     )
 
 
+@functools.cache
+def unanswered() -> Rule:
+    """Return the rule by which the controller learns to whom hosts here send, where not every host has a rule."""
+    return _rule(DESTINATIONS, 5, _unicast(), TO_CONTROLLER, goto=TREES)
+
+
+def _unicast(in_port: int | None = None) -> Match:
+    return Match(in_port=in_port, eth_dst="00:00:00:00:00:00", eth_dst_mask=GROUP_BIT)
+
+
 def _solicitations(in_port: int | None = None) -> Match:
     """Match neighbour solicitations to a group."""
     group = Match(eth_type=IPV6, ip_proto=58, icmpv6_type=135, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
@@ -137,6 +148,7 @@ def muted(port: int, flood: int | None, meter: int | None, *, edge: bool) -> lis
         *flooded,
         *(_rule(SOURCES, 40, match, goto=DESTINATIONS, lease=MUTE_LEASE) for match in unicast),
         Rule(SOURCES, 10, Match(in_port=port), (), DESTINATIONS, COOKIE, MUTE_LEASE, meter),
+        _rule(DESTINATIONS, 6, _unicast(port), goto=TREES, lease=MUTE_LEASE),
         *(_rule(INGRESS, 110, match, lease=MUTE_LEASE) for match in forged),
     ]
 
@@ -159,9 +171,9 @@ def leases() -> tuple[Rule, ...]:
     )
 
 
-def of_switch(plan: Plan, switch: int, edge_ports: Iterable[int]) -> list[Rule]:
-    """Return a switch's rules for its own ports, and for floods."""
-    made = [*base()]
+def of_switch(plan: Plan, switch: int, edge_ports: Iterable[int], *, everywhere: bool = True) -> list[Rule]:
+    """Return a switch's rules for its own ports, and for floods; `everywhere` if it has a rule for each host."""
+    made = [*base()] if everywhere else [*base(), unanswered()]
     internal = sorted(plan.internal.get(switch, ()))
     made += [_of_link(port) for port in internal]
     made += [_rule(INGRESS, 80, Match(in_port=port, vlan=TAGGED), goto=PATHS) for port in edge_ports]
@@ -257,7 +269,7 @@ def of_local_host(host: Host) -> list[Rule]:
 
 
 def of_remote_host(host: Host) -> Rule:
-    """Return the rule of a host at all other switches."""
+    """Return the rule of a host at other switches."""
     return _rule(DESTINATIONS, 30, Match(eth_dst=host.mac), goto=TREES, metadata=_number(host.port.switch))
 
 
@@ -327,6 +339,14 @@ def host_counters(switch: int, rules: Iterable[FlowStats]) -> Iterator[tuple[str
         match = each.rule.match
         if each.rule.table == SOURCES and match.eth_src is not None and match.in_port is not None:
             yield match.eth_src, PortId(switch, match.in_port), each.packets
+
+
+def remote_counters(rules: Iterable[FlowStats]) -> Iterator[tuple[str, int]]:
+    """Yield the MAC and packets of each host of other switches in a switch's rules."""
+    for each in rules:
+        rule = each.rule
+        if rule.table == DESTINATIONS and rule.metadata is not None and rule.match.eth_dst is not None:
+            yield rule.match.eth_dst, each.packets
 
 
 def hosts_in(switch: int, rules: Iterable[Rule]) -> list[Host]:

@@ -195,6 +195,12 @@ class RuleUpdater:
         if is_new or self.step is Step.IDLE:
             self._begin(now)
 
+    def add(self, switch: int, rule: Rule) -> None:
+        """Send a rule of the target at once: one that leads to nothing but what is in place on all switches."""
+        has = self.installed.get(switch)
+        if has is not None and has.get(rule.key) != rule:
+            self._add(switch, rule)
+
     def handle_timeout(self, now: float) -> None:
         """Do what is due. The current time, not the deadline's, is passed; early and late calls are harmless."""
         self._retire(now)
