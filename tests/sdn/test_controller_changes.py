@@ -207,17 +207,16 @@ def test_all_trees_are_compared_in_turn_however_often_something_becomes_better(
     monkeypatch.setattr(controller, "MAX_TREE_ARCS", 1)
     compared: list[int] = []
 
-    plan = planner.make
+    class Work(planner.Work):
+        def __init__(self, before: Plan, state: planner.NetworkState) -> None:
+            super().__init__(before, state)
+            compared.extend(state.review[: state.most_trees])
 
-    def make(before: Plan, now: planner.NetworkState) -> Plan:
-        compared.extend(now.review[: now.most_trees])
-        return plan(before, now)
-
-    monkeypatch.setattr(planner, "make", make)
+    monkeypatch.setattr(planner, "Work", Work)
     trees = set(net.controller.plan.trees)
     for _ in trees:
         net.controller._throttle.improvement(net.now)
-        net.controller._make_plan(net.now)
+        net.controller._begin_plan(net.now)
     assert len(trees) > 2
     assert set(compared) == trees
 

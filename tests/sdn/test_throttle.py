@@ -54,11 +54,13 @@ def test_a_plan_is_followed_by_a_pause_as_long_as_a_few_of_its_like_take() -> No
     throttle = Throttle()
     throttle.improvement(10.0)
     throttle.failure(10.0)
+    throttle.plan_begun()
     throttle.plan_made(10.1, took=0.5)
     assert throttle.poll_timeout() is None
     throttle.failure(10.2)
     assert throttle.poll_timeout() == 10.1 + IDLE_FACTOR * 0.5
     # The plan forgets everything that was waited for before it.
+    throttle.plan_begun()
     throttle.plan_made(20.0, took=0.001)
     throttle.improvement(30.0)
     assert throttle.poll_timeout() == 30.0 + QUIET_PERIOD
@@ -71,8 +73,19 @@ def test_what_a_plan_leaves_follows_soon_and_is_not_urgent() -> None:
     assert not throttle.urgent
     assert not throttle.calm
     assert throttle.poll_timeout() == 10.0 + CHANGE_DELAY
+    throttle.plan_begun()
     throttle.plan_made(10.1, took=0.001)
     assert throttle.poll_timeout() is None
+
+
+def test_what_comes_while_a_plan_is_made_is_for_the_next_one() -> None:
+    throttle = Throttle()
+    throttle.failure(10.0)
+    throttle.plan_begun()
+    throttle.failure(10.1)
+    throttle.plan_made(10.2, took=0.001)
+    assert throttle.urgent
+    assert throttle.poll_timeout() == pytest.approx(10.201)
 
 
 def test_while_switches_are_told_of_a_plan_failures_alone_are_followed() -> None:

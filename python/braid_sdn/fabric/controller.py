@@ -88,8 +88,11 @@ SUSPICION_INTERVAL = 5.0
 #: in a large network, by this number of its links times its trees a second.
 REVIEW_INTERVAL = 10.0
 MAX_REVIEWED_PER_SECOND = 16_000.0
-#: Links of the network times trees that are made or compared in one plan at most: some 10 ms.
-MAX_TREE_ARCS = 8_000
+#: Links of the network times trees that are made or compared in one plan at most: rules of so many change in 30 ms.
+MAX_TREE_ARCS = 16_000
+
+#: Seconds of work on a plan after which messages of switches have their turn.
+MAX_PIECE = 0.01
 
 #: Seconds after which another plan is made where no tag was left for a tree or the flood.
 TAG_RETRY = 5.0
@@ -111,7 +114,7 @@ class Controller:
         nonce: int = 0,
         policies: Policies = NO_POLICIES,
     ) -> None:
-        """Create it without switches. `stopwatch` only measures planning; `nonce` tells instances apart."""
+        """Create it without switches. `stopwatch` measures planning alone; `nonce` tells instances apart."""
         self.settings = settings
         #: Tells this controller's tables from those of its predecessors.
         self.nonce = nonce
@@ -126,6 +129,10 @@ class Controller:
         self.probe_trains = ProbeTrains()
         self.problems = Problems()
         self.plan = Plan()
+        #: The plan that is being made, the seconds that it took so far, and when its last piece was made.
+        self._work: planner.Work | None = None
+        self._worked = 0.0
+        self._work_at: float | None = None
         self.policies = policies
         #: Why those that an operator has set cannot be read; empty if they can.
         self.policies_unread = ""
@@ -137,6 +144,8 @@ class Controller:
         self.poller = CounterPoller(self.path_monitor, self.distributor, self.path_rates)
         #: Seconds that each of the last plans took.
         self.planning: list[float] = []
+        #: The longest time for which the controller did one thing, processor seconds; kept by its driver.
+        self.longest_turn = 0.0
         #: Packets that switches sent.
         self.packet_ins = 0
         #: When the first switch connected.
@@ -178,6 +187,11 @@ class Controller:
         self._left: dict[int, float] = {}
         self._emptied: dict[int, float] = {}
         self._out: list[tuple[int, ToSwitch]] = []
+
+    @property
+    def _is_urgent(self) -> bool:
+        """True if a failure or a change waits for a plan, or for its end."""
+        return self._throttle.urgent or self._work is not None
 
     @property
     def tables(self) -> Tables:
@@ -276,8 +290,10 @@ class Controller:
         for dpid in self.audit.renewals(now):
             for rule in (*rules.leases(), rules.marker(self.nonce)):
                 self._tell(dpid, AddRule(rule))
-        if self._throttle.due(now, busy=self.updater.is_waiting) and self._settled(now):
-            self._make_plan(now)
+        if self._work is not None:
+            self._go_on(now, self._work)
+        elif self._throttle.due(now, busy=self.updater.is_waiting) and self._settled(now):
+            self._begin_plan(now)
         self.updater.handle_timeout(now)
         self._replace_doubtful(now)
         self.distributor.handle_timeout(now)
@@ -323,7 +339,9 @@ class Controller:
 
     def poll_timeout(self) -> float | None:
         """Return when to call `handle_timeout`."""
-        plan = self._throttle.poll_timeout(busy=self.updater.is_waiting)
+        plan = self._work_at
+        if self._work is None:
+            plan = self._throttle.poll_timeout(busy=self.updater.is_waiting)
         if plan is not None and not self.planned and self.first_switch is not None:
             plan = max(plan, self._first_plan(self.first_switch))
         every = (
@@ -427,7 +445,7 @@ class Controller:
                 self._ask(former, told[1])
         self._look_for_target(now, arrived, frame)
         self._out += self._arp_relay.handle(
-            now, self.hosts, arrived, frame, fresh=fresh or self._throttle.urgent, is_up=self.topology.is_up
+            now, self.hosts, arrived, frame, fresh=fresh or self._is_urgent, is_up=self.topology.is_up
         )
 
     def _look_for_target(self, now: float, arrived: PortId, frame: bytes) -> None:
@@ -692,12 +710,11 @@ class Controller:
 
     # Planning.
 
-    def _make_plan(self, now: float) -> None:
+    def _begin_plan(self, now: float) -> None:
         began = self._stopwatch()
         self.edges = network_state.resolve_edges(self.settings, self.topology)
         self.hosts.set_static(now, network_state.resolve_hosts(self.settings, self.topology))
         self.traffic.configured |= network_state.configured_capacities(self.settings, self.topology)
-        is_first = not self.planned
         is_review = self._throttle.calm or now >= self._review_at
         if is_review:
             # Those that wait already come first, or the last ones never would while something flaps.
@@ -708,11 +725,30 @@ class Controller:
         if is_review or self.edges or self.topology.changed >= self._graph_at:
             self.graph = self.traffic.graph(now, self.topology)
             self._graph_at = now
-        most = sys.maxsize if is_first else max(1, MAX_TREE_ARCS // max(1, len(self.graph.arcs)))
-        before = self.plan
-        self.plan = planner.make(before, network_state.collect(now, self, self._review, most))
+        self._throttle.plan_begun()
+        most = sys.maxsize if not self.planned else max(1, MAX_TREE_ARCS // max(1, len(self.graph.arcs)))
+        state = network_state.collect(now, self, self._review, most)
+        self._work = planner.Work(self.plan, state)
+        self._worked = self._stopwatch() - began
+        self._go_on(now, self._work)
+
+    def _go_on(self, now: float, work: planner.Work) -> None:
+        """Work on the plan for a while, and follow it once it is made."""
+        began = self._stopwatch()
+        while (plan := work.poll()) is None:
+            if (took := self._stopwatch() - began) >= MAX_PIECE:
+                self._worked += took
+                self._work_at = now
+                return
+        self._work = self._work_at = None
+        self._follow_plan(now, plan, work.state, began)
+
+    def _follow_plan(self, now: float, plan: Plan, state: planner.NetworkState, began: float) -> None:
+        """Tell switches of another plan, whose last piece began at this time of the stopwatch."""
+        before, is_first = self.plan, not self.planned
+        self.plan = plan
         self._review = tuple(root for root in self.plan.left if root in self.plan.trees)
-        self._policies_planned = not self.plan.left
+        self._policies_planned = not self.plan.left and state.policies is self.policies
         switches = list(self.topology.switches)
         self.planned = True
         self._expected_links.clear()
@@ -726,8 +762,11 @@ class Controller:
         self.updater.set_target(now, self.compiler.target, changed)
         self.audit.plan(now, switches)
         took = self._stopwatch() - began
-        self.planning = [*self.planning[-99:], took]
+        self.planning = [*self.planning[-99:], self._worked + took]
+        # All else had its turns between the pieces before.
         self._throttle.plan_made(now, took)
+        if self.compiler.is_repairing:
+            self._throttle.failure(now)
         if self.compiler.is_behind or self.plan.left:
             # Packets to hosts that wait for their rules are flooded meanwhile: ARP need not wait for these.
             self._throttle.rest(now)
@@ -751,7 +790,7 @@ class Controller:
         # Tables that were distributed before the present update began do not concern it.
         if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:
             self.updater.handle_published(now, affected)
-        if self.updater.step in (Step.IDLE, Step.DRAIN) and not self._throttle.urgent:
+        if self.updater.step in (Step.IDLE, Step.DRAIN) and not self._is_urgent:
             self._out += self._arp_relay.release(self.plan, [edge.port for edge in self.edges])
 
     def _distribute(self, now: float) -> None:

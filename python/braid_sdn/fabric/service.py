@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class Service:
         self.controller.policies_unread = unread
         self.server = Server(self)
         self._loop = asyncio.get_running_loop()
-        self._pump = Pump(self._send, self.controller.handle_timeout)
+        self._pump = Pump(self._send, self._timeout)
         self._access = WebAccess(state_dir, page.STATE_PREFIX, SealKey.from_environment())
         self._live = Live(self._snapshot, _unix_ms())
         self._api = Api(
@@ -103,12 +104,14 @@ class Service:
     async def _log_changes(self) -> None:
         while True:
             await asyncio.sleep(LOG_INTERVAL)
-            now = Snapshot.of(self.controller, self._loop.time(), self._logged)
-            for event in changes(self._logged, now):
-                self._log(event)
-                self._live.note(_unix_ms(), event)
-            self._logged = now
-            self._live.turn()
+            with self._turn():
+                now = Snapshot.of(self.controller, self._loop.time(), self._logged)
+            with self._turn():
+                for event in changes(self._logged, now):
+                    self._log(event)
+                    self._live.note(_unix_ms(), event)
+                self._logged = now
+                self._live.turn()
 
     # The page.
 
@@ -139,7 +142,8 @@ class Service:
 
     def message(self, now: float, dpid: int, message: FromSwitch) -> None:
         """Handle a switch's message."""
-        self.controller.handle(now, dpid, message)
+        with self._turn():
+            self.controller.handle(now, dpid, message)
         self._pump.run_soon()
 
     def rejected(self, now: float, address: str, code: str, text: str) -> None:
@@ -149,8 +153,21 @@ class Service:
 
     # Time.
 
+    def _timeout(self, now: float) -> None:
+        with self._turn():
+            self.controller.handle_timeout(now)
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Keep the time of the longest piece of work: nothing else is done meanwhile."""
+        began = time.thread_time()
+        yield
+        took = time.thread_time() - began
+        self.controller.longest_turn = max(self.controller.longest_turn, took)
+
     def _send(self) -> float | None:
-        self.server.send(self.controller.poll_messages())
+        with self._turn():
+            self.server.send(self.controller.poll_messages())
         self._api.notify()
         return self.controller.poll_timeout()
 

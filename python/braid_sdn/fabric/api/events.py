@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from braid_sdn.fabric.api.report import problems
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Path, PortId
 from braid_sdn.fabric.plan.network_state import forbidden_hops
+from braid_sdn.fabric.view.topology import LinkDirection
 
 Fields = Mapping[str, object]
 Hops = tuple[tuple[PortId, PortId], ...]
@@ -114,10 +115,12 @@ class Snapshot:
     lost: Mapping[str, str] = field(default_factory=dict)
     #: Number of changes of hosts until then.
     host_changes: int = -1
+    #: The topology's list of links, which is another one after each change.
+    directions: Sequence[LinkDirection] = ()
 
     @classmethod
     def of(cls, fabric: Controller, now: float, before: Snapshot | None = None) -> Snapshot:
-        """Take one; hosts are those of the one before if none has changed since."""
+        """Take one; hosts and links are those of the one before if none has changed since."""
         topology = fabric.topology
         hosts: Mapping[str, Fields]
         if before is not None and before.host_changes == fabric.hosts.changes:
@@ -125,10 +128,18 @@ class Snapshot:
         else:
             known = fabric.hosts.known
             hosts = {mac: {"mac": mac, "port": topology.port_name(host.port)} for mac, host in known.items()}
-        links = {}
-        for link in topology.links():
-            ends = {"source": topology.port_name(link.source), "target": topology.port_name(link.target)}
-            links[_link(link.source, link.target)] = ends
+        directions = topology.links()
+        links: Mapping[str, Fields]
+        if before is not None and before.directions is directions:
+            links = before.links
+        else:
+            links = {
+                _link(link.source, link.target): {
+                    "source": topology.port_name(link.source),
+                    "target": topology.port_name(link.target),
+                }
+                for link in directions
+            }
 
         def way(path: Path) -> str:
             return ">".join(topology.name(each) for each in path.switches)
@@ -163,6 +174,7 @@ class Snapshot:
                 **{str(dpid): loss.why for dpid, loss in lost_switches.items()},
             },
             fabric.hosts.changes,
+            directions,
         )
 
     def why_lost(self, key: str) -> str:

@@ -267,6 +267,7 @@ def figures(fabric: Controller) -> dict[str, Any]:
         "first_switch_s": fabric.first_switch,
         "last_link_s": max(firsts, default=None),
         "planning_s": fabric.planning,
+        "longest_turn_s": fabric.longest_turn,
         "changes": fabric.updater.changes,
         "changing": not fabric.updater.idle,
     }

@@ -33,7 +33,7 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
         hosts=tuple(fabric.hosts.known.values()),
         edges=tuple(edge for edge in fabric.edges if edge.port not in around),
         outside={switch: frozenset(ports) for switch, ports in outside.items()},
-        tags_in_use=fabric.updater.tags_in_use(),
+        tags_in_use=fabric.updater.tags_in_use() | fabric.compiler.tags(),
         dead=frozenset(fabric.path_monitor.dead),
         full=fabric.problems.switches_full(now),
         silent=frozenset(fabric.path_monitor.silent),

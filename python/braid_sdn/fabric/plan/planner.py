@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -89,8 +89,33 @@ class NetworkState:
     seen_by: Callable[[Graph, Pair], Graph] = lambda graph, _: graph
 
 
+class Work:
+    """A plan that is made piece by piece, so that other things can be done meanwhile."""
+
+    def __init__(self, before: Plan, state: NetworkState) -> None:
+        """Begin a plan for a state of the network."""
+        self.state = state
+        self._pieces = _pieces(before, state)
+
+    def poll(self) -> Plan | None:
+        """Make one piece, a tree or the split of a pair; return the plan after the last one."""
+        try:
+            next(self._pieces)
+        except StopIteration as done:
+            plan: Plan = done.value
+            return plan
+        return None
+
+
 def make(before: Plan, now: NetworkState) -> Plan:
     """Return the plan for a state of the network."""
+    work = Work(before, now)
+    while (plan := work.poll()) is None:
+        pass
+    return plan
+
+
+def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
     tags = _Tags(set(now.tags_in_use) | _tags_of(before), before.next_tag)
     drained = now.policies.drained & now.graph.switches
     permitted = _permitted(now.graph, now.forbidden)
@@ -114,6 +139,7 @@ def make(before: Plan, now: NetworkState) -> Plan:
                 left.append(root)
             case _NoTree.NO_TAG:
                 tagless.append(root)
+        yield
     left += [root for root in now.review[now.most_trees :] if root in trees]
     for source in now.edges:
         for target in now.edges:
@@ -128,6 +154,7 @@ def make(before: Plan, now: NetworkState) -> Plan:
                 pairs[key] = made
             else:
                 unserved[key] = made
+            yield
     pinned = _pinned_hosts(before, now, tags)
     internal, outside = now.graph.ports, dict(now.outside)
     switches = now.graph.switches

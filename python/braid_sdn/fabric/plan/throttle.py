@@ -69,9 +69,12 @@ class Throttle:
         at = self.poll_timeout(busy=busy)
         return at is not None and now >= at
 
-    def plan_made(self, now: float, took: float) -> None:
-        """Record that a plan was made, and took this many seconds."""
+    def plan_begun(self) -> None:
+        """Record that a plan is being made of all that was recorded until now."""
         self._failure = self._change = self._calm = self._first = self._rest = None
+
+    def plan_made(self, now: float, took: float) -> None:
+        """Record that a plan was made, whose last piece of work took this many seconds."""
         self._not_before = now + IDLE_FACTOR * took
 
 

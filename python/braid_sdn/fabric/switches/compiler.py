@@ -22,6 +22,11 @@ from braid_sdn.openflow.messages import Rule, RuleKey
 #: Rules that are changed for hosts in one update at most, once there is a plan.
 MAX_HOST_RULES = 1500
 
+#: Rules of trees that are changed in one update at most, once there is a plan; a tree that changes counts as this
+#: many besides.
+MAX_TREE_RULES = 4000
+CHANGED_TREE_COST = 40
+
 #: Every switch knows every host while there are at most so many hosts, and rules for them in all; half as many, once
 #: there were more.
 MAX_HOSTS_EVERYWHERE = 256
@@ -49,14 +54,17 @@ class Compiler:
     """The rules of all switches. Changed in place; the last changes say where."""
 
     target: dict[int, Rules] = field(default_factory=dict)
-    #: True if hosts wait for the next update.
+    #: True if hosts or trees wait for the next update; and if trees do that there were already.
     is_behind: bool = False
+    is_repairing: bool = False
     #: True if every switch with hosts has a rule for each host.
     everywhere: bool = True
     #: Switches that are to know each host elsewhere, as sets of keys.
     _asked: dict[str, dict[int, None]] = field(default_factory=dict)
     _changed: Changes = field(default_factory=dict)
     _ports: dict[int, _Ports] = field(default_factory=dict)
+    #: All that they were made of.
+    _ports_of: tuple[object, ...] = ()
     _own: dict[int, list[RuleKey]] = field(default_factory=dict)
     _trees: dict[int, Tree] = field(default_factory=dict)
     _by_tag: dict[int, Tree] = field(default_factory=dict)
@@ -79,8 +87,9 @@ class Compiler:
     ) -> Changes:
         """Change the rules to those of another plan; return the keys of what changed at each switch.
 
-        Rules of hosts are changed until there are `most` changes; all of them if there is another switch, since it
-        may have rules of hosts that would otherwise be deleted meanwhile.
+        Rules of hosts are changed until there are `most` changes, and those of trees until there are MAX_TREE_RULES.
+        All of them are with `most` at its default, and if there is another switch, since it may have rules of hosts
+        that would otherwise be deleted meanwhile.
         """
         if self._set_switches(switches):
             most = sys.maxsize
@@ -90,7 +99,7 @@ class Compiler:
         self._set_paths(plan)
         self._set_inhabited(inhabited)
         self._set_hosts(hosts, most)
-        self._set_trees(plan)
+        self._set_trees(plan, sys.maxsize if most == sys.maxsize else MAX_TREE_RULES)
         changed, self._changed = self._changed, {}
         return changed
 
@@ -115,6 +124,10 @@ class Compiler:
             del self._asked[mac]
         if not self.everywhere and host is not None and host.port.switch != switch:
             self._drop(switch, rules.of_remote_host(host).key)
+
+    def tags(self) -> set[int]:
+        """Return the tags of trees."""
+        return set(self._by_tag)
 
     def asked(self) -> list[tuple[int, str]]:
         """Return the switches, and the hosts elsewhere, that they are to know."""
@@ -169,6 +182,11 @@ class Compiler:
                     self._put(switch, rule)
 
     def _set_ports(self, plan: Plan, edges: Iterable[Edge]) -> None:
+        edges = tuple(edges)
+        made_of = (plan.internal, plan.outside, plan.flood, edges, self.everywhere, frozenset(self.target))
+        if made_of == self._ports_of:
+            return
+        self._ports_of = made_of
         at: dict[int, set[int]] = {}
         for edge in edges:
             at.setdefault(edge.port.switch, set()).add(edge.port.port)
@@ -193,17 +211,28 @@ class Compiler:
                 if self.target[switch].get(rule.key) != rule:
                     self._put(switch, rule)
 
-    def _set_trees(self, plan: Plan) -> None:
+    def _set_trees(self, plan: Plan, most: int) -> None:
+        self.is_repairing = False
+        left = most
         for root, tree in list(self._trees.items()):
-            if plan.trees.get(root) is not tree:
-                self._change_tree(tree, plan.trees.get(root))
+            after = plan.trees.get(root)
+            if after is not tree:
+                if left <= 0:
+                    self.is_repairing = self.is_behind = True
+                    return
+                left -= self._change_tree(tree, after)
         for root, tree in plan.trees.items():
             if root not in self._trees:
+                if left <= 0:
+                    self.is_behind = True
+                    return
+                left -= len(tree.onward)
                 self._trees[root] = self._by_tag[tree.tag] = tree
                 for switch in (root, *tree.onward):
                     self._put_tree(tree, switch)
 
-    def _change_tree(self, before: Tree, after: Tree | None) -> None:
+    def _change_tree(self, before: Tree, after: Tree | None) -> int:
+        """Change a tree's rules; return what that costs."""
         del self._trees[before.root]
         del self._by_tag[before.tag]
         if after is None or after.tag != before.tag:
@@ -217,14 +246,15 @@ class Compiler:
             elif gone := before.onward.keys() - after.onward.keys():
                 for switch in gone:
                     self._drop(switch, rules.to_tree(before).key)
-            return
+            return len(before.onward)
         self._trees[after.root] = self._by_tag[after.tag] = after
         for switch in before.onward.keys() - after.onward.keys():
             self._drop(switch, rules.of_tree_end(before).key)
             self._drop(switch, rules.to_tree(before).key)
-        for switch, port in after.onward.items():
-            if before.onward.get(switch) != port:
-                self._put_tree(after, switch)
+        changed = [switch for switch, port in after.onward.items() if before.onward.get(switch) != port]
+        for switch in changed:
+            self._put_tree(after, switch)
+        return CHANGED_TREE_COST + len(changed)
 
     def _put_tree(self, tree: Tree, switch: int) -> None:
         if switch == tree.root:

@@ -140,6 +140,9 @@ class Topology:
         device = known.ports.get(port.port) if known else None
         return f"{self.name(port.switch)}:{device.name if device else port.port}"
 
+    def _both(self, source: PortId, target: PortId) -> str:
+        return f"{self.port_name(source)} → {self.port_name(target)}"
+
     # Events.
 
     def handle_switch(self, now: float, dpid: int, ports: Iterable[Port], address: str) -> None:
@@ -392,14 +395,12 @@ class Topology:
         found = []
         around = self.neighbours()
         for (source, target), hearing in sorted(self.heard.items()):
-            both = f"{self.port_name(source)} → {self.port_name(target)}"
             if source.switch == target.switch:
-                found.append(
-                    Problem("loop", both, "both ends are on one switch: the ports are not used; unplug the cable")
-                )
+                text = "both ends are on one switch: the ports are not used; unplug the cable"
+                found.append(Problem("loop", self._both(source, target), text))
             elif (target, source) not in self.heard and now - hearing.first > MAX_MISSED_FRAMES * self.interval:
                 text = "frames cross it in this direction alone: it is not used; check cable, optics and filters"
-                found.append(Problem("one-way-link", both, text))
+                found.append(Problem("one-way-link", self._both(source, target), text))
         for port in sorted(self.echoed(now)):
             if port in edge_ports:
                 text = "a host behind this edge sends our discovery frames back: they are ignored"

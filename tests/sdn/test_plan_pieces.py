@@ -1,0 +1,138 @@
+"""Plans that are made in pieces, and followed in parts: switches are heard between them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from braid_lab.fabric.shapes import fat_tree, generated
+from braid_sdn.fabric import controller
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.plan.plan import Host, Plan
+from braid_sdn.fabric.plan.planner import NetworkState, Work, make
+from braid_sdn.fabric.switches import compiler
+from braid_sdn.fabric.switches.compiler import CHANGED_TREE_COST, Compiler
+from braid_sdn.fabric.switches.rules import tag_of
+from braid_sdn.openflow.messages import PacketIn
+
+from .virtual import Network, arp, everybody_reaches_everybody, graph_of, mac, ready
+
+
+def slow(net: Network) -> None:
+    """Have each look at the controller's stopwatch take longer than a piece may."""
+    ticks = itertools.count()
+    net.controller._stopwatch = lambda: controller.MAX_PIECE * next(ticks)
+
+
+def begin_plan(net: Network) -> None:
+    """Make the first piece of a plan that is due."""
+    net.now += 0.01
+    net.controller.handle_timeout(net.now)
+    assert net.controller._work is not None
+
+
+def test_a_plan_in_pieces_is_the_one_made_at_once() -> None:
+    graph = graph_of(generated(12, seed=2))
+    hosts = tuple(Host(mac(number), PortId(1 + number % 12, 99)) for number in range(24))
+    state = NetworkState(graph, hosts)
+    work = Work(Plan(), state)
+    pieces = 0
+    while (plan := work.poll()) is None:
+        pieces += 1
+    assert pieces == 12
+    assert plan == make(Plan(), state)
+
+
+def test_messages_are_handled_between_the_pieces_of_a_plan() -> None:
+    net = ready(fat_tree(4, hosts=16))
+    slow(net)
+    net.unplug("e0.0", "a0.0")
+    begin_plan(net)
+    # The next piece is due at once, and not made before the driver has seen to all else.
+    due = net.controller.poll_timeout()
+    assert due is not None
+    assert due <= net.now
+    before = net.controller.packet_ins
+    net.controller.handle(net.now, net.stations["h1"].switch, _packet_in(net, "h1"))
+    assert net.controller.packet_ins == before + 1
+    assert net.controller._work is not None
+    net.run(3)
+    everybody_reaches_everybody(net)
+
+
+def _packet_in(net: Network, name: str) -> PacketIn:
+    return PacketIn(net.stations[name].port, arp(mac(2), "10.0.0.2", "10.0.0.2"))
+
+
+def test_what_fails_while_a_plan_is_made_is_followed_by_the_next_one() -> None:
+    net = ready(fat_tree(4, hosts=16))
+    slow(net)
+    net.unplug("e0.0", "a0.0")
+    begin_plan(net)
+    net.unplug("e1.0", "a1.1")
+    net.run(0.5)
+    assert net.controller._work is None
+    everybody_reaches_everybody(net)
+
+
+def test_arp_waits_for_the_plan_that_is_being_made() -> None:
+    net = ready(fat_tree(4, hosts=16))
+    slow(net)
+    # A new host asks for one that is known by its address.
+    net.send("h1", arp(mac(2), "10.0.0.2", "10.0.0.2"))
+    net.run(0.5)
+    net.send("h9", arp(mac(99), "10.0.0.99", "10.0.0.2"))
+    net.run(0.5)
+    asked = [frame for frame in net.received["h1"] if frame[12:14] == b"\x08\x06"]
+    assert asked
+    for each in net.received.values():
+        each.clear()
+    net.send("h1", arp(mac(2), "10.0.0.2", "10.0.0.99", reply_to=mac(99)))
+    net.run(0.1)
+    assert {name for name, got in net.received.items() if got} == {"h9"}
+
+
+def test_trees_are_taken_over_in_parts_and_those_that_lost_a_link_come_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiler, "MAX_TREE_RULES", 2 * CHANGED_TREE_COST)
+    graph = graph_of(generated(12, seed=2, more=2.0))
+    hosts = {mac(number): Host(mac(number), PortId(1 + number, 99)) for number in range(12)}
+    plan = make(Plan(), NetworkState(graph, tuple(hosts.values())))
+    made = Compiler()
+    made.update(plan, hosts, (), graph.switches)
+    tree = plan.trees[1]
+    switch, port = next(iter(tree.onward.items()))
+    lost = next(arc for arc in graph.arcs if arc.source == PortId(switch, port))
+    ends = {lost.source, lost.target}
+    fewer = type(graph).of((arc for arc in graph.arcs if {arc.source, arc.target} != ends), graph.switches)
+    plan = make(plan, NetworkState(fewer, tuple(hosts.values())))
+    repaired = [root for root, each in plan.trees.items() if each.repaired]
+    tags = {each.tag for each in plan.trees.values()}
+    parts = 0
+    while parts == 0 or made.is_behind:
+        changed = made.update(plan, hosts, (), graph.switches, most=1000)
+        parts += 1
+        assert parts < 20
+        assert made.is_repairing == made.is_behind
+        # The flood, which may have changed as well, is not among them.
+        assert sum((tag_of(key) or 0) in tags for keys in changed.values() for key in keys) < 40
+    assert len(repaired) > 3
+    assert parts > 1
+    fresh = Compiler()
+    fresh.update(plan, hosts, (), graph.switches)
+    assert made.target == fresh.target
+
+
+def test_a_wire_is_left_in_parts_and_nobody_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = ready(fat_tree(4, hosts=16))
+    monkeypatch.setattr(compiler, "MAX_TREE_RULES", 1)
+    slow(net)
+    net.unplug("c0", "a0.0")
+    net.unplug("c1", "a1.0")
+    before = len(net.controller.planning)
+    net.run(0.5)
+    assert len(net.controller.planning) > before + 3
+    assert not net.controller.compiler.is_repairing
+    everybody_reaches_everybody(net)
