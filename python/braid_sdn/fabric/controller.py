@@ -730,7 +730,10 @@ class Controller:
         state = network_state.collect(now, self, self._review, most)
         self._work = planner.Work(self.plan, state)
         self._worked = self._stopwatch() - began
-        self._go_on(now, self._work)
+        if self._worked >= MAX_PIECE:
+            self._work_at = now
+        else:
+            self._go_on(now, self._work)
 
     def _go_on(self, now: float, work: planner.Work) -> None:
         """Work on the plan for a while, and follow it once it is made."""

@@ -98,7 +98,7 @@ class Work:
         self._pieces = _pieces(before, state)
 
     def poll(self) -> Plan | None:
-        """Make one piece, a tree or the split of a pair; return the plan after the last one."""
+        """Make one piece: the flood, a tree, or the split of a pair; return the plan after the last one."""
         try:
             next(self._pieces)
         except StopIteration as done:
@@ -130,6 +130,7 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
     if is_flood_old:
         with contextlib.suppress(TagsExhaustedError):
             flood, is_flood_old = _flood(before.flood, permitted, tags, drained), False
+        yield
     around = replace(now, graph=_avoiding(permitted, drained))
     for root, tree in _trees(before, around, tags, wiring, is_same=is_same):
         match tree:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -284,7 +284,7 @@ class RuleUpdater:
         self._publish = True
         self._close()
         self._retiring = {each: at for each, at in self._retiring.items() if self._is_surplus(*each)}
-        if self._missing(now, prepare=True) or self._missing(now, prepare=False) or self._new_surplus():
+        if self._is_behind(now):
             self.changes += 1
             self.step = Step.PREPARE
             self._publish = self._published = False
@@ -450,22 +450,29 @@ class RuleUpdater:
             else:
                 del self._open[switch]
 
+    def _is_behind(self, now: float) -> bool:
+        """Return true if there is a rule to add, to change or to delete."""
+        some = (self._each_missing(now, prepare=prepare) for prepare in (True, False))
+        return any(True for each in some for _ in each) or bool(self._new_surplus())
+
     def _missing(self, now: float, *, prepare: bool) -> list[tuple[int, Rule]]:
-        """Missing and differing rules: of paths and delivery if `prepare`, else of the tables before."""
-        found = []
+        """Return missing and differing rules: of paths and delivery if `prepare`, else of the tables before."""
+        return list(self._each_missing(now, prepare=prepare))
+
+    def _each_missing(self, now: float, *, prepare: bool) -> Iterator[tuple[int, Rule]]:
         for switch, keys in self._open.items():
             has, wanted = self.installed[switch], self.target.get(switch, {})
             for key in keys:
+                if (key[0] >= PATHS) is not prepare:
+                    continue
                 rule = wanted.get(key)
                 if (
                     rule is not None
-                    and (key[0] >= PATHS) is prepare
                     and has.get(key) != rule
                     and ((refusal := self._refused.get((switch, key))) is None or refusal.retry_at <= now)
-                    and not (tag_of(key) in self.doubtful and self.rank(switch, key))
+                    and not (self.doubtful and tag_of(key) in self.doubtful and self.rank(switch, key))
                 ):
-                    found.append((switch, rule))
-        return found
+                    yield switch, rule
 
     def _is_missing(self, switch: int, key: RuleKey) -> bool:
         rule = self.target.get(switch, {}).get(key)
