@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from braid_lab.fabric.shapes import fat_tree, generated
+from braid_lab.fabric.shapes import fat_tree, generated, two_paths
 from braid_sdn.fabric import controller
+from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan.plan import Host, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, Work, make
+from braid_sdn.fabric.service import Service
+from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import compiler
+from braid_sdn.fabric.switches.arp_relay import MAX_HOLD
 from braid_sdn.fabric.switches.compiler import CHANGED_TREE_COST, Compiler
 from braid_sdn.fabric.switches.rules import tag_of
-from braid_sdn.openflow.messages import PacketIn
+from braid_sdn.openflow.messages import PacketIn, PacketOut
 
-from .virtual import Network, arp, everybody_reaches_everybody, graph_of, mac, ready
+from .virtual import KEY, Network, arp, everybody_reaches_everybody, graph_of, mac, ready
 
 
 def slow(net: Network) -> None:
@@ -92,6 +100,61 @@ def test_arp_waits_for_the_plan_that_is_being_made() -> None:
     net.send("h1", arp(mac(2), "10.0.0.2", "10.0.0.99", reply_to=mac(99)))
     net.run(0.1)
     assert {name for name, got in net.received.items() if got} == {"h9"}
+
+
+async def stopwatch_of_service() -> Callable[[], float]:
+    return Service(Config(Settings(KEY), port=0), Path("/nonexistent")).controller._stopwatch
+
+
+def test_a_small_plan_stays_in_one_piece_where_others_have_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = ready(fat_tree(4, hosts=16))
+    net.controller._stopwatch = asyncio.run(stopwatch_of_service())
+    made = Work.poll
+
+    def interrupted(work: Work) -> Plan | None:
+        # The passing of time itself, as while another process runs.
+        time.sleep(1.5 * controller.MAX_PIECE)
+        return made(work)
+
+    monkeypatch.setattr(Work, "poll", interrupted)
+    net.unplug("e0.0", "a0.0")
+    before = net.controller.plan
+    net.now += 0.01
+    net.controller.handle_timeout(net.now)
+    assert net.controller._work is None
+    assert net.controller.plan is not before
+
+
+def test_arp_waits_for_no_plan_that_is_made_for_load() -> None:
+    net = ready(two_paths(mbit=10))
+    for number, name in enumerate(("ha", "hb"), 1):
+        net.send(name, arp(mac(number), f"10.0.0.{number}", f"10.0.0.{number}"))
+    net.run(3)
+    slow(net)
+    while net.controller._work is None:
+        net.now = max(net.now, net.controller.poll_timeout() or net.now)
+        net.controller.handle_timeout(net.now)
+    assert not net.controller._throttle.urgent
+    net.controller.poll_messages()
+    question = arp(mac(1), "10.0.0.1", "10.0.0.2")
+    net.controller.handle(net.now, net.stations["ha"].switch, PacketIn(net.stations["ha"].port, question))
+    asked = net.stations["hb"]
+    assert (asked.switch, PacketOut((asked.port,), question)) in net.controller.poll_messages()
+
+
+def test_arp_waits_no_longer_than_its_sender_does() -> None:
+    net = ready(fat_tree(4, hosts=16))
+    net.send("h1", arp(mac(2), "10.0.0.2", "10.0.0.2"))
+    net.run(2)
+    # A switch that hardly answers: the new host's rules take as long.
+    net.control[net.stations["h12"].switch] = 3.0
+    question = arp(mac(99), "10.0.0.99", "10.0.0.2")
+    net.send("h9", question)
+    net.run(0.1)
+    assert net.controller.updater.is_waiting
+    assert question not in net.received["h1"]
+    assert net.run_until(lambda: question in net.received["h1"], within=1) <= MAX_HOLD
+    assert net.controller.updater.is_waiting
 
 
 def test_trees_are_taken_over_in_parts_and_those_that_lost_a_link_come_first(

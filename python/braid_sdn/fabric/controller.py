@@ -114,7 +114,11 @@ class Controller:
         nonce: int = 0,
         policies: Policies = NO_POLICIES,
     ) -> None:
-        """Create it without switches. `stopwatch` measures planning alone; `nonce` tells instances apart."""
+        """Create it without switches. `nonce` tells instances apart.
+
+        `stopwatch` measures planning alone, by the processor's time: on a busy machine a plan would go to pieces by
+        the clock's, and wait for its turn before each.
+        """
         self.settings = settings
         #: Tells this controller's tables from those of its predecessors.
         self.nonce = nonce
@@ -133,6 +137,8 @@ class Controller:
         self._work: planner.Work | None = None
         self._worked = 0.0
         self._work_at: float | None = None
+        #: True if a failure or a change waits for that plan.
+        self._is_work_urgent = False
         self.policies = policies
         #: Why those that an operator has set cannot be read; empty if they can.
         self.policies_unread = ""
@@ -142,7 +148,7 @@ class Controller:
         self.edges: tuple[Edge, ...] = ()
         self.distributor = Distributor()
         self.poller = CounterPoller(self.path_monitor, self.distributor, self.path_rates)
-        #: Seconds that each of the last plans took.
+        #: Processor seconds that each of the last plans took.
         self.planning: list[float] = []
         #: The longest time for which the controller did one thing, processor seconds; kept by its driver.
         self.longest_turn = 0.0
@@ -191,7 +197,7 @@ class Controller:
     @property
     def _is_urgent(self) -> bool:
         """True if a failure or a change waits for a plan, or for its end."""
-        return self._throttle.urgent or self._work is not None
+        return self._throttle.urgent or self._is_work_urgent
 
     @property
     def tables(self) -> Tables:
@@ -355,6 +361,7 @@ class Controller:
             self.updater.poll_timeout(),
             self.audit.poll_timeout(idle=self.updater.idle),
             self.distributor.poll_timeout(),
+            self._arp_relay.poll_timeout(self.plan),
         )
         return min((at for at in every if at is not None), default=None)
 
@@ -601,7 +608,7 @@ class Controller:
         train = self.probe_trains.poll_train(now, lambda tag: self._is_idle(now, tag))
         while (found := self.probe_trains.poll_capacity()) is not None:
             if self.path_capacity.handle_measured(now, *found):
-                self._throttle.change(now)
+                self._throttle.rest(now)
         if train is not None and firsts.get(train) in self.topology.switches:
             for _ in range(TRAIN_FRAMES):
                 self._send_probe(now, Kind.TRAIN, PortId(firsts[train], 0), train)
@@ -634,7 +641,7 @@ class Controller:
         for dpid in sorted(on_paths & self.topology.switches.keys()):
             self._tell(dpid, FlowStatsRequest(rules.PATHS))
         if self.edges:
-            self._throttle.change(now)
+            self._throttle.rest(now)
             self._examine_at = self._examine_at if self._examine_at is not None else now
         # Tagged packets pass by the rules that count hosts' packets. Our probes do not count at a path's last switch.
         sending = {
@@ -667,7 +674,7 @@ class Controller:
         self.path_capacity.expire(now)
         self.poller.poll_pairs(now, pairs)
         if changed:
-            self._throttle.change(now)
+            self._throttle.rest(now)
 
     def _forecast(self, now: float, pair: Pair, queues: Mapping[int, float | None]) -> None:
         """Tell a pair's source what to expect of its paths, unless it should walk its slot table."""
@@ -725,6 +732,7 @@ class Controller:
         if is_review or self.edges or self.topology.changed >= self._graph_at:
             self.graph = self.traffic.graph(now, self.topology)
             self._graph_at = now
+        self._is_work_urgent = self._throttle.urgent
         self._throttle.plan_begun()
         most = sys.maxsize if not self.planned else max(1, MAX_TREE_ARCS // max(1, len(self.graph.arcs)))
         state = network_state.collect(now, self, self._review, most)
@@ -744,6 +752,7 @@ class Controller:
                 self._work_at = now
                 return
         self._work = self._work_at = None
+        self._is_work_urgent = False
         self._follow_plan(now, plan, work.state, began)
 
     def _follow_plan(self, now: float, plan: Plan, state: planner.NetworkState, began: float) -> None:
@@ -793,8 +802,8 @@ class Controller:
         # Tables that were distributed before the present update began do not concern it.
         if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:
             self.updater.handle_published(now, affected)
-        if self.updater.step in (Step.IDLE, Step.DRAIN) and not self._is_urgent:
-            self._out += self._arp_relay.release(self.plan, [edge.port for edge in self.edges])
+        in_place = self.updater.step in (Step.IDLE, Step.DRAIN) and not self._is_urgent
+        self._out += self._arp_relay.release(now, self.plan, [edge.port for edge in self.edges], in_place=in_place)
 
     def _distribute(self, now: float) -> None:
         """Distribute tables and probe the new paths once all new tags' rules are in place."""

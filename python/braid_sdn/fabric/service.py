@@ -56,9 +56,7 @@ class Service:
         self.config = config
         self._policies = state_dir / POLICIES_FILE
         policies, unread = _kept_policies(self._policies)
-        self.controller = Controller(
-            config.settings, time.perf_counter, nonce=secrets.randbits(64), policies=policies
-        )
+        self.controller = Controller(config.settings, time.thread_time, nonce=secrets.randbits(64), policies=policies)
         #: Why the policies of the last start are not followed.
         self.controller.policies_unread = unread
         self.server = Server(self)

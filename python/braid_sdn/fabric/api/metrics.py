@@ -50,7 +50,8 @@ def _families(fabric: Controller, now: float) -> Iterator[tuple[str, str, str, S
         ({"kind": "pinned"}, len(fabric.policies.pinned)),
     ]
     yield "policies", "gauge", "Switches that are drained, links forbidden, and pairs pinned.", policies
-    yield "planning_seconds", "gauge", "Time that the last plan took.", [({}, (fabric.planning or [0.0])[-1])]
+    planning = (fabric.planning or [0.0])[-1]
+    yield "planning_seconds", "gauge", "Processor time that the last plan took.", [({}, planning)]
     yield "rule_updates", "counter", "Updates of switches' rules.", [({}, fabric.updater.changes)]
     yield "packet_ins", "counter", "Packets that switches sent to the controller.", [({}, fabric.packet_ins)]
 

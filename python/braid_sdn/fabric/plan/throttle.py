@@ -46,7 +46,7 @@ class Throttle:
         self._failure = _earlier(self._failure, now + FAILURE_DELAY)
 
     def change(self, now: float) -> None:
-        """Record a host that appeared or moved, or new load counters: these can wait for a moment."""
+        """Record a host that appeared or moved: it can wait for a moment."""
         self._change = _earlier(self._change, now + CHANGE_DELAY)
 
     def improvement(self, now: float) -> None:
@@ -55,8 +55,8 @@ class Throttle:
         self._calm = min(now + QUIET_PERIOD, self._first + MAX_QUIET_WAIT)
 
     def rest(self, now: float, delay: float = CHANGE_DELAY) -> None:
-        """Record that the last plan left something for one after `delay` seconds that nobody waits for."""
-        self._rest = now + delay
+        """Record something for a plan in `delay` seconds that nobody waits for: new load, or what the last left."""
+        self._rest = _earlier(self._rest, now + delay)
 
     def poll_timeout(self, *, busy: bool = False) -> float | None:
         """Return when to make a plan. While switches are told of the last one (`busy`), that is after failures."""

@@ -20,6 +20,9 @@ from braid_sdn.openflow.messages import PacketOut, ToSwitch
 MAX_HELD_FRAMES = 256
 #: Seconds within which a host should answer a request; after that requests for it are flooded.
 ANSWER_TIMEOUT = 0.5
+#: Seconds after which a frame is passed on though rules may not lead to its sender yet: an answer is flooded then,
+#: while a host that gets none asks three times in as many seconds, and gives up.
+MAX_HOLD = 0.5
 #: Addresses whose requests are unanswered.
 MAX_UNANSWERED = 4096
 
@@ -30,8 +33,9 @@ Messages = list[tuple[int, ToSwitch]]
 class ArpRelay:
     """Holds frames until rules lead back to the hosts that sent them."""
 
-    #: Frames, the ports at which they arrived, and the only port that each goes to; None is everywhere.
-    _held: list[tuple[PortId, bytes, PortId | None]] = field(default_factory=list)
+    #: Frames in the order of their arrival; of each its time, its port, and the only port that it goes to; None is
+    #: everywhere.
+    _held: list[tuple[float, PortId, bytes, PortId | None]] = field(default_factory=list)
     #: When the first request for an address was passed on that is unanswered.
     _unanswered: dict[str, float] = field(default_factory=dict)
 
@@ -56,7 +60,7 @@ class ArpRelay:
         if target is not None and not fresh:
             return [(target.switch, PacketOut((target.port,), frame))] if target != arrived else []
         if len(self._held) < MAX_HELD_FRAMES:
-            self._held.append((arrived, frame, target))
+            self._held.append((now, arrived, frame, target))
         return []
 
     def _owner(self, now: float, hosts: Hosts, frame: bytes) -> Host | None:
@@ -74,8 +78,12 @@ class ArpRelay:
             self._unanswered.pop(next(iter(self._unanswered)))
         return found if now - first < ANSWER_TIMEOUT else None
 
-    def release(self, plan: Plan, edges: Iterable[PortId]) -> Messages:
-        """Return messages that pass the held frames on, once rules reach all known hosts.
+    def poll_timeout(self, plan: Plan) -> float | None:
+        """Return when to call `release` at the latest."""
+        return self._held[0][0] + MAX_HOLD if self._held and plan.flood is not None else None
+
+    def release(self, now: float, plan: Plan, edges: Iterable[PortId], *, in_place: bool) -> Messages:
+        """Return messages that pass held frames on: all if `in_place`, that is, rules reach all known hosts.
 
         A host behind one of `edges` (their ports) may answer under a tag, which teaches us nothing of it. So the
         controller asks there for itself, too.
@@ -83,7 +91,9 @@ class ArpRelay:
         if not self._held or plan.flood is None:
             return []
         out: Messages = []
-        for arrived, frame, target in self._held:
+        due = [each for each in self._held if in_place or now >= each[0] + MAX_HOLD]
+        del self._held[: len(due)]
+        for _, arrived, frame, target in due:
             if target is not None:
                 out.append((target.switch, PacketOut((target.port,), frame)))
                 continue
@@ -98,5 +108,4 @@ class ArpRelay:
             if question is not None and question.wanted != question.address:
                 probe = address_probe(question.wanted)
                 out += [(port.switch, PacketOut((port.port,), probe)) for port in edges if port != arrived]
-        self._held.clear()
         return out
