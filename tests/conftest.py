@@ -169,8 +169,8 @@ def came_in_order(flow: SplitFlow) -> None:
     assert flow.transfer.steady(2) > 12
     # One path takes what the other cannot: 4 Mbit/s of 14 at least.
     assert min(flow.packets) > 0.25 * sum(flow.packets)
-    # Packets did arrive out of order at the edge; the host did not notice.
-    assert flow.held > 0.2 * sum(flow.packets)
+    # Packets did arrive out of order at the edge, as none would by one path; the host did not notice.
+    assert flow.held > 0.1 * sum(flow.packets)
     assert flow.transfer.out_of_order <= 0.001 * sum(flow.packets)
     assert flow.transfer.counters["TcpRetransSegs"] <= 0.001 * sum(flow.packets)
 

@@ -137,7 +137,7 @@ def test_downloads_and_uploads_arrive_whole(
 
 def test_links_without_ethernet_take_part(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network(UplinkSpec("dsl"), UplinkSpec("wwan0", layer="l3"))
-    daemon = start_braid(net)
+    daemon = start_braid(net, *ROUND_ROBIN)
     layers = {each["name"]: each["layer"] for each in daemon.json("uplinks")["uplinks"]}
     assert layers == {"dsl": "l2", "wwan0": "l3"}
     for family in (4, 6):
