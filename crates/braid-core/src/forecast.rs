@@ -73,8 +73,8 @@ const RTT_BOUNDS_US: (u64, u64) = (100, 2_000_000);
 /// One, in millionths.
 const PPM: u64 = 1_000_000;
 
-/// Load of an uplink.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Load of an uplink; by default nothing is known of its capacity, and nothing uses it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UplinkLoad {
     /// Capacity in kilobytes (1000 bytes) a second; see [`kilobytes_per_sec`]. 0 if not known: then
     /// [`DEFAULT_CAPACITY_KB_S`] is assumed, all of it spare.

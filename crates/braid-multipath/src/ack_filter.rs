@@ -101,7 +101,7 @@ impl<T> AckFilter<T> {
             self.passing.push_back(item);
             return;
         }
-        // What is still held is covered by this one.
+        // This one covers the one that is still held.
         of.held = None;
         let at = of.passed + interval;
         if at <= now {

@@ -18,8 +18,12 @@ pub mod flags {
     pub const SYN: u8 = 0x02;
     /// There is no such connection (any more).
     pub const RST: u8 = 0x04;
+    /// Data waits for nothing that follows.
+    pub const PSH: u8 = 0x08;
     /// The acknowledgement number is valid.
     pub const ACK: u8 = 0x10;
+    /// Congestion was met on the way, or ECN is offered (RFC 3168).
+    pub const ECE: u8 = 0x40;
 }
 
 /// A TCP segment without options; window 65,535, sequence numbers zero.

@@ -138,14 +138,7 @@ impl Trace<'_, '_> {
 
     /// Returns the datapath's data on an uplink; without any, it assumes no capacity.
     fn load(&self, id: UplinkId) -> UplinkLoad {
-        (self.snapshot.load)(id).unwrap_or(UplinkLoad {
-            capacity: 0,
-            spare: 0,
-            busy: 0,
-            opened: 0,
-            loss_ppm: 0,
-            last_opened: 0,
-        })
+        (self.snapshot.load)(id).unwrap_or_default()
     }
 
     /// Notes the scores, the best first.

@@ -306,7 +306,7 @@ class Compiler:
             return
         self.everywhere = fits
         if not fits:
-            # What there is stays, until it is seen that nobody uses it.
+            # Rules that are there stay, until their counters show that nobody uses them.
             for mac, host in self._hosts.items():
                 at = {switch: None for switch in self._inhabited if switch != host.port.switch}
                 self._asked.setdefault(mac, {}).update(at)

@@ -80,7 +80,7 @@ mod flag {
 }
 
 /// TCP options of Linux when it sends timestamps and nothing else (RFC 7323 appendix A).
-const TIMESTAMPS: [u8; 4] = [1, 1, 8, 10];
+pub(super) const TIMESTAMPS: [u8; 4] = [1, 1, 8, 10];
 
 /// The slot of a context number in its lane.
 #[must_use]

@@ -1,20 +1,17 @@
 //! TCP segments that acknowledge flows of this end.
 
 use braid_multipath::ack_filter::Segment;
+use braid_packet::build::flags::{ECE, FIN, RST, SYN};
 use braid_packet::{Packet, Transport, protocol};
 
 use crate::proto::flow::FlowInfo;
+use crate::proto::header_compression::TIMESTAMPS;
 
 /// Longest packet that carries no data: a header of IPv6, and one of TCP with all of its options.
 const MAX_EMPTY_PACKET: usize = 100;
 
-const FIN: u8 = 0x01;
-const SYN: u8 = 0x02;
-const RST: u8 = 0x04;
-const ECE: u8 = 0x40;
 const TCP_HEADER: usize = 20;
-/// Two NOPs, then timestamps (RFC 7323 appendix A): other options are SACK, or those of MPTCP.
-const TIMESTAMPS: [u8; 4] = [1, 1, 8, 10];
+/// With other options it tells more: SACK, or those of MPTCP.
 const WITH_TIMESTAMPS: usize = TCP_HEADER + 12;
 
 /// Returns the hash of the flow that a packet acknowledges, and its kind; none for other packets, and for those with data.
@@ -58,9 +55,7 @@ pub(super) fn of(packet: &[u8]) -> Option<(u32, Segment)> {
 mod tests {
     use super::*;
     use braid_packet::build;
-
-    const ACK: u8 = 0x10;
-    const PSH: u8 = 0x08;
+    use braid_packet::build::flags::{ACK, PSH};
 
     /// A segment without data that acknowledges 1,000.
     fn segment(flags: u8, options: &[u8]) -> Vec<u8> {
