@@ -81,6 +81,7 @@ def test_errors_say_what_to_do_next(lines: Topology, start_braid: StartBraid) ->
         assert answer.status == status, (words, answer)
         assert said in answer.stderr, (words, answer)
     lines.host.ip("link set dsl down")
+    wait_until(lambda: uplink(daemon, "dsl")["state"] == "down", what="the lost carrier")
     answer = daemon.call("measure", "--all", "--url", stream(lines), check=False)
     assert answer.status == DEGRADED, answer
     assert "dsl is down" in answer.stdout

@@ -32,6 +32,11 @@ def shares(net: Topology, count: int = 4) -> dict[str, int]:
     return by_uplink(net, ask_tcp(net.host, count, net.server(1)))
 
 
+def opened(daemon: Braid) -> str | None:
+    """Return the uplink of a connection that is open, if there is one."""
+    return next((flow["uplink"] for flow in daemon.json("flows")["flows"] if flow["state"] == "established"), None)
+
+
 def events(daemon: Braid, kind: str) -> list[dict[str, Any]]:
     return [each for each in daemon.json("events")["events"] if each["kind"] == kind]
 
@@ -82,8 +87,7 @@ def test_a_pause_closes_connections_at_once_if_asked_to(make_network: MakeNetwor
     daemon = start_braid(net, *ROUND_ROBIN)
     argv = ["curl", "-sS", "-o", "/dev/null", f"http://{net.server()}/bytes/40000000"]
     with Process(argv, log=net.scratch / "download", namespace=net.host.name) as download:
-        flows = wait_until(lambda: daemon.json("flows")["flows"], what="the download")
-        carrier = flows[0]["uplink"]
+        carrier = wait_until(lambda: opened(daemon), what="the download")
         assert "# flows" not in daemon.call("uplink", "pause", carrier, "--now").stdout.replace(
             f"# flows that are still on {carrier}", "# closing"
         )
@@ -91,6 +95,28 @@ def test_a_pause_closes_connections_at_once_if_asked_to(make_network: MakeNetwor
         assert ended.status != 0
     (event,) = events(daemon, "uplink-paused")
     assert event["evidence"] == "new flows take the other uplinks; 1 connection told"
+
+
+def test_a_pause_moves_connections_that_are_being_opened_if_asked_to(
+    make_network: MakeNetwork, start_braid: StartBraid
+) -> None:
+    """An answer takes 3 s on one line, so only the other one opens the connection in time."""
+    net = make_network(UplinkSpec("sat", LinkSpec(rate="10Mbit/s", delay="1500ms")), SLOW[0])
+    daemon = start_braid(net, *ROUND_ROBIN)
+    argv = ["curl", "-sS", "-o", "/dev/null", "-w", "%{time_connect}", f"http://{net.server()}/bytes/1000"]
+    logs = [net.scratch / f"download-{number}" for number in range(2)]
+    with (
+        Process(argv, log=logs[0], namespace=net.host.name) as first,
+        Process(argv, log=logs[1], namespace=net.host.name) as second,
+    ):
+        wait_until(lambda: daemon.json("flows", "--uplink", "sat")["flows"], what="a SYN on the slow line")
+        daemon.call("uplink", "pause", "sat", "--now")
+        for download in (first, second):
+            ended = download.wait(timeout=10)
+            assert ended.status == 0
+            assert float(ended.stdout) < 0.9, "the client itself repeats its SYN after 1 s"
+    (event,) = events(daemon, "uplink-paused")
+    assert event["evidence"] == "new flows take the other uplinks; 1 connection being opened moved"
 
 
 def test_a_udp_flow_moves_with_its_next_packet(make_network: MakeNetwork, start_braid: StartBraid) -> None:

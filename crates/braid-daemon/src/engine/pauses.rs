@@ -63,16 +63,21 @@ impl Engine {
         self.failover.watch_moved_flows(std::time::Instant::now());
         let closed = match request.now && has_other {
             true => self.close_connections(id)?,
-            false => 0,
+            false => Closed::default(),
         };
-        let evidence = match (has_other, closed) {
-            (false, _) => "no other uplink works".to_owned(),
-            (true, 0) => "new flows take the other uplinks".to_owned(),
-            (true, closed) => format!(
-                "new flows take the other uplinks; {} told",
-                plural(closed, "connection")
-            ),
+        let mut evidence = match has_other {
+            false => "no other uplink works".to_owned(),
+            true => "new flows take the other uplinks".to_owned(),
         };
+        if closed.told > 0 {
+            evidence += &format!("; {} told", plural(closed.told, "connection"));
+        }
+        if closed.moved > 0 {
+            evidence += &format!(
+                "; {} being opened moved",
+                plural(closed.moved, "connection")
+            );
+        }
         tracing::info!(uplink = name, text, "pause");
         let kind = EventKind::UplinkPaused;
         self.events.note(kind, Some(name), text, Some(evidence));
@@ -223,16 +228,31 @@ impl Engine {
         }
     }
 
-    fn close_connections(&mut self, id: UplinkId) -> Result<usize, UserError> {
+    /// Resets the TCP connections of an uplink, and opens by another one those that are being opened.
+    fn close_connections(&mut self, id: UplinkId) -> Result<Closed, UserError> {
         let closes = |flow: &Flow| {
             flow.uplink == id && flow.protocol == TCP && flow.choice != Choice::OnLink
         };
+        // A SYN that is answered in between is an open connection when they are reset.
+        let moved = self.datapath.replay_unanswered(id)?.tcp_moved;
         let released = self.datapath.release(|flow| match closes(flow) {
             true => Release::Reset,
             false => Release::Keep,
         })?;
-        Ok(released.reset)
+        Ok(Closed {
+            told: released.reset,
+            moved,
+        })
     }
+}
+
+/// Connections of an uplink that is paused at once.
+#[derive(Clone, Copy, Default)]
+struct Closed {
+    /// Their inside was sent a reset.
+    told: usize,
+    /// Their SYN was sent again, by another uplink.
+    moved: usize,
 }
 
 fn new_pause(by: PauseOrigin, for_s: Option<u64>) -> Result<Pause, UserError> {
