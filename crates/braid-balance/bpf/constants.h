@@ -218,8 +218,10 @@
 #define RTT_UNANSWERED_US      2000000
 #define UNANSWERED_TTL_DIVISOR 4
 
-// Each new RTT moves the cached one by this fraction of the difference.
+// A shorter RTT replaces the cached one. A longer one moves it by this fraction of the difference,
+// once in so many seconds at most: the handshakes of a page measure the queue that the page makes.
 #define RTT_EWMA_DIVISOR 4
+#define RTT_RISE_SECONDS 1
 
 // A round trip by timestamps shows queueing only if the flow moved so many packets meanwhile: a
 // remote delays a lone segment's acknowledgement, or answers when it pleases. No echo is awaited

@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use Verdict::{Dropped, Passed, Sent};
 use braid_balance::{
@@ -330,11 +330,17 @@ fn races_are_rationed_by_prefix_and_in_all() {
 
 /// Opens a connection that is answered at once by an uplink; what it took to open.
 fn connect(track: &Track, port: u16, by: usize) -> &'static str {
+    connect_after(track, port, by, Duration::ZERO)
+}
+
+/// The same over lines of a delay, which is remembered.
+fn connect_after(track: &Track, port: u16, by: usize, delay: Duration) -> &'static str {
     let ends = Ends {
         local: (INNER, port),
         ..V4
     };
     let sent = track.probe.out(&ends.syn());
+    std::thread::sleep(delay);
     if sent.reason == "out_new" {
         let packet = sent.read();
         let Transport::Tcp { source, .. } = packet.transport else {
@@ -489,9 +495,9 @@ fn download(track: &Track, port: u16, count: u32, lost: u32) {
 #[test]
 fn the_fastest_way_is_not_always_the_shortest() {
     let track = Track::new(LbMethod::Fastest, ONCE);
-    // The test's server answers in no time, which moves what is remembered a little.
     remember(&track, [60, 50, 20]);
-    assert_eq!(connect(&track, 4001, 0), "out_new");
+    let delay = Duration::from_millis(20);
+    assert_eq!(connect_after(&track, 4001, 0, delay), "out_new");
     let flow = flow_of(&track.probe, INNER, 4001);
     assert_eq!((flow.uplink, flow.choice), (UplinkId(2), Choice::Predicted));
     // It loses one segment in ten.
@@ -518,6 +524,34 @@ fn the_fastest_way_is_not_always_the_shortest() {
     assert_eq!(connect(&track, 4003, 0), "out_new");
     let next = flow_of(&track.probe, INNER, 4003);
     assert!(next.uplink != flow.uplink && next.uplink != UplinkId(2));
+}
+
+/// The handshakes of a page see the queue that the page makes.
+#[test]
+fn what_is_remembered_grows_by_a_quarter_a_second_and_shrinks_at_once() {
+    let track = Track::new(LbMethod::Fastest, ONCE);
+    // Everything takes the second uplink, and is seen to take 30 ms.
+    remember(&track, [500, 20, 500]);
+    let delay = Duration::from_millis(30);
+    let rtt = || {
+        memory(&track).expect("of this prefix").paths[1]
+            .rtt
+            .expect("known")
+    };
+    let began = Instant::now();
+    let mut last = rtt();
+    let mut rises = 0;
+    for port in 4001..4011 {
+        assert_eq!(connect_after(&track, port, 1, delay), "out_new");
+        assert!(last <= rtt());
+        rises += u32::from(last < rtt());
+        last = rtt();
+    }
+    // The clock's seconds count, not those since the last change.
+    let seconds = u32::try_from(began.elapsed().as_secs()).expect("a few") + 1;
+    assert!(rises <= seconds, "{rises} in {seconds}");
+    connect(&track, 4011, 1);
+    assert!(rtt() < delay / 3, "{:?}", rtt());
 }
 
 #[test]
@@ -617,6 +651,8 @@ fn a_race_again_only_measures_where_speed_is_predicted() {
 
     // A favourite that refuses, or says nothing until the SYN is said again, is none.
     for (port, silent) in [(4002, false), (4003, true)] {
+        let track = Track::new(LbMethod::Fastest, ALWAYS);
+        remember(&track, [500, 60, 500]);
         let ends = Ends {
             local: (INNER, port),
             ..V4

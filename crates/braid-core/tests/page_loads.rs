@@ -20,9 +20,13 @@ const MBIT: f64 = 1e6;
 const TICK: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(350);
 const TIMEOUT: Duration = Duration::from_secs(40);
+/// Objects of a page by host, and of a small one.
 const OBJECTS: [usize; 8] = [34, 20, 12, 9, 7, 5, 4, 3];
+const FEW_OBJECTS: [usize; 8] = [10, 6, 3, 2, 2, 1, 1, 1];
 const GAP: f64 = 0.05;
 const LOAD_AVERAGING_S: f64 = 2.0;
+const MEMORY: Duration = Duration::from_secs(120);
+const RTT_RISE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Policy {
@@ -97,15 +101,16 @@ struct Browser {
     rates: Vec<f64>,
     turn: usize,
     seed: u64,
+    objects: [usize; 8],
 }
 
 /// Normal numbers of a page, whatever the policy.
-fn page(seed: u64, number: u64) -> Vec<VecDeque<u64>> {
+fn page(objects: &[usize], seed: u64, number: u64) -> Vec<VecDeque<u64>> {
     let mut noise = Noise(seed.wrapping_mul(7_919) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     for _ in 0..16 {
         noise.next();
     }
-    let mut hosts: Vec<VecDeque<u64>> = OBJECTS
+    let mut hosts: Vec<VecDeque<u64>> = objects
         .iter()
         .map(|count| {
             (0..*count)
@@ -156,6 +161,7 @@ impl Browser {
             rates: vec![50.0; specs.len()],
             turn: 0,
             seed,
+            objects: OBJECTS,
         }
     }
 
@@ -182,7 +188,7 @@ impl Browser {
 
     fn start_page(&mut self) {
         self.idle_until = None;
-        self.queues = page(self.seed, self.page);
+        self.queues = page(&self.objects, self.seed, self.page);
         self.page += 1;
         self.began = self.network.now;
         let flow = self.connect(0, Duration::ZERO);
@@ -282,15 +288,14 @@ impl Browser {
                 if let Some(rtt) = rtt {
                     let path = &mut self.uplinks[line].path;
                     path.silent = None;
-                    path.rtt = Some((
-                        now,
-                        match path.rtt {
-                            Some((at, old)) if now.since(at) <= Duration::from_secs(120) => {
-                                (3 * old + rtt) / 4
-                            }
-                            _ => rtt,
-                        },
-                    ));
+                    let known = path
+                        .rtt
+                        .filter(|(at, old)| *old < rtt && now.since(*at) <= MEMORY);
+                    path.rtt = Some(match known {
+                        Some((at, old)) if now.since(at) >= RTT_RISE => (now, (3 * old + rtt) / 4),
+                        Some(known) => known,
+                        None => (now, rtt),
+                    });
                 }
                 if !opens || !self.conns[flow].open {
                     return;
@@ -402,7 +407,7 @@ impl Browser {
                         || uplink
                             .path
                             .rtt
-                            .is_some_and(|(at, _)| now.since(at) <= Duration::from_secs(120))
+                            .is_some_and(|(at, _)| now.since(at) <= MEMORY)
                 };
                 if !self.uplinks.iter().all(fresh) {
                     self.network.send_syn(flow, &all, None);
@@ -645,16 +650,22 @@ const DEMO: [LineSpec; 2] = [
     },
 ];
 
-fn steady(policy: Policy, seed: u64, pages: usize) -> Vec<f64> {
-    let mut browser = Browser::new(policy, &DEMO, seed);
-    browser.set(0, 20.0);
-    browser.set(1, 30.0);
+/// Returns the load times of pages over two lines of so many Mbit/s.
+fn steady(mut browser: Browser, rates: [f64; 2], pages: usize) -> Vec<f64> {
+    for (line, rate) in rates.into_iter().enumerate() {
+        browser.set(line, rate);
+    }
     while browser.seconds.len() < pages {
         let until = browser.network.now + Duration::from_secs(1);
         browser.run_until(until);
     }
     browser.seconds
 }
+
+const SLOW: [LineSpec; 2] = [LineSpec {
+    delay_ms: 20,
+    queue_ms: 250,
+}; 2];
 
 fn mean(of: &[f64]) -> f64 {
     of.iter().sum::<f64>() / of.len() as f64
@@ -687,20 +698,36 @@ fn pages_load_faster_than_on_the_better_line_alone_while_rates_change() {
     assert!(of(fastest) < 0.70, "{fastest} of {lte}");
 }
 
+/// Returns the mean page load times of `fastest`, of turns and of weights, as shares of those on the second line alone.
+fn of_one_line(lines: &[LineSpec; 2], rates: [f64; 2], objects: [usize; 8]) -> [f64; 3] {
+    let policies = [Policy::Only(1), Policy::Fastest, Policy::Rr, Policy::Wrr];
+    let [alone, others @ ..] = policies.map(|policy| -> Vec<f64> {
+        let load = |seed| {
+            let mut browser = Browser::new(policy, lines, seed);
+            browser.objects = objects;
+            steady(browser, rates, 20)
+        };
+        (1..=8).flat_map(load).collect()
+    });
+    others.map(|found| {
+        let pages = found.iter().zip(&alone);
+        mean(&pages.map(|(one, alone)| one / alone).collect::<Vec<_>>())
+    })
+}
+
 /// "`page_load_ratio_fastest` at most that of every other policy in the same run (within 0.02)": on the demo's lines.
 #[test]
 fn no_policy_loads_a_page_over_two_steady_lines_faster_than_fastest() {
-    let policies = [Policy::Only(1), Policy::Fastest, Policy::Rr, Policy::Wrr];
-    let [lte, fastest, turns, weighted] = policies.map(|policy| {
-        (1..=8)
-            .map(|seed| steady(policy, seed, 20))
-            .collect::<Vec<_>>()
-    });
-    let ratio = |found: &[Vec<f64>]| {
-        let pages = found.iter().flatten().zip(lte.iter().flatten());
-        mean(&pages.map(|(one, alone)| one / alone).collect::<Vec<_>>())
-    };
-    let [fastest, turns, weighted] = [fastest, turns, weighted].map(|found| ratio(&found));
+    let [fastest, turns, weighted] = of_one_line(&DEMO, [20.0, 30.0], OBJECTS);
     println!("of LTE alone: fastest {fastest:.3}, rr {turns:.3}, wrr {weighted:.3}");
     assert!(fastest <= turns.min(weighted) + 0.01);
+}
+
+/// Small pages over slow lines, as in [host] Fig. 9: the handshakes of a page's connections see a queue that is gone
+/// before the next page.
+#[test]
+fn the_queue_of_one_page_does_not_decide_the_next() {
+    let [fastest, turns, weighted] = of_one_line(&SLOW, [2.0, 2.0], FEW_OBJECTS);
+    println!("of one line: fastest {fastest:.3}, rr {turns:.3}, wrr {weighted:.3}");
+    assert!(fastest <= turns.min(weighted) + 0.02);
 }

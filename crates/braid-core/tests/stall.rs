@@ -198,6 +198,21 @@ fn a_line_that_stalls_again_and_again_is_held_back() {
     }
 }
 
+/// The queue of a slow line overflows, and all senders wait for their timeouts at once.
+#[test]
+fn a_line_that_is_silent_for_a_moment_is_not_held_back() {
+    let mut line = Line::new(2 * MBIT);
+    for _ in 0..5 {
+        line.full(20);
+        for repeats in [0, 3, 0] {
+            line.interval(0, 0, repeats, false);
+        }
+        assert!(line.stalls());
+        line.full(1);
+        assert!(!line.stalls());
+    }
+}
+
 /// Servers whose segments a stall cut off wait as long again as it lasted at most, but for what they lose later.
 #[test]
 fn connections_wait_for_servers_during_a_stall_and_as_long_again() {

@@ -7,6 +7,7 @@ uplinks alone, from the daemon's forecasts: no rule of a switch compares sequenc
 from __future__ import annotations
 
 import ipaddress
+import math
 import random
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
@@ -20,8 +21,8 @@ from braid_sdn.host.forecast import MAX_RACE_RATIO, Forecast, in_turn
 MAX_NETWORKS = 8192
 #: Length of a network's prefix, by IP version.
 PREFIX_BITS = {4: 24, 6: 48}
-#: A measured round trip moves the remembered one by 1/RTT_DIVISOR of the difference.
-RTT_DIVISOR = 4
+#: A longer round trip moves the remembered one by 1/RTT_DIVISOR of the difference, once in RTT_RISE_S at most.
+RTT_DIVISOR, RTT_RISE_S = 4, 1.0
 #: Round trip, microseconds, of an uplink that a race has waited for in vain; for that, the cache's time is divided.
 UNANSWERED_RTT, UNANSWERED_DIVISOR = 2_000_000, 4
 
@@ -102,7 +103,10 @@ class PathCache:
         """Take in a handshake's round trip."""
         known = self._path(remote, uplink)
         rtt = max(rtt, 1)
-        if known is not None and known.rtt != UNANSWERED_RTT and now - known.measured <= self._settings.cache_ttl:
+        age = now - known.measured if known is not None and known.rtt != UNANSWERED_RTT else math.inf
+        if known is not None and known.rtt < rtt and age <= self._settings.cache_ttl:
+            if age < RTT_RISE_S:
+                return
             rtt = (known.rtt * (RTT_DIVISOR - 1) + rtt) // RTT_DIVISOR
         self._set(remote, uplink, Path(rtt, now, self._epochs.get(uplink, 0)))
 

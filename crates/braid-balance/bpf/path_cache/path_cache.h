@@ -87,17 +87,19 @@ __noinline int store_rtt(__u32 id, __u32 rtt, __u64 now)
 	path = path_of(ctx, id);
 	if (!path)
 		return -1;
-	if (!path->rtt || path->rtt == RTT_UNANSWERED_US ||
+	if (!path->rtt || path->rtt == RTT_UNANSWERED_US || rtt <= path->rtt ||
 	    at - path->measured_at > config->cache_ttl)
 		path->rtt = rtt ? rtt : 1;
-	else
+	else if (at - path->measured_at >= RTT_RISE_SECONDS)
 		path->rtt = ((__u64)path->rtt * (RTT_EWMA_DIVISOR - 1) + rtt) / RTT_EWMA_DIVISOR;
+	else
+		return 0;
 	path->measured_at = at;
 	return 0;
 }
 
-// Updates the path's RTT, in us. An RTT older than the memory is replaced; otherwise the new one is
-// averaged in. This function and those below pass the prefix in the context: a function that takes
+// Updates the path's RTT, in us. An RTT that is longer, or older than the memory, is replaced;
+// a shorter one moves slowly towards the new one. This function and those below pass the prefix in the context: a function that takes
 // only numbers is verified once, on its own.
 static __always_inline void update_rtt(const struct address *remote, __u32 id, __u32 rtt, __u64 now)
 {

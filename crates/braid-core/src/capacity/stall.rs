@@ -21,6 +21,8 @@
 //! - A line that stalls in the middle of transfers is likely to do so again soon, and each connection that is there then waits
 //!   for its server's timeouts, 10 s and more. It is held back from the first such stall on, and for longer. On a line
 //!   that carried nothing just before, segments may be sent again because one server is dead; that is no sign of the line.
+//! - A short stall holds nothing back: when a slow line's queue overflows, all senders may lose their windows and wait for a
+//!   timeout, and the line is silent for a moment.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -47,6 +49,8 @@ const MIN_TRANSFER_PACKET: u64 = 500;
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(4));
 /// The same where packets dripped and nothing was sent again.
 const DRIP_PATIENCE: Duration = Duration::from_millis(500);
+/// A stall below this holds no line back.
+const MIN_HELD_STALL: Duration = Duration::from_millis(500);
 /// Time for which a line is held back after its second stall; twice as long after each further one.
 const FIRST_HOLD: Duration = Duration::from_secs(1);
 /// Longest time of that.
@@ -249,6 +253,9 @@ impl StallMonitor {
         };
         if stall.cut {
             self.cut = Some((stall.since, Some(interval.end)));
+        }
+        if interval.end.since(stall.since) < MIN_HELD_STALL {
+            return;
         }
         let passed = interval.end.since(self.counted).as_secs_f64();
         self.stalls = self.stalls * 0.5_f64.powf(passed / FORGET_TIME.as_secs_f64()) + 1.0;
