@@ -49,7 +49,7 @@ pub const PRIOR_PACKETS: u64 = 500;
 /// Least loss assumed, in millionths: no path is known to lose less.
 pub const MIN_LOSS_PPM: u64 = 10;
 /// An uplink is full if flows move data and less than its capacity divided by this is spare.
-const FULL_DIVISOR: u32 = 4;
+pub const FULL_DIVISOR: u32 = 4;
 /// Scores that exceed the best one by less than this part of it are equal to it: each of the two times differs by 3 % or
 /// so, less than any of the figures is known to.
 const EQUAL_DIVISOR: u128 = 16;

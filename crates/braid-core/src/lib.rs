@@ -8,6 +8,7 @@
 //! on real packets, in simulations, under property tests and under a fuzzer.
 #![forbid(unsafe_code)]
 
+pub mod app_limited;
 pub mod aqm;
 pub mod capacity;
 pub mod forecast;

@@ -9,9 +9,10 @@ mod support;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use braid_core::app_limited::{AppLimitedFlows, FlowTotal, MIN_AGE};
 use braid_core::capacity::{StallInterval, StallMonitor, UplinkCapacity, UplinkInterval};
-use braid_core::forecast::{PathStats, UplinkLoad, in_turn, kilobytes_per_sec};
-use braid_core::{Bytes, Rate, Time};
+use braid_core::forecast::{FULL_DIVISOR, PathStats, UplinkLoad, in_turn, kilobytes_per_sec};
+use braid_core::{Bytes, Rate, Time, UplinkId};
 
 use support::Noise;
 use support::network::{Event, LineSpec, Network};
@@ -26,6 +27,9 @@ const FEW_OBJECTS: [usize; 8] = [10, 6, 3, 2, 2, 1, 1, 1];
 const GAP: f64 = 0.05;
 const LOAD_AVERAGING_S: f64 = 2.0;
 const MEMORY: Duration = Duration::from_secs(120);
+const SEGMENT: Duration = Duration::from_secs(4);
+const SEGMENTS_AHEAD: Duration = Duration::from_secs(8);
+const QUALITIES: [f64; 3] = [0.4e6, 0.7e6, 1.0e6];
 const RTT_RISE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -82,6 +86,18 @@ struct Conn {
     bytes: u64,
 }
 
+/// A player with segments of 4 s, of the best quality that the last ones had the rate for, and up to 8 s of them ahead.
+#[derive(Default)]
+struct Video {
+    flow: usize,
+    /// When it asked for the segment under way, and its bytes.
+    asked: Option<(Time, u64)>,
+    plays_until: Time,
+    rate: f64,
+    fetched: u64,
+    stalled: Duration,
+}
+
 struct Browser {
     policy: Policy,
     network: Network,
@@ -102,6 +118,8 @@ struct Browser {
     turn: usize,
     seed: u64,
     objects: [usize; 8],
+    app_limited: AppLimitedFlows<usize>,
+    video: Option<Video>,
 }
 
 /// Normal numbers of a page, whatever the policy.
@@ -162,6 +180,8 @@ impl Browser {
             turn: 0,
             seed,
             objects: OBJECTS,
+            app_limited: AppLimitedFlows::default(),
+            video: None,
         }
     }
 
@@ -184,6 +204,49 @@ impl Browser {
                 event => self.handle(event),
             }
         }
+    }
+
+    fn start_video(&mut self) {
+        let flow = self.connect(0, Duration::ZERO);
+        self.video = Some(Video {
+            flow,
+            ..Video::default()
+        });
+    }
+
+    /// Asks for the next segment if there is room for it.
+    fn fetch_segment(&mut self) {
+        let now = self.network.now;
+        let Some(video) = self.video.as_mut().filter(|video| video.asked.is_none()) else {
+            return;
+        };
+        if video.plays_until.since(now) > SEGMENTS_AHEAD || self.conns[video.flow].line.is_none() {
+            return;
+        }
+        let fits = |quality: &&f64| **quality <= 0.9 * video.rate;
+        let quality = QUALITIES.iter().rev().find(fits).unwrap_or(&QUALITIES[0]);
+        let bytes = (quality * SEGMENT.as_secs_f64() / 8.0) as u64;
+        video.asked = Some((now, bytes));
+        self.network.request(video.flow, bytes);
+    }
+
+    fn segment_arrived(&mut self) {
+        let now = self.network.now;
+        let video = self.video.as_mut().expect("a video");
+        let Some((asked, bytes)) = video.asked.take() else {
+            return;
+        };
+        let rate = bytes as f64 * 8.0 / now.since(asked).as_secs_f64();
+        video.rate = if video.fetched == 0 {
+            rate
+        } else {
+            (video.rate + rate) / 2.0
+        };
+        if video.fetched > 0 {
+            video.stalled += now.since(video.plays_until);
+        }
+        video.fetched += bytes;
+        video.plays_until = video.plays_until.max(now) + SEGMENT;
     }
 
     fn start_page(&mut self) {
@@ -268,6 +331,11 @@ impl Browser {
     }
 
     fn next_object(&mut self, flow: usize) {
+        if self.video.as_ref().is_some_and(|video| video.flow == flow) {
+            self.segment_arrived();
+            self.fetch_segment();
+            return;
+        }
         let host = self.conns[flow].host;
         match self.queues[host].pop_front() {
             Some(bytes) => self.network.request(flow, bytes),
@@ -504,9 +572,11 @@ impl Browser {
         if self.idle_until.is_some_and(|at| at <= now && !self.over) {
             self.start_page();
         }
+        self.fetch_segment();
         if self.left > 0 && now.since(self.began) > TIMEOUT {
+            let video = self.video.as_ref().map(|video| video.flow);
             let open: Vec<usize> = (0..self.conns.len())
-                .filter(|flow| self.conns[*flow].open)
+                .filter(|flow| self.conns[*flow].open && Some(*flow) != video)
                 .collect();
             for flow in open {
                 self.close(flow);
@@ -548,13 +618,36 @@ impl Browser {
         }
         self.peak *= (-seconds / 600.0_f64).exp();
         let peak = self.peak;
-        for uplink in &mut self.uplinks {
+        if self.app_limited.is_due(now) {
+            let old = |(_, conn): &(usize, &Conn)| conn.open && now.since(conn.opened) >= MIN_AGE;
+            let total = |(flow, conn): (usize, &Conn)| {
+                let uplink = UplinkId(u8::try_from(conn.line?).expect("few lines"));
+                let bytes = Bytes::new(conn.bytes);
+                Some((flow, FlowTotal { uplink, bytes }))
+            };
+            let totals: Vec<_> = self
+                .conns
+                .iter()
+                .enumerate()
+                .filter(old)
+                .filter_map(total)
+                .collect();
+            let full = |id: UplinkId| {
+                let load = &self.uplinks[id.index()].load;
+                load.spare < load.capacity / FULL_DIVISOR
+            };
+            self.app_limited.note(now, totals, full);
+        }
+        for (line, uplink) in (0..).zip(&mut self.uplinks) {
             let capacity = uplink.known.or((peak >= 5e6).then_some(peak));
             let rate = |bits: f64| kilobytes_per_sec(Rate::from_bits_per_sec(bits as u64));
-            uplink.load.capacity = capacity.map_or(0, rate);
+            let reserved = self.app_limited.demand(UplinkId(line)).bits_per_sec() as f64;
+            let left = capacity.map(|capacity| capacity - reserved.min(0.75 * capacity));
+            uplink.load.capacity = left.map_or(0, rate);
             uplink.load.spare = capacity.map_or(0, |capacity| {
                 rate((capacity - uplink.used.unwrap()).max(0.0))
             });
+            uplink.load.spare = uplink.load.spare.min(uplink.load.capacity);
             uplink.load.busy = std::mem::take(&mut uplink.active);
             uplink.load.opened /= 2;
             uplink.tick += 1;
@@ -651,7 +744,7 @@ const DEMO: [LineSpec; 2] = [
 ];
 
 /// Returns the load times of pages over two lines of so many Mbit/s.
-fn steady(mut browser: Browser, rates: [f64; 2], pages: usize) -> Vec<f64> {
+fn steady(browser: &mut Browser, rates: [f64; 2], pages: usize) -> Vec<f64> {
     for (line, rate) in rates.into_iter().enumerate() {
         browser.set(line, rate);
     }
@@ -659,7 +752,7 @@ fn steady(mut browser: Browser, rates: [f64; 2], pages: usize) -> Vec<f64> {
         let until = browser.network.now + Duration::from_secs(1);
         browser.run_until(until);
     }
-    browser.seconds
+    browser.seconds.clone()
 }
 
 const SLOW: [LineSpec; 2] = [LineSpec {
@@ -705,7 +798,7 @@ fn of_one_line(lines: &[LineSpec; 2], rates: [f64; 2], objects: [usize; 8]) -> [
         let load = |seed| {
             let mut browser = Browser::new(policy, lines, seed);
             browser.objects = objects;
-            steady(browser, rates, 20)
+            steady(&mut browser, rates, 20)
         };
         (1..=8).flat_map(load).collect()
     });
@@ -730,4 +823,33 @@ fn the_queue_of_one_page_does_not_decide_the_next() {
     let [fastest, turns, weighted] = of_one_line(&SLOW, [2.0, 2.0], FEW_OBJECTS);
     println!("of one line: fastest {fastest:.3}, rr {turns:.3}, wrr {weighted:.3}");
     assert!(fastest <= turns.min(weighted) + 0.02);
+}
+
+/// Returns the mean page load time on two slow lines beside a video, the video's share of the best quality, and the time
+/// for which it stood still.
+fn beside_a_video(policy: Policy, seeds: u64) -> (f64, f64, Duration) {
+    let mut pages = Vec::new();
+    let (mut quality, mut stalled) = (0.0, Duration::ZERO);
+    for seed in 1..=seeds {
+        let mut browser = Browser::new(policy, &SLOW, seed);
+        browser.objects = FEW_OBJECTS;
+        browser.start_video();
+        browser.idle_until = Some(Time::ZERO + Duration::from_secs(15));
+        pages.extend(steady(&mut browser, [2.0, 2.0], 20));
+        let video = browser.video.expect("a video");
+        let wanted = QUALITIES[2] / 8.0 * video.plays_until.since(Time::ZERO).as_secs_f64();
+        quality += video.fetched as f64 / wanted / seeds as f64;
+        stalled += video.stalled;
+    }
+    (mean(&pages), quality, stalled)
+}
+
+/// "A video shares its line": [host] Fig. 13 on two lines of 2 Mbit/s.
+#[test]
+fn a_video_keeps_its_line_beside_pages() {
+    let [alone, turns, fastest] =
+        [Policy::Only(0), Policy::Rr, Policy::Fastest].map(|policy| beside_a_video(policy, 8));
+    println!("one line {alone:?}, rr {turns:?}, fastest {fastest:?}");
+    assert!(fastest.1 > 0.93 && fastest.1 > turns.1 + 0.05, "{fastest:?}");
+    assert!(fastest.0 < 0.6 * alone.0 && fastest.0 < turns.0);
 }

@@ -17,6 +17,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use braid_core::forecast::FULL_DIVISOR;
 use braid_core::{Rate, UplinkId};
 
 use super::{DEGRADED_DIVISOR, UplinkStatus};
@@ -70,6 +71,13 @@ pub struct Headroom {
     pub capacity: Rate,
     /// Its spare capacity.
     pub spare: Rate,
+}
+
+impl Headroom {
+    /// Returns true if flows that want more may not get it.
+    pub fn is_full(&self) -> bool {
+        self.spare.bits_per_sec() < self.capacity.bits_per_sec() / u64::from(FULL_DIVISOR)
+    }
 }
 
 /// The averaged loads of all uplinks.

@@ -27,10 +27,12 @@ mod start;
 mod upcall;
 mod upkeep;
 
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use braid_balance::Flow;
+use braid_balance::{Flow, KernelTime, Protocol};
+use braid_core::app_limited::AppLimitedFlows;
 use braid_host::run_dir::RunDir;
 use braid_host::state::State;
 use braid_host::user_error::UserError;
@@ -64,6 +66,9 @@ use crate::runs::Runs;
 use crate::uplinks::registry::{Change, FAMILIES, UplinkRecord, UplinkRegistry};
 use crate::uplinks::shapers::Shapers;
 use crate::uplinks::uplink_forecasts::UplinkForecasts;
+
+/// A flow among all that there have been: an outside port may be used again.
+type FlowKey = (KernelTime, Protocol, SocketAddr, Option<SocketAddr>);
 
 /// A running instance.
 pub struct Engine {
@@ -107,6 +112,7 @@ pub struct Engine {
     pub(crate) names: NameCache,
     /// Forecasts of the uplinks.
     pub(crate) forecasts: UplinkForecasts,
+    app_limited: AppLimitedFlows<FlowKey>,
     /// Rates that the uplinks are shaped to.
     pub(crate) shapers: Shapers,
     /// The bond, which uses all uplinks at once.

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use braid_balance::{KernelTime, LbMethod, RaceSettings, UplinkCounters};
-use braid_core::UplinkId;
+use braid_balance::{Flow, KernelTime, LbMethod, RaceSettings, UplinkCounters};
+use braid_core::app_limited::{FlowTotal, MIN_AGE};
+use braid_core::{Bytes, Time, UplinkId};
 use braid_host::user_error::UserError;
 
 use super::Engine;
@@ -47,11 +48,45 @@ impl Engine {
             self.forecasts.forget();
             return Ok(());
         }
+        self.note_app_limited_flows()?;
         let flow_activity = self.datapath.flow_activity()?;
-        let forecasts = self
-            .forecasts
-            .compute(&flow_activity, |id| self.classes.headroom(id));
+        let forecasts = self.forecasts.compute(
+            &flow_activity,
+            |id| self.classes.headroom(id),
+            |id| self.app_limited.demand(id),
+        );
         self.datapath.set_forecasts(forecasts)
+    }
+
+    /// Counts what long-lived flows have carried. Reading a large table takes long, and is done more seldom.
+    fn note_app_limited_flows(&mut self) -> Result<(), UserError> {
+        let now = KernelTime::now();
+        let at = Time::ZERO + now.since(KernelTime::from_nanos(0));
+        if !self.app_limited.is_due(at) {
+            return Ok(());
+        }
+        let flows = self.cached_flows()?;
+        let old = flows
+            .iter()
+            .filter(|flow| now.since(flow.created) >= MIN_AGE);
+        let total = |flow: &Flow| {
+            let bytes = Bytes::new(flow.tx.bytes.max(flow.rx.bytes));
+            let key = (flow.created, flow.protocol, flow.outer, flow.remote);
+            (
+                key,
+                FlowTotal {
+                    uplink: flow.uplink,
+                    bytes,
+                },
+            )
+        };
+        let full = |id| {
+            self.classes
+                .headroom(id)
+                .is_none_or(|headroom| headroom.is_full())
+        };
+        self.app_limited.note(at, old.map(total), full);
+        Ok(())
     }
 
     /// Updates the forecasts at once if a candidate is new: without one an uplink is taken to carry nothing.

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use braid_balance::{ClassId, Family, MAX_CLASSES, Opened};
 use braid_core::UplinkId;
+use braid_core::app_limited::AppLimitedFlows;
 use braid_core::slots::SlotTable;
 use braid_host::run_dir::RunDir;
 use braid_host::state::{PreviousState, State, UplinkNumber};
@@ -187,6 +188,7 @@ impl Engine {
             rules: CompiledRules::default(),
             names: NameCache::new(&settings),
             forecasts: UplinkForecasts::default(),
+            app_limited: AppLimitedFlows::default(),
             shapers: Shapers::new(Instant::now(), datapath.shaping()?),
             bond,
             quotas,

@@ -10,6 +10,9 @@
 //! - Losses count only in seconds in which an uplink carried less than [`QUIET_LOAD_FRACTION`] of its capacity.
 //!   Senders find the capacity of a line by losing packets there. Such losses show the capacity, which is
 //!   counted elsewhere, and not the quality of the line.
+//! - What long-lived flows want that their programs limit, a video or a call, is no part of the capacity: it is left to
+//!   them ([`braid_core::app_limited`]), as far as it is no more than [`MAX_RESERVED_FRACTION`] of it. Twenty connections
+//!   of a page otherwise had twenty times the share of a video that was on the line before.
 //! - A capacity that is neither configured nor seen in traffic is taken to be [`DEFAULT_CAPACITY_KB_S`] for all uplinks
 //!   alike, as the datapath does by default. Any rate will do that spreads many flows opened at once. With
 //!   unlimited ones, all connections of a page used the line with the shortest round trip, and the page took
@@ -31,6 +34,8 @@ const LOSS_AVERAGING_TIME: Duration = Duration::from_secs(300);
 /// Packets assumed to be delivered before the first one was counted: one loss among the first ten packets is no
 /// loss of a tenth.
 const PRIOR_PACKETS: f64 = 500.0;
+/// Part of a capacity that is left to long-lived flows at most.
+const MAX_RESERVED_FRACTION: f64 = 0.75;
 /// Fraction of its capacity below which an uplink's losses are not caused by its own flows.
 const QUIET_LOAD_FRACTION: f64 = 0.25;
 
@@ -90,11 +95,13 @@ impl UplinkForecasts {
         }
     }
 
-    /// Returns the new forecasts. `flow_activity` covers the time since the last call.
+    /// Returns the new forecasts. `flow_activity` covers the time since the last call; `reserved` is the rate that an
+    /// uplink's long-lived flows want.
     pub fn compute(
         &mut self,
         flow_activity: &[FlowActivity],
         headroom: impl Fn(UplinkId) -> Option<Headroom>,
+        reserved: impl Fn(UplinkId) -> Rate,
     ) -> &[UplinkForecast] {
         let unknown = Headroom {
             capacity: Rate::from_bits_per_sec(0),
@@ -102,10 +109,14 @@ impl UplinkForecasts {
         };
         let outlook = |(id, losses): (&UplinkId, &Losses)| {
             let headroom = headroom(*id).unwrap_or(unknown);
+            let capacity = headroom.capacity.bits_per_sec();
+            let most = (capacity as f64 * MAX_RESERVED_FRACTION) as u64;
+            let left = capacity - reserved(*id).bits_per_sec().min(most);
+            let left = Rate::from_bits_per_sec(left);
             UplinkForecast {
                 uplink: *id,
-                capacity: headroom.capacity,
-                spare: headroom.spare,
+                capacity: left,
+                spare: headroom.spare.min(left),
                 busy: of(flow_activity, *id).map_or(0, |flow_activity| flow_activity.active),
                 loss: losses.share(),
             }
@@ -147,6 +158,10 @@ mod tests {
 
     const ID: UplinkId = UplinkId(3);
 
+    fn nothing(_: UplinkId) -> Rate {
+        Rate::from_bits_per_sec(0)
+    }
+
     fn counted(data_packets: u64, lost: u64) -> [(UplinkId, UplinkCounters); 1] {
         let counters = UplinkCounters {
             data_packets,
@@ -157,7 +172,7 @@ mod tests {
     }
 
     fn loss(forecasts: &mut UplinkForecasts) -> f64 {
-        forecasts.compute(&[], |_| None)[0].loss
+        forecasts.compute(&[], |_| None, nothing)[0].loss
     }
 
     #[test]
@@ -212,9 +227,8 @@ mod tests {
             capacity: Rate::from_bits_per_sec(20_000_000),
             spare: Rate::from_bits_per_sec(4_000_000),
         };
-        forecasts.compute(&[flow_activity(9, 2, 0)], |id| {
-            (id == ID).then_some(headroom)
-        });
+        let known = |id| (id == ID).then_some(headroom);
+        forecasts.compute(&[flow_activity(9, 2, 0)], known, nothing);
         let line = forecasts.load(ID, &[flow_activity(5, 1, 1)]).unwrap();
         let expected = UplinkLoad {
             capacity: 2500,
@@ -225,7 +239,14 @@ mod tests {
             last_opened: 7,
         };
         assert_eq!(line, expected);
-        forecasts.compute(&[], |_| None);
+        // Of 20 Mbit/s, a video wants 5; then more than the line can leave to it.
+        for (wanted, left, spare) in [(5, 1875, 500), (17, 625, 500), (40, 625, 500)] {
+            let wanted = Rate::from_bits_per_sec(wanted * 1_000_000);
+            forecasts.compute(&[], known, |_| wanted);
+            let line = forecasts.load(ID, &[]).unwrap();
+            assert_eq!((line.capacity, line.spare), (left, spare));
+        }
+        forecasts.compute(&[], |_| None, nothing);
         let line = forecasts.load(ID, &[]).unwrap();
         assert_eq!((line.capacity, line.headroom()), (0, DEFAULT_CAPACITY_KB_S));
         forecasts.forget();
