@@ -850,6 +850,9 @@ fn a_video_keeps_its_line_beside_pages() {
     let [alone, turns, fastest] =
         [Policy::Only(0), Policy::Rr, Policy::Fastest].map(|policy| beside_a_video(policy, 8));
     println!("one line {alone:?}, rr {turns:?}, fastest {fastest:?}");
-    assert!(fastest.1 > 0.93 && fastest.1 > turns.1 + 0.05, "{fastest:?}");
+    assert!(
+        fastest.1 > 0.93 && fastest.1 > turns.1 + 0.05,
+        "{fastest:?}"
+    );
     assert!(fastest.0 < 0.6 * alone.0 && fastest.0 < turns.0);
 }

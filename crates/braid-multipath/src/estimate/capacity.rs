@@ -25,7 +25,8 @@
 //!   it, the link is drained, that is, sent clearly less for a moment: a queue shrinks then.
 //!   Persistent delay is not counted as queue.
 //! - **Unsteady**: none of this holds on a link that stalls, as under a radio scheduler. There the
-//!   rate is a mean over several stalls and a window limits the packets in flight. If such a link
+//!   rate is a mean over several stalls and a window limits the packets in flight. A low mean
+//!   counts as far as the link had a queue. If such a link
 //!   runs dry while packets wait, its window is larger until it has a queue again. The module
 //!   `stall` has the reasons.
 //! - **Drift**: a link with a queue delivers its capacity, whatever it is sent. If the delivered
@@ -83,6 +84,12 @@ const MIN_DRIFT: f64 = 0.02;
 /// factor, and after [`PROBE_REPORTS`] by the second.
 const DRY_QUEUE: Duration = Duration::from_millis(5);
 const DRY_GAINS: (f64, f64) = (1.3, 1.6);
+
+/// Least delay above the base that is a queue on an unsteady link. In virtual time 5 ms and 12 ms do as well.
+const MIN_BUSY_QUEUE: Duration = Duration::from_millis(10);
+
+/// An unsteady link is taken to be busy for this share of the time at least.
+const MIN_BUSY_SHARE: f64 = 0.25;
 
 /// Bits of a full packet.
 const PACKET_BITS: f64 = 12_000.0;
@@ -249,8 +256,10 @@ impl Capacity {
     }
 
     /// Takes the delivered and sent rates over a span longer than the link's stalls. The rate falls
-    /// only if the link was sent what is allowed: otherwise the sender had nothing more to send.
-    pub fn handle_mean(&mut self, delivered: Rate, offered: Rate) {
+    /// only if the link was sent what is allowed: otherwise the sender had nothing more to send. `busy` is the fraction of the
+    /// span in which the link had a queue. Without one it would have carried more, so the rate does not fall below what was
+    /// delivered per busy time: where reports come late, because the way back is full, the window holds packets back.
+    pub fn handle_mean(&mut self, delivered: Rate, offered: Rate, busy: f64) {
         if !self.unsteady {
             return;
         }
@@ -262,8 +271,15 @@ impl Capacity {
         self.loaded = loaded;
         if delivered > self.proven || loaded {
             self.started = true;
-            self.proven = delivered.max(MIN_RATE_BIT_S);
+            let carried = delivered / busy.max(MIN_BUSY_SHARE);
+            self.proven = delivered.max(self.proven.min(carried)).max(MIN_RATE_BIT_S);
         }
+    }
+
+    /// Returns true if there was a queue all the time before the last report.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.queue.delay >= MIN_BUSY_QUEUE
     }
 
     /// Takes the state of the queue, with each report.

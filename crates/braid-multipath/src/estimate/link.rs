@@ -63,6 +63,8 @@ struct ReportMark {
     packets: u64,
     lost: u64,
     sent: SentAt,
+    /// True if the link had a queue all the time since the report before.
+    busy: bool,
 }
 
 /// Sender's estimates of one link.
@@ -182,6 +184,7 @@ impl LinkEstimator {
             packets: report.packets,
             lost: report.lost,
             sent,
+            busy: self.capacity.is_busy(),
         };
         self.update_mean(mark);
         let mut fresh = (0, 0);
@@ -228,12 +231,14 @@ impl LinkEstimator {
     /// Updates the mean over a span longer than the link's stalls.
     fn update_mean(&mut self, mark: ReportMark) {
         self.mean_marks.push_back(mark);
-        let active = |marks: &VecDeque<ReportMark>, from: usize| -> Duration {
+        let spans = |marks: &VecDeque<ReportMark>, from: usize, all: bool| -> Duration {
             let pairs = marks.iter().skip(from).zip(marks.iter().skip(from + 1));
             pairs
+                .filter(|(_, b)| all || b.busy)
                 .map(|(a, b)| b.received_at.since(a.received_at).min(MAX_REPORT_GAP))
                 .sum()
         };
+        let active = |marks: &VecDeque<ReportMark>, from: usize| spans(marks, from, true);
         while self.mean_marks.len() > 2 && active(&self.mean_marks, 1) >= MEAN_SPAN {
             self.mean_marks.pop_front();
         }
@@ -252,7 +257,9 @@ impl LinkEstimator {
             .saturating_sub(passed);
         let sent = sent.saturating_sub(pauses).max(MIN_SAMPLE_SPAN);
         let offered = rate(mark.sent.before.get() - from.sent.before.get(), sent);
-        self.capacity.handle_mean(delivered, offered);
+        let busy = spans(&self.mean_marks, 0, false);
+        let busy = busy.as_secs_f64() / passed.as_secs_f64();
+        self.capacity.handle_mean(delivered, offered, busy);
     }
 
     /// Returns the pacing rate: the send rate, or more where the window is the limit and at the
