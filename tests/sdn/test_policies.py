@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
+import urllib.parse
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,12 @@ from braid_lab.fabric.shapes import Shape, Station, Wire, generated, two_paths
 from braid_sdn.fabric.api import policy, report
 from braid_sdn.fabric.api.events import Snapshot, changes
 from braid_sdn.fabric.api.server import Api
+from braid_sdn.fabric.cluster.file_store import POLICIES_FILE, FileStore
 from braid_sdn.fabric.model import Arc, Graph, PortId
 from braid_sdn.fabric.monitor.probe import tagged
 from braid_sdn.fabric.plan.plan import Host, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, make
 from braid_sdn.fabric.plan.policies import LinkEnd, Policies, cut_off, link_of, parts, through
-from braid_sdn.fabric.service import POLICIES_FILE, _kept_policies
 
 from .virtual import Network, everybody_reaches_everybody, frame, mac, ready, tags
 
@@ -37,11 +39,14 @@ def ring(*names: str, ms: float = 1.0) -> Shape:
 
 def set_policy(net: Network, *words: str, **query: str) -> dict[str, Any]:
     """Send a request, as the command line does."""
-    kept: list[Policies] = []
-    told = policy.change(net.controller, kept.append, net.now, list(words), query)
+    api = Api(net.controller, lambda: net.now)
+    path = "/".join(urllib.parse.quote(word, safe="") for word in words)
+    told = asyncio.run(api.change(f"POST /v1/fabric/{path}?{urllib.parse.urlencode(query)} HTTP/1.1"))
     assert told is not None
-    assert told["changed"] == bool(kept)
-    return told
+    answer = json.loads(told.body)
+    if told.status != 200:
+        raise policy.PolicyError(told.status, answer["error"])
+    return dict(answer)
 
 
 def refused(net: Network, *words: str, **query: str) -> tuple[int, str]:
@@ -377,12 +382,15 @@ def test_policies_outlive_the_controller(tmp_path: Path) -> None:
     wanted = Policies(frozenset({4}), frozenset({link_of(*ends)}), {}).with_pin("hb", "ha", (2, 3, 1))
     assert Policies.stored(json.loads(json.dumps(wanted.store()))) == wanted
     assert wanted.pin_of("ha", "hb") == (1, 3, 2)
-    assert _kept_policies(tmp_path / POLICIES_FILE) == (Policies(), "")
+    store = FileStore(tmp_path)
+    assert (store.standing.policies, store.standing.unread) == (Policies(), "")
+    asyncio.run(store.keep(wanted))
+    assert FileStore(tmp_path).standing.policies == wanted
     for content in ("", "[]", '{"drained": ["x"]}', '{"drained": [], "forbidden": [[1]], "pinned": []}'):
         (tmp_path / POLICIES_FILE).write_text(content)
-        found, why = _kept_policies(tmp_path / POLICIES_FILE)
-        assert found == Policies()
-        assert why
+        store = FileStore(tmp_path)
+        assert store.standing.policies == Policies()
+        assert str(tmp_path / POLICIES_FILE) in store.standing.unread
     net = ready(two_paths())
     set_policy(net, "switches", "P", "drain")
     net.run(4)
@@ -395,19 +403,35 @@ def test_policies_outlive_the_controller(tmp_path: Path) -> None:
     assert net.codes() == {"drained"}
 
 
-def test_a_policy_that_cannot_be_kept_is_not_followed() -> None:
+def test_a_policy_that_cannot_be_kept_is_not_followed(tmp_path: Path) -> None:
     net = ready(two_paths())
-
-    def keep(_: Policies) -> None:
-        raise OSError(28, "No space left on device")
-
-    api = Api(net.controller, lambda: net.now, keep=keep)
-    answer = api.change("POST /v1/fabric/switches/P/drain HTTP/1.1")
+    # Root may write anywhere, but not below a file.
+    (tmp_path / "state").write_text("")
+    api = Api(net.controller, lambda: net.now, keep=FileStore(tmp_path / "state").keep)
+    answer = asyncio.run(api.change("POST /v1/fabric/switches/P/drain HTTP/1.1"))
     assert answer is not None
     assert answer.status == 500
-    assert b"No space left" in answer.body
+    assert b"File exists" in answer.body
     assert net.controller.policies == Policies()
-    assert api.change("POST /v1/fabric/switches/P/wash HTTP/1.1") is None
+    assert asyncio.run(api.change("POST /v1/fabric/switches/P/wash HTTP/1.1")) is None
+
+
+def test_changes_at_once_are_made_one_after_another() -> None:
+    net = ready(two_paths())
+    kept: list[Policies] = []
+
+    async def keep(policies: Policies) -> None:
+        await asyncio.sleep(0)
+        kept.append(policies)
+
+    async def story() -> None:
+        api = Api(net.controller, lambda: net.now, keep=keep)
+        forbidden = api.change("POST /v1/fabric/links/P/B/forbid HTTP/1.1")
+        await asyncio.gather(api.change("POST /v1/fabric/switches/P/drain HTTP/1.1"), forbidden)
+
+    asyncio.run(story())
+    assert [(len(each.drained), len(each.forbidden)) for each in kept] == [(1, 0), (1, 1)]
+    assert net.controller.policies == kept[-1]
 
 
 def test_policies_are_listed_explained_and_told_as_events() -> None:

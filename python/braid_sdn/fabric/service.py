@@ -16,6 +16,8 @@ from braid_sdn.fabric.api import page, report
 from braid_sdn.fabric.api.events import Event, Snapshot, changes
 from braid_sdn.fabric.api.live import Live
 from braid_sdn.fabric.api.server import Api
+from braid_sdn.fabric.cluster.file_store import FileStore
+from braid_sdn.fabric.cluster.store import Store
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Problem
@@ -25,13 +27,9 @@ from braid_sdn.openflow.pump import Pump
 from braid_sdn.openflow.server import Server
 from braid_sdn.openflow.tls import server_context
 from braid_sdn.service_manager import tell_service_manager
-from braid_sdn.web import state_file
 from braid_sdn.web.access import WebAccess, urls
 from braid_sdn.web.auth import Role
 from braid_sdn.web.seal import SealKey
-
-#: File of the operator's policies, in the state directory.
-POLICIES_FILE = "fabric-policies.json"
 
 #: Seconds between two looks for changes to log: what comes and goes within is a flap, and problems count those.
 LOG_INTERVAL = 1.0
@@ -54,11 +52,13 @@ class Service:
         self._log = log
         self._logged = Snapshot()
         self.config = config
-        self._policies = state_dir / POLICIES_FILE
-        policies, unread = _kept_policies(self._policies)
-        self.controller = Controller(config.settings, time.thread_time, nonce=secrets.randbits(64), policies=policies)
+        self._store: Store = FileStore(state_dir)
+        kept = self._store.standing
+        self.controller = Controller(
+            config.settings, time.thread_time, nonce=secrets.randbits(64), policies=kept.policies
+        )
         #: Why the policies of the last start are not followed.
-        self.controller.policies_unread = unread
+        self.controller.policies_unread = kept.unread
         self.server = Server(self)
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(self._send, self._timeout)
@@ -121,9 +121,9 @@ class Service:
         known = {each.word: each for each in Role}
         return self._access.report(known[role], self.config.web, new=new)
 
-    def _keep(self, policies: Policies) -> None:
-        """Write policies down; raises OSError."""
-        state_file.write(self._policies, policies.store())
+    async def _keep(self, policies: Policies) -> None:
+        """Write policies down; raises StoreError."""
+        await self._store.keep(policies)
         self.controller.policies_unread = ""
 
     # Events of switches.
@@ -168,15 +168,6 @@ class Service:
             self.server.send(self.controller.poll_messages())
         self._api.notify()
         return self.controller.poll_timeout()
-
-
-def _kept_policies(path: Path) -> tuple[Policies, str]:
-    """Return the policies of a file; none, and why, if it cannot be read: the network goes on without them."""
-    try:
-        kept = state_file.read(path)
-        return (Policies.stored(kept) if kept is not None else Policies()), ""
-    except (OSError, ValueError) as error:
-        return Policies(), f"{path}: {error}"
 
 
 async def _collect_garbage() -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from braid_sdn.fabric.api.events import Event, event_number
 from braid_sdn.fabric.api.live import Live
@@ -48,23 +49,19 @@ class Page:
         """Answer a request, from any loop."""
         request = admitted.request
         if not request.shows:
-            return await self._on_loop(self._change, request.method, request.target)
+            return await self._on_loop(self._change(request.method, request.target))
         if request.path in self._files:
             return self._files[request.path]
         if request.path == STREAM:
             last = event_number(request.header("last-event-id") or "")
             return Answer(200, kind=EVENT_STREAM, pieces=self._follow(last or 0))
         if request.path.startswith(API) and request.path.removeprefix(API) in SHOWN:
-            return await self._on_loop(self._show, request.target)
+            return await self._on_loop(self._show(request.target))
         return _error(404, f"there is no {request.path}")
 
-    async def _on_loop(self, ask: Callable[..., Answer], *words: str) -> Answer:
+    async def _on_loop(self, asked: Coroutine[Any, Any, Answer]) -> Answer:
         """Ask the controller on its own loop."""
-
-        async def asked() -> Answer:
-            return ask(*words)
-
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked(), self._loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asked, self._loop))
 
     async def _follow(self, number: int) -> AsyncGenerator[bytes, None]:
         """Yield events after one, and snapshots, for as long as somebody reads them."""
@@ -74,12 +71,12 @@ class Page:
             turn, number, piece = await asyncio.wrap_future(frame)
             yield piece
 
-    def _show(self, target: str) -> Answer:
+    async def _show(self, target: str) -> Answer:
         shown = self._api.answer(f"GET {target} HTTP/1.1", [])
         return Answer(shown.status, shown.body, shown.kind)
 
-    def _change(self, method: str, target: str) -> Answer:
-        done = self._api.change(f"{method} {target} HTTP/1.1")
+    async def _change(self, method: str, target: str) -> Answer:
+        done = await self._api.change(f"{method} {target} HTTP/1.1")
         return (
             _error(405, f"{method} {target} is not for the page") if done is None else Answer(done.status, done.body)
         )

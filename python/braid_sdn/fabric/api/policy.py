@@ -1,12 +1,9 @@
-"""Policies of an operator, for people and programs: what is set, how far it is in force, and requests that set it.
-
-A request that is answered is on the disk.
-"""
+"""Policies of an operator, for people and programs: what is set, how far it is in force, and requests that set it."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +30,7 @@ def problems(fabric: Controller) -> list[Problem]:
     names = fabric.topology.name
     found = []
     if fabric.policies_unread:
-        text = f"{fabric.policies_unread}: none is followed; mend the file and restart, or set them again"
+        text = f"{fabric.policies_unread}: none is followed; mend it and restart, or set them again"
         found.append(Problem("policies-unread", "policies", text))
     for switch in sorted(fabric.policies.drained):
         is_done, text = _draining(fabric, switch)
@@ -110,39 +107,25 @@ def steps(fabric: Controller) -> list[str]:
 # Requests.
 
 
-def change(
-    fabric: Controller, keep: Callable[[Policies], None], now: float, path: list[str], query: dict[str, str]
-) -> dict[str, Any] | None:
-    """Do what a request asks for, and return its answer; None if it is none of these. Raises PolicyError.
-
-    `keep` writes policies down, and raises OSError.
-    """
+def wanted(fabric: Controller, path: list[str], query: dict[str, str]) -> tuple[Policies, str] | None:
+    """Return the policies that a request asks for, and a text; None if it is no such request. Raises PolicyError."""
     force = query.get("force") == "1"
     match path:
         case ["switches", word, "drain"]:
-            wanted, text = _drain(fabric, word, force=force)
+            return _drain(fabric, word, force=force)
         case ["switches", word, "undrain"]:
             switch = _switch(fabric, word)
-            wanted = replace(fabric.policies, drained=fabric.policies.drained - {switch})
-            text = f"{word} is used again" if wanted != fabric.policies else f"{word} is not drained"
+            others = replace(fabric.policies, drained=fabric.policies.drained - {switch})
+            return others, f"{word} is used again" if others != fabric.policies else f"{word} is not drained"
         case ["links", one, other, "forbid"]:
-            wanted, text = _forbid(fabric, _link(fabric, one, other), force=force)
+            return _forbid(fabric, _link(fabric, one, other), force=force)
         case ["links", one, other, "permit"]:
-            wanted, text = _permit(fabric, _link(fabric, one, other))
+            return _permit(fabric, _link(fabric, one, other))
         case ["pairs", source, target, "pin"]:
-            wanted, text = _pin(fabric, source, target, query.get("via", ""))
+            return _pin(fabric, source, target, query.get("via", ""))
         case ["pairs", source, target, "unpin"]:
-            wanted, text = _unpin(fabric, source, target)
-        case _:
-            return None
-    is_other = wanted != fabric.policies
-    if is_other:
-        try:
-            keep(wanted)
-        except OSError as error:
-            raise PolicyError(500, f"cannot be kept, so nothing was changed: {error}; see --state-dir") from error
-        fabric.set_policies(now, wanted)
-    return {"changed": is_other, "text": text}
+            return _unpin(fabric, source, target)
+    return None
 
 
 def _switch(fabric: Controller, word: str) -> int:

@@ -27,7 +27,7 @@ import os
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -38,6 +38,7 @@ import h11
 from braid_sdn.fabric.api import metrics, policy, report
 from braid_sdn.fabric.api.drawing import svg
 from braid_sdn.fabric.api.events import Journal, event_number
+from braid_sdn.fabric.cluster.store import StoreError
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.edges.auth import EdgeAuth, UnauthorizedError, VerifiedRequest
 from braid_sdn.fabric.plan.policies import Policies
@@ -66,6 +67,10 @@ class Response:
     etag: str = ""
 
 
+async def _kept_by_nobody(_: Policies) -> None:
+    """Keep no policies."""
+
+
 class Api:
     """Serves the API of one controller."""
 
@@ -76,16 +81,18 @@ class Api:
         on_change: Callable[[], None] = lambda: None,
         journal: Journal | None = None,
         token: Callable[[str, bool], dict[str, Any]] | None = None,
-        keep: Callable[[Policies], None] = lambda _: None,
+        keep: Callable[[Policies], Awaitable[None]] = _kept_by_nobody,
     ) -> None:
         """Create it; `listen` opens its sockets.
 
         `on_change` is called when a request leaves the controller work. `token` returns the report of a role's login
         token, or of a new one; it raises KeyError if there is no such role, or OSError. `keep` writes policies down,
-        and raises OSError.
+        and raises StoreError.
         """
         self.on_change = on_change
         self._keep = keep
+        #: One change of policies at a time: each is made from those before.
+        self._policy_change = asyncio.Lock()
         self._journal = journal or Journal()
         self._token = token
         self.fabric = fabric
@@ -229,7 +236,7 @@ class Api:
                     return await self._report(name, query, verified)
                 case ["v1", "fabric", "web", "token"] if verified is None:
                     return self._web_token(query)
-            done = self.change(request) if verified is None else None
+            done = await self.change(request) if verified is None else None
             return done or _error(
                 405,
                 "only POST edges/NAME/report?revision=… is answered; on the socket hosts/HOST/forget, policies "
@@ -269,23 +276,32 @@ class Api:
         answer = self._table(name)
         return Response(204, b"") if answer.etag == _etag(revision) else answer
 
-    def change(self, request: str) -> Response | None:
+    async def change(self, request: str) -> Response | None:
         """Return the response to a request of an operator's that changes something; None if it is no such one."""
         path, query = _parts(request)
         match request.split(" ")[0], path:
             case "POST", ["v1", "fabric", "hosts", host, "forget"]:
                 return self._forget(host)
             case "POST", ["v1", "fabric", *rest]:
-                return self._set_policy(rest, query)
+                return await self._set_policy(rest, query)
         return None
 
-    def _set_policy(self, path: list[str], query: dict[str, str]) -> Response | None:
-        try:
-            told = policy.change(self.fabric, self._keep, self.clock(), path, query)
-        except policy.PolicyError as error:
-            return _error(error.status, str(error))
+    async def _set_policy(self, path: list[str], query: dict[str, str]) -> Response | None:
+        async with self._policy_change:
+            fabric = self.fabric
+            try:
+                told = policy.wanted(fabric, path, query)
+                if told is None:
+                    return None
+                wanted, text = told
+                is_other = wanted != fabric.policies
+                if is_other:
+                    await self._keep(wanted)
+                    fabric.set_policies(self.clock(), wanted)
+            except (policy.PolicyError, StoreError) as error:
+                return _error(error.status, str(error))
         self.on_change()
-        return _json(told) if told is not None else None
+        return _json({"changed": is_other, "text": text})
 
     def _web_token(self, query: dict[str, str]) -> Response:
         """Return a login token of the page."""
