@@ -403,7 +403,7 @@ def test_a_switch_is_who_showed_its_certificate_first(tmp_path: Path) -> None:
 
 
 def certificates(folder: Path) -> TlsFiles:
-    """An authority, and a controller's and two switches' certificates.
+    """An authority, and certificates of a controller, two switches, and a server on this machine.
 
     As those of ovs-pki, the authority says nothing of its key's usage.
     """
@@ -413,9 +413,10 @@ def certificates(folder: Path) -> TlsFiles:
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority", "-days", "2")
-    for name in ("controller", "switch", "other"):
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        sign = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
+    for name in ("controller", "switch", "other", "server"):
+        where = ("-addext", "subjectAltName=DNS:localhost") if name == "server" else ()
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}", *where)
+        sign = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-copy_extensions", "copy", "-days", "2")
         openssl("x509", "-req", "-in", f"{name}.csr", *sign, "-out", f"{name}.pem")
     return TlsFiles(folder / "controller.pem", folder / "controller.key", folder / "ca.pem")
 

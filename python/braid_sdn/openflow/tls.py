@@ -1,4 +1,4 @@
-"""TLS between switches and controller: both show certificates of one authority (as `ovs-pki` makes them)."""
+"""TLS of the controller: towards switches, and towards servers that it asks; both sides show certificates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TlsFiles:
 
     certificate: Path
     key: Path
-    #: The authority that signed the switches' certificates; others are refused.
+    #: The authority that signed the other side's certificates; others are refused.
     authority: Path
 
 
@@ -29,4 +29,16 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
     context.load_cert_chain(files.certificate, files.key)
     context.load_verify_locations(files.authority)
     context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(files: TlsFiles) -> ssl.SSLContext:
+    """Return a client's context: TLS 1.2 or later, the server's name has to be in its certificate.
+
+    Raises OSError or ssl.SSLError for files that are missing or do not belong together.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(files.certificate, files.key)
+    context.load_verify_locations(files.authority)
     return context
