@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--http", metavar="ADDRESS:PORT", help="serve the API there too, for edges with a key_file")
     kept = os.environ.get("BRAID_STATE_DIR", STATE_DIR)
-    text = f"where the page's tokens and its certificate are kept; default: {STATE_DIR}"
+    text = f"where policies, the page's tokens and its certificate are kept; default: {STATE_DIR}"
     run.add_argument("--state-dir", type=Path, default=kept, metavar="DIR", help=text)
     for name, text in (
         ("status", "show switches, links, hosts, edges, and problems"),
@@ -386,7 +386,19 @@ def _status_text(told: dict[str, Any]) -> str:
     ]
     if lost:
         tables.append(table(["LOST", "FOR", "WHY"], lost, texts=(0, 2)))
-    return "\n".join(tables)
+    return "\n".join([*_cluster_text(told), *tables])
+
+
+def _cluster_text(told: dict[str, Any]) -> list[str]:
+    cluster = told.get("cluster")
+    if cluster is None:
+        return []
+    leader = cluster["leader"]
+    if cluster["leads"]:
+        return [f"{cluster['name']} leads, generation {cluster['generation']}\n"]
+    where = f" (at {leader['address']})" if leader and leader["address"] else ""
+    who = f"{leader['name']}{where} leads: ask it for links, hosts and paths" if leader else "nobody leads"
+    return [f"{cluster['name']} follows; {who}\n"]
 
 
 def _span(milliseconds: float) -> str:

@@ -200,3 +200,53 @@ def test_a_page_is_off_until_it_is_configured_and_its_mistakes_are_named(tmp_pat
         with pytest.raises(ConfigError) as refused:
             read(written(tmp_path, f"[web]\n{line}\n"))
         assert why in str(refused.value), line
+
+
+CLUSTER = """
+key_file = "key"
+[cluster]
+name = "alpha"
+address = "https://192.0.2.1:8444"
+etcd = ["https://etcd-1.example:2379", "https://[2001:db8::2]:2379"]
+lease = "5 s"
+certificate = "c.pem"
+key = "c.key"
+authority = "ca.pem"
+"""
+
+
+def test_a_cluster_is_read(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"0123456789abcdef")
+    cluster = read(written(tmp_path, CLUSTER)).cluster
+    assert cluster is not None
+    assert [str(each) for each in cluster.endpoints] == ["https://etcd-1.example:2379", "https://[2001:db8::2]:2379"]
+    assert (str(cluster.me), cluster.lease) == ("alpha (at https://192.0.2.1:8444)", 5.0)
+    assert cluster.tls is not None
+    assert cluster.tls.authority == tmp_path / "ca.pem"
+    other = read(written(tmp_path, CLUSTER.replace("alpha", "beta"))).cluster
+    assert other is not None
+    assert other.digest == cluster.digest
+    other = read(written(tmp_path, CLUSTER + '[[switch]]\nid = "1"\nname = "A"\n')).cluster
+    assert other is not None
+    assert other.digest != cluster.digest
+
+
+def test_a_cluster_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    text = '[cluster]\netcd = ["etcd:2379", 5]\nprefix = "x"\nlease = "1500 ms"\ncertificate = "c.pem"\n'
+    with pytest.raises(ConfigError) as refused:
+        read(written(tmp_path, text))
+    assert [line.partition("fabric.toml: ")[2] for line in str(refused.value).splitlines()] == [
+        "cluster: needs key_file, the same for all controllers: they share their probes",
+        "cluster.name: is missing",
+    ]
+    with pytest.raises(ConfigError) as refused:
+        read(written(tmp_path, text.replace("[cluster]", '[cluster]\nname = "alpha"')))
+    assert [line.partition("fabric.toml: ")[2] for line in str(refused.value).splitlines()] == [
+        "cluster: needs key_file, the same for all controllers: they share their probes",
+        "cluster.etcd: must be addresses such as \"http://192.168.1.11:2379\", not 'etcd:2379'",
+        'cluster.etcd: must be addresses such as "http://192.168.1.11:2379", not 5',
+        "cluster.key: is missing",
+        "cluster.authority: is missing",
+        "cluster.prefix: must be keys such as \"/braid/fabric\", not 'x'",
+        "cluster.lease: must be whole seconds from 2 to 60",
+    ]

@@ -265,3 +265,30 @@ def test_keys_and_values_are_what_other_clients_read(server: EtcdServer, prefix:
         client.close()
 
     told(story)
+
+
+def test_generations_go_on_where_etcd_was_set_up_anew(server: EtcdServer, prefix: str) -> None:
+    """Its revisions begin at 1 again, and switches know higher ones."""
+
+    async def story() -> None:
+        alpha, beta = (EtcdStore(settings(server, prefix, name), Policies()) for name in ("alpha", "beta"))
+        async with following(alpha):
+            await until(alpha.leads)
+            # A switch that lies pushes it nowhere.
+            await alpha.surpass((1 << 64) - 1)
+            assert alpha.standing.generation < 1 << 20
+            await alpha.surpass(1 << 40)
+            assert alpha.standing.generation == (1 << 40) + 1
+            await alpha.surpass(5)
+            assert alpha.standing.generation == (1 << 40) + 1
+            for number in range(10):
+                await alpha.surpass((1 << 41) + 10 * number)
+            # Two that surpass one another come to an end.
+            assert alpha.standing.generation == (1 << 41) + 11
+        async with following(beta):
+            await until(beta.leads)
+            assert beta.standing.generation > (1 << 41) + 11
+            await beta.surpass(1 << 42)
+            assert beta.standing.generation == (1 << 42) + 1
+
+    told(story)

@@ -26,11 +26,16 @@ scheduler = "earliest-arrival"
 [web]
 listen = "192.168.1.1:8444"
 names = ["fabric.home.arpa"]
+
+[cluster]
+name = "alpha"
+etcd = ["http://192.168.1.11:2379", "http://192.168.1.12:2379", "http://192.168.1.13:2379"]
 """
 
 from __future__ import annotations
 
 import difflib
+import hmac
 import ipaddress
 import re
 import secrets
@@ -39,6 +44,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from braid_sdn.fabric.cluster.etcd import Endpoint
+from braid_sdn.fabric.cluster.etcd_store import LEASE_TIME, PREFIX, ClusterSettings
+from braid_sdn.fabric.cluster.store import Member
 from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.settings import EdgeSettings, HostSettings, LinkSettings, Settings
@@ -51,6 +59,9 @@ _TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 #: The shortest lifetime of hosts, seconds: silent ones are asked three times in a quarter of it.
 MIN_HOST_LIFETIME = 10.0
+
+#: Seconds that a leader's lease may hold: etcd grants no shorter one, and a longer one holds up the next leader.
+MIN_LEASE, MAX_LEASE = 2, 60
 
 #: A name of a machine (RFC 1123 §2.1).
 _HOST_NAME = re.compile(r"(?!-)[a-zA-Z0-9-]{1,63}(?:\.(?!-)[a-zA-Z0-9-]{1,63})*\.?")
@@ -76,6 +87,8 @@ class Config:
     metrics: tuple[str, int] | None = None
     #: The page for browsers; None: no port is opened for it.
     web: WebSettings | None = None
+    #: The other controllers; None: there are none.
+    cluster: ClusterSettings | None = None
 
 
 @dataclass
@@ -159,6 +172,7 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
         tls=dict,
         metrics=dict,
         web=dict,
+        cluster=dict,
     )
     names = _switches(reader, top.get("switch", []))
     limits, scheduler = _paths(reader, top.get("paths", {}))
@@ -181,7 +195,12 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
         files = reader.table(top["tls"], "tls", certificate=str, key=str, authority=str)
         if reader.need(files, "tls", "certificate", "key", "authority"):
             tls = TlsFiles(folder / files["certificate"], folder / files["key"], folder / files["authority"])
-    return Config(settings, host, port, tls, metrics, _web(reader, top.get("web", {}), folder))
+    cluster = None
+    if "cluster" in top:
+        if "key_file" not in top:
+            reader.wrong.append("cluster: needs key_file, the same for all controllers: they share their probes")
+        cluster = _cluster(reader, top["cluster"], folder, _digest(settings))
+    return Config(settings, host, port, tls, metrics, _web(reader, top.get("web", {}), folder), cluster)
 
 
 def _address(reader: _Reader, where: str, text: str) -> tuple[str, int]:
@@ -190,6 +209,48 @@ def _address(reader: _Reader, where: str, text: str) -> tuple[str, int]:
         return match[1], int(match[2])
     reader.wrong.append(f'{where}: must be an address and a port such as "127.0.0.1:6653", not {text!r}')
     return "", 0
+
+
+def _cluster(reader: _Reader, table: Any, folder: Path, digest: str) -> ClusterSettings | None:
+    files = ("certificate", "key", "authority")
+    found = reader.table(
+        table, "cluster", name=str, etcd=list, prefix=str, address=str, lease=str, **dict.fromkeys(files, str)
+    )
+    if not reader.need(found, "cluster", "name", "etcd"):
+        return None
+    endpoints = [_endpoint(reader, each) for each in found["etcd"]]
+    if not endpoints:
+        reader.wrong.append('cluster.etcd: must name a server such as "http://192.168.1.11:2379"')
+    tls = None
+    if any(key in found for key in files) and reader.need(found, "cluster", *files):
+        tls = TlsFiles(*(folder / found[key] for key in files))
+    if any(each.is_tls for each in endpoints) != (tls is not None):
+        reader.wrong.append("cluster: https:// and the files certificate, key and authority come together")
+    prefix = found.get("prefix", PREFIX)
+    if not re.fullmatch(r"(/[^/]+)+", prefix):
+        reader.wrong.append(f'cluster.prefix: must be keys such as "{PREFIX}", not {prefix!r}')
+    lease = reader.amount(found["lease"], "cluster.lease", _TIME) if "lease" in found else LEASE_TIME
+    if not (MIN_LEASE <= lease <= MAX_LEASE and lease.is_integer()):
+        reader.wrong.append(f"cluster.lease: must be whole seconds from {MIN_LEASE} to {MAX_LEASE}")
+    me = Member(found["name"], found.get("address", ""))
+    return ClusterSettings(me, tuple(endpoints), prefix, lease, tls, digest)
+
+
+def _endpoint(reader: _Reader, text: Any) -> Endpoint:
+    match = (
+        re.fullmatch(r"(https?)://(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]@]+):(\d{1,5})/?", text)
+        if isinstance(text, str)
+        else None
+    )
+    if match is None or not 0 < int(match[3]) < 65536:
+        reader.wrong.append(f'cluster.etcd: must be addresses such as "http://192.168.1.11:2379", not {text!r}')
+        return Endpoint("", 0)
+    return Endpoint(match[2].strip("[]"), int(match[3]), match[1] == "https")
+
+
+def _digest(settings: Settings) -> str:
+    """Return what is the same where settings are, and tells nobody their keys."""
+    return hmac.digest(settings.key, repr([settings, [edge.key for edge in settings.edges]]).encode(), "sha256").hex()
 
 
 def _web(reader: _Reader, table: Any, folder: Path) -> WebSettings | None:

@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 
+from braid_sdn.fabric.cluster.store import Cluster
 from braid_sdn.fabric.edges.distribution import Distributor, Tables
 from braid_sdn.fabric.edges.polling import CounterPoller
 from braid_sdn.fabric.model import Graph, PortId, Problem
@@ -140,6 +141,8 @@ class Controller:
         #: True if a failure or a change waits for that plan.
         self._is_work_urgent = False
         self.policies = policies
+        #: The other controllers; None if this is the only one. One that follows is told of no packets.
+        self.cluster: Cluster | None = None
         #: Why those that an operator has set cannot be read; empty if they can.
         self.policies_unread = ""
         #: True once switches have all that the policies lead to.

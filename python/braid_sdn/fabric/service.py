@@ -16,13 +16,15 @@ from braid_sdn.fabric.api import page, report
 from braid_sdn.fabric.api.events import Event, Snapshot, changes
 from braid_sdn.fabric.api.live import Live
 from braid_sdn.fabric.api.server import Api
+from braid_sdn.fabric.cluster.etcd_store import EtcdStore
 from braid_sdn.fabric.cluster.file_store import FileStore
-from braid_sdn.fabric.cluster.store import Store
+from braid_sdn.fabric.cluster.roles import REQUEST_INTERVAL, Roles
+from braid_sdn.fabric.cluster.store import Cluster, Store
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Problem
 from braid_sdn.fabric.plan.policies import Policies
-from braid_sdn.openflow.messages import FromSwitch, Hello
+from braid_sdn.openflow.messages import Echo, EchoReply, FromSwitch, Hello, PortStatus
 from braid_sdn.openflow.pump import Pump
 from braid_sdn.openflow.server import Server
 from braid_sdn.openflow.tls import server_context
@@ -52,21 +54,28 @@ class Service:
         self._log = log
         self._logged = Snapshot()
         self.config = config
-        self._store: Store = FileStore(state_dir)
-        kept = self._store.standing
-        self.controller = Controller(
-            config.settings, time.thread_time, nonce=secrets.randbits(64), policies=kept.policies
-        )
-        #: Why the policies of the last start are not followed.
-        self.controller.policies_unread = kept.unread
+        self._store = _store(config, state_dir)
+        self._roles = Roles()
+        self.controller = self._new_controller()
+        #: The generation of the leadership for which the controller was made; None if it follows another one.
+        self._led: int | None = self._store.standing.generation if self._store.leads() else None
+        #: Kept, so that it is not collected before it ends.
+        self._surpassing: asyncio.Task[None] | None = None
         self.server = Server(self)
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(self._send, self._timeout)
         self._access = WebAccess(state_dir, page.STATE_PREFIX, SealKey.from_environment())
         self._live = Live(self._snapshot, _unix_ms())
         self._api = Api(
-            self.controller, self._loop.time, self._pump.run_soon, self._live.journal, self._token, self._keep
+            self.controller,
+            self._loop.time,
+            self._pump.run_soon,
+            self._live.journal,
+            self._token,
+            self._keep,
+            self._leads,
         )
+        self._show_cluster()
 
     async def run(self, socket: Path, http: tuple[str, int] | None) -> None:
         """Serve until cancelled."""
@@ -86,6 +95,9 @@ class Service:
                 group.create_task(_collect_garbage())
                 group.create_task(self.server.watch_silence())
                 group.create_task(self._log_changes())
+                group.create_task(self._store.run(self._handle_standing))
+                if self._store.me is not None:
+                    group.create_task(self._tend_connections())
         finally:
             self._log(Event("stopped", {"switches": len(self.controller.topology.switches)}))
             self.stop()
@@ -111,6 +123,89 @@ class Service:
                 self._logged = now
                 self._live.turn()
 
+    # Several controllers, of which one leads.
+
+    def _new_controller(self) -> Controller:
+        """Return a controller that knows the policies alone: it continues from the rules that switches list."""
+        kept = self._store.standing
+        settings, nonce = self.config.settings, secrets.randbits(64)
+        made = Controller(settings, time.thread_time, nonce=nonce, policies=kept.policies)
+        made.policies_unread = kept.unread
+        return made
+
+    def _leads(self) -> bool:
+        """Return true if this controller may change switches at this moment."""
+        return self._led is not None and self._store.leads()
+
+    def _handle_standing(self) -> None:
+        """Take in what the store says: who leads, and the policies."""
+        standing, leads = self._store.standing, self._store.leads()
+        if leads and self._led != standing.generation:
+            self._led = standing.generation
+            self._begin_anew(Event("leads", {"generation": standing.generation}))
+        elif not leads and self._led is not None:
+            self._follow()
+        else:
+            self._ask_for_role()
+            if leads and standing.policies != self.controller.policies:
+                self.controller.set_policies(self._loop.time(), standing.policies)
+                self._pump.run_soon()
+            self.controller.policies_unread = standing.unread
+        self._show_cluster()
+
+    def _follow(self) -> None:
+        """Lead no more: nothing is changed from now on."""
+        self._led = None
+        leader = self._store.standing.leader
+        self._begin_anew(Event("follows", {"leader": leader.name if leader else "nobody"}, warning=leader is None))
+        self._show_cluster()
+
+    def _begin_anew(self, event: Event) -> None:
+        """Have a new controller, as after a restart, but keep the connections of switches."""
+        now, known = self._loop.time(), self.controller.topology.switches
+        hellos = [Hello(dpid, tuple(each.ports.values()), each.address) for dpid, each in sorted(known.items())]
+        self.controller = self._new_controller()
+        # Before all else: what is sent next is refused to any other master.
+        self._ask_for_role()
+        for hello in hellos:
+            self.controller.handle_switch(now, hello)
+        self._api.attach(self.controller)
+        # What it does not know yet is not lost.
+        self._logged = Snapshot.of(self.controller, now)
+        self._log(event)
+        self._live.note(_unix_ms(), event)
+        self._pump.run_soon()
+
+    def _ask_for_role(self) -> None:
+        """Ask switches for the role, if it is another one than before."""
+        if self._store.me is None or not self._roles.set_request(
+            self._store.standing.generation, leads=self._leads()
+        ):
+            return
+        self._request_role(*self.server.switches)
+
+    def _request_role(self, *switches: int) -> None:
+        if self._roles.request is not None:
+            self.server.send([(dpid, self._roles.request) for dpid in switches])
+
+    def _show_cluster(self) -> None:
+        me, standing = self._store.me, self._store.standing
+        if me is not None:
+            wrong = (*self._store.problems(), *self._roles.problems(self.controller.topology.name))
+            leads = self._leads()
+            self.controller.cluster = Cluster(me, leads, standing.leader, standing.generation, wrong)
+
+    async def _tend_connections(self) -> None:
+        """Keep switches' connections alive while another controller leads, and ask those that do not follow again."""
+        while True:
+            await asyncio.sleep(REQUEST_INTERVAL)
+            now = self._loop.time()
+            if self._leads():
+                self._request_role(*self._roles.due(now))
+            else:
+                stamp = Echo(round(now * 1e9).to_bytes(8, "big"))
+                self.server.send([(dpid, stamp) for dpid in self.server.switches])
+
     # The page.
 
     def _snapshot(self) -> dict[str, Any]:
@@ -130,16 +225,27 @@ class Service:
 
     def connected(self, now: float, hello: Hello) -> None:
         """Handle a switch that has completed the handshake."""
+        self._request_role(hello.dpid)
         self.controller.handle_switch(now, hello)
         self._pump.run_soon()
 
     def disconnected(self, now: float, dpid: int, why: str) -> None:
         """Handle the end of a switch's connection."""
+        self._roles.handle_gone(dpid)
         self.controller.handle_gone(now, dpid, why)
         self._pump.run_soon()
 
     def message(self, now: float, dpid: int, message: FromSwitch) -> None:
         """Handle a switch's message."""
+        if self._roles.handle(now, dpid, message):
+            self.server.send(self._roles.poll_messages())
+            is_idle = self._surpassing is None or self._surpassing.done()
+            if is_idle and (later := self._roles.poll_later()) is not None:
+                self._surpassing = self._loop.create_task(self._store.surpass(later))
+            return
+        # One that follows another controller knows switches and ports, and waits.
+        if not self._leads() and not isinstance(message, PortStatus | EchoReply):
+            return
         with self._turn():
             self.controller.handle(now, dpid, message)
         self._pump.run_soon()
@@ -152,8 +258,9 @@ class Service:
     # Time.
 
     def _timeout(self, now: float) -> None:
-        with self._turn():
-            self.controller.handle_timeout(now)
+        if self._leads():
+            with self._turn():
+                self.controller.handle_timeout(now)
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
@@ -164,10 +271,22 @@ class Service:
         self.controller.longest_turn = max(self.controller.longest_turn, took)
 
     def _send(self) -> float | None:
+        if not self._leads():
+            # The lease may be over before the store says so, as after a long pause of this process.
+            if self._led is not None:
+                self._follow()
+            self.controller.poll_messages()
+            return None
         with self._turn():
             self.server.send(self.controller.poll_messages())
         self._api.notify()
         return self.controller.poll_timeout()
+
+
+def _store(config: Config, state_dir: Path) -> Store:
+    """Return the file's store, or etcd's, which begins with the file's policies if it has none."""
+    alone = FileStore(state_dir)
+    return EtcdStore(config.cluster, alone.standing.policies) if config.cluster else alone
 
 
 async def _collect_garbage() -> None:

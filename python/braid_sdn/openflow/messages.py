@@ -291,6 +291,27 @@ class RuleCountRequest:
     """Ask for the number of all rules."""
 
 
+class Role(IntEnum):
+    """Roles of one of several controllers of a switch: OpenFlow 1.3 §A.3.9."""
+
+    #: As before: a question.
+    NOCHANGE = 0
+    #: May change the switch, as may all others in this role; every connection begins with it.
+    EQUAL = 1
+    #: May change the switch; another master becomes a slave by it.
+    MASTER = 2
+    #: May only read, and gets nothing but changes of ports and answers.
+    SLAVE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRequest:
+    """Take a role, unless the switch knows a later generation (§6.3.5)."""
+
+    role: Role
+    generation: int
+
+
 ToSwitch = (
     AddRule
     | DeleteRule
@@ -303,6 +324,7 @@ ToSwitch = (
     | Barrier
     | PacketOut
     | Echo
+    | RoleRequest
     | PortStatsRequest
     | FlowStatsRequest
     | RuleCountersRequest
@@ -440,10 +462,18 @@ class BarrierReply:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleReply:
+    """The role that this controller has now, and the latest generation that the switch knows."""
+
+    role: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A switch refused a message."""
 
-    #: `table-full`, or the switch's error.
+    #: `table-full`, `slave` (another controller is the master), `stale-generation`, or the switch's error.
     reason: str
     #: The rule concerned, if known.
     rule: Rule | None = None
@@ -468,6 +498,7 @@ FromSwitch = (
     | FlowRemoved
     | MeterFeatures
     | BarrierReply
+    | RoleReply
     | Refused
     | Malformed
 )

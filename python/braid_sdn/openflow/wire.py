@@ -39,6 +39,8 @@ from braid_sdn.openflow.messages import (
     PortStatsRequest,
     PortStatus,
     Refused,
+    RoleReply,
+    RoleRequest,
     Rule,
     RuleCounters,
     RuleCountersReply,
@@ -53,6 +55,8 @@ from braid_sdn.openflow.messages import (
 HEADER = struct.Struct("!BBHI")
 _PACKET_OUT = struct.Struct("!IIH6x")
 _OUTPUT = struct.Struct("!HHIH6x")
+#: A role, and the generation of the leadership (OpenFlow 1.3 §A.3.9).
+_ROLE = struct.Struct("!I4xQ")
 #: Of a flow's removal the cookie, reason, idle timeout, packets and bytes (OpenFlow 1.3 §A.4.2).
 _REMOVED = struct.Struct("!8xQ2xB9xH2xQQ")
 #: Of a rule's statistics the length, cookie, packets and bytes (§A.3.5.2).
@@ -76,6 +80,13 @@ _BUNDLE_FLAGS = of.ONF_BF_ATOMIC | of.ONF_BF_ORDERED
 _ADD_OR_MODIFY = 0x8000
 #: Instructions with actions in them.
 _WITH_ACTIONS = (of.OFPIT_WRITE_ACTIONS, of.OFPIT_APPLY_ACTIONS, of.OFPIT_CLEAR_ACTIONS)
+
+#: Errors that mean more than that one message was wrong.
+_REFUSALS = {
+    (of.OFPET_FLOW_MOD_FAILED, of.OFPFMFC_TABLE_FULL): "table-full",
+    (of.OFPET_BAD_REQUEST, of.OFPBRC_IS_SLAVE): "slave",
+    (of.OFPET_ROLE_REQUEST_FAILED, of.OFPRRFC_STALE): "stale-generation",
+}
 
 #: The wire version of OpenFlow 1.3.
 VERSION = of.OFP_VERSION
@@ -143,6 +154,9 @@ class Session:
                 return _packet_out(xid, ports, data, in_port)
             case Echo(data):
                 return HEADER.pack(VERSION, of.OFPT_ECHO_REQUEST, 8 + len(data), xid) + data
+            case RoleRequest(role, generation):
+                head = HEADER.pack(VERSION, of.OFPT_ROLE_REQUEST, HEADER.size + _ROLE.size, xid)
+                return head + _ROLE.pack(role, generation)
             case PortStatsRequest():
                 self._expect(xid)
                 return _bytes(parser.OFPPortStatsRequest(DIALECT, 0, of.OFPP_ANY), xid)
@@ -211,6 +225,8 @@ class Session:
             return self._barrier(xid)
         if kind == of.OFPT_FLOW_REMOVED:
             return _flow_removed(data)
+        if kind == of.OFPT_ROLE_REPLY:
+            return RoleReply(*_ROLE.unpack_from(data, HEADER.size)) if len(data) >= HEADER.size + _ROLE.size else None
         if xid in self._counts and kind == of.OFPT_MULTIPART_REPLY:
             self._counts.discard(xid)
             return RuleCountReply(int.from_bytes(data[32:36], "big")) if len(data) >= _COUNT_REPLY else None
@@ -253,9 +269,8 @@ class Session:
         if told.xid == self._meters_asked:
             self._parts.pop(told.xid, None)
             return MeterFeatures(0)
-        full = (told.type, told.code) == (of.OFPET_FLOW_MOD_FAILED, of.OFPFMFC_TABLE_FULL)
-        words = f"error type {told.type} code {told.code}"
-        return Refused("table-full" if full else words, self._rules.pop(told.xid, None))
+        known = _REFUSALS.get((told.type, told.code))
+        return Refused(known or f"error type {told.type} code {told.code}", self._rules.pop(told.xid, None))
 
     def _collect(self, xid: int, flags: int, entries: Iterable[Any]) -> list[Any] | None:
         """Take in a part of a reply; return the whole with its last part, parts of other kinds included.

@@ -50,6 +50,8 @@ def _families(fabric: Controller, now: float) -> Iterator[tuple[str, str, str, S
         ({"kind": "pinned"}, len(fabric.policies.pinned)),
     ]
     yield "policies", "gauge", "Switches that are drained, links forbidden, and pairs pinned.", policies
+    if fabric.cluster is not None:
+        yield "leader", "gauge", "1 if this controller leads.", [({}, float(fabric.cluster.leads))]
     planning = (fabric.planning or [0.0])[-1]
     yield "planning_seconds", "gauge", "Processor time that the last plan took.", [({}, planning)]
     yield "rule_updates", "counter", "Updates of switches' rules.", [({}, fabric.updater.changes)]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from braid_sdn.fabric.api import policy
+from braid_sdn.fabric.cluster.store import Cluster
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Arc, Path, PortId, Problem
 from braid_sdn.fabric.plan import network_state
@@ -23,7 +24,10 @@ VERSION = 1
 
 
 def problems(fabric: Controller, now: float) -> list[Problem]:
-    """Return all present problems."""
+    """Return all present problems. A controller that follows another one knows of few."""
+    of_cluster = fabric.cluster.problems if fabric.cluster is not None else ()
+    if fabric.cluster is not None and not fabric.cluster.leads:
+        return [*of_cluster, *fabric.problems.current(now)]
     topology = fabric.topology
     edge_ports = {edge.port: edge.name for edge in fabric.edges}
     found = [
@@ -31,6 +35,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
         *fabric.hosts.problems(now, topology.port_name),
         *fabric.flapping_ports.problems(now, topology.port_name),
         *fabric.problems.current(now),
+        *of_cluster,
     ]
     known = {edge.name for edge in fabric.edges}
     for edge in fabric.settings.edges:
@@ -147,8 +152,29 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
         + (plan.flood is not None),
         "changing": not fabric.updater.idle,
         "planned": fabric.planned,
+        **_cluster(fabric),
         "health": health(fabric, now),
     }
+
+
+def _cluster(fabric: Controller) -> dict[str, Any]:
+    """Return who leads, where there are several controllers."""
+    cluster = fabric.cluster
+    if cluster is None:
+        return {}
+    return {
+        "cluster": {
+            "name": cluster.me.name,
+            "leads": cluster.leads,
+            "leader": leader(cluster),
+            "generation": cluster.generation,
+        }
+    }
+
+
+def leader(cluster: Cluster) -> dict[str, str] | None:
+    """Return the controller that leads; None if nobody does, or nobody knows."""
+    return {"name": cluster.leader.name, "address": cluster.leader.address} if cluster.leader is not None else None
 
 
 def policies(fabric: Controller, now: float) -> dict[str, Any]:
@@ -195,6 +221,7 @@ def edge_revision(fabric: Controller, name: str) -> str:
     words = [host.mac for target in targets for host in fabric.hosts.at(target.port)]
     words += [target.name for target in targets if target.name in fabric.distributor.shims]
     words.append(str(fabric.forecasts.versions.get(name, 0)))
+    words += [] if fabric.distributor.has_plan else ["pending"]
     return f"{fabric.nonce:x}.{fabric.tables.generation}.{zlib.crc32(' '.join(words).encode()):x}"
 
 
@@ -241,6 +268,7 @@ def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
         "revision": edge_revision(fabric, name),
         "generation": fabric.tables.generation,
         "edge": name,
+        "pending": not fabric.distributor.has_plan,
         "egress": egress,
         "ingress": ingress,
     }

@@ -1,6 +1,7 @@
 """The HTTP/1.1 API: JSON on a Unix socket, and for edges that have a key on a TCP address.
 
-GET changes nothing; an edge reports its counters and long-polls for its table by POST.
+GET changes nothing; an edge reports its counters and long-polls for its table by POST. Of several controllers those
+that follow the leader answer 409 to most requests, and name it.
 
 GET  /v1/fabric/status      /v1/fabric/paths      /v1/fabric/topology.svg
 GET  /v1/fabric/explain?source=A&target=B
@@ -53,6 +54,8 @@ MAX_UNAUTHENTICATED = 256
 MAX_REQUESTS_PER_EDGE = 8
 #: Paths at which metrics are.
 METRICS = (["metrics"], ["v1", "metrics"])
+#: Requests that a controller answers which follows another one: the rest it does not know.
+OF_FOLLOWER = (["status"], ["events"], ["figures"])
 #: Bytes of a request's head: an edge may report counters of all tags.
 MAX_HEAD_BYTES = 131072
 
@@ -82,15 +85,17 @@ class Api:
         journal: Journal | None = None,
         token: Callable[[str, bool], dict[str, Any]] | None = None,
         keep: Callable[[Policies], Awaitable[None]] = _kept_by_nobody,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         """Create it; `listen` opens its sockets.
 
         `on_change` is called when a request leaves the controller work. `token` returns the report of a role's login
         token, or of a new one; it raises KeyError if there is no such role, or OSError. `keep` writes policies down,
-        and raises StoreError.
+        and raises StoreError. `leads` returns false if another controller, or none, controls the switches.
         """
         self.on_change = on_change
         self._keep = keep
+        self._leads = leads
         #: One change of policies at a time: each is made from those before.
         self._policy_change = asyncio.Lock()
         self._journal = journal or Journal()
@@ -108,11 +113,18 @@ class Api:
         self._active: Counter[str] = Counter()
         self._auth = EdgeAuth({edge.name: edge.key for edge in fabric.settings.edges if edge.key is not None})
 
+    def attach(self, fabric: Controller) -> None:
+        """Serve another controller's API from now on."""
+        self.fabric = fabric
+        self._last_seen = ()
+        self.notify()
+
     def notify(self) -> None:
         """Wake waiting requests if anything that edges see has changed. Called after every event."""
         distributor = self.fabric.distributor
         known = (
             distributor.tables.generation,
+            distributor.has_plan,
             self.fabric.hosts.changes,
             set(distributor.shims),
             dict(distributor.requests),
@@ -249,42 +261,58 @@ class Api:
 
         The response comes at once if the controller wants the edge's counters again.
         """
-        if not any(edge.name == name for edge in self.fabric.settings.edges):
+        fabric = self.fabric
+        if not any(edge.name == name for edge in fabric.settings.edges):
             return _error(404, f"no edge is called {name}")
         revision = query["revision"]
         # A report that names no table of this start may be a replay of one made before it.
-        believed = verified is None or report.is_own_revision(self.fabric, revision)
+        believed = self._leads() and (verified is None or report.is_own_revision(fabric, revision))
         if believed:
             self._take_in(name, query)
-        requests = self.fabric.distributor.requests.get(name, 0)
+        requests = fabric.distributor.requests.get(name, 0)
         try:
             seconds = min(max(float(query.get("wait", 0)), 0.0), MAX_WAIT)
         except ValueError:
             return _error(400, "wait must be a number of seconds")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
+                # A controller that follows another one answers once it leads.
                 while (
-                    self.fabric.distributor.requests.get(name, 0) == requests
-                    and report.edge_revision(self.fabric, name) == revision
+                    self.fabric is fabric
+                    and fabric.distributor.requests.get(name, 0) == requests
+                    and (report.edge_revision(fabric, name) == revision or not self._leads())
                 ):
                     if self._changed is None:
                         self._changed = asyncio.get_running_loop().create_future()
                     # Other requests wait for the same future.
                     await asyncio.shield(self._changed)
-        if believed:
-            self.fabric.poller.handle_response(self.clock(), name)
+        if not self._leads():
+            return self._misdirected()
+        if believed and self.fabric is fabric:
+            fabric.poller.handle_response(self.clock(), name)
         answer = self._table(name)
         return Response(204, b"") if answer.etag == _etag(revision) else answer
 
     async def change(self, request: str) -> Response | None:
         """Return the response to a request of an operator's that changes something; None if it is no such one."""
         path, query = _parts(request)
-        match request.split(" ")[0], path:
-            case "POST", ["v1", "fabric", "hosts", host, "forget"]:
+        if request.split(" ")[0] != "POST" or path[:2] != ["v1", "fabric"]:
+            return None
+        if not self._leads():
+            return self._misdirected()
+        match path[2:]:
+            case ["hosts", host, "forget"]:
                 return self._forget(host)
-            case "POST", ["v1", "fabric", *rest]:
+            case rest:
                 return await self._set_policy(rest, query)
-        return None
+
+    def _misdirected(self) -> Response:
+        """Return the answer of a controller that does not lead to a request for the one that does."""
+        cluster = self.fabric.cluster
+        known = cluster.leader if cluster is not None else None
+        text = f"{known} leads: ask it there" if known is not None else "no controller leads at this moment"
+        told = {"error": f"{text}; see braid sdn fabric status"}
+        return _answered(409, {**told, "leader": report.leader(cluster) if cluster is not None else None})
 
     async def _set_policy(self, path: list[str], query: dict[str, str]) -> Response | None:
         async with self._policy_change:
@@ -349,6 +377,8 @@ class Api:
             return _error(405, "only GET and POST are answered")
         path, query = _parts(request)
         now = self.clock()
+        if path[:2] == ["v1", "fabric"] and path[2:3] not in OF_FOLLOWER and not self._leads():
+            return self._misdirected()
         match path:
             case ["v1", "fabric", "status"]:
                 return _json(report.status(self.fabric, now))
@@ -439,8 +469,12 @@ def _etag(revision: str) -> str:
 
 
 def _json(data: object) -> Response:
-    return Response(200, json.dumps(data).encode() + b"\n")
+    return _answered(200, data)
 
 
 def _error(status: int, text: str) -> Response:
-    return Response(status, json.dumps({"error": text}).encode() + b"\n")
+    return _answered(status, {"error": text})
+
+
+def _answered(status: int, data: object) -> Response:
+    return Response(status, json.dumps(data).encode() + b"\n")

@@ -8,6 +8,9 @@ are written under the condition that the key still is the writer's, so one that 
 The leader judges by itself when its lease ends: it counts from the moment at which it sent the last renewal that was
 answered, so it stops before etcd lets another one lead. A renewal counts once a majority of etcd's servers has shown
 the leader's key: one that is cut off from the others would renew a lease that they end.
+
+An etcd that was set up anew, or restored, has lower revisions than switches know. So a third key has a number that is
+added to the revision, and the leader raises it where a switch shows that it has to.
 """
 
 from __future__ import annotations
@@ -40,6 +43,11 @@ LEASE_TIME = 3.0
 LEASE_MARGIN = 0.1
 #: Times of a lease's: between two looks at etcd, until a renewal, for an answer, and from a failure to the next look.
 LOOK_PART, RENEWAL_PART, ANSWER_PART, RETRY_PART = 1 / 6, 1 / 4, 1 / 4, 1 / 30
+
+#: The latest generation of a switch that is surpassed: one that lies pushes others' no further (modulo 2^64).
+MAX_SURPASSED = 1 << 62
+#: Times that one leadership surpasses others: two of different etcds would do so for ever.
+MAX_RAISES = 3
 
 #: Below it are the keys of one fabric.
 PREFIX = "/braid/fabric"
@@ -90,11 +98,14 @@ class EtcdStore:
         self._settings = settings
         self._clock = clock
         self._etcd = etcd or Etcd(settings.endpoints, client_context(settings.tls) if settings.tls else None)
-        self._leader_key, self._policies_key = (f"{settings.prefix}/{word}" for word in ("leader", "policies"))
+        self._keys = tuple(f"{settings.prefix}/{word}" for word in ("leader", "policies", "generation"))
+        self._leader_key, self._policies_key, self._base_key = self._keys
         self._standing = Standing(policies=inherited)
         self._lease: _Lease | None = None
-        #: The generation of this controller's own leadership; None while another one leads, or nobody.
+        #: The revision at which this controller's own leadership began; None while another one leads, or nobody.
         self._own: int | None = None
+        #: Added to that, it is the generation; and how often this leadership has raised it.
+        self._base = self._raises = 0
         #: The revision at which the policies were last changed; 0 if there are none.
         self._revision = 0
         #: The digest of the leader's configuration.
@@ -171,6 +182,20 @@ class EtcdStore:
             return "no controller leads at this moment, so nothing was changed; see braid sdn fabric status"
         return f"{leader} leads, so nothing was changed here: run the command there"
 
+    async def surpass(self, generation: int) -> None:
+        """Raise the generation of this leadership, and of all later ones, above another one."""
+        async with self._turns:
+            if self._own is None or not self.leads() or self._raises >= MAX_RAISES or generation > MAX_SURPASSED:
+                return
+            base = generation + 1 - self._own
+            if base > self._base:
+                self._raises += 1
+                is_own, change = is_created(self._leader_key, self._own), put(self._base_key, str(base))
+                # If it fails, the switch refuses this generation once more.
+                with contextlib.suppress(EtcdError):
+                    _, found = await self._etcd.change([is_own], [change], self._keys, self._answer_time)
+                    self._take_in(*found)
+
     async def run(self, changed: Callable[[], None]) -> None:
         """Follow etcd until cancelled, then step down."""
         try:
@@ -191,10 +216,6 @@ class EtcdStore:
     @property
     def _answer_time(self) -> float:
         return ANSWER_PART * self._settings.lease
-
-    @property
-    def _keys(self) -> tuple[str, str]:
-        return self._leader_key, self._policies_key
 
     async def _look(self) -> None:
         async with self._turns:
@@ -230,16 +251,19 @@ class EtcdStore:
         renew_at, ends = began + RENEWAL_PART * self._settings.lease, began + (1 - LEASE_MARGIN) * seconds
         return _Lease(number, renew_at, ends)
 
-    def _take_in(self, leader: KeyValue | None, kept: KeyValue | None) -> None:
+    def _take_in(self, leader: KeyValue | None, kept: KeyValue | None, base: KeyValue | None) -> None:
         now = self._standing
+        self._base = int(base.value) if base is not None and base.value.isdigit() else 0
         if leader is None:
             self._own = None
             now = replace(now, leader=None)
         else:
             is_own = self._lease is not None and leader.lease == self._lease.number
+            if self._own != leader.created:
+                self._raises = 0
             self._own = leader.created if is_own else None
             member, self._digest = _read_leader(leader.value)
-            now = replace(now, leader=member, generation=leader.created)
+            now = replace(now, leader=member, generation=leader.created + self._base)
         revision = kept.modified if kept is not None else 0
         if revision != self._revision and kept is not None:
             now = self._with_policies(now, kept.value)

@@ -51,6 +51,9 @@ class FileStore:
             raise StoreError(f"cannot be kept, so nothing was changed: {error}; see --state-dir") from error
         self._standing = replace(self._standing, policies=policies, unread="")
 
+    async def surpass(self, generation: int) -> None:
+        """Do nothing: a single controller asks for no role."""
+
     async def run(self, changed: Callable[[], None]) -> None:  # noqa: ARG002
         """Wait until cancelled: nobody else changes the file."""
         await asyncio.get_running_loop().create_future()

@@ -48,6 +48,17 @@ class Standing:
     unread: str = ""
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """One controller among several, as it is shown."""
+
+    me: Member
+    leads: bool
+    leader: Member | None
+    generation: int
+    problems: tuple[Problem, ...] = ()
+
+
 class Store(Protocol):
     """Keeps what outlives a controller."""
 
@@ -67,6 +78,9 @@ class Store(Protocol):
 
     async def keep(self, policies: Policies) -> None:
         """Write policies down. Once it returns they are kept, whatever fails; raises StoreError."""
+
+    async def surpass(self, generation: int) -> None:
+        """Have this leadership's generation be later than one that a switch knows, if that is possible."""
 
     async def run(self, changed: Callable[[], None]) -> None:
         """Follow the store until cancelled; `changed` is called when the standing, or what is wrong, may be another.

@@ -35,6 +35,8 @@ class Distributor:
     """Distributes tables to edges."""
 
     tables: Tables = field(default_factory=lambda: Tables(0, {}, {}))
+    #: False until the first plan: edges keep what the controller before told them.
+    has_plan: bool = False
     #: Number of requests to each edge for its counters.
     requests: dict[str, int] = field(default_factory=dict)
     #: Edges that want other edges to add shims.
@@ -52,6 +54,7 @@ class Distributor:
 
     def handle_plan(self, now: float, plan: Mapping[tuple[str, str], Pair]) -> None:
         """Distribute another plan, whose rules are in place."""
+        self.has_plan = True
         pairs, before = dict(plan), self.tables
         changed = {
             key
