@@ -64,9 +64,9 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct ControlArgs {
-    /// The controller: unix:/run/braid/fabric.sock or http://ADDRESS:PORT
+    /// The controller: unix:/run/braid/fabric.sock or http://ADDRESS:PORT; once for each of several
     #[arg(long, value_name = "PLACE")]
-    controller: Option<Endpoint>,
+    controller: Vec<Endpoint>,
     /// Instead of a controller, a file of layer-3 paths (pairs of prefixes) over other people's routers
     #[arg(long, value_name = "FILE")]
     paths: Option<PathBuf>,
@@ -74,11 +74,20 @@ pub struct ControlArgs {
 
 impl ControlArgs {
     fn control(self, key: Option<Key>) -> Result<ControlSource, Error> {
-        match self.controller {
-            Some(endpoint) => Ok(ControlSource::Controller(endpoint.with_key(key)?)),
-            // The argument group requires one of them.
-            None => Ok(ControlSource::File(self.paths.unwrap_or_default())),
+        if let Some(paths) = self.paths {
+            return Ok(ControlSource::File(paths));
         }
+        // The argument group requires one of them. A socket takes no key, but one of several may be one.
+        let remote = |endpoint: &Endpoint| matches!(endpoint, Endpoint::Http(..));
+        let keyed = self.controller.iter().any(remote);
+        let controllers = self.controller.into_iter();
+        controllers
+            .map(|endpoint| match remote(&endpoint) || !keyed {
+                true => endpoint.with_key(key.clone()),
+                false => Ok(endpoint),
+            })
+            .collect::<Result<_, _>>()
+            .map(ControlSource::Controllers)
     }
 }
 
@@ -104,7 +113,7 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
     if arguments.shim && arguments.reordering != Reordering::Adaptive {
         return Err(Error::ShimUnused);
     }
-    if let (ControlSource::Controller(_), [_, second, ..]) =
+    if let (ControlSource::Controllers(_), [_, second, ..]) =
         (&control, arguments.outside.as_slice())
     {
         return Err(Error::SeveralOutside(second.clone()));
@@ -140,4 +149,37 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
 /// No edge answers, or the answer is not understood.
 pub fn status(run_dir: &Path, name: &str) -> Result<Status, Error> {
     status::ask(&status::socket(run_dir, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn several_controllers_share_the_edges_key_but_for_a_socket() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(&file, b"0123456789abcdef").expect("room");
+        let key = Key::read(file.path()).expect("a key");
+        let control = |places: &[&str], key: Option<Key>| {
+            let controller = places.iter().map(|place| place.parse());
+            let controller = controller.collect::<Result<_, _>>().expect("endpoints");
+            let paths = None;
+            ControlArgs { controller, paths }.control(key)
+        };
+        let both = ["unix:/run/braid/fabric.sock", "http://192.0.2.2:8080"];
+        let ControlSource::Controllers(endpoints) =
+            control(&both, Some(key.clone())).expect("both of them")
+        else {
+            panic!("no controllers");
+        };
+        let [Endpoint::Unix(_), Endpoint::Http(_, Some(given))] = &endpoints[..] else {
+            panic!("{endpoints:?}");
+        };
+        assert_eq!(given, &key);
+        assert!(matches!(control(&both, None), Err(Error::NoKey)));
+        assert!(matches!(
+            control(&both[..1], Some(key)),
+            Err(Error::KeyForSocket)
+        ));
+    }
 }

@@ -16,6 +16,7 @@ use hyper::client::conn::http1;
 use hyper::http::response::Parts;
 use hyper::{Method, Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use serde::Deserialize;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -109,6 +110,9 @@ pub enum FetchError {
         "the controller has no edge named {0:?} (add an [[edge]] of that name to its configuration)"
     )]
     Unknown(String),
+    /// Another controller leads, or none does.
+    #[error("the controller at {0} does not lead: {1}")]
+    Misdirected(Endpoint, String),
     /// Any other status.
     #[error("the server at {endpoint} answered {status} (is it braid sdn fabric?)")]
     Refused {
@@ -184,6 +188,13 @@ pub fn fetch_table(
         StatusCode::OK => Ok(Some(Table::read(&answer.body)?)),
         StatusCode::NO_CONTENT => Ok(None),
         StatusCode::NOT_FOUND => Err(FetchError::Unknown(name.to_owned())),
+        StatusCode::CONFLICT => {
+            let said = serde_json::from_slice(&answer.body).map(|told: Told| told.error);
+            Err(FetchError::Misdirected(
+                endpoint.clone(),
+                said.unwrap_or_default(),
+            ))
+        }
         status => Err(FetchError::Refused {
             endpoint: endpoint.clone(),
             status: status.to_string(),
@@ -198,6 +209,12 @@ fn format_counts(counts: &[(u16, u64)]) -> String {
         .map(|(tag, count)| format!("{tag}:{count}"))
         .collect();
     words.join(",")
+}
+
+/// What the controller says beside a status.
+#[derive(Deserialize)]
+struct Told {
+    error: String,
 }
 
 struct Response {
@@ -341,6 +358,32 @@ mod tests {
         }
         let long = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", usize::MAX);
         assert!(read(long.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_controller_that_does_not_lead_says_who_does() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("fabric.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        let follower = std::thread::spawn(move || {
+            use std::io::{Read, Write};
+            let (mut client, _) = listener.accept().expect("a client");
+            let _ = client.read(&mut [0; 4096]).expect("a request");
+            let body = r#"{"error": "beta leads", "leader": null}"#;
+            let head = format!(
+                "HTTP/1.1 409 Conflict\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            client
+                .write_all([head.as_bytes(), body.as_bytes()].concat().as_slice())
+                .expect("room");
+        });
+        let endpoint = Endpoint::Unix(socket);
+        let error =
+            fetch_table(&endpoint, "ha", "", &PathCounts::default(), false).expect_err("no table");
+        follower.join().expect("an end");
+        assert!(matches!(error, FetchError::Misdirected(..)));
+        assert!(error.to_string().ends_with("does not lead: beta leads"));
     }
 
     #[test]

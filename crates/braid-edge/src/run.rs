@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::getpid;
 
-use crate::controller::{self, Endpoint, PathCounts};
+use crate::controller::{self, Endpoint, FetchError, PathCounts};
 use crate::datapath::{Datapath, Devices, Hook, LEASE_RENEWAL, Layer, TagAction, TrafficCounters};
 use crate::driver::{Driver, Handle, MAX_QUEUED_REPLIES};
 use crate::l3_paths::L3Paths;
@@ -51,8 +51,8 @@ pub struct Options {
 /// Source of paths and shares.
 #[derive(Debug, Clone)]
 pub enum ControlSource {
-    /// A controller: tagged paths.
-    Controller(Endpoint),
+    /// Controllers, of which one leads: tagged paths.
+    Controllers(Vec<Endpoint>),
     /// A file: layer-3 paths.
     File(PathBuf),
 }
@@ -60,7 +60,10 @@ pub enum ControlSource {
 impl std::fmt::Display for ControlSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ControlSource::Controller(endpoint) => endpoint.fmt(f),
+            ControlSource::Controllers(endpoints) => {
+                let names: Vec<String> = endpoints.iter().map(Endpoint::to_string).collect();
+                f.write_str(&names.join(", "))
+            }
             ControlSource::File(path) => path.display().fmt(f),
         }
     }
@@ -77,8 +80,8 @@ struct Edge {
 #[derive(Default)]
 struct EdgeState {
     table: Option<Table>,
-    /// The reason why no new table is followed, with a stable code.
-    problem: Option<(&'static str, String)>,
+    /// The last answer of each controller, or of the file of layer-3 paths.
+    answers: Vec<Answer>,
     /// Layer-3 paths that are down.
     silent_paths: Vec<String>,
     /// Prefixes of each layer-3 path, by tag.
@@ -87,6 +90,20 @@ struct EdgeState {
     resequenced: BTreeSet<String>,
     /// Tags of removed paths, and when they become invalid.
     retiring: BTreeMap<u16, Instant>,
+}
+
+/// What became of the last request for a table.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+enum Answer {
+    /// There was none yet.
+    #[default]
+    None,
+    /// The table in effect is the newest one.
+    Followed,
+    /// The controller does not lead, for this reason.
+    Misdirected(String),
+    /// No new table is followed, for this reason; a stable code, and a text.
+    Failed(&'static str, String),
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -102,7 +119,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
     ends.thread_block()
         .map_err(|errno| Error::system("blocking signals", errno.into()))?;
     let l3_paths = match &options.control {
-        ControlSource::Controller(_) => None,
+        ControlSource::Controllers(_) => None,
         ControlSource::File(path) => Some(L3Paths::open(path)?),
     };
     let socket = status::socket(&options.run_dir, &options.name);
@@ -139,13 +156,19 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         let _ = kill(getpid(), Signal::SIGTERM);
         ended
     })?;
-    let following = Arc::clone(&edge);
-    match prober {
-        Some(prober) => spawn("prober", move || {
+    if let Some(prober) = prober {
+        let following = Arc::clone(&edge);
+        spawn("prober", move || {
             prober.run(&answers, |plan| following.apply_plan(plan));
-        })?,
-        None => spawn("follower", move || follow(&following))?,
-    };
+        })?;
+    }
+    if let ControlSource::Controllers(endpoints) = edge.options.control.clone() {
+        // Each is asked all the time: the next leader's answer comes as soon as it leads.
+        for (number, endpoint) in endpoints.into_iter().enumerate() {
+            let following = Arc::clone(&edge);
+            spawn("follower", move || follow(&following, number, &endpoint))?;
+        }
+    }
     let renewing = Arc::clone(&edge);
     spawn("renewer", move || renew(&renewing))?;
     let answering = Arc::clone(&edge);
@@ -187,13 +210,10 @@ fn path_addresses(l3_paths: &L3Paths) -> BTreeMap<u16, String> {
         .collect()
 }
 
-/// Follows the controller's tables for ever. While the controller does not answer, the last table holds.
-fn follow(edge: &Edge) {
+/// Follows a controller's tables for ever. While no controller answers, the last table holds.
+fn follow(edge: &Edge, number: usize, endpoint: &Endpoint) {
     let mut revision = String::new();
     let options = &edge.options;
-    let ControlSource::Controller(endpoint) = &options.control else {
-        return;
-    };
     loop {
         let answer = controller::fetch_table(
             endpoint,
@@ -202,18 +222,20 @@ fn follow(edge: &Edge) {
             &edge.path_counts(),
             options.shim,
         );
-        let problem = match answer {
+        let answer = match answer {
             Ok(Some(table)) => {
                 revision.clone_from(&table.revision);
-                edge.apply(table)
-                    .err()
-                    .map(|error| ("not-applied", error.to_string()))
+                match edge.take_over(table) {
+                    Ok(()) => Answer::Followed,
+                    Err(error) => Answer::Failed("not-applied", error.to_string()),
+                }
             }
-            Ok(None) => None,
-            Err(error) => Some((code(&error), error.to_string())),
+            Ok(None) => Answer::Followed,
+            Err(error @ FetchError::Misdirected(..)) => Answer::Misdirected(error.to_string()),
+            Err(error) => Answer::Failed(code(&error), error.to_string()),
         };
-        let failed = problem.is_some();
-        edge.note(problem);
+        let failed = answer != Answer::Followed;
+        edge.note(number, answer);
         if failed {
             // A restarted controller may have given the same revision to another plan.
             revision.clear();
@@ -222,37 +244,56 @@ fn follow(edge: &Edge) {
     }
 }
 
-fn code(error: &controller::FetchError) -> &'static str {
+fn code(error: &FetchError) -> &'static str {
     match error {
-        controller::FetchError::Unreachable { .. } => "controller-silent",
-        controller::FetchError::Unknown(_) => "edge-unknown",
-        controller::FetchError::Unauthorized(..) => "key-refused",
-        controller::FetchError::Unverified(_) | controller::FetchError::Refused { .. } => {
+        FetchError::Unreachable { .. } => "controller-silent",
+        FetchError::Unknown(_) => "edge-unknown",
+        FetchError::Unauthorized(..) => "key-refused",
+        FetchError::Unverified(_) | FetchError::Refused { .. } | FetchError::Misdirected(..) => {
             "controller-refuses"
         }
-        controller::FetchError::Table(_) => "bad-table",
+        FetchError::Table(_) => "bad-table",
     }
 }
 
 impl Edge {
-    fn note(&self, problem: Option<(&'static str, String)>) {
+    fn note(&self, number: usize, answer: Answer) {
         let mut state = locked(&self.state);
-        if state.problem == problem {
+        if state.answers.len() <= number {
+            state.answers.resize(number + 1, Answer::None);
+        }
+        if state.answers[number] == answer {
             return;
         }
-        match &problem {
-            Some((code, text)) => tracing::warn!(code, text, "no new table; the last one holds"),
-            None => tracing::info!(control = %self.options.control, "following"),
+        match &answer {
+            Answer::Failed(code, text) => {
+                tracing::warn!(code, text, "no new table; the last one holds")
+            }
+            Answer::Misdirected(text) => tracing::info!(text, "waiting until it leads"),
+            Answer::None | Answer::Followed => {
+                tracing::info!(control = %self.options.control, number, "following");
+            }
         }
-        state.problem = problem;
+        state.answers[number] = answer;
+    }
+
+    /// Applies a controller's table. One that begins to lead has no plan yet: what the one before told holds.
+    fn take_over(&self, table: Table) -> Result<(), Error> {
+        match table.pending && locked(&self.state).table.is_some() {
+            true => Ok(()),
+            false => self.apply(table),
+        }
     }
 
     /// Applies a plan for layer-3 paths; returns false if it was refused.
     fn apply_plan(&self, plan: Plan) -> bool {
         locked(&self.state).silent_paths = plan.silent_paths;
-        let problem = self.apply(plan.table).err();
-        let followed = problem.is_none();
-        self.note(problem.map(|error| ("not-applied", error.to_string())));
+        let answer = match self.apply(plan.table) {
+            Ok(()) => Answer::Followed,
+            Err(error) => Answer::Failed("not-applied", error.to_string()),
+        };
+        let followed = answer == Answer::Followed;
+        self.note(0, answer);
         followed
     }
 
@@ -302,7 +343,7 @@ impl Edge {
             keep
         });
         // Layer-3 paths stay valid whether or not this edge uses them.
-        if let ControlSource::Controller(_) = self.options.control {
+        if let ControlSource::Controllers(_) = self.options.control {
             let before = state.table.iter();
             let before = before.flat_map(|table| ingress_tags(&table.ingress));
             retiring.extend(before.map(|tag| (tag, now + RETIRED_TAG_LIFETIME)));
@@ -399,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_table_that_the_kernel_refuses_leaves_the_last_one_in_effect() {
-        let edge = edge(ControlSource::Controller(Endpoint::Unix(PathBuf::new())));
+        let edge = edge(ControlSource::Controllers(Vec::new()));
         edge.apply(table(1, 1, [2, 3])).expect("a table");
         edge.apply(table(2, MAX_HOSTS + 1, [4, 5]))
             .expect_err("more hosts than remote may be");
@@ -410,6 +451,25 @@ mod tests {
         let state = locked(&edge.state);
         assert_eq!(state.table, Some(table(3, 1, [3, 4])));
         assert_eq!(state.retiring.keys().copied().collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn a_controller_without_a_plan_leaves_the_table_of_the_one_before_in_effect() {
+        let edge = edge(ControlSource::Controllers(Vec::new()));
+        let pending = || {
+            let mut table = Table::own(0, Vec::new(), Vec::new());
+            table.pending = true;
+            table
+        };
+        // The first one of all is better than none.
+        edge.take_over(pending()).expect("a table");
+        assert_eq!(locked(&edge.state).table, Some(pending()));
+        edge.take_over(table(7, 1, [2, 3])).expect("a table");
+        edge.take_over(pending()).expect("a table");
+        assert_eq!(locked(&edge.state).table, Some(table(7, 1, [2, 3])));
+        assert_eq!(locked(&edge.datapath).slots(0), [2; SLOTS as usize]);
+        edge.take_over(table(1, 1, [4, 5])).expect("a table");
+        assert_eq!(locked(&edge.state).table, Some(table(1, 1, [4, 5])));
     }
 
     #[test]

@@ -21,6 +21,9 @@ pub struct Table {
     pub revision: String,
     /// Number of the controller's plan.
     pub generation: u64,
+    /// True if the controller has made no plan yet: the table before holds.
+    #[serde(default)]
+    pub pending: bool,
     /// Towards other edges.
     pub egress: Vec<Egress>,
     /// From other edges.
@@ -34,6 +37,7 @@ impl Table {
             version: VERSION,
             revision: String::new(),
             generation,
+            pending: false,
             egress,
             ingress,
         }

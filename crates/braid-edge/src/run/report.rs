@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Edge, EdgeState, locked};
+use super::{Answer, Edge, EdgeState, locked};
 use crate::reorderer::ReorderStats;
 use crate::shared::REASONS;
 use crate::status::{
@@ -86,11 +86,20 @@ impl Edge {
 
 fn health(state: &EdgeState, reasons: &BTreeMap<String, u64>) -> Vec<Problem> {
     let mut found = Vec::new();
-    if let Some((code, text)) = &state.problem {
+    let mut problem = |code: &str, text: &str| {
         found.push(Problem {
-            code: (*code).to_owned(),
-            text: text.clone(),
+            code: code.to_owned(),
+            text: text.to_owned(),
         });
+    };
+    for answer in &state.answers {
+        match answer {
+            Answer::Failed(code, text) => problem(code, text),
+            Answer::Misdirected(text) if !state.answers.contains(&Answer::Followed) => {
+                problem("no-leader", text);
+            }
+            Answer::Misdirected(_) | Answer::None | Answer::Followed => {}
+        }
     }
     found.extend(state.silent_paths.iter().map(|path| Problem {
         code: "path-silent".to_owned(),
@@ -159,6 +168,30 @@ fn segments(stats: Option<&ReorderStats>) -> Segments {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_several_controllers_one_has_to_lead() {
+        let codes = |answers: &[Answer]| {
+            let state = EdgeState {
+                answers: answers.to_vec(),
+                ..EdgeState::default()
+            };
+            let found = health(&state, &BTreeMap::new()).into_iter();
+            found.map(|problem| problem.code).collect::<Vec<_>>()
+        };
+        let waiting = || Answer::Misdirected("beta leads".to_owned());
+        let silent = || Answer::Failed("controller-silent", "refused".to_owned());
+        assert!(codes(&[]).is_empty());
+        assert!(codes(&[Answer::Followed, waiting()]).is_empty());
+        assert!(codes(&[waiting(), Answer::Followed]).is_empty());
+        assert_eq!(codes(&[waiting(), waiting()]), ["no-leader", "no-leader"]);
+        // One that could not take over is missed.
+        assert_eq!(codes(&[Answer::Followed, silent()]), ["controller-silent"]);
+        assert_eq!(
+            codes(&[silent(), waiting()]),
+            ["controller-silent", "no-leader"]
+        );
+    }
 
     #[test]
     fn what_is_wrong_has_a_code_and_what_is_rare_has_none() {
