@@ -60,6 +60,8 @@ async def frozen(store: EtcdStore) -> AsyncIterator[EtcdStore]:
         yield store
     finally:
         store._etcd.close()
+        # Connections end in the loop's next turn.
+        await asyncio.sleep(0)
 
 
 async def until(condition: Callable[[], object], within: float = 20.0) -> None:
@@ -237,18 +239,23 @@ def test_both_sides_show_certificates(tmp_path: Path, prefix: str) -> None:
         told(story)
 
 
-def test_what_is_not_etcd_is_named() -> None:
-    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]")
+NOT_ETCD = [b"[]", b"{}", b'{"ID": "x"}', b'{"ID": "1", "TTL": "2", "responses": [1]}', b"\xff"]
+
+
+@pytest.mark.parametrize("body", NOT_ETCD)
+def test_what_is_not_etcd_is_named(body: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}")
+        head = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % len(body) + body)
         await writer.drain()
         writer.close()
 
     async def story() -> None:
-        web = await asyncio.start_server(answer, "127.0.0.1", 0)
-        at = Endpoint("127.0.0.1", web.sockets[0].getsockname()[1])
-        async with frozen(EtcdStore(ClusterSettings(Member("alpha"), (at,)), Policies())) as alpha:
-            assert "not etcd's v3 gateway?" in alpha.problems()[0].text
-        web.close()
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as web:
+            at = Endpoint("127.0.0.1", web.sockets[0].getsockname()[1])
+            async with frozen(EtcdStore(ClusterSettings(Member("alpha"), (at,)), Policies())) as alpha:
+                assert "etcd's v3 gateway" in alpha.problems()[0].text
 
     told(story)
 

@@ -158,13 +158,13 @@ class Service:
         self._led = None
         leader = self._store.standing.leader
         self._begin_anew(Event("follows", {"leader": leader.name if leader else "nobody"}, warning=leader is None))
-        self._show_cluster()
 
     def _begin_anew(self, event: Event) -> None:
         """Have a new controller, as after a restart, but keep the connections of switches."""
         now, known = self._loop.time(), self.controller.topology.switches
         hellos = [Hello(dpid, tuple(each.ports.values()), each.address) for dpid, each in sorted(known.items())]
         self.controller = self._new_controller()
+        self._show_cluster()
         # Before all else: what is sent next is refused to any other master.
         self._ask_for_role()
         for hello in hellos:
@@ -225,6 +225,8 @@ class Service:
 
     def connected(self, now: float, hello: Hello) -> None:
         """Handle a switch that has completed the handshake."""
+        # The lease may be over meanwhile.
+        self._ask_for_role()
         self._request_role(hello.dpid)
         self.controller.handle_switch(now, hello)
         self._pump.run_soon()

@@ -10,7 +10,7 @@ import base64
 import contextlib
 import json
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,12 +137,14 @@ class Etcd:
     async def grant(self, seconds: int, timeout: float) -> tuple[int, float]:
         """Return a new lease and the seconds for which it holds, which may be more."""
         answer = await self.ask("/v3/lease/grant", {"TTL": str(seconds)}, timeout)
-        return int(answer["ID"]), float(answer["TTL"])
+        with self._understood():
+            return int(answer["ID"]), float(answer["TTL"])
 
     async def renew(self, lease: int, timeout: float) -> float:
         """Renew a lease; return the seconds for which it holds from now on, 0 if it has ended."""
         answer = await self.ask("/v3/lease/keepalive", {"ID": str(lease)}, timeout)
-        return float(answer.get("result", {}).get("TTL", 0))
+        with self._understood():
+            return float(answer["result"].get("TTL", 0))
 
     async def revoke(self, lease: int, timeout: float) -> None:
         """End a lease, and with it the keys that it holds."""
@@ -169,10 +171,20 @@ class Etcd:
             "failure": ranges,
         }
         answer = await self.ask("/v3/kv/txn", request, timeout)
-        shown = [each["response_range"] for each in answer.get("responses", ()) if "response_range" in each]
-        if len(shown) != len(keys):
-            raise EtcdError(f"{self}: an answer without the values that were asked for: not etcd's v3 gateway?")
-        return bool(answer.get("succeeded")), tuple(_value(each) for each in shown)
+        with self._understood():
+            responses = answer.get("responses", ())
+            shown = [_value(each["response_range"]) for each in responses if "response_range" in each]
+            if len(shown) == len(keys):
+                return bool(answer.get("succeeded")), tuple(shown)
+        raise EtcdError(f"{self}: an answer without the values that were asked for")
+
+    @contextlib.contextmanager
+    def _understood(self) -> Iterator[None]:
+        """Read an answer; raises EtcdError if it is not of etcd's kind."""
+        try:
+            yield
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise EtcdError(f"{self}: an answer that is not of etcd's v3 gateway: {error!r}") from error
 
 
 def encoded(text: str) -> str:
