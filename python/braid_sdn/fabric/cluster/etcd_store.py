@@ -134,7 +134,6 @@ class EtcdStore:
     def problems(self) -> Sequence[Problem]:
         """Return what is wrong with etcd and among the controllers."""
         found = []
-        where = str(self._etcd)
         if self._trouble:
             then = (
                 "this controller leads until its lease is over, and then nothing is changed until etcd answers"
@@ -142,10 +141,10 @@ class EtcdStore:
                 else "nobody here knows who leads, so nothing is changed by this controller"
             )
             text = f"{self._trouble}; {then}; packets go on by the rules that switches have"
-            found.append(Problem("etcd-silent", where, f"{text}; see whether etcd runs there and has its majority"))
+            found.append(Problem("etcd-silent", "etcd", f"{text}; see whether etcd runs there and has its majority"))
         elif self.standing.leader is None:
             text = "no controller leads at this moment: one does once the last leader's lease is over"
-            found.append(Problem("no-leader", where, text))
+            found.append(Problem("no-leader", "etcd", text))
         elif self._digest != self._settings.digest:
             text = (
                 "has another configuration than this controller: links, edges, hosts, names and keys must be the same"
@@ -205,7 +204,7 @@ class EtcdStore:
                 part = RETRY_PART if self._trouble else LOOK_PART
                 await asyncio.sleep(part * self._settings.lease)
         finally:
-            self._own = None
+            self._own, self._standing = None, replace(self._standing, leader=None)
             changed()
             if self._lease is not None:
                 # So that the next one need not wait until it is over.
