@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,12 +17,14 @@ from braid_lab import remote_hub
 from braid_lab.datapath import DATAPATHS, Datapath
 from braid_lab.experiments.balance.uplink_failure import Location
 from braid_lab.fabric.edges import SplitFlow
+from braid_lab.fabric.ovs import Station
 from braid_lab.fixtures import serve
 from braid_lab.net.faults import black_hole, unplugged
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.open_vswitch import on_datapath
 from braid_lab.net.remote_host import remote_host
 from braid_lab.net.topology import Topology, UplinkSpec, network
+from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid, binary
 from braid_lab.remote_hub import Hub
 
@@ -58,6 +61,7 @@ TOGETHER = {
     "tests/fabric/test_edge_l3_paths.py": "edge routed",
     "tests/fabric/test_edge_shim.py": "edge shim",
     "tests/fabric/test_fabric.py": "fabric",
+    "tests/fabric/test_fabric_cluster.py": "fabric cluster",
     "tests/fabric/test_fabric_policies.py": "fabric policies",
     "tests/balance/test_lan_attacker.py": "hostile",
     "tests/balance/test_dns_snooping.py": "lying names",
@@ -173,6 +177,24 @@ def came_in_order(flow: SplitFlow) -> None:
     assert flow.held > 0.1 * sum(flow.packets)
     assert flow.transfer.out_of_order <= 0.001 * sum(flow.packets)
     assert flow.transfer.counters["TcpRetransSegs"] <= 0.001 * sum(flow.packets)
+
+
+@contextlib.contextmanager
+def nothing_lost(source: Station, target: Station, *, log: str, folder: Path) -> Iterator[None]:
+    """Ping every millisecond for the length of a block; each one is answered, and once."""
+    argv = ["ping", "-i", "0.001", "-W", "1", target.address]
+    with Process(argv, log=folder / log, namespace=source.place.name) as pinging:
+        wait_until(lambda: "time=" in pinging.stdout(), what="the first answer", timeout=20)
+        yield
+        # On a busy machine few pings are sent in a short block.
+        wait_until(lambda: pinging.stdout().count("time=") > 100, what="enough answers", timeout=20)
+        pinging.signal(signal.SIGINT)
+        said = pinging.wait().stdout
+    found = re.search(r"(\d+) packets transmitted, (\d+) received", said)
+    assert found, said[-400:]
+    assert "+" not in said.splitlines()[-2]
+    # Some kernels cut the last one off that was under way when it was told to end.
+    assert int(found[1]) - int(found[2]) <= 1
 
 
 #: For tests that count flows per uplink, but are not about the policy.

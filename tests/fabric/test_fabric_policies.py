@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 import signal
@@ -13,11 +12,12 @@ from typing import Any
 import pytest
 
 from braid_lab.fabric.controller import Fabric, configuration, controller
-from braid_lab.fabric.ovs import OvsNetwork, Station, ovs_network
+from braid_lab.fabric.ovs import OvsNetwork, ovs_network
 from braid_lab.fabric.shapes import Station as Place
 from braid_lab.fabric.shapes import two_paths
-from braid_lab.process import Process, wait_until
+from braid_lab.process import wait_until
 from braid_lab.product import DEGRADED
+from conftest import nothing_lost
 
 BASE = two_paths(mbit=1000, delay_ms=0)
 #: Two edges' hosts, and two that have none.
@@ -43,24 +43,6 @@ def ways(fabric: Fabric, source: str = "ha", target: str = "hb") -> list[list[st
     pairs = fabric.api_get("paths")["pairs"]
     found = [each["paths"] for each in pairs if (each["source"], each["target"]) == (source, target)]
     return [path["switches"] for paths in found for path in paths]
-
-
-@contextlib.contextmanager
-def nothing_lost(source: Station, target: Station, *, log: str, net: OvsNetwork) -> Iterator[None]:
-    """Ping every millisecond for the length of a block; each one is answered, and once."""
-    argv = ["ping", "-i", "0.001", "-W", "1", target.address]
-    with Process(argv, log=net.folder / log, namespace=source.place.name) as pinging:
-        wait_until(lambda: "time=" in pinging.stdout(), what="the first answer", timeout=20)
-        yield
-        # On a busy machine few pings are sent in a short block.
-        wait_until(lambda: pinging.stdout().count("time=") > 100, what="enough answers", timeout=20)
-        pinging.signal(signal.SIGINT)
-        said = pinging.wait().stdout
-    found = re.search(r"(\d+) packets transmitted, (\d+) received", said)
-    assert found, said[-400:]
-    assert "+" not in said.splitlines()[-2]
-    # Some kernels cut the last one off that was under way when it was told to end.
-    assert int(found[1]) - int(found[2]) <= 1
 
 
 def passing(net: OvsNetwork, switch: str) -> int:
@@ -89,7 +71,7 @@ def test_a_switch_is_drained_and_taken_down_and_comes_back_without_loss(net: Ovs
     x, y = net.stations["x"], net.stations["y"]
     # Its trees lead by either switch: both are drained in turn.
     for number, (switch, other) in enumerate((("P", "Q"), ("Q", "P"))):
-        with nothing_lost(x, y, log=f"drain{number}", net=net):
+        with nothing_lost(x, y, log=f"drain{number}", folder=net.folder):
             # The journal compares states a second apart, and misses one that ends sooner.
             wait_until(
                 lambda: used(fabric)[-1:] and used(fabric)[-1]["paths"].count(">") == 4,
@@ -122,7 +104,7 @@ def test_a_switch_is_drained_and_taken_down_and_comes_back_without_loss(net: Ovs
 def test_a_link_is_forbidden_and_permitted_without_loss(net: OvsNetwork, fabric: Fabric) -> None:
     x, y = net.stations["x"], net.stations["y"]
     for number, (switch, other) in enumerate((("P", "Q"), ("Q", "P"))):
-        with nothing_lost(x, y, log=f"forbid{number}", net=net):
+        with nothing_lost(x, y, log=f"forbid{number}", folder=net.folder):
             said = fabric.call("forbid", "A", switch).stdout
             assert said == f"A – {switch} is forbidden: 1 link, in both directions\n"
             in_force(fabric, "link-forbidden")
@@ -137,7 +119,7 @@ def test_a_link_is_forbidden_and_permitted_without_loss(net: OvsNetwork, fabric:
 def test_edges_and_hosts_are_pinned_without_loss(net: OvsNetwork, fabric: Fabric) -> None:
     x, y = net.stations["x"], net.stations["y"]
     for number, switch in enumerate(("P", "Q")):
-        with nothing_lost(x, y, log=f"pin{number}", net=net):
+        with nothing_lost(x, y, log=f"pin{number}", folder=net.folder):
             fabric.call("pin", "ha", "hb", "A", switch, "B")
             said = fabric.call("pin", x.mac, y.mac, "A", switch, "B").stdout
             assert said == f"{x.mac} – {y.mac} is pinned to A → {switch} → B, in both directions\n"
@@ -160,7 +142,7 @@ def test_a_policy_outlives_the_controller_and_loses_nothing(net: OvsNetwork, fab
     fabric.call("drain", "P")
     in_force(fabric, "drained")
     assert fabric.process is not None
-    with nothing_lost(x, y, log="restart", net=net):
+    with nothing_lost(x, y, log="restart", folder=net.folder):
         fabric.process.signal(signal.SIGKILL)
         fabric.process.wait()
         wait_until(lambda: not net.connected("A"), what="the switch to notice", timeout=20)

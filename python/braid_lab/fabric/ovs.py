@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,12 +78,14 @@ class OvsNetwork:
         """Stop all switches; their rules are lost with them."""
         self.switches.stop(how=how)
 
-    def control(self, target: str = CONTROLLER, *switches: str) -> None:
-        """Make switches (all without a name) connect to a controller."""
+    def control(self, *targets: str, switches: Sequence[str] = ()) -> None:
+        """Make switches (all without a name) connect to controllers, and try again every second."""
         words: list[str] = []
         for switch in switches or self.shape.switches:
-            words += ["--", "set-controller", switch, target]
+            words += ["--", "set-controller", switch, *targets]
         self.vsctl(*words[1:])
+        for each in self.vsctl("--bare", "--columns=_uuid", "list", "controller").split():
+            self.vsctl("set", "controller", each, "max_backoff=1000", "inactivity_probe=5000")
 
     def connected(self, switch: str) -> bool:
         """Return whether a switch is connected to its controller."""
