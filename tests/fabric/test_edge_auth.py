@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from braid_lab.fabric.controller import Fabric, controller
+from braid_lab.fabric.etcd import etcd
 from braid_lab.net.namespace import Namespace, namespace
 from braid_lab.process import CommandError, Process, run, wait_until
 from braid_lab.product import DEGRADED, binary
@@ -79,6 +81,34 @@ def test_an_edge_follows_over_tcp_with_its_key_and_with_no_other(place: Namespac
         assert "switches" not in json.loads(told)
         assert fabric.process is not None
         assert fabric.process.running
+
+
+def test_an_edge_follows_the_one_that_leads_over_tcp(place: Namespace, tmp_path: Path) -> None:
+    key = tmp_path / "edge.key"
+    key.write_text("the key that both sides have\n")
+    members = []
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(etcd(tmp_path, place))
+        for number in (3, 4):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            config = f'key_file = "{key}"\n{CONFIG.replace("edge.key", str(key))}'
+            config += f'[cluster]\nname = "{number}"\netcd = ["{server.url()}"]\n'
+            ports = ("--listen", f"127.0.0.1:665{number}", "--http", f"127.0.0.1:865{number}")
+            members.append(stack.enter_context(controller(place, folder, config, *ports)))
+        options = ("--controller", "http://127.0.0.1:8654", "--key-file", key)
+        with edge(place, tmp_path, *options) as running:
+            # The one that does not lead proves that it has the key as well, when it says so.
+            running.wait_stderr("waiting until it leads.*does not lead: [34] leads", timeout=30)
+            wait_until(lambda: status(tmp_path)["generation"] is not None, what="a table", timeout=20)
+            assert codes(tmp_path) == []
+            leader, other = sorted(members, key=lambda each: not each.api_get("status")["cluster"]["leads"])
+            assert leader.process is not None
+            leader.process.signal(signal.SIGKILL)
+            leader.process.wait()
+            wait_until(lambda: other.api_get("status")["cluster"]["leads"], what="the other one to lead")
+            wait_until(lambda: codes(tmp_path) == ["controller-silent"], what="it to be followed", timeout=20)
+            assert running.stderr().count(" following") >= 2
 
 
 def test_an_edge_without_a_key_follows_nobody_over_tcp(place: Namespace, tmp_path: Path) -> None:
