@@ -61,8 +61,11 @@ pub fn edge_paths(data: &[u8]) {
 }
 
 /// Taking the tag off a frame keeps its addresses and the bytes behind the tag, or behind our
-/// number, whatever the frame holds.
+/// number, whatever the frame holds; a reply to a probe has all its fields.
 pub fn edge_frames(data: &[u8]) {
+    if let Some(reply) = probe::TaggedReply::parse(data) {
+        assert!(data.len() >= probe::TAGGED_LENGTH && reply.tag < 4096);
+    }
     let mut bytes = data.to_vec();
     let Some(read) = strip_tag(&mut bytes) else {
         assert_eq!(bytes, data, "a frame without a tag is left alone");

@@ -22,7 +22,7 @@ from braid_sdn.fabric.api.server import Api
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.edges.auth import mac as mac_of
 
-from .virtual import Network, frame, mac
+from .virtual import Network, frame, mac, tags
 
 KEYS = {"ha": b"the key of one edge", "hb": b"the key of the other"}
 
@@ -98,6 +98,42 @@ def test_an_edge_gets_its_next_table_when_there_is_one(tmp_path: Path) -> None:
             _, plain = await asked(socket, f"/v1/fabric/edges/ha/report?revision={numbered['revision']}&wait=30")
             assert [each["shim"] for each in plain["egress"]] == [False]
             assert (await asked(socket, "/v1/fabric/edges/nobody/report?revision=x&wait=1"))[0] == 404
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_a_path_that_its_edge_tells_to_be_silent_is_left_at_once(tmp_path: Path) -> None:
+    """Its probes arrive all the time: the edge's own are under a load that the controller does not see."""
+
+    async def story() -> None:
+        net = Network(two_paths())
+        async with served(net, tmp_path) as (_, socket, _):
+            _, table = await asked(socket, "/v1/fabric/edges/ha/report?revision=&wait=5")
+            own = sorted(set(table["egress"][0]["slots"]))
+            foreign = sorted(path["tag"] for path in table["ingress"][0]["paths"])
+            assert len(own) == len(foreign) == 2
+            told = f"/v1/fabric/edges/ha/report?revision={table['revision']}&wait=0&probed={own[0]},{own[1]}"
+            # Nobody tells of others' paths, nor of such as do not exist.
+            await asked(socket, f"{told}&silent={foreign[0]},4000,,x,99999")
+            net.run(0.5)
+            assert sorted(tags(net, "ha", "hb")) == own
+            paths = {
+                path["tag"]: path for pair in report.paths(net.controller, net.now)["pairs"] for path in pair["paths"]
+            }
+            assert {tag: path["edge_probed"] for tag, path in paths.items()} == {
+                tag: tag in own for tag in (*own, *foreign)
+            }
+            gone = next(tuple(path["switches"]) for path in paths.values() if path["tag"] == own[0])
+            await asked(socket, f"{told}&silent={own[0]}")
+            net.run(0.1)
+            (left,) = tags(net, "ha", "hb")
+            assert left == own[1]
+            assert sorted(tags(net, "hb", "ha")) == foreign
+            (pair,) = [each for each in report.paths(net.controller, net.now)["pairs"] if each["source"] == "ha"]
+            assert gone not in [tuple(path["switches"]) for path in pair["paths"]]
+            # It rests, and is tried again.
+            net.run(8)
+            assert len(tags(net, "ha", "hb")) == 2
 
     asyncio.run(asyncio.wait_for(story(), 20))
 

@@ -205,6 +205,22 @@ def test_hosts_behind_an_edge_whose_packets_are_tagged_are_not_forgotten() -> No
     assert mac(1) in net.controller.hosts.known
 
 
+@pytest.mark.parametrize("used", [True, False])
+def test_probes_of_edges_are_no_sign_of_life_of_their_hosts(used: bool) -> None:
+    from braid_sdn.fabric.monitor.probe import tagged
+
+    net = with_bystanders(host_lifetime=20.0)
+    for turn in range(20):
+        pair = net.controller.tables.pairs["ha", "hb"]
+        tags = [path.tag for path in pair.paths]
+        # Switches count them as any packet under the tag.
+        net.send("ha", tagged(frame(mac(1), mac(2)), pair.slots[0]))
+        net.controller.poller.handle_states(net.now, "ha", tags, [])
+        net.controller.poller.handle_rx(net.now, "hb", dict.fromkeys(tags, turn * used))
+        net.run(2)
+    assert (mac(1) in net.controller.hosts.known) == used
+
+
 def test_a_port_that_goes_down_loses_its_hosts_after_a_moment() -> None:
     net = with_bystanders()
     announce(net)

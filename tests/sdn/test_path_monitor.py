@@ -318,3 +318,48 @@ def test_used_paths_are_probed_quickly_however_many_there_are(number: int) -> No
     assert sum(sent.values()) / (dead - 1.0) <= 1.1 * 400
     # None is forgotten.
     assert len(sent) == number
+
+
+def test_a_path_that_its_edge_tells_to_be_silent_is_dead_at_once_and_rests() -> None:
+    monitor = two()
+    assert not monitor.handle_states(1.0, [7, 8, 99], [99])
+    assert monitor.judge(1.0) == ([], False)
+    # Its probes arrive: the edge's verdict is about what is sent by it.
+    monitor.handle_path_probe(1.0, 7, 0.025)
+    assert monitor.handle_states(1.0, [7, 8], [7])
+    due = monitor.poll_timeout()
+    assert due is not None
+    assert due < 1.0
+    assert monitor.judge(1.0)[0] == [7]
+    # Said again, until the edge has another table.
+    assert not monitor.handle_states(1.1, [7, 8], [7])
+    assert monitor.judge(1.1)[0] == []
+    assert monitor.dead[HOPS] == pytest.approx(1.0 + HOLD_DOWN)
+
+
+@pytest.mark.parametrize("number", [64, 256])
+def test_paths_that_edges_probe_leave_the_probes_to_others_that_are_used(number: int) -> None:
+    monitor, now, sent = many(number, number), 0.2, dict[int, int]()
+    watched = list(monitor.paths)[4:]
+    while now < 3.0:
+        now += 0.005
+        for tag in monitor.paths:
+            monitor.paths[tag].used = now
+        monitor.handle_states(now, watched, [])
+        monitor.judge(now)
+        for tag in monitor.due(now)[0]:
+            sent[tag] = sent.get(tag, 0) + (now > 1.0)
+            monitor.handle_path_probe(now, tag, 0.02)
+    assert all(sent[tag] >= 0.9 * 2.0 / PROBE_INTERVAL for tag in list(monitor.paths)[:4])
+    assert sum(sent.values()) <= 1.1 * 2.0 * 400
+    assert len(sent) == number
+
+
+def test_few_paths_are_probed_as_quickly_whoever_else_probes_them() -> None:
+    """Their queues are measured by these probes."""
+    monitor = two()
+    for tag in (7, 8):
+        monitor.paths[tag].used = 1.0
+    monitor.handle_states(1.0, [7, 8], [])
+    monitor.judge(2.0)
+    assert [monitor.paths[tag].pace for tag in (7, 8)] == [PROBE_INTERVAL] * 2

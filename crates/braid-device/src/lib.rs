@@ -1,4 +1,4 @@
-//! TUN and TAP devices, copies of a device's packets, kernel settings of threads that carry packets, progress of TCP connections, and files that are made with their mode.
+//! TUN and TAP devices, copies of a device's packets, frames sent by one device, kernel settings of threads that carry packets, progress of TCP connections, and files that are made with their mode.
 //!
 //! System calls without a safe wrapper, written once for the daemons, the bond, the edge and the emulator. This
 //! crate must never decide anything about packets.
@@ -6,6 +6,7 @@
 
 mod file_mode;
 mod interface;
+mod packet_sender;
 mod packet_tap;
 mod tcp;
 mod thread;
@@ -17,6 +18,7 @@ use std::io;
 
 pub use file_mode::{bind_with_mode, with_umask};
 pub use interface::{Interface, InterfaceError};
+pub use packet_sender::PacketSender;
 pub use packet_tap::{Direction, Instruction, PacketCounter, PacketTap};
 pub use tcp::{TcpProgress, tcp_progress};
 pub use thread::{no_timer_slack, raise_priority, set_real_time};

@@ -8,10 +8,6 @@
 #define IP_OFFSET	 0x1fff // of a fragment
 #define ICMP_V6_CHECKSUM 2
 
-#ifndef offsetof
-#define offsetof(type, member) __builtin_offsetof(type, member)
-#endif
-
 // Addresses and headers of a packet, or of the packet inside an ICMP error.
 struct ip_packet {
 	struct address source;

@@ -40,11 +40,16 @@
 #define ADDRESSES_V4 2
 #define ADDRESSES_V6 10
 
-// Probes of layer-3 paths: UDP from this port to this port.
+// Probes of layer-3 paths are UDP from this port to this port; those of tagged paths are a shim
+// whose protocol is the shim's own, which no packet of a host can become.
 #define PROBE_PORT    27244
 #define PROBE_MAGIC   1651664496 // "brfp"
 #define PROBE_REQUEST 1
 #define PROBE_REPLY   2
+
+#define PROBE_BYTES	  16
+#define PATH_REPORT_BYTES 8
+#define NO_DATA_AGE	  65535 // ms: no data for so long, or none ever
 
 #define ETH_P_PROBE 34997 // 0x88b5, the controller's probes
 

@@ -65,6 +65,18 @@ int braid_route_ord(struct __sk_buff *skb)
 	return route_ordered(skb);
 }
 
+// For tests alone: takes a packet for a probe by the path that its priority names, since a
+// test cannot give it a tag.
+SEC("classifier")
+int braid_probed(struct __sk_buff *skb)
+{
+	struct settings *settings = active_settings();
+
+	if (!settings || !is_path_probe(skb))
+		return leave(REASON_not_set_up, TC_ACT_SHOT);
+	return handle_path_probe(skb, settings, skb->priority);
+}
+
 // For tests alone: calls should_drop() with the time, rate, flow and size in a made-up packet.
 SEC("classifier")
 int braid_fair(struct __sk_buff *skb)

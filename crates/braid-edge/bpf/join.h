@@ -1,8 +1,10 @@
 // Ingress of the outside device: from the switch to hosts, tags removed. Packets whose order
 // several paths may have changed go to the resequencer with their tag, which names the path.
+// Probes of paths are answered here.
 #ifndef BRAID_EDGE_JOIN_H
 #define BRAID_EDGE_JOIN_H
 
+#include "path_probe.h"
 #include "segment.h"
 
 static __always_inline int join(struct __sk_buff *skb, struct settings *settings)
@@ -20,7 +22,10 @@ static __always_inline int join(struct __sk_buff *skb, struct settings *settings
 	action = bpf_map_lookup_elem(&tag_actions, &tag);
 	if (!action || *action == TAG_DROP)
 		return leave(REASON_unknown_tag, TC_ACT_SHOT);
+	if (protocol == bpf_htons(ETH_P_SHIM) && is_path_probe(skb))
+		return handle_path_probe(skb, settings, tag);
 	account(&rx_traffic, tag, skb->len);
+	note_data(tag);
 	// The shim must be removed in any case.
 	if (protocol == bpf_htons(ETH_P_SHIM) && !settings->shim)
 		return leave(REASON_unexpected_shim, TC_ACT_SHOT);

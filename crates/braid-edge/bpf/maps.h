@@ -7,6 +7,10 @@
 #include <linux/pkt_cls.h>
 #include "counting.h"
 
+#ifndef offsetof
+#define offsetof(type, member) __builtin_offsetof(type, member)
+#endif
+
 // Settings with device indices; all zero until the edge is set up.
 struct settings {
 	__u32 inside;	       // device towards the hosts
@@ -101,6 +105,13 @@ struct shim {
 	__be32 number;	 // in the lane, from 0
 };
 
+// What came last by a path to here: path_probe.h.
+struct last_arrival {
+	__be32 nonce; // of a probe; 0: none
+	__u32 zero;
+	__u64 data_at; // ns; 0: never
+};
+
 // IPv4 addresses are mapped (::ffff:0:0/96).
 struct address {
 	__be32 word[4];
@@ -145,6 +156,7 @@ ARRAY_MAP(flows, BPF_MAP_TYPE_ARRAY, FLOWS, struct flow_load);
 ARRAY_MAP(sent_segments, BPF_MAP_TYPE_ARRAY, SENT_SEGMENTS, struct sent_segment);
 // By tag.
 ARRAY_MAP(path_losses, BPF_MAP_TYPE_ARRAY, VLANS, struct path_loss);
+ARRAY_MAP(last_arrivals, BPF_MAP_TYPE_ARRAY, VLANS, struct last_arrival);
 ARRAY_MAP(tag_actions, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
 // By tag; for layer-3 paths alone.
 ARRAY_MAP(l3_paths, BPF_MAP_TYPE_ARRAY, VLANS, struct l3_path);

@@ -23,6 +23,7 @@
 	REASON(no_route, DROPPED, "packet that the machine has no route for")                      \
 	REASON(error, PASSED, "icmp error about a packet of a layer-3 path")                       \
 	REASON(probe, SENT, "probe returned, or its reply taken")                                  \
+	REASON(bad_probe, DROPPED, "probe of a path that no edge sends")                           \
 	REASON(forwarded, SENT, "packet of a path forwarded as it came")                           \
 	REASON(to_resequencer, SENT, "packet of a path sent to the resequencer")                   \
 	REASON(to_lane_resequencer, SENT, "packet with a shim sent to the resequencer")            \

@@ -5,14 +5,7 @@
 
 #include <linux/if_packet.h>
 #include "icmp_inner.h"
-
-// A probe of a path; see src/probe.rs.
-struct probe {
-	__be32 magic;
-	__be16 kind;
-	__be16 zero;
-	__be64 nonce;
-};
+#include "path_probe.h"
 
 // Routes a packet by its addresses.
 static __always_inline int route(struct __sk_buff *skb, const struct ip_packet *ip,

@@ -4,7 +4,9 @@
 //! its next table: the controller responds once the table differs from the edge's, so a new one
 //! arrives within milliseconds.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::future::Future;
 use std::io;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -25,6 +27,7 @@ use tokio::time::timeout;
 
 use crate::Error;
 use crate::key::{self, Key};
+use crate::pair_prober::PathStates;
 use crate::table::{Table, TableError};
 
 /// The longest time for which the controller holds a request while there is nothing new.
@@ -137,6 +140,17 @@ pub enum FetchError {
     Table(#[from] TableError),
 }
 
+/// Report of an edge to the controller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Packets and bytes.
+    pub counts: PathCounts,
+    /// Paths as this edge's probes show them.
+    pub states: PathStates,
+    /// True if other edges are asked to add shims to packets for this one.
+    pub shim: bool,
+}
+
 /// Packets counted at this edge, by path tag.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PathCounts {
@@ -148,11 +162,11 @@ pub struct PathCounts {
     pub tx: Vec<(u16, u64)>,
 }
 
-/// Reports the counters of edge `name` and fetches its table once that differs from `revision`. With
-/// `shim` other edges are asked to add shims to packets for this one.
+/// Reports for edge `name` and fetches its table once that differs from `revision`.
 ///
-/// Returns none if nothing changed within [`LONG_POLL_TIME`], or if the controller wants the counters
-/// again: it does when a path's probes are missing or late.
+/// Returns none if nothing changed within [`LONG_POLL_TIME`], if the controller wants the counters
+/// again (it does when a path's probes are missing or late), or once `urgent` ends: there is more to
+/// report.
 ///
 /// # Errors
 /// See [`FetchError`].
@@ -160,8 +174,8 @@ pub fn fetch_table(
     endpoint: &Endpoint,
     name: &str,
     revision: &str,
-    counts: &PathCounts,
-    shim: bool,
+    report: &Report,
+    urgent: impl Future<Output = ()>,
 ) -> Result<Option<Table>, FetchError> {
     let unreachable = |source| FetchError::Unreachable {
         endpoint: endpoint.clone(),
@@ -169,15 +183,19 @@ pub fn fetch_table(
     };
     let wait = LONG_POLL_TIME.as_secs();
     let path = format!(
-        "/v1/fabric/edges/{}/report?revision={}&wait={wait}&rx={}&rx_bytes={}&tx={}&shim={}",
+        "/v1/fabric/edges/{}/report?revision={}&wait={wait}&rx={}&rx_bytes={}&tx={}&shim={}&probed={}&silent={}",
         percent_encoded(name),
         percent_encoded(revision),
-        format_counts(&counts.rx),
-        format_counts(&counts.rx_bytes),
-        format_counts(&counts.tx),
-        u8::from(shim)
+        format_counts(&report.counts.rx),
+        format_counts(&report.counts.rx_bytes),
+        format_counts(&report.counts.tx),
+        u8::from(report.shim),
+        format_tags(&report.states.probed),
+        format_tags(&report.states.silent),
     );
-    let answer = post(endpoint, name, &path).map_err(unreachable)?;
+    let Some(answer) = post(endpoint, name, &path, urgent).map_err(unreachable)? else {
+        return Ok(None);
+    };
     match answer.status {
         // A refusal bears no MAC: the controller does not know with which key to make it.
         StatusCode::UNAUTHORIZED => {
@@ -217,6 +235,12 @@ struct Told {
     error: String,
 }
 
+/// Formats tags as `TAG,…`.
+fn format_tags(tags: &BTreeSet<u16>) -> String {
+    let words: Vec<String> = tags.iter().map(u16::to_string).collect();
+    words.join(",")
+}
+
 struct Response {
     status: StatusCode,
     body: Bytes,
@@ -224,7 +248,13 @@ struct Response {
     verified: bool,
 }
 
-fn post(endpoint: &Endpoint, name: &str, path: &str) -> io::Result<Response> {
+/// Returns none if `urgent` ended before there was a response.
+fn post(
+    endpoint: &Endpoint,
+    name: &str,
+    path: &str,
+    urgent: impl Future<Output = ()>,
+) -> io::Result<Option<Response>> {
     let request = Request::builder()
         .method(Method::POST)
         .uri(path)
@@ -232,32 +262,36 @@ fn post(endpoint: &Endpoint, name: &str, path: &str) -> io::Result<Response> {
         .header(header::CONNECTION, "close");
     let Endpoint::Http(_, Some(key)) = endpoint else {
         let request = request.body(Empty::new()).map_err(io::Error::other)?;
-        let (head, body) = send(endpoint, request)?;
-        return Ok(Response {
+        let response = |(head, body): (Parts, Bytes)| Response {
             status: head.status,
             body,
             verified: true,
-        });
+        };
+        return Ok(send(endpoint, request, urgent)?.map(response));
     };
     let counter = key::counter();
     let line = format!("POST {path} HTTP/1.1");
     let authorization = key.authorization(&percent_encoded(name), counter, &line);
     let request = request.header(header::AUTHORIZATION, authorization);
-    let (head, body) = send(
-        endpoint,
-        request.body(Empty::new()).map_err(io::Error::other)?,
-    )?;
+    let request = request.body(Empty::new()).map_err(io::Error::other)?;
+    let Some((head, body)) = send(endpoint, request, urgent)? else {
+        return Ok(None);
+    };
     let shown = head.headers.get(key::RESPONSE_HEADER);
     let shown = shown.and_then(|value| value.to_str().ok());
-    Ok(Response {
+    Ok(Some(Response {
         status: head.status,
         verified: key.verifies(counter, head.status.as_str(), shown, &body),
         body,
-    })
+    }))
 }
 
-/// Sends a request over a connection of its own, and waits.
-fn send(endpoint: &Endpoint, request: Request<Empty<Bytes>>) -> io::Result<(Parts, Bytes)> {
+/// Sends a request over a connection of its own, and waits for the response, or until `urgent` ends.
+fn send(
+    endpoint: &Endpoint,
+    request: Request<Empty<Bytes>>,
+    urgent: impl Future<Output = ()>,
+) -> io::Result<Option<(Parts, Bytes)>> {
     let conversation = async {
         match endpoint {
             Endpoint::Unix(socket) => exchange(UnixStream::connect(socket).await?, request).await,
@@ -268,7 +302,12 @@ fn send(endpoint: &Endpoint, request: Request<Empty<Bytes>>) -> io::Result<(Part
         }
     };
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async { timeout(LONG_POLL_TIME + IO_TIMEOUT, conversation).await? })
+    runtime.block_on(async {
+        tokio::select! {
+            answer = timeout(LONG_POLL_TIME + IO_TIMEOUT, conversation) => answer?.map(Some),
+            () = urgent => Ok(None),
+        }
+    })
 }
 
 /// Sends a request and returns the response's head and body.
@@ -379,8 +418,14 @@ mod tests {
                 .expect("room");
         });
         let endpoint = Endpoint::Unix(socket);
-        let error =
-            fetch_table(&endpoint, "ha", "", &PathCounts::default(), false).expect_err("no table");
+        let answer = fetch_table(
+            &endpoint,
+            "ha",
+            "",
+            &Report::default(),
+            std::future::pending(),
+        );
+        let error = answer.expect_err("no table");
         follower.join().expect("an end");
         assert!(matches!(error, FetchError::Misdirected(..)));
         assert!(error.to_string().ends_with("does not lead: beta leads"));

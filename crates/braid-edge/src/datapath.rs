@@ -170,6 +170,19 @@ struct PathLossEntry {
 #[allow(unsafe_code)]
 unsafe impl Pod for PathLossEntry {}
 
+/// `struct last_arrival`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct LastArrivalEntry {
+    nonce: u32,
+    zero: u32,
+    data_at: u64,
+}
+
+// SAFETY: integers without padding.
+#[allow(unsafe_code)]
+unsafe impl Pod for LastArrivalEntry {}
+
 impl SlotTableEntry {
     fn of(egress: &Egress) -> SlotTableEntry {
         let mut entry = SlotTableEntry {
@@ -366,6 +379,19 @@ impl Datapath {
                 .map_err(|error| map_refused("tag_actions", &error))?;
         }
         Ok(())
+    }
+
+    /// Forgets what came by a path: its tag was given to another one.
+    pub fn forget_arrivals(&mut self, tag: u16) -> Result<(), Error> {
+        self.array::<LastArrivalEntry>("last_arrivals")?
+            .set(tag.into(), LastArrivalEntry::default(), 0)
+            .map_err(|error| map_refused("last_arrivals", &error))
+    }
+
+    /// Returns the index of the outside device.
+    #[must_use]
+    pub fn outside_index(&self) -> u32 {
+        self.settings.outside
     }
 
     /// Sets the split towards other edges. Stale hosts are removed first, which makes room and frees the

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use braid_core::Time;
 
 use crate::Error;
+use crate::datapath::Layer;
 use crate::frame::{Frame, packet_after_tag, strip_tag};
-use crate::probe;
+use crate::probe::{self, TaggedReply};
 use crate::reorder_tap::ReorderTap;
 use crate::reorderer::{ReorderStats, Reorderer, Reordering};
 use crate::table::Ingress;
@@ -30,15 +31,19 @@ pub const MAX_QUEUED_REPLIES: usize = 1024;
 /// Limit for an answer of this thread, which it gives between two batches.
 const STATS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A reply to a probe.
+/// A reply to a probe, and when it arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ProbeReply {
-    /// Tag of its path.
-    pub tag: u16,
-    /// Nonce of the probe.
-    pub nonce: u64,
-    /// Time of arrival.
-    pub at: Instant,
+pub enum ProbeReply {
+    /// Over a layer-3 path.
+    Layer3 {
+        /// Tag of its path.
+        tag: u16,
+        /// Nonce of the probe.
+        nonce: u64,
+        at: Instant,
+    },
+    /// Over a tagged path.
+    Tagged { reply: TaggedReply, at: Instant },
 }
 
 /// Handle by which other threads reach this one.
@@ -113,15 +118,17 @@ pub struct Driver {
     origin: Instant,
     spare: Vec<Vec<u8>>,
     lost: u64,
-    /// Receiver of probe replies, for layer-3 paths.
-    answers: Option<SyncSender<ProbeReply>>,
+    layer: Layer,
+    /// Receiver of probe replies.
+    answers: SyncSender<ProbeReply>,
 }
 
 impl Driver {
     pub fn new(
         tap: ReorderTap,
         reordering: Reordering,
-        answers: Option<SyncSender<ProbeReply>>,
+        layer: Layer,
+        answers: SyncSender<ProbeReply>,
     ) -> Result<(Driver, Handle), Error> {
         let (handle, wakeups) = Handle::pair()?;
         let driver = Driver {
@@ -133,6 +140,7 @@ impl Driver {
             origin: Instant::now(),
             spare: Vec::new(),
             lost: 0,
+            layer,
             answers,
         };
         Ok((driver, handle))
@@ -196,18 +204,31 @@ impl Driver {
         inbox.end
     }
 
-    /// Returns true if a frame is a probe's reply, and passes that on.
-    fn is_answer(&self, tag: u16, frame: &[u8]) -> bool {
-        let Some(answers) = &self.answers else {
-            return false;
-        };
-        let Some(nonce) = probe::parse_reply(packet_after_tag(frame)) else {
-            return false;
+    /// Returns true if a frame of a tagged path is a probe's reply, and passes that on.
+    fn is_tagged_reply(&self, frame: &[u8]) -> bool {
+        let reply = match self.layer {
+            Layer::Two => TaggedReply::parse(frame),
+            // There, a packet of a host may look like one.
+            Layer::Three => None,
         };
         let at = Instant::now();
+        reply.is_some_and(|reply| self.pass_reply(ProbeReply::Tagged { reply, at }))
+    }
+
+    /// The same for a packet of a layer-3 path.
+    fn is_reply(&self, tag: u16, frame: &[u8]) -> bool {
+        let nonce = match self.layer {
+            Layer::Two => None,
+            Layer::Three => probe::parse_reply(packet_after_tag(frame)),
+        };
+        let at = Instant::now();
+        nonce.is_some_and(|nonce| self.pass_reply(ProbeReply::Layer3 { tag, nonce, at }))
+    }
+
+    fn pass_reply(&self, reply: ProbeReply) -> bool {
         // A closed channel means that the process is about to end. If the channel is full, the reply
         // counts as lost on the way.
-        let _ = answers.try_send(ProbeReply { tag, nonce, at });
+        let _ = self.answers.try_send(reply);
         true
     }
 
@@ -216,11 +237,14 @@ impl Driver {
             let Some(length) = self.tap.read(buffer)? else {
                 break;
             };
+            if self.is_tagged_reply(&buffer[..length]) {
+                continue;
+            }
             // Frames that the kernel itself sends on every device have no tag: ignored.
             let Some(read) = strip_tag(&mut buffer[..length]) else {
                 continue;
             };
-            if read.segment.is_none() && self.is_answer(read.tag, &buffer[..length]) {
+            if read.segment.is_none() && self.is_reply(read.tag, &buffer[..length]) {
                 continue;
             }
             let mut bytes = self

@@ -24,6 +24,8 @@ pub mod frame;
 mod key;
 pub mod l3_paths;
 mod l3_planner;
+mod pair_monitor;
+mod pair_prober;
 mod path_monitor;
 mod path_prober;
 pub mod probe;

@@ -81,8 +81,10 @@ impl PathProber {
         }
     }
 
-    fn handle_reply(&mut self, ProbeReply { tag, nonce, at }: ProbeReply) {
-        self.planner.handle_reply(self.time(at), tag, nonce);
+    fn handle_reply(&mut self, reply: ProbeReply) {
+        if let ProbeReply::Layer3 { tag, nonce, at } = reply {
+            self.planner.handle_reply(self.time(at), tag, nonce);
+        }
     }
 
     fn send_probes(&mut self, now: Instant) {

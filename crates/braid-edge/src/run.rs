@@ -8,23 +8,28 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::getpid;
+use tokio::sync::watch;
 
-use crate::controller::{self, Endpoint, FetchError, PathCounts};
+use crate::controller::{self, Endpoint, FetchError, PathCounts, Report};
 use crate::datapath::{Datapath, Devices, Hook, LEASE_RENEWAL, Layer, TagAction, TrafficCounters};
 use crate::driver::{Driver, Handle, MAX_QUEUED_REPLIES};
 use crate::l3_paths::L3Paths;
 use crate::l3_planner::Plan;
+use crate::pair_prober::{PairProber, PathStates, ProbedEdge, ProbedPair};
 use crate::path_prober::PathProber;
 use crate::reorder_tap::ReorderTap;
 use crate::reorderer::{Reordering, tag_action};
 use crate::status::{listen, serve};
-use crate::table::{Ingress, Table};
+use crate::table::{Egress, Ingress, Table};
 use crate::{Error, epoch, status};
 
 mod report;
 
 /// Delay before a failed request to the controller is repeated.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+/// Shortest time between two requests that are given up because there is more to report: the controller
+/// answers a limited number of them at once.
+const URGENT_INTERVAL: Duration = Duration::from_secs(2);
 /// Time for which the tags of removed paths stay valid: packets that waited in queues may arrive for as
 /// long as the controller keeps the tags' rules.
 const RETIRED_TAG_LIFETIME: Duration = Duration::from_secs(8);
@@ -75,6 +80,8 @@ struct Edge {
     datapath: Mutex<Datapath>,
     driver: Handle,
     state: Mutex<EdgeState>,
+    /// Wakes the followers: there is more to report.
+    urgent: watch::Sender<()>,
 }
 
 #[derive(Default)]
@@ -82,6 +89,10 @@ struct EdgeState {
     table: Option<Table>,
     /// The last answer of each controller, or of the file of layer-3 paths.
     answers: Vec<Answer>,
+    /// Tagged paths as this edge's probes show them.
+    path_states: PathStates,
+    /// Pairs to probe, until the prober has taken them.
+    probed_pairs: Option<Vec<ProbedPair>>,
     /// Layer-3 paths that are down.
     silent_paths: Vec<String>,
     /// Prefixes of each layer-3 path, by tag.
@@ -133,8 +144,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
     let mut datapath =
         Datapath::attach(&options.devices, layer, options.hook, options.shim, epoch)?;
     let (answered, answers) = mpsc::sync_channel(MAX_QUEUED_REPLIES);
-    let answered = l3_paths.is_some().then_some(answered);
-    let (driver, handle) = Driver::new(tap, options.reordering, answered)?;
+    let (driver, handle) = Driver::new(tap, options.reordering, layer, answered)?;
     let mut state = EdgeState::default();
     let prober = match l3_paths {
         None => None,
@@ -149,6 +159,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         datapath: Mutex::new(datapath),
         driver: handle.clone(),
         state: Mutex::new(state),
+        urgent: watch::Sender::new(()),
     });
     let resequencer = spawn("resequencer", || {
         let ended = driver.run();
@@ -161,6 +172,12 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
         spawn("prober", move || {
             prober.run(&answers, |plan| following.apply_plan(plan));
         })?;
+    } else {
+        let outside = locked(&edge.datapath).outside_index();
+        let prober = PairProber::new(outside)
+            .map_err(|source| Error::system("opening a socket for probes", source))?;
+        let probed = Arc::clone(&edge);
+        spawn("prober", move || prober.run(&answers, probed.as_ref()))?;
     }
     if let ControlSource::Controllers(endpoints) = edge.options.control.clone() {
         // Each is asked all the time: the next leader's answer comes as soon as it leads.
@@ -214,14 +231,23 @@ fn path_addresses(l3_paths: &L3Paths) -> BTreeMap<u16, String> {
 fn follow(edge: &Edge, number: usize, endpoint: &Endpoint) {
     let mut revision = String::new();
     let options = &edge.options;
+    let mut urgency = edge.urgent.subscribe();
+    let mut interrupted: Option<Instant> = None;
     loop {
-        let answer = controller::fetch_table(
-            endpoint,
-            &options.name,
-            &revision,
-            &edge.path_counts(),
-            options.shim,
-        );
+        let mut is_urgent = false;
+        let urgent = async {
+            if let Some(at) = interrupted {
+                tokio::time::sleep_until((at + URGENT_INTERVAL).into()).await;
+            }
+            // The sender is the edge's, which outlives this.
+            let _ = urgency.changed().await;
+            is_urgent = true;
+        };
+        let report = edge.report();
+        let answer = controller::fetch_table(endpoint, &options.name, &revision, &report, urgent);
+        if is_urgent {
+            interrupted = Some(Instant::now());
+        }
         let answer = match answer {
             Ok(Some(table)) => {
                 revision.clone_from(&table.revision);
@@ -297,6 +323,16 @@ impl Edge {
         followed
     }
 
+    /// Returns the report for the controller.
+    fn report(&self) -> Report {
+        let counts = self.path_counts();
+        Report {
+            counts,
+            states: locked(&self.state).path_states.clone(),
+            shim: self.options.shim,
+        }
+    }
+
     /// Returns the packet counters of all paths in use.
     fn path_counts(&self) -> PathCounts {
         let state = locked(&self.state);
@@ -360,20 +396,75 @@ impl Edge {
             }
         }
         self.driver.set_table(table.ingress.clone());
-        let followed = datapath.set_tag_actions(tags);
-        if let Err(error) = followed.and_then(|()| datapath.set_egress(&table.egress)) {
+        let silent = state.path_states.silent.clone();
+        let known = state.table.iter();
+        let known: BTreeSet<u16> = known
+            .flat_map(|table| ingress_tags(&table.ingress))
+            .chain(state.retiring.keys().copied())
+            .collect();
+        let followed = ingress_tags(&table.ingress)
+            .filter(|tag| !known.contains(tag))
+            .try_for_each(|tag| datapath.forget_arrivals(tag))
+            .and_then(|()| datapath.set_tag_actions(tags))
+            .and_then(|()| datapath.set_egress(&usable(&table.egress, &silent)));
+        if let Err(error) = followed {
             if let Some(last) = &state.table {
                 self.driver.set_table(last.ingress.clone());
                 // If the kernel refuses this too, the next table repairs it.
-                let _ = datapath.set_egress(&last.egress);
+                let _ = datapath.set_egress(&usable(&last.egress, &silent));
             }
             return Err(error);
         }
+        state.probed_pairs = Some(ProbedPair::of(&table));
         let (generation, pairs) = (table.generation, table.egress.len());
         tracing::info!(generation, pairs, "following a new table");
         (state.table, state.retiring) = (Some(table), retiring);
         Ok(())
     }
+}
+
+impl ProbedEdge for Edge {
+    fn poll_pairs(&self) -> Option<Vec<ProbedPair>> {
+        locked(&self.state).probed_pairs.take()
+    }
+
+    fn sent_packets(&self, tags: &[u16]) -> BTreeMap<u16, u64> {
+        let mut datapath = locked(&self.datapath);
+        let sent = |tag: &u16| Some((*tag, datapath.traffic(true, *tag).ok()?.packets));
+        tags.iter().filter_map(sent).collect()
+    }
+
+    /// Stops sending by silent paths, sends again by others, and tells the controller.
+    fn follow(&self, states: PathStates) {
+        let mut state = locked(&self.state);
+        let before = std::mem::replace(&mut state.path_states, states);
+        let silent = state.path_states.silent.clone();
+        if silent == before.silent {
+            return;
+        }
+        if let Some(table) = &state.table {
+            let usable = usable(&table.egress, &silent);
+            if let Err(error) = locked(&self.datapath).set_egress(&usable) {
+                tracing::warn!(%error, "silent paths are not left");
+            }
+        }
+        drop(state);
+        for tag in silent.difference(&before.silent) {
+            tracing::warn!(tag, "a path is silent");
+        }
+        for tag in before.silent.difference(&silent) {
+            tracing::info!(tag, "a path is silent no more, or withdrawn");
+        }
+        // That a path works again changes nothing for the controller, which lets it rest.
+        if !silent.is_subset(&before.silent) {
+            self.urgent.send_replace(());
+        }
+    }
+}
+
+/// Returns what is sent to other edges while some paths are silent.
+fn usable(egress: &[Egress], silent: &BTreeSet<u16>) -> Vec<Egress> {
+    egress.iter().map(|each| each.without(silent)).collect()
 }
 
 fn ingress_tags(ingress: &[Ingress]) -> impl Iterator<Item = u16> + '_ {
@@ -410,6 +501,7 @@ mod tests {
             datapath: Mutex::new(datapath),
             driver: Handle::pair().expect("a socket pair").0,
             state: Mutex::new(EdgeState::default()),
+            urgent: watch::Sender::new(()),
         }
     }
 
@@ -470,6 +562,32 @@ mod tests {
         assert_eq!(locked(&edge.datapath).slots(0), [2; SLOTS as usize]);
         edge.take_over(table(1, 1, [4, 5])).expect("a table");
         assert_eq!(locked(&edge.state).table, Some(table(1, 1, [4, 5])));
+    }
+
+    #[test]
+    fn silent_paths_are_left_also_by_the_next_table_and_taken_back() {
+        let edge = edge(ControlSource::Controllers(Vec::new()));
+        let mut first = table(1, 1, [2, 3]);
+        first.egress[0].slots[1] = 3;
+        edge.apply(first.clone()).expect("a table");
+        let pairs = edge.poll_pairs().expect("pairs");
+        assert_eq!((pairs.len(), &pairs[0].returns), (1, &vec![2, 3]));
+        assert_eq!(edge.poll_pairs(), None, "they are the same");
+        let states = |silent: &[u16]| PathStates {
+            probed: BTreeSet::from([2, 3]),
+            silent: silent.iter().copied().collect(),
+        };
+        edge.follow(states(&[2]));
+        assert_eq!(locked(&edge.datapath).slots(0), [3; SLOTS as usize]);
+        assert_eq!(edge.report().states, states(&[2]));
+        first.generation = 2;
+        edge.apply(first.clone()).expect("a table");
+        assert_eq!(locked(&edge.datapath).slots(0), [3; SLOTS as usize]);
+        edge.follow(states(&[]));
+        assert_eq!(locked(&edge.datapath).slots(0)[..3], [2, 3, 2]);
+        // All of them: none is left.
+        edge.follow(states(&[2, 3]));
+        assert_eq!(locked(&edge.datapath).slots(0)[..3], [2, 3, 2]);
     }
 
     #[test]

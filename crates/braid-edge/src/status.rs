@@ -71,6 +71,9 @@ pub struct EgressPathStatus {
     /// controller tells rates.
     #[serde(default)]
     pub resent_packets: u64,
+    /// True if the far edge gets nothing by it, so that packets take other paths.
+    #[serde(default)]
+    pub silent: bool,
 }
 
 /// From another edge.

@@ -1,5 +1,6 @@
 //! The controller's table for an edge (docs/fabric.md, `/v1/fabric/edges/NAME`), validated.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
@@ -92,6 +93,31 @@ impl Egress {
     /// Returns true if packets get a shim. A single path needs none, since it keeps their order.
     pub(crate) fn uses_shim(&self) -> bool {
         self.shim && self.slots.iter().any(|tag| *tag != self.slots[0])
+    }
+
+    /// Returns it without paths that are silent; as it is if all are. Slots of other paths stay, so that
+    /// their flows do.
+    pub(crate) fn without(&self, silent: &BTreeSet<u16>) -> Egress {
+        let left: Vec<u16> = self
+            .slots
+            .iter()
+            .copied()
+            .filter(|tag| !silent.contains(tag))
+            .collect();
+        let mut usable = self.clone();
+        if left.is_empty() || left.len() == self.slots.len() {
+            return usable;
+        }
+        let mut others = left.iter().cycle();
+        for slot in &mut usable.slots {
+            if silent.contains(slot)
+                && let Some(other) = others.next()
+            {
+                *slot = *other;
+            }
+        }
+        usable.paths.retain(|path| !silent.contains(&path.tag));
+        usable
     }
 
     fn path_tags(&self) -> impl Iterator<Item = u16> + '_ {
@@ -265,6 +291,33 @@ mod tests {
             Duration::from_millis(25)
         );
         assert_eq!(table.ingress[0].paths[1].latency(), Duration::ZERO);
+    }
+
+    #[test]
+    fn silent_paths_give_their_slots_to_the_others_by_share() {
+        let mut egress = Table::read(text(1024, 7).as_bytes())
+            .expect("a table")
+            .egress
+            .remove(0);
+        // Half, a quarter and a quarter.
+        egress.slots = (0..1024).map(|slot| [7, 8, 7, 9][slot % 4]).collect();
+        let path = |tag| EgressPath {
+            tag,
+            rate_bit_s: 1,
+            delay_ms: 0.0,
+        };
+        egress.paths = [7, 8, 9].map(path).to_vec();
+        let without = |silent: &[u16]| egress.without(&silent.iter().copied().collect());
+        let count = |egress: &Egress, tag| egress.slots.iter().filter(|slot| **slot == tag).count();
+        let usable = without(&[9]);
+        assert_eq!([7, 8, 9].map(|tag| count(&usable, tag)), [683, 341, 0]);
+        assert_eq!(usable.paths.len(), 2);
+        let stayed = egress.slots.iter().zip(&usable.slots);
+        assert!(stayed.clone().all(|(was, is)| *was == 9 || was == is));
+        assert_eq!(count(&without(&[7, 8]), 9), 1024);
+        for nothing in [&[][..], &[7, 8, 9], &[5]] {
+            assert_eq!(without(nothing), egress);
+        }
     }
 
     #[test]

@@ -68,7 +68,10 @@ fn text(status: &Status, paint: Paint) -> String {
                 egress.target.as_str().into(),
                 "to".into(),
                 named(path.tag, path.addresses.as_deref()).into(),
-                format!("{:.1}", 100.0 * path.share).into(),
+                match path.silent {
+                    true => "silent".into(),
+                    false => format!("{:.1}", 100.0 * path.share).into(),
+                },
                 NO_VALUE.into(),
                 path.tx_packets.to_string().into(),
                 megabytes(path.tx_bytes).into(),
@@ -155,6 +158,7 @@ mod tests {
                     tx_packets: 10,
                     tx_bytes: 1_500_000,
                     resent_packets: 0,
+                    silent: false,
                 }],
             }],
             ingress: vec![IngressStatus {

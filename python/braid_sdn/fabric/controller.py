@@ -646,15 +646,22 @@ class Controller:
         if self.edges:
             self._throttle.rest(now)
             self._examine_at = self._examine_at if self._examine_at is not None else now
-        # Tagged packets pass by the rules that count hosts' packets. Our probes do not count at a path's last switch.
-        sending = {
-            pair.source.port
-            for pair in self.tables.pairs.values()
-            if any(self.traffic.tagged.get((path.last, path.tag)) for path in pair.paths)
-        }
+        # Tagged packets pass by the rules that count hosts' packets.
+        sending = {pair.source.port for pair in self.tables.pairs.values() if self._is_sending(now, pair)}
         for host in [host for port in sending for host in self.hosts.at(port)]:
             self.hosts.hear(now, host.mac)
         self.poller.poll_all(now)
+
+    def _is_sending(self, now: float, pair: Pair) -> bool:
+        """Return true if hosts behind a pair's source send to those behind its target."""
+        tags = [path.tag for path in pair.paths]
+        back = self.tables.pairs.get((pair.target.name, pair.source.name))
+        both = tags + [path.tag for path in back.paths] if back else tags
+        if any(self.path_monitor.is_watched(now, tag) for tag in both):
+            # Switches count the edges' own probes and replies too, edges do not.
+            return self.path_monitor.has_brought(now, tags)
+        # Our own probes do not count at a path's last switch.
+        return any(self.traffic.tagged.get((path.last, path.tag)) for path in pair.paths)
 
     def _examine(self, now: float) -> None:
         """Examine the last period of the pairs that send, and request the counters of the next one."""

@@ -11,6 +11,7 @@ use braid_packet::{Packet, build};
 use nix::sched::{CloneFlags, unshare};
 
 use super::*;
+use crate::probe::{MAX_REPORTS, TAGGED_LENGTH, TaggedReply, TaggedRequest};
 use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, MAX_HOSTS, ReasonKind, SHIM_BYTES};
 
 mod arrival;
@@ -86,11 +87,17 @@ impl Trial {
     }
 
     fn run(&self, program: &str, frame: &[u8]) -> Outcome {
+        self.run_by(program, 0, frame)
+    }
+
+    /// The same for a packet with a priority.
+    fn run_by(&self, program: &str, priority: u32, frame: &[u8]) -> Outcome {
         let mut datapath = self.0.borrow_mut();
         let before = datapath.reasons().expect("reasons");
         let mut out = vec![0; frame.len() + 256];
         // struct __sk_buff up to and with ifindex: the loopback device.
         let mut context = [0; 44];
+        context[32..36].copy_from_slice(&priority.to_ne_bytes());
         context[36..40].copy_from_slice(&1_u32.to_ne_bytes());
         context[40..44].copy_from_slice(&1_u32.to_ne_bytes());
         let ran = datapath.program(program).expect("a program");
@@ -408,4 +415,84 @@ fn what_comes_without_a_tag_is_handed_on_and_probes_go_back() {
     trial
         .run("braid_ordered", &framed(&data(9)))
         .is(Verdict::Sent, "resequenced");
+}
+
+/// Answers a probe of a path, given as by its tag; returns the reply that leaves.
+fn answered(trial: &Trial, request: &TaggedRequest) -> TaggedReply {
+    let frame = request.frame();
+    let out = trial.run_by("braid_probed", request.tag.into(), &untagged(&frame));
+    let mut reply = out.is(Verdict::Sent, "probe").frame;
+    assert_eq!(reply.len(), TAGGED_LENGTH - TAG);
+    // The tag is beside the packet.
+    reply.splice(
+        12..12,
+        [&[0x81, 0x00], request.return_tag.to_be_bytes().as_slice()].concat(),
+    );
+    TaggedReply::parse(&reply).expect("a reply")
+}
+
+fn untagged(frame: &[u8]) -> Vec<u8> {
+    [&frame[..12], &frame[12 + TAG..]].concat()
+}
+
+const TAG: usize = 4;
+
+fn prober() -> Trial {
+    let trial = Trial::new(Layer::Two);
+    let loaded = trial.0.borrow_mut().load("braid_probed");
+    loaded.expect("a program");
+    trial
+}
+
+fn asking(tag: u16, nonce: u64, asked: [u16; MAX_REPORTS]) -> TaggedRequest {
+    TaggedRequest {
+        tag,
+        return_tag: 20,
+        nonce,
+        asked,
+    }
+}
+
+#[test]
+fn a_probe_is_answered_with_what_came_last_by_each_path() {
+    let trial = prober();
+    let reply = answered(&trial, &asking(10, 0x1_0000_0007, [10, 11, 4094, 0]));
+    assert_eq!((reply.tag, reply.nonce), (20, 0x1_0000_0007));
+    let told = |reply: TaggedReply| reply.reports.map(|report| (report.tag, report.nonce));
+    assert_eq!(told(reply), [(10, 7), (11, 0), (4094, 0), (0, 0)]);
+    let reply = answered(&trial, &asking(11, 0x2_0000_0009, [10, 11, 0, 0]));
+    assert_eq!(told(reply), [(10, 7), (11, 9), (0, 0), (0, 0)]);
+    assert!(reply.reports.iter().all(|report| report.data_age.is_none()));
+    trial.0.borrow_mut().forget_arrivals(10).expect("a map");
+    let reply = answered(&trial, &asking(11, 0x3_0000_000a, [10, 11, 0, 0]));
+    assert_eq!(told(reply)[..2], [(10, 0), (11, 10)]);
+}
+
+#[test]
+fn a_reply_goes_to_the_prober_and_what_is_no_probe_nowhere() {
+    let trial = prober();
+    let frame = untagged(&asking(10, 7, [10, 0, 0, 0]).frame());
+    let kind = 14 + SHIM_BYTES as usize + 5;
+    let reply = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut frame = frame.clone();
+        change(&mut frame);
+        let before = frame.clone();
+        let out = trial.run_by("braid_probed", 10, &frame);
+        assert_eq!(out.frame, before);
+        (out.verdict, out.reason)
+    };
+    assert_eq!(reply(&|frame| frame[kind] = 2), (Verdict::Sent, "probe"));
+    let dropped = (Verdict::Dropped, "bad_probe");
+    assert_eq!(reply(&|frame| frame[kind] = 3), dropped);
+    // Another magic number, no or an impossible way back, a nonce that says that none came, no end.
+    assert_eq!(reply(&|frame| frame[kind - 5] ^= 1), dropped);
+    assert_eq!(reply(&|frame| frame[kind + 2] = 0), dropped);
+    assert_eq!(
+        reply(&|frame| frame[kind + 1..kind + 3].fill(0xff)),
+        dropped
+    );
+    assert_eq!(reply(&|frame| frame[kind + 10] = 0), dropped);
+    assert_eq!(reply(&|frame| frame.truncate(frame.len() - 1)), dropped);
+    let untouched = answered(&trial, &asking(11, 9, [10, 0, 0, 0]));
+    assert_eq!(untouched.reports[0].nonce, 0, "none of them counted");
 }

@@ -54,6 +54,7 @@ impl Edge {
                     tx_packets: traffic.packets,
                     tx_bytes: traffic.bytes,
                     resent_packets: datapath.resent(tag).unwrap_or_default(),
+                    silent: state.path_states.silent.contains(&tag),
                 }
             };
             status.egress.push(EgressStatus {
@@ -106,6 +107,10 @@ fn health(state: &EdgeState, reasons: &BTreeMap<String, u64>) -> Vec<Problem> {
         text: format!(
             "{path}: nothing comes back (is the far edge running, and is there a route?)"
         ),
+    }));
+    found.extend(state.path_states.silent.iter().map(|tag| Problem {
+        code: "path-silent".to_owned(),
+        text: format!("tag {tag}: the far edge gets nothing by it; packets take the other paths"),
     }));
     let count = |name: &str| reasons.get(name).copied().unwrap_or(0);
     // A host's first packets may arrive before its offloads are off.

@@ -424,6 +424,7 @@ def _pair(fabric: Controller, now: float, pair: Pair) -> dict[str, Any]:
                 "probe_ms": _ms(watched.trip.get(now))
                 if (watched := fabric.path_monitor.paths.get(tagged.tag))
                 else None,
+                "edge_probed": fabric.path_monitor.is_watched(now, tagged.tag),
                 "rate_bit_s": round(fabric.traffic.tagged.get((tagged.last, tagged.tag), 0.0)),
             }
             for tagged, path in zip(pair.paths, chosen.paths, strict=True)

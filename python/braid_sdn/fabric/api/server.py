@@ -17,6 +17,7 @@ POST /v1/fabric/pairs/ONE/OTHER/pin?via=A,B,C     …/unpin
 POST /v1/fabric/web/token?role=ROLE&new=1         (on the Unix socket)
 POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS&COUNTERS&shim=1
      with rx=TAG:PACKETS,…  rx_bytes=TAG:BYTES,…  tx=TAG:PACKETS,…
+     probed=TAG,…  silent=TAG,…
 """
 
 from __future__ import annotations
@@ -359,6 +360,9 @@ class Api:
         self.fabric.poller.handle_tx(now, name, _counts(query.get("tx", "")))
         self.fabric.poller.handle_rx(now, name, _counts(query.get("rx", "")))
         self.fabric.poller.handle_rx_bytes(now, _counts(query.get("rx_bytes", "")))
+        probed, silent = (_tags(query.get(word, "")) for word in ("probed", "silent"))
+        if self.fabric.poller.handle_states(now, name, probed, silent):
+            self.on_change()
         current = report.edge_revision(self.fabric, name) == query["revision"]
         more = self.fabric.handle_edge(now, name, current=current)
         if self.fabric.handle_shim(name, wanted=query.get("shim") == "1") or more:
@@ -462,6 +466,11 @@ def _counts(text: str) -> dict[int, int]:
     """Parse `TAG:PACKETS,…`; malformed entries are skipped."""
     found = re.findall(r"(?:^|,)(\d{1,4}):(\d{1,20})(?=,|$)", text)
     return {int(tag): int(packets) for tag, packets in found}
+
+
+def _tags(text: str) -> set[int]:
+    """Parse `TAG,…`; malformed entries are skipped."""
+    return {int(tag) for tag in re.findall(r"(?:^|,)(\d{1,4})(?=,|$)", text)}
 
 
 def _etag(revision: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.edges.distribution import Distributor
@@ -42,6 +42,11 @@ class CounterPoller:
         for pair in self._pairs():
             if pair.source.name == edge and len(pair.paths) > 1:
                 self.monitor.handle_tx(now, since, counts, [path.tag for path in pair.paths])
+
+    def handle_states(self, now: float, edge: str, probed: Collection[int], silent: Collection[int]) -> bool:
+        """Take in which of its paths an edge probes, and which of them are silent; return true if one died."""
+        own = {path.tag for pair in self._pairs() if pair.source.name == edge for path in pair.paths}
+        return self.monitor.handle_states(now, own.intersection(probed), own.intersection(silent))
 
     def handle_timeout(self, now: float) -> None:
         """Request counters of paths whose probes are missing or late, and of paths that share links with them."""

@@ -7,6 +7,9 @@ HOLD_DOWN the path may be used again.
 A full queue drops probes as it drops packets. So a path that delivers packets is alive without probes, and an unused
 one is left alone while all its links deliver other traffic. If probes find room in a queue where packets do not, the
 counters of the edges at both ends show the loss (`loss`).
+
+Edges probe the paths from them by themselves, and more often than the controller can where there are many. A path
+that its edge tells to be silent is dead at once.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ MAX_PROBES_PER_SECOND = 400.0
 USED_PROBE_SHARE = 0.75
 #: Seconds without a packet after which a path is probed as an unused one: its edges are asked every 2 s.
 PROBED_AS_USED = 6.0
+#: Seconds for which an edge counts as probing a path after it said so: it reports at least every ten.
+WATCHED_TIME = 15.0
 #: Seconds between two looks at which paths are used.
 PACING_INTERVAL = 0.5
 #: Missed probes in a row that make a path dead: with PROBE_INTERVAL some 100 ms and the path's latency. A full queue
@@ -97,6 +102,8 @@ class ProbedTarget:
     rx: CounterSample | None = None
     #: When packets last arrived by it or by another path of its pair.
     used: float = float("-inf")
+    #: When the edge at its beginning last told that it probes the path too.
+    watched: float = float("-inf")
 
     #: The edge's counters of each path in its first report after the last probe, and the time of that.
     before: tuple[dict[int, int], float] | None = None
@@ -163,6 +170,8 @@ class PathMonitor:
     _paced: float = float("-inf")
     #: Paths that others' traffic fills while other paths of the pair work.
     _losing: set[int] = field(default_factory=set)
+    #: Paths by which nothing arrives, as the edges at their beginnings tell.
+    _silent_paths: set[int] = field(default_factory=set)
 
     def set_targets(self, now: float, paths: Iterable[tuple[TaggedPath, Hops]], edges: Iterable[Edge]) -> None:
         """Set the paths and edges to probe."""
@@ -181,13 +190,18 @@ class PathMonitor:
     def _set_paces(self, now: float) -> None:
         """Share the probes among the paths: a failure of a used one matters at once."""
         self._paced = now
-        used = sum(1 for each in self.paths.values() if now - each.used < PROBED_AS_USED)
+        known = [each for each in self.paths.values() if now - each.used < PROBED_AS_USED]
+        if len(known) / PROBE_INTERVAL > USED_PROBE_SHARE * MAX_PROBES_PER_SECOND:
+            # Too many for the shortest interval: those that edges probe as well come after the others.
+            known = [each for each in known if now - each.watched >= WATCHED_TIME]
+        quickly = {id(each) for each in known}
+        used = len(known)
         unused = len(self.paths) - used
         all_alike = max(PROBE_INTERVAL, len(self.paths) / MAX_PROBES_PER_SECOND)
         quick = min(all_alike, max(PROBE_INTERVAL, used / (USED_PROBE_SHARE * MAX_PROBES_PER_SECOND)))
         slow = max(all_alike, unused / (MAX_PROBES_PER_SECOND - used / quick)) if all_alike > quick else all_alike
         for number, each in enumerate(self.paths.values()):
-            pace = quick if now - each.used < PROBED_AS_USED else slow
+            pace = quick if id(each) in quickly else slow
             if pace < each.pace:
                 # It is due sooner; until now nothing was missed at the new pace.
                 each.due, each.heard = min(each.due, now + pace), max(each.heard, now)
@@ -214,6 +228,22 @@ class PathMonitor:
             watched.hear(now, seconds)
             watched.ledger.handle_probe(now, now - seconds)
             self._record_delivery(now, tag)
+
+    def handle_states(self, now: float, probed: Iterable[int], silent: Iterable[int]) -> bool:
+        """Take in which paths the edges at their beginnings probe, and which are silent; return true if one died."""
+        for tag in probed:
+            if tag in self.paths:
+                self.paths[tag].watched = now
+        self._silent_paths |= {tag for tag in silent if tag in self.paths and self._hops[tag] not in self.dead}
+        return bool(self._silent_paths)
+
+    def is_watched(self, now: float, tag: int) -> bool:
+        """Return true if the edge at a path's beginning probes it too."""
+        return tag in self.paths and now - self.paths[tag].watched < WATCHED_TIME
+
+    def has_brought(self, now: float, tags: Iterable[int]) -> bool:
+        """Return true if the edge at the end of these paths of a pair got packets by one of them lately."""
+        return any(now - self.paths[tag].used < PROBED_AS_USED for tag in tags if tag in self.paths)
 
     def take_least_queue(self, tag: int) -> float | None:
         """Return the least queueing delay of a path's probes since the last call, seconds; None without a probe."""
@@ -368,7 +398,13 @@ class PathMonitor:
         died += [
             tag for tag in self._losing if tag in self.paths and tag not in died and self._hops[tag] not in self.dead
         ]
+        died += [
+            tag
+            for tag in self._silent_paths
+            if tag in self.paths and tag not in died and self._hops[tag] not in self.dead
+        ]
         self._losing.clear()
+        self._silent_paths.clear()
         for tag in died:
             self._hold_down(now, self._hops[tag])
         rested = [hops for hops, until in self.dead.items() if until <= now]
@@ -406,6 +442,7 @@ class PathMonitor:
         self._judged = now
 
     def poll_timeout(self) -> float | None:
-        """Return when the next probe is due."""
+        """Return when the next probe is due; at once if an edge told that a path is silent."""
         every = [each.due for each in (*self.paths.values(), *self.edges.values())]
-        return min([*every, *self.dead.values()], default=None)
+        told = [float("-inf")] if self._silent_paths else []
+        return min([*every, *self.dead.values(), *told], default=None)

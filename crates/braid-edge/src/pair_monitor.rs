@@ -1,0 +1,636 @@
+//! Liveness of the tagged paths from this edge to another one. Pure.
+//!
+//! In the manner of BFD (RFC 5880) with a stateless reflector (S-BFD, RFC 7880), but paths lead one way
+//! and are judged by comparison, as links are in `braid_multipath::liveness`:
+//!
+//! - **Reports**: a reply tells what came last by each path of the pair, whatever path the probe and the
+//!   reply took. So a path that brings no replies is not blamed on those that replies take.
+//! - A path is **silent** if a reply shows that none of its last probes came, although they had the time
+//!   for it ([`MIN_SILENCE`], [`MIN_MISSED`], and the time-out of RFC 6298 for one more on its way), and no
+//!   data either: a full queue drops probes too. Evidence is a reply over another path alone. So
+//!   nothing is concluded while all paths are silent, this thread is late, or either machine stands
+//!   still, and the last path is never left.
+//! - Only probes that were **sent** count. Time is measured between sendings, so a late thread that
+//!   sends and reads in a burst misses nothing.
+//! - **Forgery**: nonces are unpredictable. What a report says of a path counts only if it is a nonce
+//!   that was sent over that path, and it only leads forward in time: who does not see the probes of a
+//!   path can neither revive nor end it, and a replay tells nothing new. Anybody who can send data under
+//!   a path's tag can keep it from being left.
+//! - A silent path is used again after [`SIGNS_TO_RECOVER`] probes that came in a row, more if it keeps
+//!   failing.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use braid_core::Time;
+use braid_multipath::estimate::Rtt;
+use braid_multipath::liveness::FailureHistory;
+
+use crate::probe::{MAX_REPORTS, PathReport, TaggedReply, TaggedRequest};
+
+/// Time that the missed probes of a silent path stand for, at the interval of its probes.
+pub const MIN_SILENCE: Duration = Duration::from_millis(80);
+/// Fewest probes in a row that are missed: the usual detection multiplier of BFD.
+pub const MIN_MISSED: u32 = 3;
+/// Probes in a row that end a first silence.
+const SIGNS_TO_RECOVER: u32 = 5;
+/// Missed probes that start the count of these anew.
+const MISSED_WHILE_SILENT: u32 = 2;
+/// Time for which a path that has never brought a probe is not judged: the far edge may not know it yet.
+const NEW_PATH_GRACE: Duration = Duration::from_secs(1);
+/// Time for which replies are accepted, and for which a probe may count as missed.
+const PROBE_LIFETIME: Duration = Duration::from_secs(3);
+/// Time after a reply for which the other edge is known to answer.
+const ANSWERED_TIME: Duration = Duration::from_secs(3);
+
+/// Monitor of the paths to one other edge.
+#[derive(Debug, Default)]
+pub struct PairMonitor {
+    paths: BTreeMap<u16, Path>,
+    /// Paths from there, and when a reply came by each.
+    returns: Vec<(u16, Option<Time>)>,
+    /// Time of the last reply.
+    last_reply: Option<Time>,
+}
+
+#[derive(Debug)]
+struct Path {
+    interval: Duration,
+    /// Number of its probes.
+    requests: usize,
+    probes: VecDeque<Probe>,
+    /// Nonce and time of sending of the last probe that is known to have come.
+    heard: Option<(u32, Time)>,
+    /// Time at which probing began.
+    since: Time,
+    /// Data came at this time or later.
+    data: Time,
+    rtt: Rtt,
+    silent: bool,
+    signs: u32,
+    failures: FailureHistory,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Probe {
+    nonce: u64,
+    sent: Time,
+    answered: bool,
+}
+
+/// Returns how many probes in a row are missed on a silent path.
+fn missed_limit(interval: Duration) -> u32 {
+    let interval = interval.as_nanos().max(1);
+    let spread = u32::try_from(MIN_SILENCE.as_nanos().div_ceil(interval)).unwrap_or(u32::MAX);
+    spread.max(MIN_MISSED)
+}
+
+impl Path {
+    fn new(now: Time, interval: Duration) -> Path {
+        Path {
+            interval,
+            requests: 0,
+            probes: VecDeque::new(),
+            heard: None,
+            since: now,
+            data: Time::ZERO,
+            rtt: Rtt::default(),
+            silent: false,
+            signs: 0,
+            failures: FailureHistory::default(),
+        }
+    }
+
+    fn handle_probe_sent(&mut self, now: Time, nonce: u64) {
+        while let Some(probe) = self.probes.front()
+            && now.since(probe.sent) > PROBE_LIFETIME
+        {
+            self.probes.pop_front();
+        }
+        self.probes.push_back(Probe {
+            nonce,
+            sent: now,
+            answered: false,
+        });
+    }
+
+    /// Takes in a report, made later than `asked_at`; returns false if nothing can be concluded from it.
+    fn handle_report(&mut self, asked_at: Time, now: Time, report: PathReport) -> bool {
+        let came = self
+            .probes
+            .iter()
+            .find(|probe| probe.nonce as u32 == report.nonce);
+        match (came, self.heard) {
+            (Some(probe), before) => {
+                if before.is_none_or(|(_, sent)| sent < probe.sent) {
+                    self.heard = Some((report.nonce, probe.sent));
+                    self.handle_sign(now);
+                }
+            }
+            // Nothing since, or nothing ever.
+            (None, Some((nonce, _))) if nonce == report.nonce => {}
+            (None, None) if report.nonce == 0 => {}
+            // The far edge has started anew: the path is as a new one.
+            (None, Some(_)) if report.nonce == 0 => (self.heard, self.since) = (None, now),
+            // Somebody else's probe, or one of this edge's before it was started.
+            (None, _) => return false,
+        }
+        if let Some(age) = report.data_age {
+            // A rounded age is up to a millisecond more.
+            self.data = self
+                .data
+                .max(asked_at.before(age + Duration::from_millis(1)));
+        }
+        true
+    }
+
+    fn handle_sign(&mut self, now: Time) {
+        if self.silent {
+            self.signs += 1;
+            self.silent = self.signs < self.failures.required_signs(now, SIGNS_TO_RECOVER);
+        }
+    }
+
+    /// Returns the probes that had not come at `asked_at` although they had the time for it.
+    fn missed(&self, asked_at: Time) -> u32 {
+        let heard = self.heard.map_or(Time::ZERO, |(_, sent)| sent);
+        let known = heard.max(self.data);
+        let late = self.probes.iter().rev();
+        let late = late.take_while(|probe| probe.sent > known);
+        late.filter(|probe| probe.sent + self.rtt.rto() <= asked_at)
+            .count() as u32
+    }
+
+    fn is_judged(&self, asked_at: Time) -> bool {
+        self.heard.is_some() || asked_at.since(self.since) > NEW_PATH_GRACE
+    }
+}
+
+impl PairMonitor {
+    /// Sets the paths to the other edge, and those from there. What is known of others is forgotten.
+    pub fn set_paths(&mut self, now: Time, tags: &[u16], returns: &[u16], interval: Duration) {
+        self.paths.retain(|tag, _| tags.contains(tag));
+        for tag in tags {
+            self.paths
+                .entry(*tag)
+                .or_insert_with(|| Path::new(now, interval));
+        }
+        let known: BTreeMap<u16, Option<Time>> = self.returns.iter().copied().collect();
+        let reply_at = |tag: &u16| (*tag, known.get(tag).copied().flatten());
+        self.returns = returns.iter().map(reply_at).collect();
+    }
+
+    /// Returns the paths to the other edge.
+    pub fn tags(&self) -> impl Iterator<Item = u16> + '_ {
+        self.paths.keys().copied()
+    }
+
+    /// Sets the interval at which a path is probed.
+    pub fn set_interval(&mut self, tag: u16, interval: Duration) {
+        if let Some(path) = self.paths.get_mut(&tag) {
+            path.interval = interval;
+        }
+    }
+
+    /// Records a probe of a path that is being sent, and returns it; none if no path leads back. Of each
+    /// path every second one returns by the path by which the last reply came, the others by all in turn.
+    pub fn handle_probe_sent(&mut self, now: Time, tag: u16, nonce: u64) -> Option<TaggedRequest> {
+        let path = self.paths.get_mut(&tag)?;
+        path.requests += 1;
+        let best = self.returns.iter().max_by_key(|(_, at)| *at);
+        let next = self
+            .returns
+            .get(path.requests / 2 % self.returns.len().max(1));
+        let (return_tag, _) = match path.requests % 2 {
+            0 => best?,
+            _ => next?,
+        };
+        path.handle_probe_sent(now, nonce);
+        let mut asked = [0; MAX_REPORTS];
+        for (place, tag) in asked.iter_mut().zip(self.paths.keys()) {
+            *place = *tag;
+        }
+        Some(TaggedRequest {
+            tag,
+            return_tag: *return_tag,
+            nonce,
+            asked,
+        })
+    }
+
+    /// Takes in a reply. Replies to no outstanding probe are ignored.
+    pub fn handle_reply(&mut self, now: Time, reply: &TaggedReply) {
+        let asked = self.paths.iter_mut().find_map(|(tag, path)| {
+            let probe = path
+                .probes
+                .iter_mut()
+                .find(|probe| probe.nonce == reply.nonce && !probe.answered)?;
+            probe.answered = true;
+            let round_trip = now.since(probe.sent);
+            (round_trip <= PROBE_LIFETIME).then_some((*tag, probe.sent, round_trip))
+        });
+        let Some((tag, asked_at, round_trip)) = asked else {
+            return;
+        };
+        self.last_reply = Some(now);
+        let back = self.returns.iter_mut().find(|(tag, _)| *tag == reply.tag);
+        if let Some((_, at)) = back {
+            *at = Some(now);
+        }
+        if let Some(path) = self.paths.get_mut(&tag) {
+            path.rtt.handle_sample(now, round_trip);
+        }
+        for report in reply.reports {
+            self.handle_report(tag, asked_at, now, report);
+        }
+    }
+
+    /// Takes in what a reply to a probe over the path `by` says of a path.
+    fn handle_report(&mut self, by: u16, asked_at: Time, now: Time, report: PathReport) {
+        let others = self.paths.iter();
+        let others = others.filter(|(tag, path)| **tag != report.tag && !path.silent);
+        let has_others = others.count() > 0;
+        let Some(path) = self.paths.get_mut(&report.tag) else {
+            return;
+        };
+        let is_known = path.handle_report(asked_at, now, report);
+        // Its own probe came, so whatever is missing before it was lost, and it works.
+        if !is_known || by == report.tag {
+            return;
+        }
+        let missed = path.missed(asked_at);
+        if path.silent && missed >= MISSED_WHILE_SILENT {
+            path.signs = 0;
+        }
+        let is_over = missed >= missed_limit(path.interval) && path.is_judged(asked_at);
+        if !path.silent && is_over && has_others {
+            path.failures.add(now);
+            (path.silent, path.signs) = (true, 0);
+        }
+    }
+
+    /// Returns the tags of silent paths.
+    pub fn silent(&self) -> impl Iterator<Item = u16> + '_ {
+        let silent = self.paths.iter().filter(|(_, path)| path.silent);
+        silent.map(|(tag, _)| *tag)
+    }
+
+    /// Returns true if the other edge answers probes.
+    #[must_use]
+    pub fn is_answered(&self, now: Time) -> bool {
+        self.last_reply
+            .is_some_and(|at| now.since(at) <= ANSWERED_TIME)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_millis(20);
+    const STEP: Duration = Duration::from_millis(1);
+    /// One way, on each path.
+    const DELAY: Duration = Duration::from_millis(2);
+
+    /// The far edge's program.
+    #[derive(Default)]
+    struct Reflector {
+        last: BTreeMap<u16, u32>,
+        data: BTreeMap<u16, Time>,
+    }
+
+    /// Two edges with paths 1… there and 101… back.
+    struct Pair {
+        monitor: PairMonitor,
+        far: Reflector,
+        now: Time,
+        nonce: u64,
+        paths: u16,
+        /// Tags that bring nothing.
+        cut: Vec<u16>,
+        /// Tags that bring data all the time.
+        busy: Vec<u16>,
+        /// Requests and replies under way, by when they arrive.
+        requests: Vec<(Time, TaggedRequest)>,
+        replies: Vec<(Time, TaggedReply)>,
+        /// While it is true this edge's thread neither sends nor reads.
+        stopped: bool,
+        /// While it is false the far edge's programs are gone.
+        answers: bool,
+    }
+
+    impl Pair {
+        fn new(paths: u16) -> Pair {
+            let tags: Vec<u16> = (1..=paths).collect();
+            let returns: Vec<u16> = (101..=100 + paths).collect();
+            let mut monitor = PairMonitor::default();
+            let now = Time::ZERO + Duration::from_secs(1000);
+            monitor.set_paths(now, &tags, &returns, INTERVAL);
+            Pair {
+                monitor,
+                far: Reflector::default(),
+                now,
+                nonce: 0,
+                paths,
+                cut: Vec::new(),
+                busy: Vec::new(),
+                requests: Vec::new(),
+                replies: Vec::new(),
+                stopped: false,
+                answers: true,
+            }
+        }
+
+        /// Runs for a time; returns when the paths that are silent were others than before.
+        fn run(&mut self, span: Duration) -> Option<Duration> {
+            let (began, before) = (self.now, self.silent());
+            let mut changed = None;
+            while self.now.since(began) < span {
+                self.step();
+                if changed.is_none() && self.silent() != before {
+                    changed = Some(self.now.since(began));
+                }
+            }
+            changed
+        }
+
+        fn step(&mut self) {
+            self.now = self.now + STEP;
+            let ms = self.now.as_nanos() / 1_000_000;
+            for tag in 1..=self.paths {
+                // Spread over the interval.
+                let phase = u64::from(tag - 1) * 20 / u64::from(self.paths);
+                if !self.stopped && ms % 20 == phase {
+                    self.nonce += 1;
+                    let sent = self.monitor.handle_probe_sent(self.now, tag, self.nonce);
+                    self.requests
+                        .push((self.now + DELAY, sent.expect("a probe")));
+                }
+                if self.busy.contains(&tag) && !self.cut.contains(&tag) {
+                    self.far.data.insert(tag, self.now);
+                }
+            }
+            for (_, request) in self.requests.extract_if(.., |(at, _)| *at <= self.now) {
+                if self.cut.contains(&request.tag) || !self.answers {
+                    continue;
+                }
+                self.far.last.insert(request.tag, request.nonce as u32);
+                let reports = request.asked.map(|tag| PathReport {
+                    tag,
+                    data_age: self.far.data.get(&tag).map(|at| self.now.since(*at)),
+                    nonce: self.far.last.get(&tag).copied().unwrap_or(0),
+                });
+                if !self.cut.contains(&request.return_tag) {
+                    let reply = TaggedReply {
+                        tag: request.return_tag,
+                        nonce: request.nonce,
+                        reports,
+                    };
+                    self.replies.push((self.now + DELAY, reply));
+                }
+            }
+            if !self.stopped {
+                for (_, reply) in self.replies.extract_if(.., |(at, _)| *at <= self.now) {
+                    self.monitor.handle_reply(self.now, &reply);
+                }
+            }
+        }
+
+        fn silent(&self) -> Vec<u16> {
+            self.monitor.silent().collect()
+        }
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_path_that_is_cut_is_noticed_within_120_ms() {
+        for paths in 2..=4 {
+            let mut pair = Pair::new(paths);
+            assert_eq!(pair.run(SECOND), None);
+            // Both ways, as of a wire.
+            pair.cut = vec![1, 101];
+            let noticed = pair.run(SECOND).expect("silence");
+            // From the first of four missed probes to the last one, and at most an interval more for
+            // the cut, and for the next probe that shows it.
+            let bounds = 3 * INTERVAL..=6 * INTERVAL;
+            assert!(bounds.contains(&noticed), "{paths}: {noticed:?}");
+            assert_eq!(pair.silent(), [1]);
+        }
+    }
+
+    #[test]
+    fn a_path_is_not_blamed_for_the_way_back() {
+        let mut pair = Pair::new(4);
+        pair.run(SECOND);
+        pair.cut = vec![101, 102, 103];
+        assert_eq!(pair.run(5 * SECOND), None);
+        pair.cut = vec![1, 101, 102, 103];
+        let noticed = pair.run(SECOND).expect("silence");
+        assert!(noticed <= Duration::from_millis(200), "{noticed:?}");
+    }
+
+    #[test]
+    fn the_last_path_is_never_left() {
+        let mut pair = Pair::new(3);
+        pair.run(SECOND);
+        for cut in 1..=3 {
+            pair.cut.extend([cut, 100 + cut]);
+            pair.run(SECOND);
+        }
+        assert_eq!(pair.silent(), [1, 2]);
+        // All at once.
+        let mut pair = Pair::new(3);
+        pair.run(SECOND);
+        pair.cut = vec![1, 2, 3];
+        assert_eq!(pair.run(5 * SECOND), None);
+    }
+
+    #[test]
+    fn the_last_path_is_kept_until_another_has_proved_itself() {
+        let mut pair = Pair::new(2);
+        pair.run(SECOND);
+        for _ in 0..3 {
+            pair.cut = vec![1, 101];
+            pair.run(SECOND);
+            pair.cut.clear();
+            pair.run(SECOND);
+        }
+        pair.cut = vec![1, 101];
+        pair.run(SECOND);
+        assert_eq!(pair.silent(), [1]);
+        pair.cut = vec![2, 102];
+        for _ in 0..3000 {
+            pair.step();
+            assert!(pair.silent().len() <= 1);
+        }
+        assert_eq!(pair.silent(), [2]);
+    }
+
+    #[test]
+    fn a_path_that_is_alone_is_not_judged() {
+        let mut pair = Pair::new(1);
+        pair.run(SECOND);
+        pair.cut = vec![1];
+        assert_eq!(pair.run(5 * SECOND), None);
+    }
+
+    #[test]
+    fn a_stopped_edge_leaves_no_path() {
+        for span in [50, 100, 300, 1_000, 10_000].map(Duration::from_millis) {
+            let mut pair = Pair::new(4);
+            pair.run(SECOND);
+            pair.stopped = true;
+            assert_eq!(pair.run(span), None);
+            pair.stopped = false;
+            assert_eq!(pair.run(2 * SECOND), None, "{span:?}");
+            // One that fell silent meanwhile is noticed as soon as any other.
+            pair.stopped = true;
+            pair.cut = vec![2, 102];
+            pair.run(span);
+            pair.stopped = false;
+            let noticed = pair.run(SECOND).expect("silence");
+            assert!(noticed <= Duration::from_millis(130), "{noticed:?}");
+        }
+    }
+
+    #[test]
+    fn a_far_edge_that_stops_answering_costs_no_path_also_when_it_starts_anew() {
+        let mut pair = Pair::new(4);
+        pair.run(SECOND);
+        pair.answers = false;
+        assert_eq!(pair.run(5 * SECOND), None);
+        assert!(!pair.monitor.is_answered(pair.now));
+        (pair.far, pair.answers) = (Reflector::default(), true);
+        assert_eq!(pair.run(5 * SECOND), None);
+        assert!(pair.monitor.is_answered(pair.now));
+    }
+
+    #[test]
+    fn a_far_edge_that_does_not_know_probes_costs_no_path() {
+        let mut pair = Pair::new(2);
+        pair.answers = false;
+        assert_eq!(pair.run(5 * SECOND), None);
+        pair.cut = vec![1];
+        assert_eq!(pair.run(5 * SECOND), None);
+    }
+
+    #[test]
+    fn a_new_path_that_brings_nothing_is_left_after_a_second() {
+        let mut pair = Pair::new(2);
+        pair.cut = vec![2];
+        let noticed = pair.run(3 * SECOND).expect("silence");
+        assert!((SECOND..2 * SECOND).contains(&noticed), "{noticed:?}");
+        assert_eq!(pair.silent(), [2]);
+    }
+
+    #[test]
+    fn a_full_queue_that_drops_all_probes_is_no_silence() {
+        let mut pair = Pair::new(2);
+        pair.busy = vec![1];
+        pair.run(SECOND);
+        // Its probes are lost, its data are not.
+        let lost = |pair: &mut Pair| pair.requests.retain(|(_, request)| request.tag != 1);
+        for _ in 0..1000 {
+            pair.step();
+            lost(&mut pair);
+        }
+        assert!(pair.silent().is_empty());
+        pair.busy.clear();
+        for _ in 0..200 {
+            pair.step();
+            lost(&mut pair);
+        }
+        assert_eq!(pair.silent(), [1]);
+    }
+
+    #[test]
+    fn a_path_that_keeps_failing_has_to_prove_itself_for_longer() {
+        let mut pair = Pair::new(2);
+        pair.run(SECOND);
+        let mut waits = Vec::new();
+        for _ in 0..3 {
+            pair.cut = vec![1, 101];
+            pair.run(SECOND);
+            assert_eq!(pair.silent(), [1]);
+            pair.cut.clear();
+            waits.push(pair.run(3 * SECOND).expect("its return").as_millis());
+        }
+        for (wait, probes) in waits.iter().zip([5, 10, 20]) {
+            let wanted = 20 * (probes - 1)..=20 * probes + 10;
+            assert!(wanted.contains(wait), "{waits:?}");
+        }
+    }
+
+    /// What hosts can do that can send frames under a path's tag, and see none of its probes.
+    #[test]
+    fn forged_probes_neither_end_nor_revive_a_path() {
+        let mut pair = Pair::new(2);
+        pair.run(SECOND);
+        let old = pair.far.last[&1];
+        let forged = [0xdead_beef, old, 1];
+        let mut own = Vec::new();
+        for round in 0..1000 {
+            pair.far.last.insert(1, forged[round % 2 * 2]);
+            pair.step();
+            // Its own replies are lost, so that only others tell of it.
+            let requests = pair.requests.iter();
+            let requests = requests.filter(|(_, request)| request.tag == 1);
+            own.extend(requests.map(|(_, request)| request.nonce));
+            pair.replies
+                .retain(|(_, reply)| !own.contains(&reply.nonce));
+        }
+        assert!(pair.silent().is_empty());
+        pair.run(SECOND);
+        pair.cut = vec![1, 101];
+        pair.run(SECOND);
+        assert_eq!(pair.silent(), [1]);
+        for round in 0..1000 {
+            pair.far.last.insert(1, forged[round % 3]);
+            pair.step();
+        }
+        assert_eq!(pair.silent(), [1]);
+    }
+
+    #[test]
+    fn replies_that_are_replayed_or_made_up_tell_nothing() {
+        let mut pair = Pair::new(2);
+        let mut recorded = Vec::new();
+        for _ in 0..1000 {
+            pair.step();
+            recorded.extend(pair.replies.iter().map(|(_, reply)| *reply));
+        }
+        pair.cut = vec![1, 101];
+        pair.run(SECOND);
+        assert_eq!(pair.silent(), [1]);
+        for mut reply in recorded {
+            pair.monitor.handle_reply(pair.now, &reply);
+            reply.nonce ^= 1 << 40;
+            pair.monitor.handle_reply(pair.now, &reply);
+        }
+        assert_eq!(pair.silent(), [1]);
+    }
+
+    proptest! {
+        /// Whatever brings nothing for however long, and however often the thread stands still: a path
+        /// that works all the time is never left, and one always stays.
+        #[test]
+        fn a_path_that_works_is_never_left(
+            paths in 2_u16..=4,
+            steps in proptest::collection::vec((1_u64..400, any::<u8>(), any::<bool>()), 1..30),
+        ) {
+            let mut pair = Pair::new(paths);
+            for (ms, cut, stopped) in steps {
+                // Path 1 works; the way back may fail as well.
+                pair.cut = (2..=paths).filter(|tag| cut & (1 << tag) != 0).collect();
+                pair.cut.extend((101..=100 + paths).filter(|tag| cut & (1 << (tag % 8)) != 0));
+                pair.stopped = stopped;
+                pair.run(Duration::from_millis(ms));
+                prop_assert!(!pair.silent().contains(&1));
+                prop_assert!(pair.silent().len() < usize::from(paths));
+            }
+        }
+    }
+}

@@ -1,0 +1,512 @@
+//! Probes the tagged paths to all other edges: the pace of the probes (pure), and the thread that sends
+//! them on the outside device and takes their replies.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use braid_core::Time;
+use braid_device::PacketSender;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::driver::{MAX_QUEUED_REPLIES, ProbeReply};
+use crate::pair_monitor::PairMonitor;
+use crate::probe::{TAGGED_LENGTH, TaggedReply, TaggedRequest};
+use crate::table::Table;
+
+/// Shortest interval of the probes of a path that packets take.
+const USED_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval of the others', and the longest one of any.
+const UNUSED_INTERVAL: Duration = Duration::from_millis(200);
+/// Time without a packet after which a path counts as unused; as the controller has it.
+const USED_TIME: Duration = Duration::from_secs(6);
+/// Probes a second by one edge: 256 used paths are probed every 32 ms.
+const MAX_PROBES_PER_SECOND: u32 = 8_000;
+/// Part of a path's rate that its probes may take, as its inverse. Replies take as much on the way back.
+const PROBE_SHARE: u64 = 200;
+/// Interval of looks at which paths are used.
+const PACING_INTERVAL: Duration = Duration::from_millis(500);
+/// Shortest time between two turns of the thread: a quarter of the shortest interval, over which the
+/// probes of a pair's paths are spread.
+const TURN_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The paths between this edge and another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProbedPair {
+    /// The other edge.
+    pub target: String,
+    /// Tags of the paths there, each with its rate in bit/s; 0: unknown.
+    pub paths: BTreeMap<u16, u64>,
+    /// Tags of the paths from there.
+    pub returns: Vec<u16>,
+}
+
+impl ProbedPair {
+    /// Returns the pairs of a table that have several paths: an only one is judged by nothing.
+    pub fn of(table: &Table) -> Vec<ProbedPair> {
+        let pair = |egress: &crate::table::Egress| {
+            let mut paths: BTreeMap<u16, u64> = egress.slots.iter().map(|tag| (*tag, 0)).collect();
+            for path in &egress.paths {
+                paths.insert(path.tag, path.rate_bit_s);
+            }
+            let back = table.ingress.iter();
+            let back = back.filter(|ingress| ingress.source == egress.target);
+            ProbedPair {
+                target: egress.target.clone(),
+                paths,
+                returns: back
+                    .flat_map(|ingress| ingress.paths.iter().map(|path| path.tag))
+                    .collect(),
+            }
+        };
+        let pairs = table.egress.iter().map(pair);
+        pairs.filter(|pair| pair.paths.len() > 1).collect()
+    }
+}
+
+/// What is known of the paths from this edge, for the controller.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PathStates {
+    /// Tags of the paths whose probes are answered by their other edge.
+    pub probed: BTreeSet<u16>,
+    /// Those among them that are silent.
+    pub silent: BTreeSet<u16>,
+}
+
+/// When a path is probed.
+#[derive(Debug)]
+struct Pace {
+    target: String,
+    rate_bit_s: u64,
+    interval: Duration,
+    due: Time,
+    /// Packets that were sent by it; none before the first count, which is of all times.
+    packets: Option<u64>,
+    /// When their number last grew, or when the path was new: nobody knows yet.
+    used: Time,
+}
+
+impl Pace {
+    fn is_used(&self, now: Time) -> bool {
+        now.since(self.used) < USED_TIME
+    }
+
+    /// Returns the interval at which so many used paths can be probed.
+    fn interval_among(&self, used: usize, now: Time) -> Duration {
+        if !self.is_used(now) {
+            return UNUSED_INTERVAL;
+        }
+        let shared = Duration::from_secs(used as u64) / MAX_PROBES_PER_SECOND;
+        let bits = TAGGED_LENGTH as u64 * 8 * PROBE_SHARE * 1_000_000_000;
+        let light = Duration::from_nanos(bits.checked_div(self.rate_bit_s).unwrap_or(0));
+        USED_INTERVAL.max(shared).max(light).min(UNUSED_INTERVAL)
+    }
+}
+
+/// Monitors of all pairs, and the pace of their probes. Pure.
+#[derive(Debug, Default)]
+pub struct Pairs {
+    monitors: BTreeMap<String, PairMonitor>,
+    paces: BTreeMap<u16, Pace>,
+}
+
+impl Pairs {
+    /// Sets the pairs. Paths that remain keep their state.
+    pub fn set(&mut self, now: Time, pairs: &[ProbedPair]) {
+        self.monitors
+            .retain(|target, _| pairs.iter().any(|pair| pair.target == *target));
+        let mut before = std::mem::take(&mut self.paces);
+        for pair in pairs {
+            let tags: Vec<u16> = pair.paths.keys().copied().collect();
+            let monitor = self.monitors.entry(pair.target.clone()).or_default();
+            monitor.set_paths(now, &tags, &pair.returns, UNUSED_INTERVAL);
+            for (tag, rate_bit_s) in &pair.paths {
+                let pace = before.remove(tag).filter(|pace| pace.target == pair.target);
+                let mut pace = pace.unwrap_or_else(|| Pace {
+                    target: pair.target.clone(),
+                    rate_bit_s: 0,
+                    interval: UNUSED_INTERVAL,
+                    due: now,
+                    packets: None,
+                    used: now,
+                });
+                pace.rate_bit_s = *rate_bit_s;
+                self.paces.insert(*tag, pace);
+            }
+        }
+        self.set_paces(now);
+    }
+
+    /// Takes in how many packets were sent by each path, and sets the paces. All paths of a pair count as
+    /// used if one is: its packets may take any.
+    pub fn handle_traffic(&mut self, now: Time, sent: impl Fn(u16) -> u64) {
+        let mut used = BTreeSet::new();
+        for (tag, pace) in &mut self.paces {
+            let packets = sent(*tag);
+            if pace.packets.is_some_and(|before| packets > before) {
+                used.insert(pace.target.clone());
+            }
+            pace.packets = Some(packets);
+        }
+        for pace in self.paces.values_mut() {
+            if used.contains(&pace.target) {
+                pace.used = now;
+            }
+        }
+        self.set_paces(now);
+    }
+
+    fn set_paces(&mut self, now: Time) {
+        let used = self.paces.values().filter(|pace| pace.is_used(now)).count();
+        let mut places: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut intervals = Vec::new();
+        for (tag, pace) in &self.paces {
+            let place = places.entry(&pace.target).or_default();
+            intervals.push((*tag, pace.interval_among(used, now), *place));
+            *place += 1;
+        }
+        let sizes: BTreeMap<String, u32> = places
+            .into_iter()
+            .map(|(target, size)| (target.to_owned(), size))
+            .collect();
+        for (tag, interval, place) in intervals {
+            let Some(pace) = self.paces.get_mut(&tag) else {
+                continue;
+            };
+            if pace.interval != interval || pace.due <= now {
+                pace.interval = interval;
+                // Spread, so that another path's probe soon shows what is missing.
+                pace.due = now + interval * place / sizes.get(&pace.target).copied().unwrap_or(1);
+            }
+            if let Some(monitor) = self.monitors.get_mut(&pace.target) {
+                monitor.set_interval(tag, interval);
+            }
+        }
+    }
+
+    /// Returns the paths to probe now. After a delay probes are not sent in a burst, and keep their phase.
+    pub fn due(&mut self, now: Time) -> Vec<u16> {
+        let mut due = Vec::new();
+        for (tag, pace) in &mut self.paces {
+            if pace.due <= now {
+                due.push(*tag);
+                let late = now.since(pace.due).as_nanos() / pace.interval.as_nanos().max(1);
+                let missed = u32::try_from(late).unwrap_or(u32::MAX);
+                pace.due = pace.due + pace.interval.saturating_mul(missed.saturating_add(1));
+            }
+        }
+        due
+    }
+
+    /// Returns when to call [`Pairs::due`].
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.paces.values().map(|pace| pace.due).min()
+    }
+
+    /// Records a probe of a path that is being sent, and returns it.
+    pub fn handle_probe_sent(&mut self, now: Time, tag: u16, nonce: u64) -> Option<TaggedRequest> {
+        let target = &self.paces.get(&tag)?.target;
+        let monitor = self.monitors.get_mut(target)?;
+        monitor.handle_probe_sent(now, tag, nonce)
+    }
+
+    /// Takes in a reply.
+    pub fn handle_reply(&mut self, now: Time, reply: &TaggedReply) {
+        // It tells of the path that was probed, whatever path it came by.
+        let probed = reply.reports[0].tag;
+        let target = self.paces.get(&probed).map(|pace| &pace.target);
+        if let Some(monitor) = target.and_then(|target| self.monitors.get_mut(target)) {
+            monitor.handle_reply(now, reply);
+        }
+    }
+
+    /// Returns the tags of silent paths.
+    fn silent(&self) -> BTreeSet<u16> {
+        self.monitors
+            .values()
+            .flat_map(PairMonitor::silent)
+            .collect()
+    }
+
+    /// Returns the states of all paths.
+    pub fn states(&self, now: Time) -> PathStates {
+        let mut states = PathStates {
+            silent: self.silent(),
+            ..PathStates::default()
+        };
+        for monitor in self.monitors.values() {
+            if monitor.is_answered(now) {
+                states.probed.extend(monitor.tags());
+            }
+        }
+        states.probed.extend(&states.silent);
+        states
+    }
+}
+
+/// Edge's side of the thread.
+pub trait ProbedEdge {
+    /// Returns the pairs if they are others than at the last call.
+    fn poll_pairs(&self) -> Option<Vec<ProbedPair>>;
+    /// Returns the number of packets sent by each path.
+    fn sent_packets(&self, tags: &[u16]) -> BTreeMap<u16, u64>;
+    /// Follows other states of paths.
+    fn follow(&self, states: PathStates);
+}
+
+/// Probes the tagged paths.
+pub struct PairProber {
+    pairs: Pairs,
+    sender: PacketSender,
+    random: SystemRandom,
+    origin: Instant,
+}
+
+impl PairProber {
+    /// Creates it; probes are sent on the device with this index.
+    pub fn new(ifindex: u32) -> io::Result<PairProber> {
+        Ok(PairProber {
+            pairs: Pairs::default(),
+            sender: PacketSender::open(ifindex)?,
+            random: SystemRandom::new(),
+            origin: Instant::now(),
+        })
+    }
+
+    fn time(&self, at: Instant) -> Time {
+        Time::ZERO + at.saturating_duration_since(self.origin)
+    }
+
+    /// Runs until the channel of replies is closed.
+    pub fn run(mut self, replies: &Receiver<ProbeReply>, edge: &impl ProbedEdge) {
+        if let Err(error) = braid_device::set_real_time() {
+            tracing::info!(%error, "probing with ordinary priority: a busy machine delays probes");
+        }
+        let mut paced = Time::ZERO;
+        let mut states = PathStates::default();
+        loop {
+            let now = self.time(Instant::now());
+            if let Some(pairs) = edge.poll_pairs() {
+                self.pairs.set(now, &pairs);
+                paced = Time::ZERO;
+            }
+            let is_paced = now.since(paced) >= PACING_INTERVAL || paced == Time::ZERO;
+            if is_paced {
+                paced = now;
+                let tags: Vec<u16> = self.pairs.paces.keys().copied().collect();
+                let sent = edge.sent_packets(&tags);
+                let sent = |tag: u16| sent.get(&tag).copied().unwrap_or(0);
+                self.pairs.handle_traffic(now, sent);
+            }
+            // Queued replies arrived in time, however late they are read. The limit guards against a
+            // flood; a reply that is not read tells nothing.
+            for _ in 0..MAX_QUEUED_REPLIES {
+                match replies.try_recv() {
+                    Ok(ProbeReply::Tagged { reply, at }) => {
+                        let at = self.time(at);
+                        self.pairs.handle_reply(at, &reply);
+                    }
+                    Ok(ProbeReply::Layer3 { .. }) => {}
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => return,
+                }
+            }
+            let now = self.time(Instant::now());
+            if is_paced || self.pairs.silent() != states.silent {
+                let found = self.pairs.states(now);
+                if found != states {
+                    states.clone_from(&found);
+                    edge.follow(found);
+                }
+            }
+            self.send_probes();
+            let next = self.pairs.poll_timeout();
+            let wait = next.map_or(PACING_INTERVAL, |next| {
+                next.since(self.time(Instant::now()))
+            });
+            thread::sleep(wait.clamp(TURN_INTERVAL, PACING_INTERVAL));
+        }
+    }
+
+    fn send_probes(&mut self) {
+        for tag in self.pairs.due(self.time(Instant::now())) {
+            let mut nonce = [0; 8];
+            if self.random.fill(&mut nonce).is_err() {
+                tracing::warn!("no random numbers: no probes");
+                return;
+            }
+            // The second half is not 0.
+            let nonce = u64::from_ne_bytes(nonce) | 1;
+            let now = self.time(Instant::now());
+            let Some(request) = self.pairs.handle_probe_sent(now, tag, nonce) else {
+                continue;
+            };
+            // A probe that cannot be sent counts as missed.
+            if let Err(error) = self.sender.send(&request.frame()) {
+                tracing::debug!(tag, %error, "a probe was not sent");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(target: &str, tags: std::ops::Range<u16>, rate_bit_s: u64) -> ProbedPair {
+        ProbedPair {
+            target: target.to_owned(),
+            returns: tags.clone().map(|tag| tag + 1000).collect(),
+            paths: tags.map(|tag| (tag, rate_bit_s)).collect(),
+        }
+    }
+
+    /// Returns how often each path is probed within a second.
+    fn probed(pairs: &mut Pairs, mut now: Time) -> BTreeMap<u16, usize> {
+        let mut counts = BTreeMap::new();
+        for _ in 0..1000 {
+            now = now + Duration::from_millis(1);
+            for tag in pairs.due(now) {
+                *counts.entry(tag).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    /// Makes pairs with four paths each, of which the first ones are used.
+    fn pairs(count: u16, used: u16, rate_bit_s: u64) -> (Pairs, Time) {
+        let all: Vec<ProbedPair> = (0..count)
+            .map(|number| {
+                let first = 2 + 4 * number;
+                pair(&format!("e{number}"), first..first + 4, rate_bit_s)
+            })
+            .collect();
+        let mut pairs = Pairs::default();
+        let now = Time::ZERO + Duration::from_secs(1);
+        pairs.set(now, &all);
+        let now = now + USED_TIME;
+        pairs.handle_traffic(now, |_| 1);
+        // One path of each pair is enough.
+        let sent = |tag| {
+            if tag < 2 + 4 * used && tag % 4 == 2 {
+                2
+            } else {
+                1
+            }
+        };
+        pairs.handle_traffic(now, sent);
+        (pairs, now)
+    }
+
+    #[test]
+    fn used_paths_are_probed_50_times_a_second_and_others_5_times() {
+        let (mut pairs, now) = pairs(2, 1, 0);
+        let counts = probed(&mut pairs, now);
+        for tag in 2..6 {
+            assert!((49..=51).contains(&counts[&tag]), "{counts:?}");
+        }
+        for tag in 6..10 {
+            assert!((4..=6).contains(&counts[&tag]), "{counts:?}");
+        }
+        let later = now + USED_TIME;
+        pairs.handle_traffic(later, |_| 2);
+        pairs.handle_traffic(later + USED_TIME, |_| 2);
+        let counts = probed(&mut pairs, later + USED_TIME);
+        assert!(counts.values().all(|count| *count <= 6), "{counts:?}");
+    }
+
+    #[test]
+    fn new_paths_are_probed_as_used_ones() {
+        let mut pairs = Pairs::default();
+        let now = Time::ZERO + Duration::from_secs(1);
+        pairs.set(now, &[pair("hb", 2..4, 0)]);
+        let counts = probed(&mut pairs, now);
+        assert!(counts.values().all(|count| *count >= 49), "{counts:?}");
+    }
+
+    #[test]
+    fn an_edge_sends_a_bounded_number_of_probes() {
+        for (count, each) in [(64, 31), (256, 8)] {
+            let (mut pairs, now) = pairs(count, count, 0);
+            let counts = probed(&mut pairs, now);
+            let all: usize = counts.values().sum();
+            assert!(
+                all <= MAX_PROBES_PER_SECOND as usize + counts.len(),
+                "{all}"
+            );
+            assert!(counts.values().all(|count| *count >= each), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn probes_of_slow_paths_leave_room() {
+        // 10 Mbit/s, 1 Mbit/s, and next to nothing.
+        for (rate, least, most) in [(10_000_000, 49, 51), (1_000_000, 7, 9), (1_000, 4, 6)] {
+            let (mut pairs, now) = pairs(1, 1, rate);
+            let counts = probed(&mut pairs, now);
+            for count in counts.values() {
+                assert!((least..=most).contains(count), "{rate}: {counts:?}");
+                let bits = count * TAGGED_LENGTH * 8;
+                assert!(rate < 10_000 || bits as u64 <= rate / 150, "{rate}: {bits}");
+            }
+        }
+    }
+
+    #[test]
+    fn probes_of_a_pair_are_spread_also_after_a_pause() {
+        let (mut pairs, now) = pairs(1, 1, 0);
+        let mut now = now + Duration::from_millis(3333);
+        pairs.due(now);
+        let mut at = BTreeMap::new();
+        for ms in 0..20 {
+            now = now + Duration::from_millis(1);
+            for tag in pairs.due(now) {
+                at.insert(tag, ms);
+            }
+        }
+        let mut times: Vec<i32> = at.into_values().collect();
+        times.sort_unstable();
+        assert_eq!(times.len(), 4);
+        assert!(
+            times.windows(2).all(|two| two[1] - two[0] == 5),
+            "{times:?}"
+        );
+    }
+
+    #[test]
+    fn paths_that_remain_keep_their_state() {
+        let mut pairs = Pairs::default();
+        let mut now = Time::ZERO + Duration::from_secs(1);
+        pairs.set(now, &[pair("hb", 2..4, 0)]);
+        for nonce in 1..400 {
+            now = now + Duration::from_millis(10);
+            for tag in pairs.due(now) {
+                let request = pairs.handle_probe_sent(now, tag, nonce).expect("a path");
+                let mut reply = TaggedReply {
+                    tag: request.return_tag,
+                    nonce,
+                    reports: Default::default(),
+                };
+                // Path 2 brings nothing after the first.
+                for (report, tag) in reply.reports.iter_mut().zip(request.asked) {
+                    report.tag = tag;
+                    report.nonce = nonce as u32;
+                }
+                if tag == 3 {
+                    reply.reports[0].nonce = 1;
+                    pairs.handle_reply(now, &reply);
+                } else if nonce < 30 {
+                    pairs.handle_reply(now, &reply);
+                }
+            }
+        }
+        assert_eq!(pairs.states(now).silent, BTreeSet::from([2]));
+        pairs.set(now, &[pair("hb", 2..5, 0), pair("hc", 9..11, 0)]);
+        assert_eq!(pairs.states(now).silent, BTreeSet::from([2]));
+        assert_eq!(pairs.states(now).probed, BTreeSet::from([2, 3, 4]));
+        pairs.set(now, &[pair("hb", 3..5, 0)]);
+        assert!(pairs.states(now).silent.is_empty());
+    }
+}
