@@ -1,8 +1,11 @@
-"""The fabric's controller in large networks: what grows with switches, links and hosts, and what that costs.
+"""The fabric in large networks: what grows with switches, links, hosts and paths, and what that costs.
 
 The real controller, and simulated switches that cost little (`lean_switches`), on the same machine. Each case is a
 network: it is discovered, all hosts tell their addresses at once, each asks for another one's, and then the first
 wire is pulled.
+
+Other cases are numbers of used paths between real edges over Open vSwitch: one path is cut without a sign at any
+port (`cut_gap`).
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from typing import Any
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.fabric.control import discovered, simulated_network
 from braid_lab.fabric.controller import Fabric
+from braid_lab.fabric.cut_gap import FLOWS, SPACING_S, Sides, all_pairs_used, cut_gap, settle
+from braid_lab.fabric.edges import edged_network
 from braid_lab.fabric.simulated_switches import shape_of
 from braid_lab.process import Process, processor_seconds, wait_until
 
@@ -36,9 +41,11 @@ CASES = {
     )
     for hosts in every
 }
-FULL = tuple(CASES)
-QUICK = ("tree4_100", "tree8_100", "tree8_1000", "tree12_1000")
-SMOKE = ("tree4_10",)
+#: Edges on both sides of a cut, and paths of each pair.
+CUTS = {f"cut_{sides.used_paths}": sides for sides in (Sides(1, 1, 2), Sides(4, 2, 4), Sides(8, 4, 4))}
+FULL = (*CASES, *CUTS)
+QUICK = ("tree4_100", "tree8_100", "tree8_1000", "tree12_1000", "cut_4", "cut_64")
+SMOKE = ("tree4_10", "cut_4")
 
 #: Seconds for each phase of a case.
 DISCOVERY_TIMEOUT = 180.0
@@ -49,7 +56,11 @@ PULSE_INTERVAL = 0.02
 PULSE = "events?after=9999999999999999"
 
 
-@experiment("fabric/scale", "The fabric's controller in large networks", cases=tuple(CASES))
+#: Cuts of each case.
+CUT_RUNS = {"full": 9, "quick": 3, "smoke": 1}
+
+
+@experiment("fabric/scale", "The fabric in large networks", cases=FULL)
 def scale(run: Run) -> None:
     """Measure each case."""
     cases = run.cases(run.of_form(full=FULL, quick=QUICK, smoke=SMOKE))
@@ -58,13 +69,18 @@ def scale(run: Run) -> None:
     run.table.append(["network", *columns])
     for case in cases:
         with run.part(case):
-            _case(run, case, CASES[case].format(seed=run.seed))
+            if case in CUTS:
+                _cut(run, case, CUTS[case])
+            else:
+                _case(run, case, CASES[case].format(seed=run.seed))
     run.notes.append(
         "The switches are simulated, in one process on the same machine. block: the longest time for which the "
         "controller answered no request; turn: the most processor time that it spent on one thing. hosts: from "
         "their first packets until each can be reached from every switch with hosts. asked: from all hosts' requests "
         "for an address until both ends of each have their rules. pulled: from the ports' status until no packet can "
-        "enter the pulled wire. CPU: the controller's."
+        "enter the pulled wire. CPU: the controller's. cut_gap_ms: with real edges and Open vSwitch, all paths used, "
+        f"the longest time for which one of {FLOWS} flows of datagrams got no answer after a path was cut silently, "
+        f"both ways, at a resolution of {1000 * SPACING_S:g} ms."
     )
 
 
@@ -165,6 +181,25 @@ def _case(run: Run, case: str, word: str) -> None:
     times = made.discovery_s, made.hosts_s, made.asked_s, made.left_s
     row = (*times, made.rules, made.memory_mb, made.block_ms, made.turn_ms, made.cpu_s)
     run.table.append([case, *(f"{value:.0f}" if value >= 100 else f"{value:.2f}" for value in row)])
+
+
+def _cut(run: Run, case: str, sides: Sides) -> None:
+    """Cut a path of a network with so many used ones, some times."""
+    (source, *_), (target, *_) = sides.names
+    with contextlib.ExitStack() as stack:
+        with run.step(f"{case}: {sides.near + sides.far} edges"):
+            network = stack.enter_context(edged_network(sides.shape))
+            settle(network, sides)
+            stack.enter_context(all_pairs_used(network, sides))
+        gaps: list[float] = []
+        with run.step(f"{case}: a path is cut"):
+            for _ in range(2 * CUT_RUNS[run.form]):
+                network.settle(source, target, sides.paths)
+                gap = cut_gap(network, source, target)
+                gaps += [1000 * gap] if gap is not None else []
+                if len(gaps) == CUT_RUNS[run.form]:
+                    break
+    run.measure(f"cut_gap_ms_{sides.used_paths}", gaps, unit="ms", better="lower")
 
 
 def _quiet(fabric: Fabric, timeout: float) -> dict[str, Any]:
