@@ -11,7 +11,7 @@
 //!   Players fetch segments at full rate and pause between them (RFC 9317, section 6.2), also on a line that
 //!   one segment fills.
 //! - While others crowd the line, such a flow neither pauses nor finds room. What it wanted before holds for a while then;
-//!   it counts for less the more of the last [`CONFIDENCE_TIME`] was like that. So does the rate of a download that
+//!   it counts for less the more of the last half minute was like that. So does the rate of a download that
 //!   leaves a gap now and then.
 
 use std::collections::BTreeMap;
