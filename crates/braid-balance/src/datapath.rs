@@ -211,6 +211,15 @@ impl Datapath {
         evacuate::replay_unanswered(&self.tables, injector, uplink)
     }
 
+    /// Replays by other uplinks the SYNs of an uplink's connections that are being opened. Returns how many.
+    ///
+    /// First [`Datapath::set_uplinks`] must say that the uplink takes no flows. Needs what
+    /// [`Datapath::evacuate`] needs.
+    pub fn replay_syns(&mut self, uplink: UplinkId) -> Result<usize, Error> {
+        let injector = injector(&mut self.injector, self.steer)?;
+        evacuate::replay_syns(&self.tables, injector, uplink)
+    }
+
     /// Takes the flows off an uplink that has died. Open TCP connections are reset if `resets_tcp`.
     /// QUIC connections move if `survives` says that their server follows a change of address; the
     /// inside of the others is sent "port unreachable". Packets of unanswered flows are replayed.

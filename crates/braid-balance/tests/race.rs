@@ -550,6 +550,9 @@ fn what_is_remembered_grows_by_a_quarter_a_second_and_shrinks_at_once() {
     // The clock's seconds count, not those since the last change.
     let seconds = u32::try_from(began.elapsed().as_secs()).expect("a few") + 1;
     assert!(rises <= seconds, "{rises} in {seconds}");
+    std::thread::sleep(Duration::from_millis(1100));
+    assert_eq!(connect_after(&track, 4021, 1, delay), "out_new");
+    assert!(rtt() > last, "{:?}", rtt());
     connect(&track, 4011, 1);
     assert!(rtt() < delay / 3, "{:?}", rtt());
 }

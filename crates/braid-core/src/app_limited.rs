@@ -17,7 +17,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Bytes, Rate, Time, UplinkId};
+use crate::{Bytes, MAX_UPLINKS, Rate, Time, UplinkId};
 
 /// Age from which a flow counts. Pages are loaded by then.
 pub const MIN_AGE: Duration = Duration::from_secs(10);
@@ -38,6 +38,17 @@ const CONFIDENCE_TIME: Duration = Duration::from_secs(30);
 /// Time that must have been averaged over, in seconds, before a rate counts.
 const MIN_AVERAGED_S: f64 = 3.0;
 
+/// What an uplink had for its flows since the last count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineState {
+    /// More than they took.
+    Room,
+    /// No more.
+    Full,
+    /// Next to nothing: that they carried little shows nothing.
+    Stalled,
+}
+
 /// Total of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowTotal {
@@ -52,6 +63,8 @@ pub struct FlowTotal {
 pub struct AppLimitedFlows<K> {
     counted: Option<Time>,
     flows: BTreeMap<K, Demand>,
+    /// Sum for each uplink, in bits per second.
+    demands: [f64; MAX_UPLINKS],
 }
 
 /// What one flow wants.
@@ -65,6 +78,9 @@ struct Demand {
     unconfirmed: (f64, f64),
     /// Seconds that were confirmed, and all, of late.
     confirmed: (f64, f64),
+    /// True if it carried next to nothing since the last count. It pauses, unless its line proves to stall: that is found a
+    /// little later.
+    pauses: bool,
 }
 
 impl Demand {
@@ -75,6 +91,7 @@ impl Demand {
             seconds: 0.0,
             unconfirmed: (0.0, 0.0),
             confirmed: (0.0, 0.0),
+            pauses: false,
         }
     }
 
@@ -86,27 +103,37 @@ impl Demand {
         }
     }
 
-    fn note(&mut self, total: FlowTotal, span: Duration, full: bool) {
-        if total.uplink != self.total.uplink {
-            *self = Demand::new(total);
-            return;
-        }
+    fn note(&mut self, total: FlowTotal, span: Duration, line: LineState) {
         let seconds = span.as_secs_f64();
         let bits = total.bytes.get().saturating_sub(self.total.bytes.get()) as f64 * 8.0;
         self.total = total;
+        let pauses = std::mem::take(&mut self.pauses);
+        if line == LineState::Stalled {
+            self.unconfirmed = (0.0, 0.0);
+            return;
+        }
+        if pauses {
+            self.confirm();
+        }
         self.unconfirmed.0 += bits;
         self.unconfirmed.1 += seconds;
-        let pauses = bits / seconds < (self.rate() * PAUSE_FRACTION).max(MIN_PAUSE_RATE);
-        if !full || pauses {
-            let (bits, seconds) = std::mem::take(&mut self.unconfirmed);
-            let kept = kept(seconds, AVERAGING_TIME);
-            self.bits = self.bits * kept + bits;
-            self.seconds = self.seconds * kept + seconds;
-            self.count(seconds, true);
+        let little = (self.rate() * PAUSE_FRACTION).max(MIN_PAUSE_RATE);
+        if line == LineState::Room {
+            self.confirm();
+        } else if bits / seconds < little {
+            self.pauses = true;
         } else if self.unconfirmed.1 > MAX_UNCONFIRMED_S {
             let (_, seconds) = std::mem::take(&mut self.unconfirmed);
             self.count(seconds, false);
         }
+    }
+
+    fn confirm(&mut self) {
+        let (bits, seconds) = std::mem::take(&mut self.unconfirmed);
+        let kept = kept(seconds, AVERAGING_TIME);
+        self.bits = self.bits * kept + bits;
+        self.seconds = self.seconds * kept + seconds;
+        self.count(seconds, true);
     }
 
     fn count(&mut self, seconds: f64, confirmed: bool) {
@@ -127,51 +154,49 @@ impl<K> Default for AppLimitedFlows<K> {
         AppLimitedFlows {
             counted: None,
             flows: BTreeMap::new(),
+            demands: [0.0; MAX_UPLINKS],
         }
     }
 }
 
 impl<K: Ord> AppLimitedFlows<K> {
-    /// Returns true if flows may be counted: enough time has passed since last time.
-    #[must_use]
-    pub fn is_due(&self, now: Time) -> bool {
-        self.counted
-            .is_none_or(|counted| now.since(counted) >= MIN_SPAN)
-    }
-
-    /// Takes the totals of all flows older than [`MIN_AGE`]. `full` returns true if an uplink had no room for more since
-    /// last time.
+    /// Takes the totals at `now` of all flows older than [`MIN_AGE`] that are not idle; each has its key once. `line` tells
+    /// of an uplink.
     pub fn note(
         &mut self,
         now: Time,
         totals: impl IntoIterator<Item = (K, FlowTotal)>,
-        full: impl Fn(UplinkId) -> bool,
+        line: impl Fn(UplinkId) -> LineState,
     ) {
         let span = self.counted.map(|counted| now.since(counted));
+        if span.is_some_and(|span| span < MIN_SPAN) {
+            return;
+        }
         self.counted = Some(now);
+        let span = span.filter(|span| *span <= MAX_SPAN);
         let mut before = std::mem::take(&mut self.flows);
-        let span = span.filter(|span| (MIN_SPAN..=MAX_SPAN).contains(span));
-        self.flows = totals
-            .into_iter()
-            .map(|(key, total)| {
-                let known = before.remove(&key);
-                let mut demand = known.unwrap_or(Demand::new(total));
-                match span {
-                    Some(span) if known.is_some() => {
-                        demand.note(total, span, full(total.uplink));
-                    }
-                    _ => demand.total = total,
-                }
-                (key, demand)
-            })
-            .collect();
+        self.demands = [0.0; MAX_UPLINKS];
+        for (key, total) in totals {
+            let known = before.remove(&key);
+            let known = known.filter(|demand| demand.total.uplink == total.uplink);
+            let mut demand = known.unwrap_or(Demand::new(total));
+            match span {
+                Some(span) if known.is_some() => demand.note(total, span, line(total.uplink)),
+                _ => demand.total = total,
+            }
+            self.demands[total.uplink.index()] += demand.rate();
+            self.flows.insert(key, demand);
+        }
     }
 
     /// Returns the rate that an uplink's flows of this kind want.
     #[must_use]
     pub fn demand(&self, uplink: UplinkId) -> Rate {
-        let flows = self.flows.values();
-        let on_it = flows.filter(|demand| demand.total.uplink == uplink);
-        Rate::from_bits_per_sec(on_it.map(Demand::rate).sum::<f64>() as u64)
+        Rate::from_bits_per_sec(self.demands[uplink.index()] as u64)
+    }
+
+    /// Forgets all flows.
+    pub fn clear(&mut self) {
+        *self = AppLimitedFlows::default();
     }
 }

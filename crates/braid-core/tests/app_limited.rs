@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_core::app_limited::{AppLimitedFlows, FlowTotal};
+use braid_core::app_limited::{AppLimitedFlows, FlowTotal, LineState};
 use braid_core::{Bytes, Time, UplinkId};
 use proptest::prelude::*;
 
@@ -27,6 +27,15 @@ impl Watch {
 
     /// A second in which the flows carry so many Mbit/s.
     fn second(&mut self, rates: &[f64], full: bool) {
+        let line = if full {
+            LineState::Full
+        } else {
+            LineState::Room
+        };
+        self.count(rates, line);
+    }
+
+    fn count(&mut self, rates: &[f64], line: LineState) {
         self.now = self.now + Duration::from_secs(1);
         for (total, rate) in self.totals.iter_mut().zip(rates) {
             *total += rate * MBIT / 8.0;
@@ -42,7 +51,7 @@ impl Watch {
             )
         };
         let totals: Vec<_> = (0..).zip(&self.totals).map(total).collect();
-        self.flows.note(self.now, totals, |_| full);
+        self.flows.note(self.now, totals, |_| line);
     }
 
     fn demand(&self) -> f64 {
@@ -124,6 +133,36 @@ fn a_download_with_gaps_wants_little() {
     }
 }
 
+/// Every few seconds a line carries nothing, as LTE in a moving car.
+#[test]
+fn a_line_that_stalls_is_no_pause_of_its_flows() {
+    let mut watch = Watch::new(1);
+    for second in 0..120 {
+        match second % 6 {
+            5 => watch.count(&[0.0], LineState::Stalled),
+            _ => watch.second(&[10.0], true),
+        }
+        assert_eq!(watch.demand(), 0.0, "{second} s");
+    }
+}
+
+/// Somebody counts again at once.
+#[test]
+fn the_same_totals_again_are_no_pause() {
+    let mut watch = Watch::new(1);
+    for _ in 0..60 {
+        watch.second(&[10.0], true);
+        let bytes = Bytes::new(watch.totals[0] as u64);
+        let total = FlowTotal {
+            uplink: LINE,
+            bytes,
+        };
+        let at = watch.now + Duration::from_millis(200);
+        watch.flows.note(at, [(0, total)], |_| LineState::Full);
+        assert_eq!(watch.demand(), 0.0);
+    }
+}
+
 #[test]
 fn flows_that_end_want_nothing() {
     let mut watch = Watch::new(3);
@@ -151,7 +190,9 @@ fn a_gap_in_the_counts_is_no_rate() {
         bytes: Bytes::new(1 << 40),
     };
     watch.now = watch.now + Duration::from_secs(1);
-    watch.flows.note(watch.now, [(0, moved)], |_| false);
+    watch
+        .flows
+        .note(watch.now, [(0, moved)], |_| LineState::Room);
     assert_eq!(watch.flows.demand(UplinkId(2)).bits_per_sec(), 0);
     assert_eq!(watch.demand(), 0.0);
 }

@@ -9,7 +9,7 @@ mod support;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use braid_core::app_limited::{AppLimitedFlows, FlowTotal, MIN_AGE};
+use braid_core::app_limited::{AppLimitedFlows, FlowTotal, LineState, MIN_AGE};
 use braid_core::capacity::{StallInterval, StallMonitor, UplinkCapacity, UplinkInterval};
 use braid_core::forecast::{FULL_DIVISOR, PathStats, UplinkLoad, in_turn, kilobytes_per_sec};
 use braid_core::{Bytes, Rate, Time, UplinkId};
@@ -618,26 +618,28 @@ impl Browser {
         }
         self.peak *= (-seconds / 600.0_f64).exp();
         let peak = self.peak;
-        if self.app_limited.is_due(now) {
-            let old = |(_, conn): &(usize, &Conn)| conn.open && now.since(conn.opened) >= MIN_AGE;
-            let total = |(flow, conn): (usize, &Conn)| {
-                let uplink = UplinkId(u8::try_from(conn.line?).expect("few lines"));
-                let bytes = Bytes::new(conn.bytes);
-                Some((flow, FlowTotal { uplink, bytes }))
-            };
-            let totals: Vec<_> = self
-                .conns
-                .iter()
-                .enumerate()
-                .filter(old)
-                .filter_map(total)
-                .collect();
-            let full = |id: UplinkId| {
-                let load = &self.uplinks[id.index()].load;
-                load.spare < load.capacity / FULL_DIVISOR
-            };
-            self.app_limited.note(now, totals, full);
-        }
+        let old = |(_, conn): &(usize, &Conn)| conn.open && now.since(conn.opened) >= MIN_AGE;
+        let total = |(flow, conn): (usize, &Conn)| {
+            let uplink = UplinkId(u8::try_from(conn.line?).expect("few lines"));
+            let bytes = Bytes::new(conn.bytes);
+            Some((flow, FlowTotal { uplink, bytes }))
+        };
+        let totals: Vec<_> = self
+            .conns
+            .iter()
+            .enumerate()
+            .filter(old)
+            .filter_map(total)
+            .collect();
+        let line = |id: UplinkId| {
+            let uplink = &self.uplinks[id.index()];
+            match uplink.load.spare < uplink.load.capacity / FULL_DIVISOR {
+                _ if uplink.stalls.rate().is_some() => LineState::Stalled,
+                true => LineState::Full,
+                false => LineState::Room,
+            }
+        };
+        self.app_limited.note(now, totals, line);
         for (line, uplink) in (0..).zip(&mut self.uplinks) {
             let capacity = uplink.known.or((peak >= 5e6).then_some(peak));
             let rate = |bits: f64| kilobytes_per_sec(Rate::from_bits_per_sec(bits as u64));

@@ -88,9 +88,9 @@ __noinline int store_rtt(__u32 id, __u32 rtt, __u64 now)
 	if (!path)
 		return -1;
 	if (!path->rtt || path->rtt == RTT_UNANSWERED_US || rtt <= path->rtt ||
-	    at - path->measured_at > config->cache_ttl)
+	    (__s32)(at - path->measured_at) > (__s32)config->cache_ttl)
 		path->rtt = rtt ? rtt : 1;
-	else if (at - path->measured_at >= RTT_RISE_SECONDS)
+	else if ((__s32)(at - path->measured_at) >= RTT_RISE_SECONDS)
 		path->rtt = ((__u64)path->rtt * (RTT_EWMA_DIVISOR - 1) + rtt) / RTT_EWMA_DIVISOR;
 	else
 		return 0;

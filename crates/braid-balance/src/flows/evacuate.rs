@@ -129,6 +129,21 @@ pub(crate) fn replay_unanswered(
     Ok(done)
 }
 
+/// Replays by other uplinks the SYNs of this one's unanswered connections, and returns how many.
+pub(crate) fn replay_syns(
+    tables: &Tables,
+    injector: &Injector,
+    uplink: UplinkId,
+) -> Result<usize, Error> {
+    let mut done = Evacuated::default();
+    let others = others(tables, uplink)?;
+    let mut embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
+    // This uplink works: datagrams that need no answer have arrived.
+    embryos.retain(|(key, _)| key.protocol == TCP);
+    replay_embryos(tables, injector, uplink, others, &embryos, &mut done)?;
+    Ok(done.tcp_moved)
+}
+
 /// Replays the first packets of unanswered flows and races, and counts them.
 fn replay_embryos(
     tables: &Tables,

@@ -202,6 +202,19 @@ impl Datapath {
         }
     }
 
+    /// Opens elsewhere the TCP connections that are being opened, and returns how many. By a bridge, their next SYN chooses anew.
+    pub fn replay_syns(&mut self, uplink: UplinkId) -> Result<usize, UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.replay_syns(uplink).map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(0),
+        }
+    }
+
+    /// Returns true if Open vSwitch carries the flows.
+    pub fn is_openflow(&self) -> bool {
+        matches!(self, Self::OpenFlow(_))
+    }
+
     /// Replays unanswered flows elsewhere. By a bridge, their next packet from inside chooses anew.
     pub fn replay_unanswered(&mut self, uplink: UplinkId) -> Result<Evacuated, UserError> {
         match self {

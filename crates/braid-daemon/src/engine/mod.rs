@@ -113,6 +113,8 @@ pub struct Engine {
     /// Forecasts of the uplinks.
     pub(crate) forecasts: UplinkForecasts,
     app_limited: AppLimitedFlows<FlowKey>,
+    /// When flows are next counted for that.
+    app_limited_due: Option<Instant>,
     /// Rates that the uplinks are shaped to.
     pub(crate) shapers: Shapers,
     /// The bond, which uses all uplinks at once.

@@ -234,7 +234,7 @@ impl Engine {
             flow.uplink == id && flow.protocol == TCP && flow.choice != Choice::OnLink
         };
         // A SYN that is answered in between is an open connection when they are reset.
-        let moved = self.datapath.replay_unanswered(id)?.tcp_moved;
+        let moved = self.datapath.replay_syns(id)?;
         let released = self.datapath.release(|flow| match closes(flow) {
             true => Release::Reset,
             false => Release::Keep,

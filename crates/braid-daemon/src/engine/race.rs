@@ -1,15 +1,23 @@
 //! Inputs of the datapath's races: settings, forecasts and the path cache.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_balance::{Flow, KernelTime, LbMethod, RaceSettings, UplinkCounters};
-use braid_core::app_limited::{FlowTotal, MIN_AGE};
+use braid_core::app_limited::{FlowTotal, LineState, MIN_AGE};
 use braid_core::{Bytes, Time, UplinkId};
 use braid_host::user_error::UserError;
 
 use super::Engine;
 use crate::config::Settings;
 use crate::path_cache_store::PathCacheSnapshot;
+
+/// Flows that have been silent for longer want nothing.
+const MAX_IDLE_TIME: Duration = Duration::from_secs(12);
+/// After flows were counted they are not for this many times as long, within these bounds: a hundredth of the time with 100,000
+/// flows.
+const FLOW_READING_REST: u32 = 100;
+const MIN_READING_INTERVAL: Duration = Duration::from_millis(900);
+const MAX_READING_INTERVAL: Duration = Duration::from_secs(9);
 
 /// Returns the settings of races.
 pub(super) fn race_settings(settings: &Settings) -> RaceSettings {
@@ -46,9 +54,10 @@ impl Engine {
         self.forecasts.note(now, counters, load);
         if !self.walks(&[LbMethod::Fastest]) {
             self.forecasts.forget();
+            self.app_limited.clear();
             return Ok(());
         }
-        self.note_app_limited_flows()?;
+        self.note_app_limited_flows();
         let flow_activity = self.datapath.flow_activity()?;
         let forecasts = self.forecasts.compute(
             &flow_activity,
@@ -58,35 +67,50 @@ impl Engine {
         self.datapath.set_forecasts(forecasts)
     }
 
-    /// Counts what long-lived flows have carried. Reading a large table takes long, and is done more seldom.
-    fn note_app_limited_flows(&mut self) -> Result<(), UserError> {
-        let now = KernelTime::now();
-        let at = Time::ZERO + now.since(KernelTime::from_nanos(0));
-        if !self.app_limited.is_due(at) {
-            return Ok(());
+    /// Counts what long-lived flows have carried, if reading all flows does not take too long. A bridge's counts are too
+    /// coarse for that.
+    fn note_app_limited_flows(&mut self) {
+        let began = Instant::now();
+        if self.datapath.is_openflow() || self.app_limited_due.is_some_and(|due| began < due) {
+            return;
         }
-        let flows = self.cached_flows()?;
-        let old = flows
-            .iter()
-            .filter(|flow| now.since(flow.created) >= MIN_AGE);
+        let now = KernelTime::now();
+        let flows = match self.datapath.flows() {
+            Ok(flows) => flows,
+            Err(error) => {
+                tracing::debug!(%error, "flows not counted");
+                return;
+            }
+        };
+        let counts = |flow: &&Flow| {
+            flow.assured
+                && now.since(flow.created) >= MIN_AGE
+                && now.since(flow.last_seen) < MAX_IDLE_TIME
+        };
         let total = |flow: &Flow| {
             let bytes = Bytes::new(flow.tx.bytes.max(flow.rx.bytes));
             let key = (flow.created, flow.protocol, flow.outer, flow.remote);
-            (
-                key,
-                FlowTotal {
-                    uplink: flow.uplink,
-                    bytes,
-                },
-            )
+            let uplink = flow.uplink;
+            (key, FlowTotal { uplink, bytes })
         };
-        let full = |id| {
-            self.classes
-                .headroom(id)
-                .is_none_or(|headroom| headroom.is_full())
+        let line = |id| {
+            let stalls = self
+                .health_checks
+                .load(id)
+                .is_some_and(|load| load.stall.is_some());
+            let headroom = self.classes.headroom(id);
+            match headroom.is_none_or(|headroom| headroom.is_full()) {
+                _ if stalls => LineState::Stalled,
+                true => LineState::Full,
+                false => LineState::Room,
+            }
         };
-        self.app_limited.note(at, old.map(total), full);
-        Ok(())
+        let at = Time::ZERO + now.since(KernelTime::from_nanos(0));
+        let totals = flows.iter().filter(counts).map(total);
+        self.app_limited.note(at, totals, line);
+        let rest =
+            (began.elapsed() * FLOW_READING_REST).clamp(MIN_READING_INTERVAL, MAX_READING_INTERVAL);
+        self.app_limited_due = Some(began + rest);
     }
 
     /// Updates the forecasts at once if a candidate is new: without one an uplink is taken to carry nothing.

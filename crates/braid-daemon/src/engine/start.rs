@@ -189,6 +189,7 @@ impl Engine {
             names: NameCache::new(&settings),
             forecasts: UplinkForecasts::default(),
             app_limited: AppLimitedFlows::default(),
+            app_limited_due: None,
             shapers: Shapers::new(Instant::now(), datapath.shaping()?),
             bond,
             quotas,

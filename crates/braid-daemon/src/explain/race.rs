@@ -187,7 +187,10 @@ impl Trace<'_, '_> {
         let network = network(flow);
         let others = match left_out {
             [] => String::new(),
-            ids => format!("; full, silent or losing too much: {}", names(ids)),
+            ids => format!(
+                "; full or reserved, silent or losing too much: {}",
+                names(ids)
+            ),
         };
         let cap = self.snapshot.settings.config.race.per_destination;
         let text = match worth.as_slice() {

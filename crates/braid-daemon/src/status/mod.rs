@@ -261,7 +261,7 @@ impl Engine {
     }
 
     /// Returns the flow table, read at most once a second if reading is slow.
-    pub(crate) fn cached_flows(&self) -> Result<Rc<Vec<Flow>>, UserError> {
+    fn cached_flows(&self) -> Result<Rc<Vec<Flow>>, UserError> {
         let read = || self.datapath.flows();
         self.cached_flows.get_or_read(Instant::now, read)
     }

@@ -85,11 +85,11 @@ const MIN_DRIFT: f64 = 0.02;
 const DRY_QUEUE: Duration = Duration::from_millis(5);
 const DRY_GAINS: (f64, f64) = (1.3, 1.6);
 
-/// Least delay above the base that is a queue on an unsteady link. In virtual time 5 ms and 12 ms do as well.
-const MIN_BUSY_QUEUE: Duration = Duration::from_millis(10);
-
 /// An unsteady link is taken to be busy for this share of the time at least.
 const MIN_BUSY_SHARE: f64 = 0.25;
+
+/// More sent than delivered by this factor is lost, or waits on the link.
+const MAX_HELD_RATIO: f64 = 1.1;
 
 /// Bits of a full packet.
 const PACKET_BITS: f64 = 12_000.0;
@@ -258,7 +258,8 @@ impl Capacity {
     /// Takes the delivered and sent rates over a span longer than the link's stalls. The rate falls
     /// only if the link was sent what is allowed: otherwise the sender had nothing more to send. `busy` is the fraction of the
     /// span in which the link had a queue. Without one it would have carried more, so the rate does not fall below what was
-    /// delivered per busy time: where reports come late, because the way back is full, the window holds packets back.
+    /// delivered per busy time, or four times what was delivered: where reports come late, because the way back is full, the
+    /// window holds packets back. That is not so where much of what was sent is lost, as at a policer or a short queue.
     pub fn handle_mean(&mut self, delivered: Rate, offered: Rate, busy: f64) {
         if !self.unsteady {
             return;
@@ -271,15 +272,11 @@ impl Capacity {
         self.loaded = loaded;
         if delivered > self.proven || loaded {
             self.started = true;
-            let carried = delivered / busy.max(MIN_BUSY_SHARE);
+            let lost = offered > MAX_HELD_RATIO * delivered;
+            let busy = if lost { 1.0 } else { busy.max(MIN_BUSY_SHARE) };
+            let carried = delivered / busy;
             self.proven = delivered.max(self.proven.min(carried)).max(MIN_RATE_BIT_S);
         }
-    }
-
-    /// Returns true if there was a queue all the time before the last report.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        self.queue.delay >= MIN_BUSY_QUEUE
     }
 
     /// Takes the state of the queue, with each report.
@@ -576,5 +573,47 @@ impl Capacity {
         let tau = 2.0 * (self.queue.rtt_min + LOOP_DELAY).as_secs_f64();
         let error = self.target().as_secs_f64() - self.queue.delay.as_secs_f64();
         (1.0 + error / tau).clamp(0.5, 1.25)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mbit(mbit: f64) -> Rate {
+        Rate::from_bits_per_sec((mbit * 1e6) as u64)
+    }
+
+    /// The rate after means of a link of 20 Mbit/s that stalls, in Mbit/s.
+    fn after(delivered: f64, offered: f64, busy: f64, means: u32) -> f64 {
+        let mut capacity = Capacity::new(mbit(20.0));
+        capacity.set_unsteady(true);
+        for _ in 0..means {
+            capacity.handle_mean(mbit(delivered), mbit(offered), busy);
+        }
+        capacity.proven().bits_per_sec() as f64 / 1e6
+    }
+
+    #[test]
+    fn an_unsteady_link_falls_as_far_as_it_queues() {
+        for (delivered, offered, busy, expected) in [
+            // Held back by late reports: nothing queues, and all that is sent arrives.
+            (17.5, 17.5, 0.0, 20.0),
+            (17.5, 17.5, 0.9, 19.4),
+            (17.5, 17.5, 1.0, 17.5),
+            // A queue of others', or a slower link.
+            (4.0, 17.5, 1.0, 4.0),
+            // Policed without a queue.
+            (4.0, 17.5, 0.0, 4.0),
+            (6.0, 20.0, 0.3, 6.0),
+            // Little was sent.
+            (4.0, 4.0, 1.0, 20.0),
+        ] {
+            let rate = after(delivered, offered, busy, 10);
+            assert!(
+                (rate - expected).abs() < 0.1,
+                "{delivered} {offered} {busy}: {rate}"
+            );
+        }
     }
 }

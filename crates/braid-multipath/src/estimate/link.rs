@@ -32,6 +32,9 @@ const UNSTEADY_QUEUE: Duration = Duration::from_millis(30);
 /// more: at 40 ms, 2.5 times the bandwidth-delay product, where BBR has 2.
 const UNSTEADY_GAIN: f64 = 1.1;
 
+/// Least delay above the base that is a queue on an unsteady link. In virtual time 5 ms and 12 ms do as well.
+const MIN_BUSY_QUEUE: Duration = Duration::from_millis(10);
+
 /// Pacing rate as a multiple of the mean: the window is the limit.
 const UNSTEADY_PACE: f64 = 2.0;
 
@@ -171,20 +174,27 @@ impl LinkEstimator {
             self.capacity.handle_train(train);
         }
         if let Some(sent) = sent {
-            self.handle_mark(now, report, sent, before);
+            self.handle_mark(now, report, sent, &queue, before);
         }
         true
     }
 
-    /// `before` is the queue at the report before.
-    fn handle_mark(&mut self, now: Time, report: &LinkReport, sent: SentAt, before: Duration) {
+    /// `before` is the queue at the report before, without persistent delay; `queue` has that too.
+    fn handle_mark(
+        &mut self,
+        now: Time,
+        report: &LinkReport,
+        sent: SentAt,
+        queue: &Queue,
+        before: Duration,
+    ) {
         let mark = ReportMark {
             received_at: report.received_at,
             bytes: report.bytes.get(),
             packets: report.packets,
             lost: report.lost,
             sent,
-            busy: self.capacity.is_busy(),
+            busy: queue.delay >= MIN_BUSY_QUEUE,
         };
         self.update_mean(mark);
         let mut fresh = (0, 0);

@@ -168,7 +168,7 @@ fn a_full_uplink_is_left_out_of_the_race() {
     scene.loads = loads([(100, 100), (20, 0)]);
     assert_eq!(
         race(&scene, 6, SERVER),
-        "Race: only dsl is worth while; full, silent or losing too much: lte\n=> Uplink dsl [dsl 1.00]"
+        "Race: only dsl is worth while; full or reserved, silent or losing too much: lte\n=> Uplink dsl [dsl 1.00]"
     );
     // The same for a lossy uplink; then only the others need a cached path.
     scene.loads = loads([(20, 20), (20, 20)]);
