@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -229,6 +232,26 @@ def test_a_cluster_is_read(tmp_path: Path) -> None:
     other = read(written(tmp_path, CLUSTER + '[[switch]]\nid = "1"\nname = "A"\n')).cluster
     assert other is not None
     assert other.digest != cluster.digest
+
+
+def test_equal_configurations_are_equal_in_every_process(tmp_path: Path) -> None:
+    """The order of a set differs from process to process."""
+    (tmp_path / "key").write_bytes(b"0123456789abcdef")
+    addresses = ", ".join(f'"192.0.2.{number}"' for number in range(8))
+    host = f'[[host]]\nmac = "02:00:00:00:00:01"\nswitch = "A"\nport = "1"\naddresses = [{addresses}]\n'
+    file = written(tmp_path, CLUSTER + '[[switch]]\nid = "1"\nname = "A"\n' + host)
+    words = "import sys, pathlib; from braid_sdn.fabric.config import read; "
+    words += "print(read(pathlib.Path(sys.argv[1])).cluster.digest)"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", words, str(file)],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in range(4)
+    }
+    assert len(told) == 1
 
 
 def test_a_cluster_that_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -89,6 +89,8 @@ struct EdgeState {
     table: Option<Table>,
     /// The last answer of each controller, or of the file of layer-3 paths.
     answers: Vec<Answer>,
+    /// Leadership of the controller whose table is in effect.
+    leadership: u64,
     /// Tagged paths as this edge's probes show them.
     path_states: PathStates,
     /// Pairs to probe, until the prober has taken them.
@@ -247,12 +249,17 @@ fn follow(edge: &Edge, number: usize, endpoint: &Endpoint) {
         let answer = controller::fetch_table(endpoint, &options.name, &revision, &report, urgent);
         if is_urgent {
             interrupted = Some(Instant::now());
+            // It tells nothing of the controller.
+            if matches!(answer, Ok(None)) {
+                continue;
+            }
         }
         let answer = match answer {
             Ok(Some(table)) => {
                 revision.clone_from(&table.revision);
                 match edge.take_over(table) {
-                    Ok(()) => Answer::Followed,
+                    Ok(true) => Answer::Followed,
+                    Ok(false) => Answer::Misdirected(format!("{endpoint} led before another one")),
                     Err(error) => Answer::Failed("not-applied", error.to_string()),
                 }
             }
@@ -303,12 +310,19 @@ impl Edge {
         state.answers[number] = answer;
     }
 
-    /// Applies a controller's table. One that begins to lead has no plan yet: what the one before told holds.
-    fn take_over(&self, table: Table) -> Result<(), Error> {
-        match table.pending && locked(&self.state).table.is_some() {
-            true => Ok(()),
-            false => self.apply(table),
+    /// Applies a controller's table; returns false for one of an earlier leadership than that in effect, which came late.
+    /// A controller that begins to lead has no plan yet: what the one before told holds.
+    fn take_over(&self, table: Table) -> Result<bool, Error> {
+        let mut state = locked(&self.state);
+        // A single controller tells of no leadership.
+        if (1..state.leadership).contains(&table.leadership) {
+            return Ok(false);
         }
+        if table.pending && state.table.is_some() {
+            return Ok(true);
+        }
+        state.leadership = table.leadership;
+        self.apply_to(&mut state, table).map(|()| true)
     }
 
     /// Applies a plan for layer-3 paths; returns false if it was refused.
@@ -366,7 +380,10 @@ impl Edge {
     /// Applies a table. Tags become valid before packets can arrive by them, and stay valid for a while
     /// afterwards. If the table is refused, the last one stays in effect.
     fn apply(&self, table: Table) -> Result<(), Error> {
-        let mut state = locked(&self.state);
+        self.apply_to(&mut locked(&self.state), table)
+    }
+
+    fn apply_to(&self, state: &mut EdgeState, table: Table) -> Result<(), Error> {
         let mut datapath = locked(&self.datapath);
         let now = Instant::now();
         let mut tags: BTreeMap<u16, TagAction> = BTreeMap::new();
@@ -562,6 +579,25 @@ mod tests {
         assert_eq!(locked(&edge.datapath).slots(0), [2; SLOTS as usize]);
         edge.take_over(table(1, 1, [4, 5])).expect("a table");
         assert_eq!(locked(&edge.state).table, Some(table(1, 1, [4, 5])));
+        // Another one leads; what the first still had to say comes after its table.
+        let led = |leadership, tags| {
+            let mut table = table(2, 1, tags);
+            table.leadership = leadership;
+            table
+        };
+        for (leadership, tags, taken) in [
+            (40, [2, 3], true),
+            (55, [4, 5], true),
+            (40, [6, 7], false),
+            (55, [6, 8], true),
+            (0, [2, 3], true),
+        ] {
+            let before = locked(&edge.state).table.clone();
+            let table = led(leadership, tags);
+            assert_eq!(edge.take_over(table.clone()).expect("a table"), taken);
+            let expected = if taken { Some(table) } else { before };
+            assert_eq!(locked(&edge.state).table, expected);
+        }
     }
 
     #[test]

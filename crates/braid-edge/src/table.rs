@@ -22,6 +22,9 @@ pub struct Table {
     pub revision: String,
     /// Number of the controller's plan.
     pub generation: u64,
+    /// Number of the controller's leadership, which later ones exceed; 0 where there is one controller alone.
+    #[serde(default)]
+    pub leadership: u64,
     /// True if the controller has made no plan yet: the table before holds.
     #[serde(default)]
     pub pending: bool,
@@ -38,6 +41,7 @@ impl Table {
             version: VERSION,
             revision: String::new(),
             generation,
+            leadership: 0,
             pending: false,
             egress,
             ingress,

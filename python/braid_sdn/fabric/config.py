@@ -40,7 +40,7 @@ import ipaddress
 import re
 import secrets
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +250,20 @@ def _endpoint(reader: _Reader, text: Any) -> Endpoint:
 
 def _digest(settings: Settings) -> str:
     """Return what is the same where settings are, and tells nobody their keys."""
-    return hmac.digest(settings.key, repr([settings, [edge.key for edge in settings.edges]]).encode(), "sha256").hex()
+    return hmac.digest(settings.key, repr(_in_order(settings)).encode(), "sha256").hex()
+
+
+def _in_order(value: Any) -> Any:
+    """Return a value without its types, whose representation does not depend on the process: that of a set does."""
+    if is_dataclass(value):
+        return [[each.name, _in_order(getattr(value, each.name))] for each in fields(value)]
+    if isinstance(value, dict):
+        return sorted(([_in_order(key), _in_order(each)] for key, each in value.items()), key=repr)
+    if isinstance(value, (set, frozenset)):
+        return sorted((_in_order(each) for each in value), key=repr)
+    if isinstance(value, (list, tuple)):
+        return [_in_order(each) for each in value]
+    return value
 
 
 def _web(reader: _Reader, table: Any, folder: Path) -> WebSettings | None:

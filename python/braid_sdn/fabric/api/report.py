@@ -267,6 +267,7 @@ def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
         "version": VERSION,
         "revision": edge_revision(fabric, name),
         "generation": fabric.tables.generation,
+        "leadership": fabric.cluster.generation if fabric.cluster is not None else 0,
         "edge": name,
         "pending": not fabric.distributor.has_plan,
         "egress": egress,

@@ -111,7 +111,8 @@ class Etcd:
         # Another server may do it: one of several that has lost the others refuses.
         self._next()
         text = str(answer.get("message") or answer.get("error") or status)
-        raise RefusedError(f"{endpoint}: {text}", int(answer.get("code") or 0))
+        code = answer.get("code")
+        raise RefusedError(f"{endpoint}: {text}", code if isinstance(code, int) else 0)
 
     def _next(self) -> None:
         self._turn += 1

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -252,7 +253,7 @@ class EtcdStore:
 
     def _take_in(self, leader: KeyValue | None, kept: KeyValue | None, base: KeyValue | None) -> None:
         now = self._standing
-        self._base = int(base.value) if base is not None and base.value.isdigit() else 0
+        self._base = int(base.value) if base is not None and re.fullmatch(rb"[0-9]{1,19}", base.value) else 0
         if leader is None:
             self._own = None
             now = replace(now, leader=None)
