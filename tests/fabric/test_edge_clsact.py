@@ -57,7 +57,7 @@ def test_a_killed_edge_lets_everything_pass_and_the_next_one_takes_its_place(net
 
     try:
         # Tagged packets reach nobody until the controller notices that the edge is gone.
-        wait_until(pinged, what="a ping", timeout=20)
+        wait_until(pinged, what="a ping", timeout=40)
     finally:
         edge.start()
     network.settle("ha", "hb", 2)

@@ -235,6 +235,7 @@ def test_the_controllers_example_is_valid_and_changes_nothing(roots: dict[str, P
     words = [line.removeprefix("#") for line in example.read_text().splitlines() if not line.startswith("# ")]
     whole = tmp_path / "whole.toml"
     whole.write_text("\n".join(words))
+    (tmp_path / "fabric.key").write_bytes(b"0123456789abcdef")
     assert [edge.name for edge in read(whole).settings.edges] == ["beijing"]
 
 

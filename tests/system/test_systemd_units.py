@@ -62,13 +62,13 @@ def test_an_edge_works_as_its_unit_and_its_example_have_it(folder: Path) -> None
         try:
             assert listener.recv(100) == b"READY=1\n", edge.stderr()
 
-            def first() -> list[int]:
-                tasks = [int(task.name) for task in Path(f"/proc/{edge.pid}/task").iterdir()]
-                policy = {task: os.sched_getscheduler(task) & ~os.SCHED_RESET_ON_FORK for task in tasks}
-                return [task for task in tasks if policy[task] == os.SCHED_FIFO]
+            def first() -> set[str]:
+                tasks = list(Path(f"/proc/{edge.pid}/task").iterdir())
+                policy = {task: os.sched_getscheduler(int(task.name)) & ~os.SCHED_RESET_ON_FORK for task in tasks}
+                return {(task / "comm").read_text().strip() for task in tasks if policy[task] == os.SCHED_FIFO}
 
-            # The thread that carries packets sets its own priority, once it runs.
-            wait_until(lambda: len(first()) == 1, what="the packets' thread to come first")
+            # The threads that carry packets and probes set their own priority, once they run.
+            wait_until(lambda: first() == {"resequencer", "prober"}, what="packets' threads to come first")
             said = run([binary(), "--run-dir", folder, "edge", "status", "north"], namespace=box.name, check=False)
             assert "edge north: lan0 inside, fab0 outside" in said.stdout, said.text
         finally:

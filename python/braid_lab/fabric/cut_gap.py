@@ -124,7 +124,8 @@ def cut_gap(network: EdgedNetwork, source: str, target: str) -> float | None:
                 wait_until(is_left, what="the path to be left", timeout=30)
             finally:
                 line.blackhole(False)
-            train.stop()
+            # All of its results are a long line.
+            train.stop(grace=30.0)
             results: list[list[Probe]] = json.loads(train.stdout().splitlines()[-1])
     gap = max(longest_gap(flow) for flow in results)
     return gap if gap > 2 * SPACING_S else None
