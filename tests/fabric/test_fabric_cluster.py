@@ -33,8 +33,8 @@ BASE = two_paths(mbit=1000, delay_ms=0)
 SHAPE = replace(BASE, stations=(*BASE.stations, Place("x", "A"), Place("y", "B")))
 #: Rules are audited three times in this, which shows other controllers.
 LIFETIME = 'host_lifetime = "12 s"\n'
-#: Where switches find the controllers, and these etcd: one of them can be cut off from it. At 127.0.0.1 its gateway
-#: asks the server itself.
+#: Addresses at which switches find the controllers, and these etcd: one of them can be cut off from it. At 127.0.0.1
+#: its gateway asks the server itself.
 PLACES = {"alpha": ("127.0.0.1:6653", "127.0.0.2"), "beta": ("127.0.0.1:6654", "127.0.0.3")}
 #: Seconds of a leader's lease.
 LEASE = 3
@@ -169,7 +169,7 @@ def test_a_killed_leader_is_replaced_without_loss_and_what_it_acknowledged_stays
         assert len(of_hosts) >= len(SHAPE.stations)
         assert of_hosts <= set(after[switch])
     assert min(found[0].goodput[1:-1]) > 25
-    # What was sent again had arrived: other paths have other delays.
+    # Segments that were sent again had arrived: other paths have other delays.
     counters = found[0].counters
     assert counters["TcpRetransSegs"] - counters["TcpExtTCPDSACKRecvSegs"] <= 10
     assert {"leads"} <= {each["event"] for each in other.api_get("events")["events"]}

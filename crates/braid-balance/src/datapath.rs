@@ -18,8 +18,8 @@ use crate::select::{classes, connlimit, dns_names, path_cache, rules, sticky};
 use crate::{
     Attachments, ClassEntry, ClassId, Counters, Error, Evacuated, Family, Flow, FlowActivity,
     Fragments, HookKind, KernelTime, Lease, MapMemory, Name, Opened, Options, PathCacheEntry,
-    RaceSettings, RefusedPacket, Release, Released, Removed, RuleEntry, ShapeCounters, ShapeEntry,
-    Sticky, SweepReport, Upcalls, UplinkCounters, UplinkEntry, UplinkForecast,
+    Protocol, RaceSettings, RefusedPacket, Release, Released, Removed, RuleEntry, ShapeCounters,
+    ShapeEntry, Sticky, SweepReport, Upcalls, UplinkCounters, UplinkEntry, UplinkForecast,
 };
 
 /// A handle on the pinned programs and maps. Dropping it changes nothing in the kernel.
@@ -201,23 +201,18 @@ impl Datapath {
         connlimit::limit_clients(&mut self.tables, clients)
     }
 
-    /// Replays by other uplinks the first packets of unanswered flows of an uplink that is of no
-    /// use at the moment. Answered flows stay.
+    /// Replays by other uplinks the first packets of unanswered flows of some protocols, of an uplink
+    /// that is of no use at the moment. Answered flows stay.
     ///
     /// First [`Datapath::set_uplinks`] must say that the uplink takes no flows. Needs what
     /// [`Datapath::evacuate`] needs.
-    pub fn replay_unanswered(&mut self, uplink: UplinkId) -> Result<Evacuated, Error> {
+    pub fn replay_unanswered(
+        &mut self,
+        uplink: UplinkId,
+        which: impl Fn(Protocol) -> bool,
+    ) -> Result<Evacuated, Error> {
         let injector = injector(&mut self.injector, self.steer)?;
-        evacuate::replay_unanswered(&self.tables, injector, uplink)
-    }
-
-    /// Replays by other uplinks the SYNs of an uplink's connections that are being opened. Returns how many.
-    ///
-    /// First [`Datapath::set_uplinks`] must say that the uplink takes no flows. Needs what
-    /// [`Datapath::evacuate`] needs.
-    pub fn replay_syns(&mut self, uplink: UplinkId) -> Result<usize, Error> {
-        let injector = injector(&mut self.injector, self.steer)?;
-        evacuate::replay_syns(&self.tables, injector, uplink)
+        evacuate::replay_unanswered(&self.tables, injector, uplink, which)
     }
 
     /// Takes the flows off an uplink that has died. Open TCP connections are reset if `resets_tcp`.

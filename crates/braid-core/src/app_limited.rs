@@ -38,7 +38,7 @@ const CONFIDENCE_TIME: Duration = Duration::from_secs(30);
 /// Time that must have been averaged over, in seconds, before a rate counts.
 const MIN_AVERAGED_S: f64 = 3.0;
 
-/// What an uplink had for its flows since the last count.
+/// Capacity that an uplink had left for its flows since the last count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineState {
     /// More than they took.
@@ -67,7 +67,7 @@ pub struct AppLimitedFlows<K> {
     demands: [f64; MAX_UPLINKS],
 }
 
-/// What one flow wants.
+/// Rate that one flow wants, and the counts that show it.
 #[derive(Clone, Copy, Debug)]
 struct Demand {
     total: FlowTotal,

@@ -1,4 +1,4 @@
-//! What long-lived flows want of a line, on generated traffic.
+//! Demand of long-lived flows, on generated traffic.
 
 use std::time::Duration;
 

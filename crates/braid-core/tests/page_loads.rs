@@ -90,7 +90,7 @@ struct Conn {
 #[derive(Default)]
 struct Video {
     flow: usize,
-    /// When it asked for the segment under way, and its bytes.
+    /// Time of the request for the segment under way, and its bytes.
     asked: Option<(Time, u64)>,
     plays_until: Time,
     rate: f64,

@@ -1,9 +1,9 @@
 //! Sends whole frames by one device.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::check;
+use super::packet_tap::{link_address, packet_socket};
 
 /// A socket that sends frames, with all their headers, by one device, and receives nothing.
 #[derive(Debug)]
@@ -18,16 +18,8 @@ impl PacketSender {
     /// # Errors
     /// The kernel refuses the socket, or no device can have this index.
     pub fn open(ifindex: u32) -> io::Result<PacketSender> {
-        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: it takes plain integers only. Protocol 0 receives nothing.
-        let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the descriptor is new, so nobody else owns it.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        // SAFETY: all zero is a valid address of this kind.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = i32::try_from(ifindex).map_err(io::Error::other)?;
+        let socket = packet_socket(libc::SOCK_RAW)?;
+        let address = link_address(ifindex)?;
         Ok(PacketSender { socket, address })
     }
 

@@ -39,11 +39,7 @@ impl PacketTap {
     }
 
     fn with_buffer(bytes: libc::c_int) -> io::Result<PacketTap> {
-        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: it takes plain integers only.
-        let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the descriptor is new, so nobody else owns it.
-        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        let socket = packet_socket(libc::SOCK_DGRAM)?;
         // As much as asked for, whatever the system allows programs without privileges.
         set_option(socket.as_fd(), libc::SO_RCVBUFFORCE, &bytes)?;
         Ok(PacketTap(socket))
@@ -63,12 +59,7 @@ impl PacketTap {
     /// There is no such device, or the kernel refuses the filter.
     pub fn follow(&self, ifindex: u32, filter: &[Instruction]) -> io::Result<()> {
         self.set_filter(filter)?;
-        let ifindex = i32::try_from(ifindex).map_err(io::Error::other)?;
-        // SAFETY: all zero is a valid address of this kind.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = ifindex;
+        let address = link_address(ifindex)?;
         let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: the address is valid for its length.
         let bound = unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), length) };
@@ -120,6 +111,26 @@ impl PacketTap {
         };
         usize::try_from(read).ok().map(|read| (direction, read))
     }
+}
+
+/// Opens a packet socket of a kind, which receives nothing until it is bound.
+pub(super) fn packet_socket(kind: libc::c_int) -> io::Result<OwnedFd> {
+    let kind = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: it takes plain integers only.
+    let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+    // SAFETY: the descriptor is new, so nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
+}
+
+/// Returns the address of all packets of the device with this index.
+pub(super) fn link_address(ifindex: u32) -> io::Result<libc::sockaddr_ll> {
+    let ifindex = i32::try_from(ifindex).map_err(io::Error::other)?;
+    // SAFETY: all zero is a valid address of this kind.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = ifindex;
+    Ok(address)
 }
 
 impl AsFd for PacketTap {

@@ -105,7 +105,7 @@ struct shim {
 	__be32 number;	 // in the lane, from 0
 };
 
-// What came last by a path to here: path_probe.h.
+// The last arrivals by a path to here: path_probe.h.
 struct last_arrival {
 	__be32 nonce; // of a probe; 0: none
 	__u32 zero;

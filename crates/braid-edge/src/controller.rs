@@ -229,7 +229,7 @@ fn format_counts(counts: &[(u16, u64)]) -> String {
     words.join(",")
 }
 
-/// What the controller says beside a status.
+/// Body of the controller's answer beside a status that is an error.
 #[derive(Deserialize)]
 struct Told {
     error: String,

@@ -564,7 +564,7 @@ mod tests {
         }
     }
 
-    /// What hosts can do that can send frames under a path's tag, and see none of its probes.
+    /// Actions of hosts that can send frames under a path's tag, and see none of its probes.
     #[test]
     fn forged_probes_neither_end_nor_revive_a_path() {
         let mut pair = Pair::new(2);

@@ -66,7 +66,7 @@ impl ProbedPair {
     }
 }
 
-/// What is known of the paths from this edge, for the controller.
+/// States of the paths from this edge, for the controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PathStates {
     /// Tags of the paths whose probes are answered by their other edge.
@@ -75,7 +75,7 @@ pub struct PathStates {
     pub silent: BTreeSet<u16>,
 }
 
-/// When a path is probed.
+/// Times at which a path is probed.
 #[derive(Debug)]
 struct Pace {
     target: String,
@@ -84,7 +84,7 @@ struct Pace {
     due: Time,
     /// Packets that were sent by it; none before the first count, which is of all times.
     packets: Option<u64>,
-    /// When their number last grew, or when the path was new: nobody knows yet.
+    /// Time at which their number last grew; of a new path, that at which it was added.
     used: Time,
 }
 

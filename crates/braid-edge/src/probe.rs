@@ -84,7 +84,7 @@ impl TaggedRequest {
     }
 }
 
-/// What the far edge says of a path to it.
+/// The far edge's report on a path to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PathReport {
     /// Its tag; 0: no report.
@@ -102,7 +102,7 @@ pub struct TaggedReply {
     pub tag: u16,
     /// Nonce of the probe.
     pub nonce: u64,
-    /// What came by the paths that the probe asked about.
+    /// Reports on the paths that the probe asked about.
     pub reports: [PathReport; MAX_REPORTS],
 }
 

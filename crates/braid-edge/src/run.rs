@@ -105,7 +105,7 @@ struct EdgeState {
     retiring: BTreeMap<u16, Instant>,
 }
 
-/// What became of the last request for a table.
+/// Outcome of the last request for a table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 enum Answer {
     /// There was none yet.

@@ -170,7 +170,7 @@ class Service:
         for hello in hellos:
             self.controller.handle_switch(now, hello)
         self._api.attach(self.controller)
-        # What it does not know yet is not lost.
+        # Changes that it does not know yet are not lost.
         self._logged = Snapshot.of(self.controller, now)
         self._log(event)
         self._live.note(_unix_ms(), event)

@@ -22,12 +22,7 @@ def server_context(files: TlsFiles) -> ssl.SSLContext:
 
     Raises OSError or ssl.SSLError for files that are missing or do not belong together.
     """
-    # Not `create_default_context`: since Python 3.13 that refuses an authority that does not state its key's usage,
-    # and those of ovs-pki do not.
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(files.certificate, files.key)
-    context.load_verify_locations(files.authority)
+    context = _context(ssl.PROTOCOL_TLS_SERVER, files)
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -37,7 +32,13 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
 
     Raises OSError or ssl.SSLError for files that are missing or do not belong together.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return _context(ssl.PROTOCOL_TLS_CLIENT, files)
+
+
+def _context(protocol: int, files: TlsFiles) -> ssl.SSLContext:
+    # Not `create_default_context`: since Python 3.13 that refuses an authority that does not state its key's usage,
+    # and those of ovs-pki do not.
+    context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(files.certificate, files.key)
     context.load_verify_locations(files.authority)

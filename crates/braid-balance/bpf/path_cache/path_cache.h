@@ -98,9 +98,9 @@ __noinline int store_rtt(__u32 id, __u32 rtt, __u64 now)
 	return 0;
 }
 
-// Updates the path's RTT, in us. An RTT that is longer, or older than the memory, is replaced;
-// a shorter one moves slowly towards the new one. This function and those below pass the prefix in
-// the context: a function that takes only numbers is verified once, on its own.
+// Updates the path's RTT, in us. A shorter one replaces it at once, a longer one moves it slowly,
+// and any one replaces it once it is older than the memory. This function and those below pass the
+// prefix in the context: a function that takes only numbers is verified once, on its own.
 static __always_inline void update_rtt(const struct address *remote, __u32 id, __u32 rtt, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();

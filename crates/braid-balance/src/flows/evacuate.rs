@@ -23,7 +23,7 @@ use crate::maps::layout::{
 };
 use crate::maps::tables::{Pair, Tables, found, ignore_missing, read, refused};
 use crate::packets::inject::Injector;
-use crate::{Error, Flow, FlowState, KernelTime};
+use crate::{Error, Flow, FlowState, KernelTime, Protocol};
 
 /// Stored packets older than this are not replayed: a client that has been quiet for so long waits
 /// for nothing, and its flow moves with its next packet. The health monitor takes at most a few
@@ -116,32 +116,19 @@ pub(crate) fn evacuate(
     Ok(done)
 }
 
-/// Replays by other uplinks the first packets of this one's unanswered flows.
+/// Replays by other uplinks the first packets of this one's unanswered flows of some protocols.
 pub(crate) fn replay_unanswered(
     tables: &Tables,
     injector: &Injector,
     uplink: UplinkId,
+    which: impl Fn(Protocol) -> bool,
 ) -> Result<Evacuated, Error> {
     let mut done = Evacuated::default();
     let others = others(tables, uplink)?;
-    let embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
+    let mut embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
+    embryos.retain(|(key, _)| which(Protocol(key.protocol)));
     replay_embryos(tables, injector, uplink, others, &embryos, &mut done)?;
     Ok(done)
-}
-
-/// Replays by other uplinks the SYNs of this one's unanswered connections, and returns how many.
-pub(crate) fn replay_syns(
-    tables: &Tables,
-    injector: &Injector,
-    uplink: UplinkId,
-) -> Result<usize, Error> {
-    let mut done = Evacuated::default();
-    let others = others(tables, uplink)?;
-    let mut embryos = read::<FlowValue>("embryos", tables.embryos.forward_fd())?;
-    // This uplink works: datagrams that need no answer have arrived.
-    embryos.retain(|(key, _)| key.protocol == TCP);
-    replay_embryos(tables, injector, uplink, others, &embryos, &mut done)?;
-    Ok(done.tcp_moved)
 }
 
 /// Replays the first packets of unanswered flows and races, and counts them.

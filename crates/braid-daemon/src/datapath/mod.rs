@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use braid_balance::{
     Attachments, ClassEntry, ClassId, Counters, Evacuated, Family, Flow, FlowActivity, Fragments,
-    HookKind, KernelTime, Lease, MapMemory, Name, Opened, PathCacheEntry, RaceSettings,
+    HookKind, KernelTime, Lease, MapMemory, Name, Opened, PathCacheEntry, Protocol, RaceSettings,
     RefusedPacket, Release, Released, RuleEntry, ShapeCounters, ShapeEntry, Sticky, SweepReport,
     Upcall, Upcalls, UplinkCounters, UplinkEntry, UplinkForecast,
 };
@@ -202,23 +202,19 @@ impl Datapath {
         }
     }
 
-    /// Opens elsewhere the TCP connections that are being opened, and returns how many. By a bridge, their next SYN chooses anew.
-    pub fn replay_syns(&mut self, uplink: UplinkId) -> Result<usize, UserError> {
-        match self {
-            Self::Ebpf(ebpf) => ebpf.replay_syns(uplink).map_err(of_datapath),
-            Self::OpenFlow(_) => Ok(0),
-        }
-    }
-
     /// Returns true if Open vSwitch carries the flows.
     pub fn is_openflow(&self) -> bool {
         matches!(self, Self::OpenFlow(_))
     }
 
-    /// Replays unanswered flows elsewhere. By a bridge, their next packet from inside chooses anew.
-    pub fn replay_unanswered(&mut self, uplink: UplinkId) -> Result<Evacuated, UserError> {
+    /// Replays unanswered flows of some protocols elsewhere. By a bridge, their next packet from inside chooses anew.
+    pub fn replay_unanswered(
+        &mut self,
+        uplink: UplinkId,
+        which: impl Fn(Protocol) -> bool,
+    ) -> Result<Evacuated, UserError> {
         match self {
-            Self::Ebpf(ebpf) => ebpf.replay_unanswered(uplink).map_err(of_datapath),
+            Self::Ebpf(ebpf) => ebpf.replay_unanswered(uplink, which).map_err(of_datapath),
             Self::OpenFlow(_) => Ok(Evacuated::default()),
         }
     }

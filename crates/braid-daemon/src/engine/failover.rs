@@ -238,7 +238,7 @@ impl Engine {
             .map(|record| record.id)
             .collect();
         for id in waiting {
-            let asked = self.datapath.replay_unanswered(id)?;
+            let asked = self.datapath.replay_unanswered(id, |_| true)?;
             self.failover.asked_again.insert(id);
             tracing::debug!(uplink = %id, ?asked, "unanswered packets are sent again");
         }

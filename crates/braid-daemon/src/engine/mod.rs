@@ -113,7 +113,7 @@ pub struct Engine {
     /// Forecasts of the uplinks.
     pub(crate) forecasts: UplinkForecasts,
     app_limited: AppLimitedFlows<FlowKey>,
-    /// When flows are next counted for that.
+    /// Time of the next count of flows for that.
     app_limited_due: Option<Instant>,
     /// Rates that the uplinks are shaped to.
     pub(crate) shapers: Shapers,

@@ -233,15 +233,18 @@ impl Engine {
         let closes = |flow: &Flow| {
             flow.uplink == id && flow.protocol == TCP && flow.choice != Choice::OnLink
         };
-        // A SYN that is answered in between is an open connection when they are reset.
-        let moved = self.datapath.replay_syns(id)?;
+        // A SYN that is answered in between is an open connection when they are reset. The line works, so datagrams that need
+        // no answer have arrived.
+        let replayed = self
+            .datapath
+            .replay_unanswered(id, |protocol| protocol == TCP)?;
         let released = self.datapath.release(|flow| match closes(flow) {
             true => Release::Reset,
             false => Release::Keep,
         })?;
         Ok(Closed {
             told: released.reset,
-            moved,
+            moved: replayed.tcp_moved,
         })
     }
 }

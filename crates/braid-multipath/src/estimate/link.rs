@@ -70,6 +70,15 @@ struct ReportMark {
     busy: bool,
 }
 
+/// Returns the times between reports, no pauses among them, each with whether the link was busy.
+fn spans(marks: &VecDeque<ReportMark>) -> impl Iterator<Item = (Duration, bool)> + '_ {
+    let pairs = marks.iter().zip(marks.iter().skip(1));
+    pairs.map(|(a, b)| {
+        let span = b.received_at.since(a.received_at).min(MAX_REPORT_GAP);
+        (span, b.busy)
+    })
+}
+
 /// Sender's estimates of one link.
 #[derive(Debug, Clone, Default)]
 pub struct LinkEstimator {
@@ -174,18 +183,18 @@ impl LinkEstimator {
             self.capacity.handle_train(train);
         }
         if let Some(sent) = sent {
-            self.handle_mark(now, report, sent, &queue, before);
+            self.handle_mark(now, report, sent, queue.delay, before);
         }
         true
     }
 
-    /// `before` is the queue at the report before, without persistent delay; `queue` has that too.
+    /// `delay` is that above the base, and `before` the queue at the report before, without persistent delay.
     fn handle_mark(
         &mut self,
         now: Time,
         report: &LinkReport,
         sent: SentAt,
-        queue: &Queue,
+        delay: Duration,
         before: Duration,
     ) {
         let mark = ReportMark {
@@ -194,7 +203,7 @@ impl LinkEstimator {
             packets: report.packets,
             lost: report.lost,
             sent,
-            busy: queue.delay >= MIN_BUSY_QUEUE,
+            busy: delay >= MIN_BUSY_QUEUE,
         };
         self.update_mean(mark);
         let mut fresh = (0, 0);
@@ -241,14 +250,9 @@ impl LinkEstimator {
     /// Updates the mean over a span longer than the link's stalls.
     fn update_mean(&mut self, mark: ReportMark) {
         self.mean_marks.push_back(mark);
-        let spans = |marks: &VecDeque<ReportMark>, from: usize, all: bool| -> Duration {
-            let pairs = marks.iter().skip(from).zip(marks.iter().skip(from + 1));
-            pairs
-                .filter(|(_, b)| all || b.busy)
-                .map(|(a, b)| b.received_at.since(a.received_at).min(MAX_REPORT_GAP))
-                .sum()
+        let active = |marks: &VecDeque<ReportMark>, from: usize| -> Duration {
+            spans(marks).skip(from).map(|(span, _)| span).sum()
         };
-        let active = |marks: &VecDeque<ReportMark>, from: usize| spans(marks, from, true);
         while self.mean_marks.len() > 2 && active(&self.mean_marks, 1) >= MEAN_SPAN {
             self.mean_marks.pop_front();
         }
@@ -267,7 +271,8 @@ impl LinkEstimator {
             .saturating_sub(passed);
         let sent = sent.saturating_sub(pauses).max(MIN_SAMPLE_SPAN);
         let offered = rate(mark.sent.before.get() - from.sent.before.get(), sent);
-        let busy = spans(&self.mean_marks, 0, false);
+        let busy = spans(&self.mean_marks).filter(|(_, busy)| *busy);
+        let busy: Duration = busy.map(|(span, _)| span).sum();
         let busy = busy.as_secs_f64() / passed.as_secs_f64();
         self.capacity.handle_mean(delivered, offered, busy);
     }

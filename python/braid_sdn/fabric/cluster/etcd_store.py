@@ -72,7 +72,7 @@ class ClusterSettings:
 @dataclass(frozen=True, slots=True)
 class _Lease:
     number: int
-    #: When to renew it, and when to count on it no more.
+    #: Times from which to renew it, and to count on it no more.
     renew_at: float
     ends: float
 
@@ -83,7 +83,7 @@ def boot_time() -> float:
 
 
 class EtcdStore:
-    """What etcd says, and this controller's part in it."""
+    """The store in etcd, and this controller's part in it."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class EtcdStore:
 
     @property
     def standing(self) -> Standing:
-        """What etcd said last."""
+        """Return the last answer of etcd."""
         if self._own is not None and not self.leads():
             return replace(self._standing, leader=None)
         return self._standing

@@ -32,7 +32,7 @@ class FileStore:
 
     @property
     def standing(self) -> Standing:
-        """What the file says."""
+        """Return the content of the file."""
         return self._standing
 
     def leads(self) -> bool:

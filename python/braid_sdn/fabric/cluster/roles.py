@@ -21,11 +21,11 @@ RETENTION = 60.0
 
 @dataclass
 class Roles:
-    """What is asked of switches, and which of them do not follow. Times are seconds."""
+    """The role that switches are asked for, and those that do not follow. Times are seconds."""
 
     #: Sent to every switch; None as long as no generation is known.
     request: RoleRequest | None = None
-    #: When a switch last refused a change because it has another master.
+    #: Time at which a switch last refused a change because it has another master.
     _taken: dict[int, float] = field(default_factory=dict)
     #: Switches that know a later generation.
     _stale: set[int] = field(default_factory=set)

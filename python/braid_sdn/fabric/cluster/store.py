@@ -36,12 +36,12 @@ class Member:
 
 @dataclass(frozen=True)
 class Standing:
-    """What the store said last."""
+    """The last answer of the store."""
 
     #: Number of the present leadership, or of the last known one: the next one's is higher. 0 is unknown, and there
     #: is none with a single controller.
     generation: int = 0
-    #: Who leads; None if nobody does, or nobody knows.
+    #: The leader; None if nobody leads, or nobody knows.
     leader: Member | None = None
     policies: Policies = field(default_factory=Policies)
     #: Why what is kept cannot be read; empty if it can.
@@ -68,7 +68,7 @@ class Store(Protocol):
 
     @property
     def standing(self) -> Standing:
-        """What is known of it now."""
+        """Return what is known of it now."""
 
     def leads(self) -> bool:
         """Return true if this controller may change switches at this moment. Cheap: it is asked before each send."""

@@ -102,7 +102,7 @@ class ProbedTarget:
     rx: CounterSample | None = None
     #: When packets last arrived by it or by another path of its pair.
     used: float = float("-inf")
-    #: When the edge at its beginning last told that it probes the path too.
+    #: Time at which the edge at its beginning last told that it probes the path too.
     watched: float = float("-inf")
 
     #: The edge's counters of each path in its first report after the last probe, and the time of that.
