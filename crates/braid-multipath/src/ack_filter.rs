@@ -1,19 +1,32 @@
-//! Fewer acknowledgements for a TCP flow that is still looking for its rate.
+//! Fewer acknowledgements for TCP flows (*ACK filtering*, RFC 3449 §5.2): only the newest of each interval passes. Windows grow by what is
+//! acknowledged, not by acknowledgements (RFC 3465, RFC 9438 §4.2).
 //!
-//! HyStart (RFC 9406), the end of slow start in CUBIC, takes a round trip that has grown for a full link. Over two links it also grows
-//! when the longer one comes into use, so a flow would stop at a part of what the links carry, and need seconds to find the rest.
-//! HyStart wants eight samples in a round trip, and each acknowledgement is one. So until the links are full, only the newest
-//! acknowledgement of each interval passes (*ACK filtering*, RFC 3449 §5.2.1), with intervals of a quarter of the round trip. Windows
-//! grow by what is acknowledged, not by acknowledgements (RFC 3465, RFC 9438 §4.2). A flow whose links are full, or that lost
-//! something, is left alone from then on.
+//! **At the end that sends the flow**, for one that is still looking for its rate ([`AckFilter::for_new_flows`]): HyStart (RFC 9406), the end of
+//! slow start in CUBIC, takes a round trip that has grown for a full link. Over two links it also grows when the longer one comes into
+//! use, so a flow would stop at a part of what the links carry, and need seconds to find the rest. HyStart wants eight samples in a
+//! round trip, and each acknowledgement is one. So until the links are full, intervals are a quarter of the round trip. A flow whose
+//! links are full, or that lost something, is left alone from then on.
+//!
+//! **At the end that receives the flow**, for one that has received much ([`AckFilter::for_bulk_flows`]): each acknowledgement is a datagram of
+//! its own, and those of a fast download fill links that are slow upwards; then they are late, and the reports beside them too.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use braid_core::Time;
 
-/// Flows that are filtered at a time. A flow takes the place of another one with the same place.
+/// Flows that are filtered at a time, by their hashes.
 const FLOWS: usize = 64;
+
+/// A flow that has received this much is bulk.
+const BULK_BYTES: u64 = 1_000_000;
+
+/// A bulk flow is left alone for this long after a signal: a sender tells by the first acknowledgement of what it sent again if that was
+/// needed (RFC 3522).
+const RECOVERY: Duration = Duration::from_secs(1);
+
+/// A bulk flow keeps its place for this long without an acknowledgement.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// A segment of TCP, as far as the filter tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,20 +41,33 @@ pub enum Segment {
     Other,
 }
 
+/// The flows that are filtered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// From the handshake to the first signal.
+    New,
+    /// From [`BULK_BYTES`] on.
+    Bulk,
+}
+
 #[derive(Debug)]
 struct Flow<T> {
     key: u32,
-    /// The highest number acknowledged.
+    /// The highest number acknowledged, and the bytes acknowledged up to it.
     acked: Option<u32>,
+    bytes: u64,
     /// Time when an acknowledgement last passed.
     passed: Time,
+    /// Time of the last signal.
+    signalled: Option<Time>,
     /// The newest acknowledgement, and the time until which it waits for a newer one.
     held: Option<(Time, T)>,
 }
 
-/// Passes the acknowledgements that one end of a bond has got for the flows that it sends.
+/// Passes the acknowledgements of one direction at one end of a bond.
 #[derive(Debug)]
 pub struct AckFilter<T> {
+    scope: Scope,
     /// Empty before the first flow.
     flows: Vec<Option<Flow<T>>>,
     /// No acknowledgement waits for less long.
@@ -49,19 +75,30 @@ pub struct AckFilter<T> {
     passing: VecDeque<T>,
 }
 
-impl<T> Default for AckFilter<T> {
-    fn default() -> Self {
+impl<T> AckFilter<T> {
+    /// Returns a filter of flows that this end sends. Another flow with the same place takes the place of the one before.
+    #[must_use]
+    pub fn for_new_flows() -> AckFilter<T> {
+        AckFilter::new(Scope::New)
+    }
+
+    /// Returns a filter of flows that this end receives. Another flow with the same place is left alone until the one before is idle.
+    #[must_use]
+    pub fn for_bulk_flows() -> AckFilter<T> {
+        AckFilter::new(Scope::Bulk)
+    }
+
+    fn new(scope: Scope) -> AckFilter<T> {
         AckFilter {
+            scope,
             flows: Vec::new(),
             due: None,
             passing: VecDeque::new(),
         }
     }
-}
 
-impl<T> AckFilter<T> {
-    /// Takes a segment that acknowledges this flow. `interval` is the least time between two acknowledgements; none if the flow
-    /// is to be left alone from now on.
+    /// Takes a segment that acknowledges this flow. `interval` is the least time between two acknowledgements; none if none waits,
+    /// and if a new flow is to be left alone from now on.
     pub fn handle(
         &mut self,
         now: Time,
@@ -70,46 +107,86 @@ impl<T> AckFilter<T> {
         interval: Option<Duration>,
         item: T,
     ) {
-        if segment == Segment::Handshake {
-            self.flows.resize_with(FLOWS, || None);
-            let of = Flow {
-                key: flow,
-                acked: None,
-                passed: now,
-                held: None,
-            };
-            let before = self.flows[flow as usize % FLOWS].replace(of);
-            self.passing.extend(before.and_then(Flow::into_held));
-            self.passing.push_back(item);
-            return;
+        match self.judge(now, flow, segment, interval) {
+            Some(until) => self.hold(flow, until, item),
+            None => self.passing.push_back(item),
         }
-        let place = self.flows.get_mut(flow as usize % FLOWS);
-        let Some(place) = place.filter(|place| place.as_ref().is_some_and(|of| of.key == flow))
-        else {
-            self.passing.push_back(item);
-            return;
+    }
+
+    /// The same for an item that is made only if it has to wait. Returns true if it does not: it is then the caller's to pass on, after all
+    /// that [`AckFilter::poll`] returns.
+    pub fn passes(
+        &mut self,
+        now: Time,
+        flow: u32,
+        segment: Segment,
+        interval: Option<Duration>,
+        item: impl FnOnce() -> T,
+    ) -> bool {
+        let until = self.judge(now, flow, segment, interval);
+        if let Some(until) = until {
+            self.hold(flow, until, item());
+        }
+        until.is_none()
+    }
+
+    /// Returns the time until which a segment waits for a newer one; none if it passes now.
+    fn judge(
+        &mut self,
+        now: Time,
+        flow: u32,
+        segment: Segment,
+        interval: Option<Duration>,
+    ) -> Option<Time> {
+        let begins = segment == Segment::Handshake;
+        let may_take = match self.scope {
+            Scope::New => begins,
+            Scope::Bulk => begins || matches!(segment, Segment::Ack(_)),
         };
-        let interval = interval.filter(|_| segment != Segment::Signal);
-        let (Some(of), Some(interval)) = (place.as_mut(), interval) else {
-            self.passing.extend(place.take().and_then(Flow::into_held));
-            self.passing.push_back(item);
-            return;
+        if self.flows.is_empty() && may_take {
+            self.flows.resize_with(FLOWS, || None);
+        }
+        let place = self.flows.get_mut(flow as usize % FLOWS)?;
+        let takes = match (self.scope, place.as_ref()) {
+            (Scope::Bulk, Some(of)) if of.key != flow => now.since(of.passed) >= IDLE,
+            (Scope::Bulk, None) => true,
+            _ => begins,
         };
+        if takes && may_take {
+            let before = place.replace(Flow::new(flow, now));
+            self.passing.extend(before.and_then(Flow::into_held));
+        }
+        let ends = interval.is_none() || segment == Segment::Signal;
+        if self.scope == Scope::New && ends && !begins {
+            let ended = place.take_if(|of| of.key == flow);
+            self.passing.extend(ended.and_then(Flow::into_held));
+        }
+        let of = place.as_mut().filter(|of| of.key == flow)?;
+        if segment == Segment::Signal {
+            of.signalled = Some(now);
+        }
         if !of.advance(segment) {
             // The sender has to see each that opens its window, or is told twice.
             self.passing.extend(of.held.take().map(|(_, held)| held));
-            self.passing.push_back(item);
-            return;
+            return None;
         }
         // This one covers the one that is still held.
         of.held = None;
-        let at = of.passed + interval;
-        if at <= now {
+        let recovers = of.signalled.is_some_and(|at| now.since(at) < RECOVERY);
+        let waits = self.scope == Scope::New || (of.bytes >= BULK_BYTES && !recovers);
+        let until = of.passed + interval.filter(|_| waits).unwrap_or_default();
+        if until <= now {
             of.passed = now;
-            self.passing.push_back(item);
-        } else {
-            of.held = Some((at, item));
-            self.due = Some(self.due.map_or(at, |due| due.min(at)));
+            return None;
+        }
+        Some(until)
+    }
+
+    /// Keeps an item of a flow that has a place.
+    fn hold(&mut self, flow: u32, until: Time, item: T) {
+        if let Some(Some(of)) = self.flows.get_mut(flow as usize % FLOWS) {
+            of.held = Some((until, item));
+            self.due = Some(self.due.map_or(until, |due| due.min(until)));
         }
     }
 
@@ -145,15 +222,27 @@ impl<T> AckFilter<T> {
 }
 
 impl<T> Flow<T> {
+    fn new(key: u32, now: Time) -> Flow<T> {
+        Flow {
+            key,
+            acked: None,
+            bytes: 0,
+            passed: now,
+            signalled: None,
+            held: None,
+        }
+    }
+
     /// Returns true for an acknowledgement of more than before.
     fn advance(&mut self, segment: Segment) -> bool {
         let Segment::Ack(number) = segment else {
             return false;
         };
-        let is_more = |acked: u32| number.wrapping_sub(acked).cast_signed() > 0;
-        let advances = self.acked.is_none_or(is_more);
+        let more = self.acked.map_or(0, |acked| number.wrapping_sub(acked));
+        let advances = self.acked.is_none() || more.cast_signed() > 0;
         if advances {
             self.acked = Some(number);
+            self.bytes += u64::from(more);
         }
         advances
     }
@@ -182,7 +271,7 @@ mod tests {
     impl Passed {
         fn new() -> Passed {
             let mut passed = Passed {
-                filter: AckFilter::default(),
+                filter: AckFilter::for_new_flows(),
                 seen: Vec::new(),
             };
             passed.take(0, 7, Segment::Handshake, INTERVAL);
@@ -275,5 +364,110 @@ mod tests {
         passed.ack(12, 3);
         passed.ack(12, 4);
         assert_eq!(passed.seen[5..], [(12, 3), (12, 4)]);
+    }
+
+    /// A filter of bulk flows, and a flow that has just become one.
+    fn bulk() -> Passed {
+        let mut passed = Passed {
+            filter: AckFilter::for_bulk_flows(),
+            seen: Vec::new(),
+        };
+        for (ms, number) in [(0, 0), (1, 400_000), (2, 999_999)] {
+            passed.ack(ms, number);
+        }
+        assert_eq!(passed.seen, [(0, 0), (1, 400_000), (2, 999_999)]);
+        passed.seen.clear();
+        passed
+    }
+
+    #[test]
+    fn a_flow_that_has_received_much_is_bulk() {
+        let mut passed = bulk();
+        for (ms, number) in [
+            (3, 1_000_000),
+            (4, 1_000_001),
+            (5, 1_000_002),
+            (30, 1_000_003),
+        ] {
+            passed.ack(ms, number);
+        }
+        assert_eq!(passed.seen, [(6, 1_000_002), (30, 1_000_003)]);
+    }
+
+    #[test]
+    fn no_acknowledgement_of_a_bulk_flow_stays_behind() {
+        for segment in [Segment::Other, Segment::Ack(1_000_001)] {
+            let mut passed = bulk();
+            passed.ack(3, 1_000_001);
+            passed.take(4, 7, segment, INTERVAL);
+            assert_eq!(passed.seen.len(), 2);
+            assert_eq!(passed.seen[0], (4, 1_000_001));
+            passed.ack(5, 1_000_002);
+            assert_eq!(passed.seen.len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_bulk_flow_that_lost_something_is_left_alone_for_a_second() {
+        let mut passed = bulk();
+        passed.ack(3, 1_000_001);
+        passed.take(4, 7, Segment::Signal, INTERVAL);
+        assert_eq!(passed.seen, [(4, 1_000_001), (4, 0)]);
+        passed.seen.clear();
+        for (ms, number) in [
+            (5, 1_000_002),
+            (6, 1_000_003),
+            (1_003, 1_000_004),
+            (1_004, 1_000_005),
+        ] {
+            passed.ack(ms, number);
+        }
+        assert_eq!(
+            passed.seen,
+            [(5, 1_000_002), (6, 1_000_003), (1_003, 1_000_004)]
+        );
+    }
+
+    #[test]
+    fn a_bulk_flow_without_an_interval_is_left_alone_for_that_time() {
+        let mut passed = bulk();
+        passed.ack(3, 1_000_001);
+        passed.take(4, 7, Segment::Ack(1_000_002), None);
+        passed.ack(5, 1_000_003);
+        assert_eq!(passed.seen, [(4, 1_000_002)]);
+        passed.ack(9, 1_000_004);
+        assert_eq!(passed.seen, [(4, 1_000_002), (8, 1_000_003)]);
+    }
+
+    #[test]
+    fn a_bulk_flow_keeps_its_place_until_it_is_idle() {
+        let mut passed = bulk();
+        let other = 7 + FLOWS as u32;
+        passed.take(3, other, Segment::Handshake, INTERVAL);
+        passed.ack(4, 1_000_001);
+        assert_eq!(passed.seen, [(3, 0)]);
+        passed.take(2_000, other, Segment::Ack(1), INTERVAL);
+        passed.ack(2_001, 1_000_002);
+        passed.ack(2_002, 1_000_003);
+        assert_eq!(
+            passed.seen[1..],
+            [
+                (6, 1_000_001),
+                (2_000, 1),
+                (2_001, 1_000_002),
+                (2_002, 1_000_003)
+            ]
+        );
+    }
+
+    #[test]
+    fn an_item_is_made_only_if_it_waits() {
+        let mut filter = AckFilter::for_bulk_flows();
+        let acks = [0, 1_000_000, 1_000_001].map(Segment::Ack);
+        let passes = acks.map(|ack| filter.passes(at(5), 7, ack, INTERVAL, || ack));
+        assert_eq!(passes, [true, false, false]);
+        assert_eq!(filter.poll(), None);
+        assert!(filter.passes(at(6), 7, Segment::Other, INTERVAL, || unreachable!()));
+        assert_eq!(filter.poll(), Some(acks[2]));
     }
 }

@@ -1,5 +1,6 @@
 //! Whole tunnels over lines in virtual time.
 
+mod acknowledgements;
 mod cleartext;
 mod forged;
 mod header_compression;

@@ -19,7 +19,7 @@ use crate::world::{LinkSpec, START, World, line, quantile};
 
 mod floor;
 mod survey;
-mod walk;
+pub mod walk;
 
 use walk::Rates;
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use braid_multipath::schedule::{Adaptive, Class};
 
+use crate::radio::walk::Rates;
 use crate::world::{LinkSpec, START, World, line, quantile};
 
 /// One CUBIC flow for 8 s beside a packet of 100 bytes every 20 ms.
@@ -244,4 +245,23 @@ fn the_same_seed_gives_the_same_run() {
     };
     assert_eq!(run(3), run(3));
     assert_ne!(run(3), run(4));
+}
+
+/// A DSL line: its rate upwards is a fraction of the other.
+fn dsl(down: f64, up: f64, delay_ms: u64) -> LinkSpec {
+    let traces = [down, up].map(|mbit| Rates::fixed(mbit).trace(0.0, 0.0));
+    LinkSpec {
+        traces: Some(traces),
+        ..line(down, delay_ms)
+    }
+}
+
+/// An acknowledgement for every second packet would take 3.9 Mbit/s upwards, and 1.0 of the second pair's.
+#[test]
+fn a_download_is_not_slowed_by_its_acknowledgements() {
+    for (down, up) in [(50.0, 1.0), (16.0, 0.4)] {
+        let lines = [dsl(down, up, 10), dsl(down, up, 20)];
+        let outcome = bulk(&format!("{down} down, {up} up"), &lines);
+        assert!(outcome.share > 0.95, "{down} down: {}", outcome.share);
+    }
 }

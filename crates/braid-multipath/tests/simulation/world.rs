@@ -63,7 +63,7 @@ pub fn ms(ms: u64) -> Time {
 impl World {
     pub fn new(lines: &[LinkSpec], seed: u64, scheduler: impl Fn() -> Box<dyn Scheduler>) -> World {
         let now = ms(500);
-        let end = |_| {
+        let end = |at| {
             let mut sender = Sender::new(scheduler(), SenderSettings::default());
             sender.set_fec(Some(Bytes::new(u64::from(FULL))));
             for (id, line) in lines.iter().enumerate() {
@@ -83,7 +83,10 @@ impl World {
             End {
                 sender,
                 receiver: Receiver::new(ReceiverSettings::default()),
-                ack_filter: AckFilter::default(),
+                ack_filter: match at {
+                    0 => AckFilter::for_new_flows(),
+                    _ => AckFilter::for_bulk_flows(),
+                },
                 packets_sent: vec![0; lines.len()],
                 carried: vec![Time::ZERO; lines.len()],
                 reported: vec![Time::ZERO; lines.len()],

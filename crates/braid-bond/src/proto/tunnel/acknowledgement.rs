@@ -1,4 +1,4 @@
-//! TCP segments that acknowledge flows of this end.
+//! TCP segments that acknowledge flows.
 
 use braid_multipath::ack_filter::Segment;
 use braid_packet::build::flags::{ECE, FIN, RST, SYN};
@@ -14,15 +14,35 @@ const TCP_HEADER: usize = 20;
 /// With other options it tells more: SACK, or those of MPTCP.
 const WITH_TIMESTAMPS: usize = TCP_HEADER + 12;
 
-/// Returns the hash of the flow that a packet acknowledges, and its kind; none for other packets, and for those with data.
+/// Returns the hash of the flow that a packet acknowledges, which goes the other way, and its kind; none for other packets, and for
+/// those with data.
 pub(super) fn of(packet: &[u8]) -> Option<(u32, Segment)> {
+    let packet = short_tcp(packet)?;
+    let Transport::Tcp { source, dest, .. } = packet.transport else {
+        return None;
+    };
+    let ports = Some([dest, source]);
+    let flow = FlowInfo::between(packet.ip.dest, packet.ip.source, protocol::TCP, ports);
+    Some((flow.hash(), kind(&packet)?))
+}
+
+/// Returns the kind of a segment of TCP, as an acknowledgement.
+pub(super) fn kind_of(packet: &[u8]) -> Segment {
+    let short = short_tcp(packet);
+    short
+        .and_then(|packet| kind(&packet))
+        .unwrap_or(Segment::Other)
+}
+
+fn short_tcp(packet: &[u8]) -> Option<Packet<'_>> {
     if packet.len() > MAX_EMPTY_PACKET {
         return None;
     }
-    let packet = Packet::parse(packet).ok()?;
+    Packet::parse(packet).ok()
+}
+
+fn kind(packet: &Packet<'_>) -> Option<Segment> {
     let Transport::Tcp {
-        source,
-        dest,
         acknowledgement,
         flags,
         header,
@@ -35,7 +55,7 @@ pub(super) fn of(packet: &[u8]) -> Option<(u32, Segment)> {
     let options = segment.get(TCP_HEADER..header)?;
     let is_plain =
         header == TCP_HEADER || (header == WITH_TIMESTAMPS && options.starts_with(&TIMESTAMPS));
-    let kind = if flags & SYN != 0 {
+    Some(if flags & SYN != 0 {
         Segment::Handshake
     } else if flags & (FIN | RST | ECE) != 0 {
         Segment::Signal
@@ -45,10 +65,7 @@ pub(super) fn of(packet: &[u8]) -> Option<(u32, Segment)> {
         Segment::Ack(acknowledgement)
     } else {
         Segment::Signal
-    };
-    let ports = Some([dest, source]);
-    let flow = FlowInfo::between(packet.ip.dest, packet.ip.source, protocol::TCP, ports);
-    Some((flow.hash(), kind))
+    })
 }
 
 #[cfg(test)]
@@ -67,22 +84,27 @@ mod tests {
         build::packet(from, to, protocol::TCP, bytes, Some(16))
     }
 
-    fn kind(packet: &[u8]) -> Option<Segment> {
-        of(packet).map(|(_, kind)| kind)
+    fn kind_told(packet: &[u8]) -> Option<Segment> {
+        let told = of(packet).map(|(_, kind)| kind);
+        assert_eq!(kind_of(packet), told.unwrap_or(Segment::Other));
+        told
     }
 
     #[test]
     fn segments_are_told_apart() {
         let times = [&TIMESTAMPS[..], &[0, 0, 0, 7, 0, 0, 0, 9]].concat();
         let sack = [1, 1, 5, 10, 0, 0, 8, 0, 0, 0, 9, 0];
-        assert_eq!(kind(&segment(SYN, &[])), Some(Segment::Handshake));
-        assert_eq!(kind(&segment(SYN | ACK, &times)), Some(Segment::Handshake));
+        assert_eq!(kind_told(&segment(SYN, &[])), Some(Segment::Handshake));
+        assert_eq!(
+            kind_told(&segment(SYN | ACK, &times)),
+            Some(Segment::Handshake)
+        );
         for options in [&[][..], &times] {
-            assert_eq!(kind(&segment(ACK, options)), Some(Segment::Ack(1000)));
+            assert_eq!(kind_told(&segment(ACK, options)), Some(Segment::Ack(1000)));
         }
-        assert_eq!(kind(&segment(ACK, &sack)), Some(Segment::Signal));
+        assert_eq!(kind_told(&segment(ACK, &sack)), Some(Segment::Signal));
         for flags in [FIN | ACK, RST, ECE | ACK] {
-            assert_eq!(kind(&segment(flags, &times)), Some(Segment::Signal));
+            assert_eq!(kind_told(&segment(flags, &times)), Some(Segment::Signal));
         }
     }
 
@@ -92,7 +114,7 @@ mod tests {
         let [from, to] = [(ends[0], 50_000), (ends[1], 443)];
         for (length, expected) in [(1, Some(Segment::Other)), (1000, None)] {
             let packet = build::tcp(from, to, PSH | ACK, &vec![0; length]);
-            assert_eq!(kind(&packet), expected);
+            assert_eq!(kind_told(&packet), expected);
         }
         assert_eq!(of(&build::udp(from, to, b"")), None);
     }

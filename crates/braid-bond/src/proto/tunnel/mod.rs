@@ -104,7 +104,9 @@ pub struct Tunnel {
     sender: Sender<Packet>,
     receiver: Receiver<Packet, RepairSymbol>,
     reorder_delay: Histogram,
+    /// Acknowledgements for flows of this end, and of this end for flows of the other.
     ack_filter: AckFilter<Packet>,
+    bulk_ack_filter: AckFilter<Packet>,
     /// Buffers of outgoing packets, which are kept for repair for a while, and of incoming ones.
     /// They are separate because a pool works best if packets leave in the order in which they
     /// came.
@@ -178,7 +180,8 @@ impl Tunnel {
             sender: sender(&settings),
             receiver: receiver(&settings),
             reorder_delay: Histogram::default(),
-            ack_filter: AckFilter::default(),
+            ack_filter: AckFilter::for_new_flows(),
+            bulk_ack_filter: AckFilter::for_bulk_flows(),
             settings,
             client,
             replay_guard: ReplayGuard::default(),
@@ -259,10 +262,39 @@ impl Tunnel {
         let info = FlowInfo::of(packet);
         // All packets that cannot be parsed count as one flow.
         let flow = info.as_ref().map_or(0, FlowInfo::hash);
-        let class = self
-            .settings
-            .policy
-            .class(info.as_ref(), self.remote_side());
+        if info
+            .as_ref()
+            .is_some_and(|info| info.protocol == protocol::TCP)
+        {
+            let segment = acknowledgement::kind_of(packet);
+            let interval = self.sender.bulk_ack_interval(now);
+            let pool = &mut self.send_pool;
+            let copy = || {
+                let mut buffer = pool.take(now);
+                buffer.extend_from_slice(packet);
+                pool.lend(buffer)
+            };
+            let filter = &mut self.bulk_ack_filter;
+            let passes = filter.passes(now, flow, segment, interval, copy);
+            self.send_acks(now);
+            if !passes {
+                return;
+            }
+        }
+        self.send_inner(now, packet, info.as_ref(), flow);
+    }
+
+    /// Sends the acknowledgements whose wait is over.
+    fn send_acks(&mut self, now: Time) {
+        while let Some(packet) = self.bulk_ack_filter.poll() {
+            let info = FlowInfo::of(&packet);
+            let flow = info.as_ref().map_or(0, FlowInfo::hash);
+            self.send_inner(now, &packet, info.as_ref(), flow);
+        }
+    }
+
+    fn send_inner(&mut self, now: Time, packet: &[u8], info: Option<&FlowInfo>, flow: u32) {
+        let class = self.settings.policy.class(info, self.remote_side());
         let lane = self.sender.lane(flow);
         let buffer = self.compress(now, lane, packet);
         let len = Bytes::new(buffer.len() as u64);

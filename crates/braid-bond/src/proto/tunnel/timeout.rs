@@ -38,6 +38,7 @@ impl Tunnel {
             .chain(self.receiver.poll_timeout())
             .chain(self.receiver.next_report())
             .chain(self.ack_filter.poll_timeout())
+            .chain(self.bulk_ack_filter.poll_timeout())
             .chain(self.policy_timeout().filter(|_| session.is_some()))
             .chain(self.gre_probe_timeout().filter(|_| session.is_some()))
             .min()
@@ -48,6 +49,8 @@ impl Tunnel {
         self.sender.handle_timeout(now);
         self.receiver.handle_timeout(now);
         self.ack_filter.handle_timeout(now);
+        self.bulk_ack_filter.handle_timeout(now);
+        self.send_acks(now);
         self.rebuild(now);
         self.replay_guard.keys.handle_timeout(now);
         self.send_pool.handle_timeout(now);

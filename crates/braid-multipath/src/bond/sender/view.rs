@@ -14,6 +14,9 @@ const FULL_QUEUE: Duration = Duration::from_millis(100);
 /// An acknowledgement waits for no longer, on satellites either.
 const MAX_ACK_INTERVAL: Duration = Duration::from_millis(20);
 const MIN_ACK_INTERVAL: Duration = Duration::from_millis(2);
+/// Bounds of the interval for bulk flows at the end that receives them.
+const MAX_BULK_ACK_INTERVAL: Duration = Duration::from_millis(5);
+const MIN_BULK_ACK_INTERVAL: Duration = Duration::from_millis(1);
 
 impl<T: Clone> Sender<T> {
     /// Returns the estimates and the liveness of a link.
@@ -47,15 +50,30 @@ impl<T: Clone> Sender<T> {
         if self.links.len() < 2 || (waits && are_full) {
             return None;
         }
-        let rtts = usable()
-            .filter(|link| link.is_used(now))
-            .map(|link| link.estimator.rtt());
-        let longest = rtts
-            .filter(|rtt| rtt.is_known())
-            .map(|rtt| rtt.smoothed())
-            .max();
+        let longest = self.longest_rtt(now);
         let quarter = |longest: Duration| (longest / 4).clamp(MIN_ACK_INTERVAL, MAX_ACK_INTERVAL);
         Some(longest.map_or(MAX_ACK_INTERVAL, quarter))
+    }
+
+    /// Returns the interval at which acknowledgements that this end sends for a bulk flow are to pass: an eighth of the longest round
+    /// trip over a link in use, so that HyStart still has its samples, and no more than delays nobody. None where that is too short to
+    /// save anything.
+    #[must_use]
+    pub fn bulk_ack_interval(&self, now: Time) -> Option<Duration> {
+        let longest = self.longest_rtt(now)?;
+        let eighth = (longest / 8).min(MAX_BULK_ACK_INTERVAL);
+        (eighth >= MIN_BULK_ACK_INTERVAL).then_some(eighth)
+    }
+
+    /// Returns the longest round trip over a link in use.
+    fn longest_rtt(&self, now: Time) -> Option<Duration> {
+        let used = self
+            .links
+            .iter()
+            .filter(|link| link.is_usable() && link.is_used(now));
+        let rtts = used.map(|link| link.estimator.rtt());
+        let known = rtts.filter(|rtt| rtt.is_known());
+        known.map(|rtt| rtt.smoothed()).max()
     }
 
     /// Returns the queued packets and bytes.

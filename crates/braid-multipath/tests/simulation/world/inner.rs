@@ -48,8 +48,7 @@ impl World {
             sacks: Vec::new(),
             echo: self.now,
         };
-        let answer = Packet::Ack { flow, ack };
-        self.filter_ack(0, flow, Segment::Handshake, answer);
+        self.filter_segment(0, flow, Segment::Handshake, ack);
         while self.ends[0].ack_filter.poll().is_some() {}
         self.pump_flow(flow);
         self.pump(0);
@@ -114,22 +113,11 @@ impl World {
                 Packet::Segment { flow, seq, sent } => {
                     self.count(FULL);
                     if let Some(ack) = self.flows[flow].receiver.handle_segment(seq, sent) {
-                        let inner = InnerPacket {
-                            flow: flow as u32,
-                            class: Class::Ordered,
-                            len: Bytes::new(60),
-                            is_stream: true,
-                        };
-                        let packet = Packet::Ack { flow, ack };
-                        self.ends[at].sender.handle_packet(self.now, inner, packet);
+                        self.filter_ack(at, flow, ack);
                     }
                 }
                 Packet::Ack { flow, ack } => {
-                    let segment = match ack.sacks.is_empty() {
-                        true => Segment::Ack(ack.next as u32),
-                        false => Segment::Signal,
-                    };
-                    self.filter_ack(at, flow, segment, Packet::Ack { flow, ack });
+                    self.filter_ack(at, flow, ack);
                 }
                 Packet::Sum(_) => panic!("a sum is no packet"),
                 Packet::Datagram { flow, seq, sent } => {
@@ -146,20 +134,44 @@ impl World {
         self.acknowledge(at);
     }
 
-    fn filter_ack(&mut self, at: usize, flow: usize, segment: Segment, packet: Packet) {
+    fn filter_ack(&mut self, at: usize, flow: usize, ack: Ack) {
+        let segment = match ack.sacks.is_empty() {
+            true => Segment::Ack((ack.next * u64::from(FULL)) as u32),
+            false => Segment::Signal,
+        };
+        self.filter_segment(at, flow, segment, ack);
+    }
+
+    /// Acknowledgements are filtered where they begin, at end 1, and where they arrive.
+    fn filter_segment(&mut self, at: usize, flow: usize, segment: Segment, ack: Ack) {
         let end = &mut self.ends[at];
-        let interval = end.sender.ack_interval(self.now);
+        let interval = match at {
+            0 => end.sender.ack_interval(self.now),
+            _ => end.sender.bulk_ack_interval(self.now),
+        };
+        let packet = Packet::Ack { flow, ack };
         (end.ack_filter).handle(self.now, flow as u32, segment, interval, packet);
     }
 
-    /// Hands over the acknowledgements that have passed the filter.
+    /// Sends on the acknowledgements that have passed the filter, or hands them over.
     fn acknowledge(&mut self, at: usize) {
         while let Some(packet) = self.ends[at].ack_filter.poll() {
             let Packet::Ack { flow, ack } = packet else {
                 panic!("only acknowledgements are filtered");
             };
-            self.flows[flow].sender.handle_ack(self.now, &ack);
-            self.pump_flow(flow);
+            if at == 0 {
+                self.flows[flow].sender.handle_ack(self.now, &ack);
+                self.pump_flow(flow);
+                continue;
+            }
+            let inner = InnerPacket {
+                flow: flow as u32,
+                class: Class::Ordered,
+                len: Bytes::new(60),
+                is_stream: true,
+            };
+            let packet = Packet::Ack { flow, ack };
+            self.ends[at].sender.handle_packet(self.now, inner, packet);
         }
     }
 
