@@ -431,22 +431,77 @@ fn probed(reports: u32, last: impl Fn(&mut Queue, &mut Demand, &mut f64)) -> f64
         if report == reports {
             last(&mut queue, &mut demand, &mut offered);
         }
-        let now = ms(25 * u64::from(report));
-        // The sample says if the link is loaded, and the report behind it counts accordingly.
-        let proven = capacity.proven().bits_per_sec() as f64;
-        let rate = Rate::from_bits_per_sec((offered * proven) as u64);
-        let sample = Sample {
-            delivered: rate,
-            offered: rate,
-            arrived: 10,
-            lost: 0,
-            fresh: (10, 0),
-            average: 0.0,
-        };
-        capacity.handle_sample(now, &sample);
-        capacity.handle_queue(now, queue, demand);
+        handle_report(&mut capacity, report, queue, demand, offered);
     }
+    gain(&capacity)
+}
+
+/// The `number`th report of a link that delivers all it is sent: `offered` times its proven rate.
+fn handle_report(capacity: &mut Capacity, number: u32, queue: Queue, demand: Demand, offered: f64) {
+    let now = ms(25 * u64::from(number));
+    // The sample says if the link is loaded, and the report behind it counts accordingly.
+    let proven = capacity.proven().bits_per_sec() as f64;
+    let rate = Rate::from_bits_per_sec((offered * proven) as u64);
+    let sample = Sample {
+        delivered: rate,
+        offered: rate,
+        arrived: 10,
+        lost: 0,
+        fresh: (10, 0),
+        average: 0.0,
+    };
+    capacity.handle_sample(now, &sample);
+    capacity.handle_queue(now, queue, demand);
+}
+
+/// The ratio of the send rate to the proven rate.
+fn gain(capacity: &Capacity) -> f64 {
     capacity.rate().bits_per_sec() as f64 / capacity.proven().bits_per_sec() as f64
+}
+
+/// Returns the gain after reports of these delays, in ms.
+fn after_delays(delays: &[u64], demand: Demand, offered: f64) -> f64 {
+    let mut capacity = Capacity::default();
+    for (number, delay) in (1..).zip(delays) {
+        let queue = Queue {
+            delay: Duration::from_millis(*delay),
+            jitter: Duration::ZERO,
+            rtt_min: Duration::from_millis(30),
+            sent: None,
+        };
+        handle_report(&mut capacity, number, queue, demand, offered);
+    }
+    gain(&capacity)
+}
+
+#[test]
+fn a_link_that_is_held_back_is_drained_if_it_delivers_ever_more_although_it_seems_to_queue() {
+    let is_drained = |gain: f64| gain < 0.75;
+    let (growing, steady) = (1.002, 1.0);
+    // 6 ms are no queue that lowers the rate, and too much for a higher one.
+    assert!(is_drained(after_delays(&[6; 25], Demand::Backlog, growing)));
+    assert!(!is_drained(after_delays(&[6; 25], Demand::Backlog, steady)));
+    assert!(
+        !is_drained(after_delays(&[6; 15], Demand::Backlog, growing)),
+        "for half a second"
+    );
+    assert!(!is_drained(after_delays(&[6; 25], Demand::Met, growing)));
+    assert!(!is_drained(after_delays(
+        &[3; 25],
+        Demand::Backlog,
+        growing
+    )));
+}
+
+#[test]
+fn a_link_whose_delay_scatters_is_sent_more_up_to_a_longer_delay() {
+    let scattering = [0, 30, 0, 30, 0, 30, 0, 30, 0, 30];
+    let then = |delay| [&scattering[..], &[delay; 4]].concat();
+    let gain = |delay| after_delays(&then(delay), Demand::Backlog, 1.0);
+    assert!(gain(15) >= 2.0, "{}", gain(15));
+    assert!(gain(25) < 1.5, "{}", gain(25));
+    // The same delays on a quiet link.
+    assert!(after_delays(&[15; 14], Demand::Backlog, 1.0) < 1.5);
 }
 
 #[test]

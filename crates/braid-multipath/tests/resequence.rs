@@ -74,6 +74,16 @@ fn a_missing_packet_that_arrives_lets_all_behind_it_go() {
 }
 
 #[test]
+fn a_packet_behind_a_gap_that_is_not_waited_for_counts_as_in_order() {
+    let mut bench = Bench::new();
+    bench.packet(0, 0, A);
+    (bench.0).handle_packet(ms(1), tag(2, 2, A), Duration::ZERO, 2);
+    assert_eq!(bench.out(), [2]);
+    let counters = bench.0.counters();
+    assert_eq!((counters.in_order, counters.held), (2, 0));
+}
+
+#[test]
 fn a_gap_that_every_link_has_passed_is_not_waited_for() {
     let mut bench = Bench::new();
     bench.packet(0, 0, A);

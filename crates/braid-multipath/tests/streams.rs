@@ -455,6 +455,9 @@ fn algorithm_1_forwards_what_is_expected_and_what_was_stored_behind_it() {
     assert_eq!(passed(&mut flows, 1), [1, 2, 3]);
     // "immediately forward duplicates"
     assert_eq!(passed(&mut flows, 2), [2]);
+    let counters = flows.counters();
+    let counted = (counters.in_order, counters.held, counters.late);
+    assert_eq!(counted, (3, 2, 1), "99, 0 and 1; 2 and 3; 2 again");
 }
 
 /// "If the number of packets buffered for a flow exceeds its threshold, the buffer releases them all
