@@ -233,6 +233,7 @@ mod tests {
                     network: "198.51.100.0/24".into(),
                     paths: vec![way],
                 }),
+                reservations: vec![],
                 steps: vec![Step {
                     stage: Stage::Race,
                     text: "raced on dsl, lte".into(),
@@ -291,6 +292,7 @@ dsl       21.4    3.0        0       –        –  yes
                     },
                 ],
                 path_cache: None,
+                reservations: vec![],
                 steps: vec![
                     step(Stage::Route, "no route of this machine's own wins"),
                     step(Stage::Rule, "no rule matches"),

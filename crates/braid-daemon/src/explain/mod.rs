@@ -26,8 +26,9 @@ use crate::classes::{ClassKind, Classes, UplinkStatus};
 use crate::config::{Fallback, OnDown, Settings};
 use crate::dns_snoop::NameCache;
 use crate::plumbing::{INNER_V4, INNER_V6};
-use crate::report::{Candidate, ExplainQuestion, Outcome, Stage, Step};
+use crate::report::{Candidate, ExplainQuestion, Outcome, ReservationReport, Stage, Step};
 use crate::rules::CompiledRules;
+use crate::uplinks::uplink_forecasts::Reservation;
 use race::Decided;
 pub(crate) use race::{is_valid, predict};
 
@@ -48,6 +49,8 @@ pub struct Snapshot<'a> {
     pub path: Option<&'a PathCacheEntry>,
     /// Returns the datapath's data for predictions on an uplink, if it has any.
     pub load: &'a dyn Fn(UplinkId) -> Option<UplinkLoad>,
+    /// Returns the part of an uplink's capacity that is left to app-limited flows, if there are any.
+    pub reservation: &'a dyn Fn(UplinkId) -> Option<Reservation>,
     /// Names of remote addresses, learned from DNS answers.
     pub names: &'a NameCache,
     /// State of the uplinks.
@@ -83,6 +86,8 @@ pub struct Explanation {
     pub uplink: Option<String>,
     /// Every uplink that it may take.
     pub candidates: Vec<Candidate>,
+    /// Capacity that the prediction leaves to app-limited flows.
+    pub reservations: Vec<ReservationReport>,
     /// Steps of the decision.
     pub steps: Vec<Step>,
 }
@@ -99,6 +104,7 @@ fn is_for_many(destination: IpAddr) -> bool {
 pub fn explain(question: &ExplainQuestion, snapshot: &Snapshot<'_>) -> Explanation {
     let mut trace = Trace {
         snapshot,
+        reservations: Vec::new(),
         steps: Vec::new(),
     };
     let facts = rule::facts(question, snapshot);
@@ -188,6 +194,7 @@ fn ftp_time(flow: &FlowKey) -> Option<Duration> {
 /// An explanation under construction.
 struct Trace<'a, 'w> {
     snapshot: &'a Snapshot<'w>,
+    reservations: Vec<ReservationReport>,
     steps: Vec<Step>,
 }
 
@@ -210,6 +217,7 @@ impl Trace<'_, '_> {
             outcome,
             uplink: uplink.map(|id| name(self.snapshot, id)),
             candidates,
+            reservations: self.reservations,
             steps: self.steps,
         }
     }

@@ -8,7 +8,7 @@ use braid_core::UplinkId;
 use braid_core::forecast::{MAX_RACE_TIME_RATIO, PathStats, Prediction, UplinkLoad, in_turn};
 
 use super::{FlowKey, Trace, name};
-use crate::report::Stage;
+use crate::report::{ReservationReport, Stage};
 
 /// IANA number of TCP.
 const TCP: u8 = 6;
@@ -72,6 +72,9 @@ impl Trace<'_, '_> {
             };
             self.note(Stage::Race, text.to_owned());
             return Decided::BySlots;
+        }
+        if entry.lb_method == LbMethod::Fastest {
+            self.reserved(&live);
         }
         let mut scores = self.scores(entry.lb_method, &live);
         scores.sort_by_key(|score| (score.figure(), score.uplink));
@@ -139,6 +142,34 @@ impl Trace<'_, '_> {
     /// Returns the datapath's data on an uplink; without any, it assumes no capacity.
     fn load(&self, id: UplinkId) -> UplinkLoad {
         (self.snapshot.load)(id).unwrap_or_default()
+    }
+
+    /// Notes the capacity that is left to app-limited flows.
+    fn reserved(&mut self, live: &[UplinkId]) {
+        let report = |id: &UplinkId| {
+            let found = (self.snapshot.reservation)(*id)?;
+            Some(ReservationReport {
+                uplink: name(self.snapshot, *id),
+                wanted_bit_s: found.wanted.bits_per_sec(),
+                reserved_bit_s: found.reserved.bits_per_sec(),
+                capacity_bit_s: found.capacity.bits_per_sec(),
+            })
+        };
+        self.reservations = live.iter().filter_map(report).collect();
+        let mbit_s = |bit_s: u64| bit_s as f64 / 1e6;
+        let text = |of: &ReservationReport| {
+            let (reserved, capacity) = (mbit_s(of.reserved_bit_s), mbit_s(of.capacity_bit_s));
+            let more = match of.wanted_bit_s > of.reserved_bit_s {
+                true => format!(" (they want {:.2})", mbit_s(of.wanted_bit_s)),
+                false => String::new(),
+            };
+            format!("{} {reserved:.2} of {capacity:.1} Mbit/s{more}", of.uplink)
+        };
+        if !self.reservations.is_empty() {
+            let parts: Vec<String> = self.reservations.iter().map(text).collect();
+            let text = format!("left to videos, calls and the like: {}", parts.join(", "));
+            self.note(Stage::Race, text);
+        }
     }
 
     /// Notes the scores, the best first.

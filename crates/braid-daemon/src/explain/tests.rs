@@ -10,13 +10,14 @@ use braid_balance::{ClassId, KernelTime, PathCacheEntry, Site, Sticky};
 use braid_core::UplinkId;
 use braid_core::forecast::UplinkLoad;
 
-use super::{OtherFlow, Snapshot, explain};
+use super::{Explanation, OtherFlow, Snapshot, explain};
 use crate::classes::{Classes, UplinkStatus};
 use crate::config::Settings;
 use crate::dns_snoop::{NameCache, site};
 use crate::report::ExplainQuestion;
 use crate::rules::{CompiledRules, SystemIds};
 use crate::test_fixtures::{settings, status};
+use crate::uplinks::uplink_forecasts::Reservation;
 
 const RULES: &str = "
     policy = 'hash-source'
@@ -58,6 +59,7 @@ struct Scene {
     statuses: Vec<UplinkStatus>,
     path: Option<PathCacheEntry>,
     loads: Vec<UplinkLoad>,
+    reservations: Vec<Option<Reservation>>,
     sticky: Vec<Sticky>,
     names: NameCache,
     route: Option<&'static str>,
@@ -78,6 +80,7 @@ fn scene(text: &str) -> Scene {
         statuses: vec![status(0, "dsl"), lte],
         path: None,
         loads: Vec::new(),
+        reservations: Vec::new(),
         sticky: Vec::new(),
         route: None,
         neighbour: None,
@@ -104,7 +107,8 @@ fn ask(destination: &str) -> ExplainQuestion {
     }
 }
 
-fn told(scene: &Scene, question: &ExplainQuestion) -> String {
+/// Returns the explanation of a scene.
+fn explanation(scene: &Scene, question: &ExplainQuestion) -> Explanation {
     let mut classes = Classes::default();
     classes.update(Instant::now(), &scene.settings, &scene.statuses);
     let system = SystemIds {
@@ -124,6 +128,7 @@ fn told(scene: &Scene, question: &ExplainQuestion) -> String {
         sticky: &scene.sticky,
         path: scene.path.as_ref(),
         load: &|id| scene.loads.get(id.index()).copied(),
+        reservation: &|id| scene.reservations.get(id.index()).copied().flatten(),
         names: &scene.names,
         statuses: &scene.statuses,
         evidence: &evidence,
@@ -132,7 +137,12 @@ fn told(scene: &Scene, question: &ExplainQuestion) -> String {
         refused: scene.refused.map(str::to_owned),
         other_flows: &scene.other_flows,
     };
-    let explanation = explain(question, &snapshot);
+    explain(question, &snapshot)
+}
+
+/// Returns it as text.
+fn told(scene: &Scene, question: &ExplainQuestion) -> String {
+    let explanation = explanation(scene, question);
     let mut text = String::new();
     for step in &explanation.steps {
         writeln!(text, "{:?}: {}", step.stage, step.text).unwrap();

@@ -55,6 +55,10 @@ pub struct ExplainReport {
     pub candidates: Vec<Candidate>,
     /// Path cache entry of the destination's network, if there is one.
     pub path_cache: Option<DestinationReport>,
+    /// Capacity that predictions do not count because it is left to app-limited flows, by uplink. Empty unless the
+    /// class predicts, and without such flows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reservations: Vec<ReservationReport>,
     /// Steps of the decision, in order.
     pub steps: Vec<Step>,
 }
@@ -82,6 +86,20 @@ pub struct FlowLinkShare {
     pub uplink: String,
     /// Fraction of the bytes, 0 to 1.
     pub share: f64,
+}
+
+/// Part of an uplink's capacity that new flows leave to app-limited ones: videos, calls, and others that want less than the
+/// line would give.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReservationReport {
+    /// Name of the uplink.
+    pub uplink: String,
+    /// Rate that these flows want.
+    pub wanted_bit_s: u64,
+    /// Rate that is left to them: what they want, three quarters of the capacity at most.
+    pub reserved_bit_s: u64,
+    /// Capacity of the uplink, this part included.
+    pub capacity_bit_s: u64,
 }
 
 /// Output of `braid explain --json`: an answer per address of the destination.

@@ -32,7 +32,7 @@ pub use bond::{
 };
 pub use explain::{
     Candidate, ExplainQuestion, ExplainReport, ExplainsReport, FlowLinkShare, FlowLinksReport,
-    Outcome, Stage, Step,
+    Outcome, ReservationReport, Stage, Step,
 };
 pub use history::{HistoryCapacity, HistoryPoint, HistoryQuestion, HistoryReport};
 pub use measure::{

@@ -117,6 +117,7 @@ impl Engine {
             sticky: &self.datapath.sticky()?,
             path: path.as_ref(),
             load: &|id| self.forecasts.load(id, &flow_activity),
+            reservation: &|id| self.forecasts.reservation(id),
             names: &self.names,
             statuses: &self.statuses(),
             evidence: &|id| self.evidence(id),
@@ -136,6 +137,7 @@ impl Engine {
             path_cache: path
                 .filter(|path| !path.paths.is_empty())
                 .map(|path| self.path(&path, &flow_activity)),
+            reservations: explanation.reservations,
             steps: explanation.steps,
         })
     }

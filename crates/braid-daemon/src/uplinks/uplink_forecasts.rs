@@ -45,6 +45,18 @@ pub(crate) struct UplinkForecasts {
     noted: Option<Instant>,
     losses: BTreeMap<UplinkId, Losses>,
     forecasts: Vec<UplinkForecast>,
+    reservations: Vec<(UplinkId, Reservation)>,
+}
+
+/// Part of an uplink's capacity that is left to app-limited flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// Rate that they want.
+    pub wanted: Rate,
+    /// Rate that is left to them.
+    pub reserved: Rate,
+    /// Capacity of the uplink, this part included.
+    pub capacity: Rate,
 }
 
 /// Losses of one uplink.
@@ -95,24 +107,35 @@ impl UplinkForecasts {
         }
     }
 
-    /// Returns the new forecasts. `flow_activity` covers the time since the last call; `reserved` is the rate that an
+    /// Returns the new forecasts. `flow_activity` covers the time since the last call; `wanted` is the rate that an
     /// uplink's long-lived flows want.
     pub fn compute(
         &mut self,
         flow_activity: &[FlowActivity],
         headroom: impl Fn(UplinkId) -> Option<Headroom>,
-        reserved: impl Fn(UplinkId) -> Rate,
+        wanted: impl Fn(UplinkId) -> Rate,
     ) -> &[UplinkForecast] {
         let unknown = Headroom {
             capacity: Rate::from_bits_per_sec(0),
             spare: Rate::from_bits_per_sec(0),
         };
+        self.reservations.clear();
+        let reservations = &mut self.reservations;
         let outlook = |(id, losses): (&UplinkId, &Losses)| {
             let headroom = headroom(*id).unwrap_or(unknown);
             let capacity = headroom.capacity.bits_per_sec();
             let most = (capacity as f64 * MAX_RESERVED_FRACTION) as u64;
-            let left = capacity - reserved(*id).bits_per_sec().min(most);
-            let left = Rate::from_bits_per_sec(left);
+            let wanted = wanted(*id);
+            let reserved = wanted.bits_per_sec().min(most);
+            if reserved > 0 {
+                let reservation = Reservation {
+                    wanted,
+                    reserved: Rate::from_bits_per_sec(reserved),
+                    capacity: headroom.capacity,
+                };
+                reservations.push((*id, reservation));
+            }
+            let left = Rate::from_bits_per_sec(capacity - reserved);
             UplinkForecast {
                 uplink: *id,
                 capacity: left,
@@ -139,9 +162,18 @@ impl UplinkForecasts {
         })
     }
 
+    /// Returns the part of an uplink's capacity that the last forecast left to app-limited flows; `None` without such
+    /// flows, and if the capacity is unknown.
+    pub fn reservation(&self, id: UplinkId) -> Option<Reservation> {
+        let mut reservations = self.reservations.iter();
+        let (_, reservation) = reservations.find(|(uplink, _)| *uplink == id)?;
+        Some(*reservation)
+    }
+
     /// Drops the forecasts: no class uses them.
     pub fn forget(&mut self) {
         self.forecasts.clear();
+        self.reservations.clear();
     }
 }
 
@@ -245,7 +277,22 @@ mod tests {
             forecasts.compute(&[], known, |_| wanted);
             let line = forecasts.load(ID, &[]).unwrap();
             assert_eq!((line.capacity, line.spare), (left, spare));
+            let reservation = forecasts.reservation(ID).unwrap();
+            assert_eq!(
+                (reservation.wanted, reservation.capacity),
+                (wanted, headroom.capacity)
+            );
+            let all = u64::from(left) * 8000 + reservation.reserved.bits_per_sec();
+            assert_eq!(all, 20_000_000);
         }
+        forecasts.forget();
+        assert_eq!(forecasts.reservation(ID), None);
+        forecasts.compute(&[], |_| None, |_| Rate::from_bits_per_sec(1_000_000));
+        assert_eq!(
+            forecasts.reservation(ID),
+            None,
+            "of an unknown capacity nothing is reserved"
+        );
         forecasts.compute(&[], |_| None, nothing);
         let line = forecasts.load(ID, &[]).unwrap();
         assert_eq!((line.capacity, line.headroom()), (0, DEFAULT_CAPACITY_KB_S));

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use braid_balance::{CachedPath, PathCacheEntry};
-use braid_core::UplinkId;
 use braid_core::forecast::UplinkLoad;
+use braid_core::{Rate, UplinkId};
 
-use super::{Scene, ask, scene, told};
+use super::{Scene, ask, explanation, scene, told};
+use crate::report::ReservationReport;
+use crate::uplinks::uplink_forecasts::Reservation;
 
 /// Returns a path cache entry for dsl and lte, with round trips in ms and ages in s.
 fn path(ways: &[(u8, u64, u64)]) -> Option<PathCacheEntry> {
@@ -183,4 +185,45 @@ fn a_full_uplink_is_left_out_of_the_race() {
     // Without data they are equal.
     scene.loads.clear();
     assert!(race(&scene, 6, SERVER).ends_with("=> Raced - [dsl, lte]"));
+}
+
+#[test]
+fn capacity_that_is_left_to_a_video_is_named() {
+    let rate = |mbit: u64| Rate::from_bits_per_sec(mbit * 1_000_000);
+    let reservation = |wanted, reserved| {
+        Some(Reservation {
+            wanted: rate(wanted),
+            reserved: rate(reserved),
+            capacity: rate(20),
+        })
+    };
+    let mut scene = scene("policy = 'fastest'");
+    scene.loads = loads([(15, 15), (20, 20)]);
+    scene.path = path(&[(0, 20, 1), (1, 40, 1)]);
+    scene.reservations = vec![reservation(5, 5)];
+    let text = race(&scene, 6, SERVER);
+    let first = text.lines().next();
+    assert_eq!(
+        first,
+        Some("Race: left to videos, calls and the like: dsl 5.00 of 20.0 Mbit/s"),
+        "{text}"
+    );
+    let expected = ReservationReport {
+        uplink: "dsl".into(),
+        wanted_bit_s: 5_000_000,
+        reserved_bit_s: 5_000_000,
+        capacity_bit_s: 20_000_000,
+    };
+    assert_eq!(explanation(&scene, &ask(SERVER)).reservations, [expected]);
+    // More than the line can leave to them, on both lines; also where a race is to be run.
+    scene.reservations = vec![reservation(40, 15); 2];
+    scene.path = None;
+    let text = race(&scene, 6, SERVER);
+    let both = "Race: left to videos, calls and the like: dsl 15.00 of 20.0 Mbit/s (they want 40.00), \
+                lte 15.00 of 20.0 Mbit/s (they want 40.00)\nRace: raced on dsl, lte";
+    assert!(text.starts_with(both), "{text}");
+    // Round trips alone decide under `race`.
+    scene.settings = super::settings("policy = 'race'");
+    assert!(race(&scene, 6, SERVER).starts_with("Race: raced on dsl, lte"));
+    assert_eq!(explanation(&scene, &ask(SERVER)).reservations, []);
 }
