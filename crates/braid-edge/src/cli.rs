@@ -80,6 +80,14 @@ impl ControlArgs {
         // The argument group requires one of them. A socket takes no key, but one of several may be one.
         let remote = |endpoint: &Endpoint| matches!(endpoint, Endpoint::Http(..));
         let keyed = self.controller.iter().any(remote);
+        for (number, endpoint) in self.controller.iter().enumerate() {
+            if self.controller[..number]
+                .iter()
+                .any(|known| known.is_same(endpoint))
+            {
+                return Err(Error::SameController(endpoint.clone()));
+            }
+        }
         let controllers = self.controller.into_iter();
         controllers
             .map(|endpoint| match remote(&endpoint) || !keyed {
@@ -181,5 +189,41 @@ mod tests {
             control(&both[..1], Some(key)),
             Err(Error::KeyForSocket)
         ));
+    }
+
+    #[test]
+    fn a_controller_that_is_given_twice_is_named() {
+        let controller = |places: [&str; 3]| {
+            let controller = places.iter().map(|place| place.parse());
+            let controller = controller.collect::<Result<_, _>>().expect("endpoints");
+            let paths = None;
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            std::fs::write(&file, b"0123456789abcdef").expect("room");
+            let key = Key::read(file.path()).expect("a key");
+            ControlArgs { controller, paths }.control(Some(key))
+        };
+        for [one, again] in [
+            ["http://192.0.2.2:8080", "http://192.0.2.2:8080/"],
+            ["http://[2001:db8::2]:8080", "http://[2001:DB8:0::2]:8080"],
+            ["http://alpha.example:8080", "http://Alpha.example:8080"],
+            [
+                "unix:/run/braid/fabric.sock",
+                "unix:/run//braid/fabric.sock",
+            ],
+        ] {
+            let error = controller([one, "http://192.0.2.3:8080", again]).expect_err("two are one");
+            let text = error.to_string();
+            assert!(text.contains(" is given twice"), "{text}");
+            assert!(
+                text.contains(again.trim_end_matches('/')) || again.starts_with("unix"),
+                "{text}"
+            );
+        }
+        let apart = [
+            "http://192.0.2.2:8080",
+            "http://192.0.2.2:8081",
+            "unix:/run/braid/fabric.sock",
+        ];
+        assert!(controller(apart).is_ok());
     }
 }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -57,6 +58,24 @@ impl Endpoint {
             (Endpoint::Http(..), None) => Err(Error::NoKey),
             (Endpoint::Unix(_), Some(_)) => Err(Error::KeyForSocket),
             (endpoint @ Endpoint::Unix(_), None) => Ok(endpoint),
+        }
+    }
+}
+
+impl Endpoint {
+    /// Returns true if both are one address, however it is written. Names are not looked up.
+    pub(crate) fn is_same(&self, other: &Endpoint) -> bool {
+        match (self, other) {
+            // Component by component: a doubled slash is one.
+            (Endpoint::Unix(one), Endpoint::Unix(other)) => one.components().eq(other.components()),
+            (Endpoint::Http(one, _), Endpoint::Http(other, _)) => {
+                let address = |text: &str| text.parse::<SocketAddr>().ok();
+                match (address(one), address(other)) {
+                    (Some(one), Some(other)) => one == other,
+                    _ => one.eq_ignore_ascii_case(other),
+                }
+            }
+            _ => false,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::controller::Endpoint;
 use crate::l3_paths::L3PathsError;
 
 /// An error of an edge.
@@ -58,6 +59,12 @@ pub enum Error {
          edge in the controller's configuration)"
     )]
     NoKey,
+    /// One controller was given twice: it would refuse the second request at a time as a replay of the first.
+    #[error(
+        "--controller {0} is given twice, but an edge asks each controller once (leave one of them out; of \
+         several controllers give the address of each)"
+    )]
+    SameController(Endpoint),
     /// Several outside devices were given, but tagged paths begin at one switch port.
     #[error(
         "device {0}: a second --outside, but a controller's paths begin at one port (give one, or \

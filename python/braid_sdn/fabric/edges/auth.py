@@ -53,7 +53,10 @@ class EdgeAuth:
         if key is None or not hmac.compare_digest(mac(key, f"{counter}\n{request}".encode("latin-1")), found[3]):
             raise UnauthorizedError("the key is not that of an edge of this name (key_file)")
         if counter <= self._last.get(name, -1):
-            raise UnauthorizedError("a replay: see whether the edge's clock was set back, or two edges have one name")
+            raise UnauthorizedError(
+                "a replay: see whether the edge's clock was set back, two edges have one name, or this controller is "
+                "named twice by its --controller"
+            )
         self._last[name] = counter
         return VerifiedRequest(name, counter, key)
 
