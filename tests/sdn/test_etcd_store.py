@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 
 from braid_lab.fabric.etcd import EtcdServer, etcd
+from braid_sdn.fabric import service
 from braid_sdn.fabric.cluster.etcd import Endpoint, Etcd, put
 from braid_sdn.fabric.cluster.etcd_store import ClusterSettings, EtcdStore, boot_time
+from braid_sdn.fabric.cluster.file_store import POLICIES_FILE
 from braid_sdn.fabric.cluster.store import Member, StoreError
+from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.plan.policies import Policies
+from braid_sdn.fabric.settings import Settings
 
 from .test_openflow import certificates
+from .virtual import KEY
 
 DRAINED = Policies(frozenset({3}))
 #: Seconds; etcd grants no shorter lease.
@@ -178,6 +183,49 @@ def test_policies_from_before_there_was_an_etcd_are_written_there(server: EtcdSe
         async with following(beta):
             await until(beta.leads)
             assert beta.standing.policies == DRAINED
+
+    told(story)
+
+
+def test_a_file_that_cannot_be_read_is_named_until_etcd_has_policies(
+    server: EtcdServer, prefix: str, tmp_path: Path
+) -> None:
+    file = tmp_path / POLICIES_FILE
+    file.write_text("[")
+
+    def store(name: str) -> EtcdStore:
+        made = service._store(Config(Settings(KEY), cluster=settings(server, prefix, name)), tmp_path)
+        assert isinstance(made, EtcdStore)
+        return made
+
+    async def story() -> None:
+        alpha, beta = store("alpha"), store("beta")
+        async with following(alpha), following(beta):
+            await until(lambda: alpha.leads() or beta.leads())
+            leader, other = (alpha, beta) if alpha.leads() else (beta, alpha)
+            await until(lambda: other.standing.leader == leader.me)
+            for each in (leader, other):
+                assert each.standing.policies == Policies()
+                assert each.standing.unread.startswith(f"{file}: ")
+            await leader.keep(DRAINED)
+            await until(lambda: other.standing.policies == DRAINED)
+            assert (leader.standing.unread, other.standing.unread) == ("", "")
+        assert file.read_text() == "["
+
+    told(story)
+
+
+def test_policies_are_followed_until_others_can_be_read(server: EtcdServer, prefix: str) -> None:
+    async def story() -> None:
+        client = Etcd([Endpoint("127.0.0.1", server.port)])
+        async with frozen(EtcdStore(settings(server, prefix, "alpha"), DRAINED)) as alpha:
+            await client.change((), [put(f"{prefix}/policies", "{")], [], 5)
+            await alpha._look()
+            assert alpha.standing.policies == DRAINED
+            assert f"{prefix}/policies of etcd: " in alpha.standing.unread
+            await alpha.keep(Policies())
+            assert (alpha.standing.policies, alpha.standing.unread) == (Policies(), "")
+        client.close()
 
     told(story)
 

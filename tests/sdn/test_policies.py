@@ -403,6 +403,19 @@ def test_policies_outlive_the_controller(tmp_path: Path) -> None:
     assert net.codes() == {"drained"}
 
 
+def test_policies_that_cannot_be_read_are_named_with_those_that_are_followed() -> None:
+    net = ready(two_paths())
+    net.controller.policies_unread = "FILE: not policies"
+
+    def told() -> str:
+        (found,) = (each for each in policy.problems(net.controller) if each.code == "policies-unread")
+        return found.text
+
+    assert told() == "FILE: not policies: none is followed; mend it and restart, or set them again"
+    set_policy(net, "switches", "P", "drain")
+    assert told() == "FILE: not policies: those of before are followed; mend it and restart, or set them again"
+
+
 def test_a_policy_that_cannot_be_kept_is_not_followed(tmp_path: Path) -> None:
     net = ready(two_paths())
     # Root may write anywhere, but not below a file.

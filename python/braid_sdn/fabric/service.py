@@ -288,7 +288,9 @@ class Service:
 def _store(config: Config, state_dir: Path) -> Store:
     """Return the file's store, or etcd's, which begins with the file's policies if it has none."""
     alone = FileStore(state_dir)
-    return EtcdStore(config.cluster, alone.standing.policies) if config.cluster else alone
+    if config.cluster is None:
+        return alone
+    return EtcdStore(config.cluster, alone.standing.policies, unread=alone.standing.unread)
 
 
 async def _collect_garbage() -> None:

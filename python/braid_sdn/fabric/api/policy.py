@@ -30,7 +30,8 @@ def problems(fabric: Controller) -> list[Problem]:
     names = fabric.topology.name
     found = []
     if fabric.policies_unread:
-        text = f"{fabric.policies_unread}: none is followed; mend it and restart, or set them again"
+        then = "those of before are followed" if fabric.policies != Policies() else "none is followed"
+        text = f"{fabric.policies_unread}: {then}; mend it and restart, or set them again"
         found.append(Problem("policies-unread", "policies", text))
     for switch in sorted(fabric.policies.drained):
         is_done, text = _draining(fabric, switch)

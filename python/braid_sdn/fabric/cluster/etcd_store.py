@@ -91,9 +91,11 @@ class EtcdStore:
         inherited: Policies,
         etcd: Etcd | None = None,
         clock: Callable[[], float] = boot_time,
+        unread: str = "",
     ) -> None:
         """Create it; `run` asks etcd. `inherited` are written there by the first leader, if there are none.
 
+        `unread` says why the policies to inherit cannot be read; it is reported until etcd has others.
         Raises OSError or ssl.SSLError for files of TLS that are missing or do not belong together.
         """
         self._settings = settings
@@ -101,7 +103,7 @@ class EtcdStore:
         self._etcd = etcd or Etcd(settings.endpoints, client_context(settings.tls) if settings.tls else None)
         self._keys = tuple(f"{settings.prefix}/{word}" for word in ("leader", "policies", "generation"))
         self._leader_key, self._policies_key, self._base_key = self._keys
-        self._standing = Standing(policies=inherited)
+        self._standing = Standing(policies=inherited, unread=unread)
         self._lease: _Lease | None = None
         #: The revision at which this controller's own leadership began; None while another one leads, or nobody.
         self._own: int | None = None
@@ -274,8 +276,8 @@ class EtcdStore:
         try:
             return replace(now, policies=Policies.stored(json.loads(value)), unread="")
         except ValueError as error:
-            # As with a file: the network goes on without them.
-            return replace(now, policies=Policies(), unread=f"{self._policies_key} of etcd: {error}")
+            # The network goes on by those before.
+            return replace(now, unread=f"{self._policies_key} of etcd: {error}")
 
 
 def _read_leader(value: bytes) -> tuple[Member, str]:
