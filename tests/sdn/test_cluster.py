@@ -25,7 +25,7 @@ from braid_sdn.fabric.plan.policies import Policies
 from braid_sdn.fabric.service import Service
 from braid_sdn.fabric.settings import EdgeSettings, Settings
 from braid_sdn.openflow.flows import DIALECT
-from braid_sdn.openflow.messages import AddRule, Match, Refused, Role, RoleReply, RoleRequest, Rule
+from braid_sdn.openflow.messages import AddRule, Barrier, Match, Refused, Role, RoleReply, RoleRequest, Rule
 from braid_sdn.openflow.wire import HEADER, Session
 
 from .test_openflow import until
@@ -285,6 +285,7 @@ def test_a_controller_takes_over_and_steps_down(tmp_path: Path, monkeypatch: pyt
         await until(lambda: len(service.controller.topology.links()) == 8 and service.controller.planned)
         assert [event.name for event in events][-1:] == ["leads"]
         # Its lease is over, and the store has not said so yet: it sends nothing more.
+        first = [each.token for each in sent if isinstance(each, Barrier)]
         store.leading = False
         sent.clear()
         service._pump.run()
@@ -292,6 +293,13 @@ def test_a_controller_takes_over_and_steps_down(tmp_path: Path, monkeypatch: pyt
         assert len(sent) == 4
         assert not service.controller.planned
         assert events[-1].name == "follows"
+        # It leads again, over the same connections: no barrier is taken for one of before.
+        sent.clear()
+        store.say(8, ALPHA, leads=True, policies=Policies())
+        await until(lambda: any(isinstance(each, Barrier) for each in sent))
+        then = [each.token for each in sent if isinstance(each, Barrier)]
+        assert first
+        assert min(then) > max(first)
         network.close()
         running.cancel()
         service.server.close()

@@ -12,7 +12,7 @@ from braid_sdn.fabric.switches.updater import (
     RuleUpdater,
     Step,
 )
-from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Match, Output, Rule, ToSwitch
+from braid_sdn.openflow.messages import MAX_BARRIER_TOKEN, AddRule, Barrier, DeleteRule, Match, Output, Rule, ToSwitch
 
 OLD = Rule(PATHS, 10, Match(vlan=7), (Output(1),))
 NEW = Rule(PATHS, 10, Match(vlan=8), (Output(2),))
@@ -125,6 +125,25 @@ def test_a_switch_that_answers_no_barrier_holds_nothing_up_for_ever() -> None:
         updater.handle_timeout(now)
     assert now <= 1.0 + 2 * BARRIER_TIMEOUT + 0.5
     assert deletes(updater) == [DeleteRule(OLD.key)]
+
+
+def test_a_late_reply_to_a_barrier_of_the_updater_before_is_none_of_this_ones() -> None:
+    def waiting(last_barrier: int) -> tuple[RuleUpdater, int]:
+        updater = RuleUpdater(drain=0.5, last_barrier=last_barrier)
+        updater.handle_rules(0.0, 1, [OLD])
+        updater.set_target(1.0, {1: {NEW.key: NEW}})
+        _, barrier = (message for _, message in updater.poll_messages())
+        assert isinstance(barrier, Barrier)
+        return updater, barrier.token
+
+    before, late = waiting(0)
+    updater, own = waiting(before.last_barrier)
+    updater.handle_barrier(1.1, 1, late)
+    assert at(updater) is Step.PREPARE
+    updater.handle_barrier(1.2, 1, own)
+    assert at(updater) is Step.SWITCH
+    # Tokens are half of the transaction ids, and begin anew once all were used.
+    assert waiting(MAX_BARRIER_TOKEN)[1] == 1
 
 
 def test_rules_of_an_order_are_changed_one_rank_after_another() -> None:

@@ -114,8 +114,11 @@ class Controller:
         *,
         nonce: int = 0,
         policies: Policies = NO_POLICIES,
+        last_barrier: int = 0,
     ) -> None:
         """Create it without switches. `nonce` tells instances apart.
+
+        `last_barrier` is the token of the last barrier that another instance sent over the same connections.
 
         `stopwatch` measures planning alone, by the processor's time: on a busy machine a plan would go to pieces by
         the clock's, and wait for its turn before each.
@@ -160,7 +163,7 @@ class Controller:
         #: When the first switch connected.
         self.first_switch: float | None = None
         self.compiler = Compiler()
-        self.updater = RuleUpdater(drain=settings.drain, rank=self.compiler.rank)
+        self.updater = RuleUpdater(drain=settings.drain, rank=self.compiler.rank, last_barrier=last_barrier)
         # Hosts that have no address to be asked for show by their counters that they are there.
         self.audit = Audit(min(AUDIT_INTERVAL, settings.host_lifetime / 3))
         self._schedule = DiscoverySchedule()

@@ -125,11 +125,11 @@ class Service:
 
     # Several controllers, of which one leads.
 
-    def _new_controller(self) -> Controller:
+    def _new_controller(self, last_barrier: int = 0) -> Controller:
         """Return a controller that knows the policies alone: it continues from the rules that switches list."""
         kept = self._store.standing
         settings, nonce = self.config.settings, secrets.randbits(64)
-        made = Controller(settings, time.thread_time, nonce=nonce, policies=kept.policies)
+        made = Controller(settings, time.thread_time, nonce=nonce, policies=kept.policies, last_barrier=last_barrier)
         made.policies_unread = kept.unread
         return made
 
@@ -163,7 +163,7 @@ class Service:
         """Have a new controller, as after a restart, but keep the connections of switches."""
         now, known = self._loop.time(), self.controller.topology.switches
         hellos = [Hello(dpid, tuple(each.ports.values()), each.address) for dpid, each in sorted(known.items())]
-        self.controller = self._new_controller()
+        self.controller = self._new_controller(self.controller.updater.last_barrier)
         self._show_cluster()
         # Before all else: what is sent next is refused to any other master.
         self._ask_for_role()

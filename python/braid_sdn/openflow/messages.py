@@ -243,9 +243,13 @@ class MeterFeaturesRequest:
     """Ask for the number of meters."""
 
 
+#: Highest token of a barrier: the other half of the transaction ids is that of all other messages.
+MAX_BARRIER_TOKEN = 0x7FFFFFFF
+
+
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Answered when all earlier messages are done."""
+    """Answered, with its token, when all earlier messages are done."""
 
     token: int
 

@@ -15,6 +15,7 @@ from braid_sdn.openflow.flow_mods import EncodedRules, encode
 from braid_sdn.openflow.flow_stats import FLOW_MIN, FLOWS_AT, DecodedRules
 from braid_sdn.openflow.flows import DIALECT, LINK_FIELDS, buckets_out, instructions_out, match_out
 from braid_sdn.openflow.messages import (
+    MAX_BARRIER_TOKEN,
     AddRule,
     Barrier,
     BarrierReply,
@@ -263,7 +264,7 @@ class Session:
     def _barrier(self, xid: int) -> BarrierReply:
         # All rules sent before it were accepted.
         self._rules.clear()
-        return BarrierReply(xid & 0x7FFFFFFF)
+        return BarrierReply(xid & MAX_BARRIER_TOKEN)
 
     def _refused(self, told: Any) -> Refused | MeterFeatures:
         if told.xid == self._meters_asked:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from braid_sdn.fabric.switches.rules import PATHS, Rules, is_detour, tag_of
-from braid_sdn.openflow.messages import AddRule, Barrier, DeleteRule, Rule, RuleKey, ToSwitch
+from braid_sdn.openflow.messages import MAX_BARRIER_TOKEN, AddRule, Barrier, DeleteRule, Rule, RuleKey, ToSwitch
 
 #: Seconds for packets with an old tag to leave the network.
 DRAIN = 0.5
@@ -75,6 +75,9 @@ class RuleUpdater:
     doubtful: set[int] = field(default_factory=set)
     #: Number of updates.
     changes: int = 0
+    #: Token of the last barrier. An updater that follows another one at the same connections goes on from there: a
+    #: late reply to a barrier of the other is none of its own.
+    last_barrier: int = 0
     #: Rules that are deleted at these times: those that a completed update does without.
     _retiring: dict[tuple[int, RuleKey], float] = field(default_factory=dict)
     #: Rules that were sent in place of others with their key, until a barrier shows that the switch took them.
@@ -93,7 +96,6 @@ class RuleUpdater:
     _ordered: dict[int, set[int]] = field(default_factory=dict)
     _has_more: bool = False
     _deadline: float = 0.0
-    _token: int = 0
     _refused: dict[tuple[int, RuleKey], Refusal] = field(default_factory=dict)
     _out: list[tuple[int, ToSwitch]] = field(default_factory=list)
     _publish: bool = False
@@ -354,7 +356,7 @@ class RuleUpdater:
 
     def _send(self, now: float, rules: list[tuple[int, Rule]], deleted: Iterable[tuple[int, RuleKey]] = ()) -> None:
         """Send rules, delete others, and send a barrier after the last of each switch."""
-        self._token += 1
+        barrier = self._new_barrier()
         # Later tables first: a packet is not sent on to a table that has no rule for it yet.
         touched: dict[int, bool] = {}
         for switch, rule in sorted(rules, key=lambda each: -each[1].table):
@@ -365,22 +367,26 @@ class RuleUpdater:
             self._out.append((switch, DeleteRule(key)))
             touched[switch] = True
         for switch, has_tags in touched.items():
-            self._out.append((switch, Barrier(self._token)))
-            self._sent[switch] = self._token
+            self._out.append((switch, barrier))
+            self._sent[switch] = barrier.token
             # Rules of hosts alone are not worth waiting for a switch that left a barrier unanswered: packets to these
             # are flooded meanwhile.
             if has_tags or switch not in self.slow:
-                self._waiting[switch] = self._token
+                self._waiting[switch] = barrier.token
         self._deadline = now + BARRIER_TIMEOUT
 
     def _send_again(self, switch: int, rule: Rule) -> None:
         """Send a rule once more, with a barrier in place of one that is waited for."""
-        self._token += 1
+        barrier = self._new_barrier()
         self._add(switch, rule)
-        self._out.append((switch, Barrier(self._token)))
-        self._sent[switch] = self._token
+        self._out.append((switch, barrier))
+        self._sent[switch] = barrier.token
         if switch in self._waiting:
-            self._waiting[switch] = self._token
+            self._waiting[switch] = barrier.token
+
+    def _new_barrier(self) -> Barrier:
+        self.last_barrier = self.last_barrier % MAX_BARRIER_TOKEN + 1
+        return Barrier(self.last_barrier)
 
     def _add(self, switch: int, rule: Rule) -> None:
         has, key = self.installed[switch], rule.key
