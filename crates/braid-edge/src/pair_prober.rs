@@ -160,27 +160,19 @@ impl Pairs {
 
     fn set_paces(&mut self, now: Time) {
         let used = self.paces.values().filter(|pace| pace.is_used(now)).count();
-        let mut places: BTreeMap<&str, u32> = BTreeMap::new();
-        let mut intervals = Vec::new();
-        for (tag, pace) in &self.paces {
-            let place = places.entry(&pace.target).or_default();
-            intervals.push((*tag, pace.interval_among(used, now), *place));
-            *place += 1;
-        }
-        let sizes: BTreeMap<String, u32> = places
-            .into_iter()
-            .map(|(target, size)| (target.to_owned(), size))
-            .collect();
-        for (tag, interval, place) in intervals {
-            let Some(pace) = self.paces.get_mut(&tag) else {
-                continue;
-            };
-            if pace.interval != interval || pace.due <= now {
-                pace.interval = interval;
-                // Spread, so that another path's probe soon shows what is missing.
-                pace.due = now + interval * place / sizes.get(&pace.target).copied().unwrap_or(1);
-            }
-            if let Some(monitor) = self.monitors.get_mut(&pace.target) {
+        for monitor in self.monitors.values_mut() {
+            let tags: Vec<u16> = monitor.tags().collect();
+            let size = tags.len() as u32;
+            for (place, tag) in (0..).zip(tags) {
+                let Some(pace) = self.paces.get_mut(&tag) else {
+                    continue;
+                };
+                let interval = pace.interval_among(used, now);
+                if pace.interval != interval || pace.due <= now {
+                    pace.interval = interval;
+                    // Spread, so that another path's probe soon shows what is missing.
+                    pace.due = now + interval * place / size;
+                }
                 monitor.set_interval(tag, interval);
             }
         }
