@@ -18,7 +18,7 @@ from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.api import report
 from braid_sdn.fabric.api.events import Snapshot, changes
 from braid_sdn.fabric.api.report import edge_revision
-from braid_sdn.fabric.api.server import Api
+from braid_sdn.fabric.api.server import MAX_BODY_BYTES, Api
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.edges.auth import mac as mac_of
 
@@ -32,8 +32,8 @@ def request_line(path: str) -> str:
     return f"{'POST' if '/report?' in path else 'GET'} {path} HTTP/1.1"
 
 
-def line(name: str, counter: int, request: str, key: bytes) -> str:
-    shown = mac_of(key, f"{counter}\n{request}".encode())
+def line(name: str, counter: int, request: str, key: bytes, body: str = "") -> str:
+    shown = mac_of(key, "\n".join([str(counter), request, *([body] if body else [])]).encode())
     return f"Authorization: Braid {name} {counter} {shown}"
 
 
@@ -50,13 +50,14 @@ async def served(net: Network, tmp_path: Path) -> AsyncIterator[tuple[Api, Path,
         await api.close()
 
 
-async def over_tcp(port: int, path: str, *headers: str) -> tuple[int, list[str], bytes]:
+async def over_tcp(port: int, path: str, *headers: str, body: str = "") -> tuple[int, list[str], bytes]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write("\r\n".join([request_line(path), "Host: fabric", *headers, "", ""]).encode())
-    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    length = [f"Content-Length: {len(body)}"] if body else []
+    writer.write("\r\n".join([request_line(path), "Host: fabric", *headers, *length, "", body]).encode())
+    head, _, said = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     first, *lines = head.decode().split("\r\n")
-    return int(first.split()[1]), lines, body
+    return int(first.split()[1]), lines, said
 
 
 async def asked(socket: Path, path: str) -> tuple[int, dict[str, Any]]:
@@ -215,6 +216,35 @@ def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_its
             assert (await over_tcp(port, path, line("ha", 1, request, KEYS["ha"])))[0] == 403
             other = "/v1/fabric/status"
             assert (await over_tcp(port, other, line("ha", 2, f"GET {other} HTTP/1.1", KEYS["ha"])))[0] == 200
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+
+
+def test_a_report_may_be_as_long_as_that_of_all_paths(tmp_path: Path) -> None:
+    async def story() -> None:
+        net = Network(two_paths())
+        edges = tuple(replace(edge, key=KEYS[edge.name]) for edge in net.settings.edges)
+        net.controller.settings = replace(net.settings, edges=edges)
+        async with served(net, tmp_path) as (_, _, port):
+            tag = net.controller.tables.pairs["ha", "hb"].paths[0].tag
+            # The query says of which table, and the body has the counters: of 1,024 paths, none of which is longer.
+            path = "/v1/fabric/edges/hb/report?revision=0.0.0&wait=0"
+            others = ",".join(f"{other}:{2**64 - 1}" for other in range(3000, 4023))
+            body = f"rx={tag}:500,{others}&rx_bytes={tag}:7,{others}&tx={others}&shim=1&probed=&silent=&revision=no"
+            assert len(body) > 75_000
+            request = request_line(path)
+            for changed in (body.replace(":500", ":501"), body[:-1], ""):
+                header = line("hb", 7, request, KEYS["hb"], body)
+                assert (await over_tcp(port, path, header, body=changed))[0] == 401
+            header = line("hb", 7, request, KEYS["hb"], body)
+            assert (await over_tcp(port, path, header, body=body))[0] == 200
+            came = net.controller.path_monitor.paths[tag].rx
+            assert came is not None
+            assert came.packets == 500
+            assert net.controller.distributor.shims == {"hb"}
+            status, _, said = await over_tcp(port, path, header, body="x" * (MAX_BODY_BYTES + 1))
+            assert status == 413
+            assert b"has more than" in said
 
     asyncio.run(asyncio.wait_for(story(), 20))
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::http::response::Parts;
@@ -202,9 +202,13 @@ pub fn fetch_table(
     };
     let wait = LONG_POLL_TIME.as_secs();
     let path = format!(
-        "/v1/fabric/edges/{}/report?revision={}&wait={wait}&rx={}&rx_bytes={}&tx={}&shim={}&probed={}&silent={}",
+        "/v1/fabric/edges/{}/report?revision={}&wait={wait}",
         percent_encoded(name),
         percent_encoded(revision),
+    );
+    // In the body: of 1,024 paths they may be longer than a URI can be.
+    let body = format!(
+        "rx={}&rx_bytes={}&tx={}&shim={}&probed={}&silent={}",
         format_counts(&report.counts.rx),
         format_counts(&report.counts.rx_bytes),
         format_counts(&report.counts.tx),
@@ -212,7 +216,7 @@ pub fn fetch_table(
         format_tags(&report.states.probed),
         format_tags(&report.states.silent),
     );
-    let Some(answer) = post(endpoint, name, &path, urgent).map_err(unreachable)? else {
+    let Some(answer) = post(endpoint, name, &path, body, urgent).map_err(unreachable)? else {
         return Ok(None);
     };
     match answer.status {
@@ -272,15 +276,17 @@ fn post(
     endpoint: &Endpoint,
     name: &str,
     path: &str,
+    body: String,
     urgent: impl Future<Output = ()>,
 ) -> io::Result<Option<Response>> {
     let request = Request::builder()
         .method(Method::POST)
         .uri(path)
         .header(header::HOST, "fabric")
+        .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
         .header(header::CONNECTION, "close");
     let Endpoint::Http(_, Some(key)) = endpoint else {
-        let request = request.body(Empty::new()).map_err(io::Error::other)?;
+        let request = request.body(body.into()).map_err(io::Error::other)?;
         let response = |(head, body): (Parts, Bytes)| Response {
             status: head.status,
             body,
@@ -290,9 +296,9 @@ fn post(
     };
     let counter = key::counter();
     let line = format!("POST {path} HTTP/1.1");
-    let authorization = key.authorization(&percent_encoded(name), counter, &line);
+    let authorization = key.authorization(&percent_encoded(name), counter, &line, &body);
     let request = request.header(header::AUTHORIZATION, authorization);
-    let request = request.body(Empty::new()).map_err(io::Error::other)?;
+    let request = request.body(body.into()).map_err(io::Error::other)?;
     let Some((head, body)) = send(endpoint, request, urgent)? else {
         return Ok(None);
     };
@@ -308,7 +314,7 @@ fn post(
 /// Sends a request over a connection of its own, and waits for the response, or until `urgent` ends.
 fn send(
     endpoint: &Endpoint,
-    request: Request<Empty<Bytes>>,
+    request: Request<Full<Bytes>>,
     urgent: impl Future<Output = ()>,
 ) -> io::Result<Option<(Parts, Bytes)>> {
     let conversation = async {
@@ -332,7 +338,7 @@ fn send(
 /// Sends a request and returns the response's head and body.
 async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    request: Request<Empty<Bytes>>,
+    request: Request<Full<Bytes>>,
 ) -> io::Result<(Parts, Bytes)> {
     let handshake = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(io::Error::other)?;
@@ -390,7 +396,7 @@ mod tests {
         let runtime = Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let (ours, mut theirs) = duplex(4096);
-            let request = Request::post("/").body(Empty::new()).expect("a request");
+            let request = Request::post("/").body(Full::default()).expect("a request");
             let peer = async move {
                 let mut asked = [0; 4];
                 theirs.read_exact(&mut asked).await.expect("a question");
@@ -448,6 +454,56 @@ mod tests {
         follower.join().expect("an end");
         assert!(matches!(error, FetchError::Misdirected(..)));
         assert!(error.to_string().ends_with("does not lead: beta leads"));
+    }
+
+    #[test]
+    fn a_report_of_all_paths_is_no_longer_than_a_request_can_be() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("fabric.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+        let controller = std::thread::spawn(move || {
+            use std::io::{Read, Write};
+            let (mut client, _) = listener.accept().expect("a client");
+            let mut asked = String::new();
+            let mut bytes = [0; 4096];
+            while !asked.ends_with("silent=") {
+                let count = client.read(&mut bytes).expect("a request");
+                assert!(count > 0, "{} bytes", asked.len());
+                asked.push_str(std::str::from_utf8(&bytes[..count]).expect("text"));
+            }
+            client
+                .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+                .expect("room");
+            asked
+        });
+        // 256 other edges, each with four paths there and four back; no counter is longer.
+        let counts = |first: u16| (first..first + 1024).map(|tag| (tag, u64::MAX)).collect();
+        let counts = PathCounts {
+            rx: counts(1000),
+            rx_bytes: counts(1000),
+            tx: counts(2024),
+        };
+        let states = PathStates {
+            probed: (2024..3048).collect(),
+            ..PathStates::default()
+        };
+        let shim = true;
+        let report = Report {
+            counts,
+            states,
+            shim,
+        };
+        let endpoint = Endpoint::Unix(socket);
+        let answer = fetch_table(&endpoint, "ha", "r", &report, std::future::pending());
+        assert!(matches!(answer, Ok(None)), "{answer:?}");
+        let asked = controller.join().expect("an end");
+        let (head, body) = asked.split_once("\r\n\r\n").expect("a body");
+        assert!(
+            head.starts_with("POST /v1/fabric/edges/ha/report?revision=r&wait=10 HTTP/1.1\r\n")
+        );
+        assert!(body.len() > usize::from(u16::MAX), "as long as no URI is");
+        assert!(body.starts_with("rx=1000:18446744073709551615,1001:"));
+        assert!(body.contains("&shim=1&probed=2024,2025,"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Mutual authentication of an edge and its controller over TCP, by a shared key.
 //!
 //! A request bears `Authorization: Braid NAME COUNTER MAC`, the HMAC-SHA-256 over `COUNTER\nREQUEST
-//! LINE`. The counter only grows, so that packet counters cannot be replayed; a restarted controller
+//! LINE`, or over `COUNTER\nREQUEST LINE\nBODY` if it has a body. The counter only grows, so that packet counters cannot be replayed; a restarted controller
 //! accepts none until a request names a table of its own. The response bears
 //! `Braid-Authentication: MAC` over `COUNTER\nSTATUS\nBODY`. Nothing is encrypted.
 
@@ -63,9 +63,13 @@ impl Key {
             .collect()
     }
 
-    /// Returns the value of a request's `Authorization`.
-    pub(crate) fn authorization(&self, name: &str, counter: u64, request: &str) -> String {
-        let mac = self.mac(format!("{counter}\n{request}").as_bytes());
+    /// Returns the value of the `Authorization` of a request with this first line.
+    pub(crate) fn authorization(&self, name: &str, counter: u64, line: &str, body: &str) -> String {
+        let message = match body {
+            "" => format!("{counter}\n{line}"),
+            body => format!("{counter}\n{line}\n{body}"),
+        };
+        let mac = self.mac(message.as_bytes());
         format!("Braid {name} {counter} {mac}")
     }
 
@@ -114,14 +118,20 @@ mod tests {
     /// `printf '7\nGET / HTTP/1.1' | openssl dgst -sha256 -hmac 'the key of one edge'`
     const SHOWN: &str = "01c712fae4030912505e1fa9f47d6b8686dc3f4d63d43f2fbf3bd8a776b0c4b2";
 
+    /// `printf '7\nPOST / HTTP/1.1\nrx=7:1' | openssl dgst -sha256 -hmac 'the key of one edge'`
+    const SHOWN_WITH_BODY: &str =
+        "8704f0d358e72dab13a02b6fc7272af9ad51e8c6a41677a45c7a6aaa04e6cc20";
+
     fn key() -> Key {
         Key(b"the key of one edge".to_vec())
     }
 
     #[test]
     fn a_question_shows_the_key_as_others_work_it_out() {
-        let line = key().authorization("ha", 7, "GET / HTTP/1.1");
+        let line = key().authorization("ha", 7, "GET / HTTP/1.1", "");
         assert_eq!(line, format!("Braid ha 7 {SHOWN}"));
+        let line = key().authorization("ha", 7, "POST / HTTP/1.1", "rx=7:1");
+        assert_eq!(line, format!("Braid ha 7 {SHOWN_WITH_BODY}"));
     }
 
     #[test]

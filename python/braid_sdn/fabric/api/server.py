@@ -15,9 +15,9 @@ POST /v1/fabric/switches/SWITCH/drain?force=1     …/undrain
 POST /v1/fabric/links/ONE/OTHER/forbid?force=1    …/permit
 POST /v1/fabric/pairs/ONE/OTHER/pin?via=A,B,C     …/unpin
 POST /v1/fabric/web/token?role=ROLE&new=1         (on the Unix socket)
-POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS&COUNTERS&shim=1
-     with rx=TAG:PACKETS,…  rx_bytes=TAG:BYTES,…  tx=TAG:PACKETS,…
-     probed=TAG,…  silent=TAG,…
+POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS
+     with rx=TAG:PACKETS,…&rx_bytes=TAG:BYTES,…&tx=TAG:PACKETS,…&shim=1&probed=TAG,…&silent=TAG,… in the body
+     (or in the query, which has room for few paths)
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ MAX_REQUESTS_PER_EDGE = 8
 METRICS = (["metrics"], ["v1", "metrics"])
 #: Requests that a controller answers which follows another one: the rest it does not know.
 OF_FOLLOWER = (["status"], ["events"], ["figures"])
-#: Bytes of a request's head: an edge may report counters of all tags.
+#: Bytes of a request's head, and of its body. An edge may report counters of 1,024 tags each way: 93 kB at most.
 MAX_HEAD_BYTES = 131072
+MAX_BODY_BYTES = 131072
 
 
 @dataclass(frozen=True)
@@ -200,18 +201,20 @@ class Api:
             verified, headers = None, list[tuple[str, str]]()
             try:
                 async with asyncio.timeout(REQUEST_TIMEOUT):
-                    request, lines = await _read_request(reader, connection)
-                verified = auth.verify(request, lines) if auth else None
+                    request, lines, body = await _read_request(reader, connection)
+                verified = auth.verify(request, lines, body) if auth else None
                 if verified is not None:
                     self._start_request(verified)
                     name = verified.name
                 if metrics_only and _parts(request)[0] not in METRICS:
                     answer = _error(404, "only /metrics is here; the rest is on the Unix socket")
                 else:
-                    answer = await self._answer(request, lines, verified)
+                    answer = await self._answer(request, lines, body, verified)
             except UnauthorizedError as error:
                 answer = _error(401, str(error))
                 headers.append(("WWW-Authenticate", "Braid"))
+            except _TooLongError as error:
+                answer = _error(413, str(error))
             except h11.RemoteProtocolError as error:
                 answer = _error(error.error_status_hint, f"not a request of HTTP/1.1: {error}")
             if verified is not None:
@@ -239,14 +242,16 @@ class Api:
             raise UnauthorizedError("too many requests of this edge are in progress")
         self._active[verified.name] += 1
 
-    async def _answer(self, request: str, headers: list[str], verified: VerifiedRequest | None) -> Response:
+    async def _answer(
+        self, request: str, headers: list[str], body: bytes, verified: VerifiedRequest | None
+    ) -> Response:
         path, query = _parts(request)
         if verified is not None and path[:3] == ["v1", "fabric", "edges"] and path[3:4] != [verified.name]:
             return _error(403, f"this is not the table of {verified.name}, whose key was shown")
         if request.startswith("POST "):
             match path:
                 case ["v1", "fabric", "edges", name, "report"] if "revision" in query:
-                    return await self._report(name, query, verified)
+                    return await self._report(name, _query(body.decode("latin-1")) | query, verified)
                 case ["v1", "fabric", "web", "token"] if verified is None:
                     return self._web_token(query)
             done = await self.change(request) if verified is None else None
@@ -422,17 +427,35 @@ class Api:
         return _error(404, f"there is no /{'/'.join(path)}")
 
 
-async def _read_request(reader: asyncio.StreamReader, connection: h11.Connection) -> tuple[str, list[str]]:
-    """Return the request line and the header lines of a request, whose body is not read.
+class _TooLongError(Exception):
+    """A body is longer than any report."""
 
-    Raises EOFError if the client closes the connection before its request.
+
+async def _read_request(reader: asyncio.StreamReader, connection: h11.Connection) -> tuple[str, list[str], bytes]:
+    """Return the request line, the header lines and the body of a request.
+
+    Raises EOFError if the client closes the connection before its end, or _TooLongError.
     """
+    head = await _next_event(reader, connection)
+    if not isinstance(head, h11.Request):
+        raise EOFError
+    body = bytearray()
+    while isinstance(event := await _next_event(reader, connection), h11.Data):
+        body += event.data
+        if len(body) > MAX_BODY_BYTES:
+            raise _TooLongError(f"the body has more than {MAX_BODY_BYTES} bytes")
+    if not isinstance(event, h11.EndOfMessage):
+        raise EOFError
+    words = [head.method, head.target, b"HTTP/" + head.http_version]
+    lines = [(n + b": " + v).decode("latin-1") for n, v in head.headers]
+    return b" ".join(words).decode("latin-1"), lines, bytes(body)
+
+
+async def _next_event(reader: asyncio.StreamReader, connection: h11.Connection) -> h11.Event | None:
+    """Return the next part of a request; None if no more belongs to it."""
     while (event := connection.next_event()) is h11.NEED_DATA:
         connection.receive_data(await reader.read(MAX_HEAD_BYTES))
-    if not isinstance(event, h11.Request):
-        raise EOFError
-    words = [event.method, event.target, b"HTTP/" + event.http_version]
-    return b" ".join(words).decode("latin-1"), [(n + b": " + v).decode("latin-1") for n, v in event.headers]
+    return event if isinstance(event, h11.Event) else None
 
 
 def _written(connection: h11.Connection, answer: Response, headers: list[tuple[str, str]]) -> bytes:
@@ -459,7 +482,11 @@ def _parts(request: str) -> tuple[list[str], dict[str, str]]:
         # An address in brackets that do not close, for one.
         return [], {}
     path = [urllib.parse.unquote(part) for part in url.path.split("/")[1:]]
-    return path, dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
+    return path, _query(url.query)
+
+
+def _query(text: str) -> dict[str, str]:
+    return dict(urllib.parse.parse_qsl(text, keep_blank_values=True))
 
 
 def _counts(text: str) -> dict[int, int]:

@@ -1,6 +1,6 @@
 """Authentication of edges over TCP by a key that each shares with the controller. Pure: lines in, lines out.
 
-A request bears `Authorization: Braid NAME COUNTER MAC`. The MAC covers the request line and a counter that only
+A request bears `Authorization: Braid NAME COUNTER MAC`. The MAC covers request line, body and a counter that only
 grows, so reports can be neither forged nor replayed. A restarted controller remembers no counters, so it accepts a
 report only if that names a table of its own start (`report.is_own_revision`). The response bears
 `Braid-Authentication: MAC` over counter, status and body, so that an edge follows no forged table. Nothing is
@@ -43,14 +43,15 @@ class EdgeAuth:
     #: The counter of each edge's last request: a replay guard.
     _last: dict[str, int] = field(default_factory=dict)
 
-    def verify(self, request: str, headers: list[str]) -> VerifiedRequest:
-        """Verify a request line with these headers; raises UnauthorizedError."""
+    def verify(self, request: str, headers: list[str], body: bytes = b"") -> VerifiedRequest:
+        """Verify a request line with these headers and this body; raises UnauthorizedError."""
         found = next((match for line in headers if (match := _LINE.fullmatch(line))), None)
         if found is None:
             raise UnauthorizedError("over TCP only edges are answered, which authenticate by their key (key_file)")
         name, counter = urllib.parse.unquote(found[1]), int(found[2])
         key = self.keys.get(name)
-        if key is None or not hmac.compare_digest(mac(key, f"{counter}\n{request}".encode("latin-1")), found[3]):
+        covered = f"{counter}\n{request}".encode("latin-1") + (b"\n" + body if body else b"")
+        if key is None or not hmac.compare_digest(mac(key, covered), found[3]):
             raise UnauthorizedError("the key is not that of an edge of this name (key_file)")
         if counter <= self._last.get(name, -1):
             raise UnauthorizedError(
