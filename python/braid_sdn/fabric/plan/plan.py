@@ -44,6 +44,17 @@ class Tree:
     hops: dict[int, int] = field(default_factory=dict)
     #: True if switches were given other ports under this tag: those nearer to the root are told first.
     repaired: bool = False
+    #: Another tree to the same root, or what is left of it, for packets that met a port that is down; without one of
+    #: its own. Where a switch's output port is the same in both, its packets have no detour.
+    detour: Tree | None = None
+    #: Ports of switches to which their detour leads or has led, and from where they get packets by this tree: these
+    #: have a rule of their own, which stays as long as the tag, since one that is deleted too late leads astray.
+    turning: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    def detour_port(self, switch: int) -> int | None:
+        """Return the port by which a switch sends packets whose output port is down; None if there is none."""
+        port = self.detour.onward.get(switch) if self.detour is not None else None
+        return port if port != self.onward.get(switch) else None
 
 
 @dataclass(frozen=True)
