@@ -63,10 +63,11 @@ class DelayWalk:
 
 @dataclass(frozen=True)
 class Link:
-    """A link of a case. Delay and loss are one way, and the same in both directions."""
+    """A link of a case: one-way delay and loss, the same in both directions, as the rate is without `up_mbit`."""
 
     mbit: float
     delay_ms: float
+    up_mbit: float | None = None
     loss: float = 0.0
     queue_ms: float = 100.0
     delay_walk: DelayWalk | None = None
@@ -78,6 +79,7 @@ class Link:
         """Return the emulated link."""
         return LinkSpec(
             rate=f"{self.mbit:g}Mbit/s",
+            rate_up=f"{self.up_mbit:g}Mbit/s" if self.up_mbit else None,
             delay=f"{self.delay_ms:g}ms",
             loss=f"{100 * self.loss:g}%" if self.loss else None,
             jitter=f"{self.jitter_ms:g}ms" if self.jitter_ms else None,
@@ -126,6 +128,8 @@ CASES = (
     Case("50_20_10", {"one": Link(50, 15), "two": Link(20, 15), "three": Link(10, 15)}),
     _pair("50_50_queue300", Link(50, 15, queue_ms=300), Link(50, 15, queue_ms=300)),
     _pair("300_30", Link(300, 15), Link(30, 15)),
+    # An acknowledgement for every second packet would fill them upwards.
+    _pair("50_50_up1", Link(50, 10, up_mbit=1), Link(50, 20, up_mbit=1)),
     # Round trips of 20 and 320 ms, and LTE with a geostationary satellite.
     _pair("far", Link(50, 10), Link(50, 160)),
     _pair("geo", Link(40, 25), Link(20, 290, queue_ms=300)),

@@ -41,7 +41,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use braid_core::{Bytes, Histogram, Time};
-use braid_multipath::ack_filter::AckFilter;
+use braid_multipath::ack_filter::{AckFilter, Segment};
 use braid_multipath::bond::{InnerPacket, Receiver, Sender, SenderSettings};
 use braid_multipath::liveness::Verdict;
 use braid_multipath::{LinkId, MAX_LINKS};
@@ -267,7 +267,10 @@ impl Tunnel {
             .is_some_and(|info| info.protocol == protocol::TCP)
         {
             let segment = acknowledgement::kind_of(packet);
-            let interval = self.sender.bulk_ack_interval(now);
+            let interval = match segment {
+                Segment::Ack(_) => self.sender.bulk_ack_interval(now),
+                _ => None,
+            };
             let pool = &mut self.send_pool;
             let copy = || {
                 let mut buffer = pool.take(now);
