@@ -1,5 +1,5 @@
-//! Fewer acknowledgements for TCP flows (*ACK filtering*, RFC 3449 §5.2): only the newest of each interval passes. Windows grow by what is
-//! acknowledged, not by acknowledgements (RFC 3465, RFC 9438 §4.2).
+//! Fewer acknowledgements for TCP flows (*ACK filtering*, RFC 3449 §5.2.1): only the newest of each interval passes. Windows of Linux grow
+//! by what is acknowledged, not by acknowledgements (RFC 9438 §4.2); other senders count a few segments for each (RFC 3465 §2.3).
 //!
 //! **At the end that sends the flow**, for one that is still looking for its rate ([`AckFilter::for_new_flows`]): HyStart (RFC 9406), the end of
 //! slow start in CUBIC, takes a round trip that has grown for a full link. Over two links it also grows when the longer one comes into
@@ -15,11 +15,15 @@ use std::time::Duration;
 
 use braid_core::Time;
 
-/// Flows that are filtered at a time, by their hashes.
-const FLOWS: usize = 64;
+/// Flows that are filtered at a time, by their hashes. Each flow has a place at the end that receives it, those with little traffic too.
+const NEW_FLOWS: usize = 64;
+const BULK_FLOWS: usize = 256;
 
 /// A flow that has received this much is bulk.
 const BULK_BYTES: u64 = 1_000_000;
+
+/// An acknowledgement of as much more than the last one that passed does not wait: 16 segments.
+const MAX_STEP: u64 = 24_000;
 
 /// A bulk flow is left alone for this long after a signal: a sender tells by the first acknowledgement of what it sent again if that was
 /// needed (RFC 3522).
@@ -56,8 +60,9 @@ struct Flow<T> {
     /// The highest number acknowledged, and the bytes acknowledged up to it.
     acked: Option<u32>,
     bytes: u64,
-    /// Time when an acknowledgement last passed.
+    /// Time when an acknowledgement last passed, and the bytes that it acknowledged.
     passed: Time,
+    passed_bytes: u64,
     /// Time of the last signal.
     signalled: Option<Time>,
     /// The newest acknowledgement, and the time until which it waits for a newer one.
@@ -144,9 +149,13 @@ impl<T> AckFilter<T> {
             Scope::Bulk => begins || matches!(segment, Segment::Ack(_)),
         };
         if self.flows.is_empty() && may_take {
-            self.flows.resize_with(FLOWS, || None);
+            let flows = match self.scope {
+                Scope::New => NEW_FLOWS,
+                Scope::Bulk => BULK_FLOWS,
+            };
+            self.flows.resize_with(flows, || None);
         }
-        let place = self.flows.get_mut(flow as usize % FLOWS)?;
+        let place = place(&mut self.flows, flow)?;
         let takes = match (self.scope, place.as_ref()) {
             (Scope::Bulk, Some(of)) if of.key != flow => now.since(of.passed) >= IDLE,
             (Scope::Bulk, None) => true,
@@ -174,9 +183,10 @@ impl<T> AckFilter<T> {
         of.held = None;
         let recovers = of.signalled.is_some_and(|at| now.since(at) < RECOVERY);
         let waits = self.scope == Scope::New || (of.bytes >= BULK_BYTES && !recovers);
+        let far = self.scope == Scope::Bulk && of.bytes - of.passed_bytes >= MAX_STEP;
         let until = of.passed + interval.filter(|_| waits).unwrap_or_default();
-        if until <= now {
-            of.passed = now;
+        if far || until <= now {
+            of.pass(now);
             return None;
         }
         Some(until)
@@ -184,7 +194,7 @@ impl<T> AckFilter<T> {
 
     /// Keeps an item of a flow that has a place.
     fn hold(&mut self, flow: u32, until: Time, item: T) {
-        if let Some(Some(of)) = self.flows.get_mut(flow as usize % FLOWS) {
+        if let Some(Some(of)) = place(&mut self.flows, flow) {
             of.held = Some((until, item));
             self.due = Some(self.due.map_or(until, |due| due.min(until)));
         }
@@ -209,7 +219,7 @@ impl<T> AckFilter<T> {
         self.due = None;
         for of in self.flows.iter_mut().flatten() {
             if let Some((_, held)) = of.held.take_if(|(at, _)| *at <= now) {
-                of.passed = now;
+                of.pass(now);
                 self.passing.push_back(held);
             }
             let due = self
@@ -221,6 +231,11 @@ impl<T> AckFilter<T> {
     }
 }
 
+fn place<T>(flows: &mut [Option<Flow<T>>], flow: u32) -> Option<&mut Option<Flow<T>>> {
+    let index = (flow as usize).checked_rem(flows.len())?;
+    flows.get_mut(index)
+}
+
 impl<T> Flow<T> {
     fn new(key: u32, now: Time) -> Flow<T> {
         Flow {
@@ -228,6 +243,7 @@ impl<T> Flow<T> {
             acked: None,
             bytes: 0,
             passed: now,
+            passed_bytes: 0,
             signalled: None,
             held: None,
         }
@@ -245,6 +261,12 @@ impl<T> Flow<T> {
             self.bytes += u64::from(more);
         }
         advances
+    }
+
+    /// Notes that the newest acknowledgement passes.
+    fn pass(&mut self, now: Time) {
+        self.passed = now;
+        self.passed_bytes = self.bytes;
     }
 
     fn into_held(self) -> Option<T> {
@@ -353,7 +375,7 @@ mod tests {
     #[test]
     fn flows_that_began_before_are_left_alone_and_others_with_the_same_place_replaced() {
         let mut passed = Passed::new();
-        let other = 7 + FLOWS as u32;
+        let other = 7 + NEW_FLOWS as u32;
         for number in 1..=2 {
             passed.take(10, other, Segment::Ack(number), INTERVAL);
         }
@@ -442,7 +464,7 @@ mod tests {
     #[test]
     fn a_bulk_flow_keeps_its_place_until_it_is_idle() {
         let mut passed = bulk();
-        let other = 7 + FLOWS as u32;
+        let other = 7 + BULK_FLOWS as u32;
         passed.take(3, other, Segment::Handshake, INTERVAL);
         passed.ack(4, 1_000_001);
         assert_eq!(passed.seen, [(3, 0)]);
@@ -463,11 +485,25 @@ mod tests {
     #[test]
     fn an_item_is_made_only_if_it_waits() {
         let mut filter = AckFilter::for_bulk_flows();
-        let acks = [0, 1_000_000, 1_000_001].map(Segment::Ack);
+        let acks = [0, 1_000_000, 1_000_001, 1_000_002].map(Segment::Ack);
         let passes = acks.map(|ack| filter.passes(at(5), 7, ack, INTERVAL, || ack));
-        assert_eq!(passes, [true, false, false]);
+        assert_eq!(passes, [true, true, false, false]);
         assert_eq!(filter.poll(), None);
         assert!(filter.passes(at(6), 7, Segment::Other, INTERVAL, || unreachable!()));
-        assert_eq!(filter.poll(), Some(acks[2]));
+        assert_eq!(filter.poll(), Some(acks[3]));
+    }
+
+    #[test]
+    fn no_acknowledgement_of_many_segments_waits() {
+        let mut passed = bulk();
+        for (ms, number) in [
+            (3, 1_010_000),
+            (4, 1_023_998),
+            (5, 1_023_999),
+            (5, 1_024_000),
+        ] {
+            passed.ack(ms, number);
+        }
+        assert_eq!(passed.seen, [(5, 1_023_999)]);
     }
 }

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
 
@@ -91,6 +91,14 @@ impl Drop for Namespace {
 /// Serves until the namespace is gone: TCP tells the peer's address and then echoes; UDP answers
 /// each datagram with the peer's address, a newline and the datagram.
 pub fn serve(namespace: &Namespace, address: IpAddr, port: u16) {
+    // The kernel makes the route of an IPv6 address a moment after the address; packets before it are refused.
+    let deadline = Instant::now() + PATIENCE;
+    let family = if address.is_ipv4() { "-4" } else { "-6" };
+    let show = format!("{family} route show table local {address}");
+    while !namespace.ip(&show).starts_with("local") {
+        assert!(Instant::now() < deadline, "{address} is not local");
+        thread::yield_now();
+    }
     let (listener, socket) = namespace.enter(|| {
         let listener = TcpListener::bind((address, port)).expect("a free port");
         let socket = UdpSocket::bind((address, port)).expect("a free port");

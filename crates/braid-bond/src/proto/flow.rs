@@ -79,7 +79,8 @@ impl FlowInfo {
     }
 
     /// A hash of the flow's addresses, protocol and ports. Fragments hash without ports, so that
-    /// those of a packet stay together. A sender that finds collisions only makes its own flows share a queue.
+    /// those of a packet stay together. Flows of one hash share a queue, and their acknowledgements take turns in the filter: who finds
+    /// collisions can slow down flows of his own bond, and no others.
     #[must_use]
     pub fn hash(&self) -> u32 {
         let mut hash = ShortHash::default();

@@ -55,6 +55,9 @@ const FALLEN_RATE_SHARE: f64 = 0.6;
 /// silent is no reason to drop queued packets.
 const QUEUE_LIMIT_FADE: Duration = Duration::from_secs(10);
 
+/// A longer queue on a link shows that what this end sends burdens it.
+const MIN_BURDEN: Duration = Duration::from_millis(5);
+
 /// Longest extra CoDel delay granted for retransmissions that are waited for.
 const MAX_RETRANSMIT_GRACE: Duration = Duration::from_millis(150);
 
@@ -144,6 +147,8 @@ pub struct Sender<T> {
     fec_controller: FecController,
     repair_symbols: u64,
     queue_limit: QueueLimit,
+    /// When a link last had a queue.
+    queued_at: Option<Time>,
     sparse: SparseFlows<T>,
     far: FarFlows,
 }
@@ -171,6 +176,7 @@ impl<T: Clone> Sender<T> {
             fec_controller: FecController::default(),
             repair_symbols: 0,
             queue_limit: QueueLimit::default(),
+            queued_at: None,
             sparse: SparseFlows::default(),
             far: FarFlows::default(),
         }
@@ -222,8 +228,12 @@ impl<T: Clone> Sender<T> {
         if link.handle_report(now, report, demand) {
             let least = link.estimator.rtt().rto() + MIN_RETRANSMIT_SPARE;
             link.retransmit_buffer.set_max_age(age.max(least));
+            let has_queue = link.estimator.queue() >= MIN_BURDEN;
             if silent && link.liveness.verdict() == Verdict::Active {
                 self.cancel_retransmissions(report.link);
+            }
+            if has_queue {
+                self.queued_at = Some(now);
             }
             self.wait = None;
             self.run = None;

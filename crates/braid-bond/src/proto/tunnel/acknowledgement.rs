@@ -2,7 +2,7 @@
 
 use braid_multipath::ack_filter::Segment;
 use braid_packet::build::flags::{ECE, FIN, RST, SYN};
-use braid_packet::{Packet, Transport, protocol};
+use braid_packet::{Fragment, Packet, Transport, protocol};
 
 use crate::proto::flow::FlowInfo;
 use crate::proto::header_compression::TIMESTAMPS;
@@ -38,7 +38,9 @@ fn short_tcp(packet: &[u8]) -> Option<Packet<'_>> {
     if packet.len() > MAX_EMPTY_PACKET {
         return None;
     }
-    Packet::parse(packet).ok()
+    // The flow of a fragment is not that of its packet.
+    let packet = Packet::parse(packet).ok()?;
+    (packet.ip.fragment == Fragment::Whole).then_some(packet)
 }
 
 fn kind(packet: &Packet<'_>) -> Option<Segment> {

@@ -6,7 +6,7 @@ use braid_core::{Bytes, Rate, Time};
 
 use super::Sender;
 use crate::LinkId;
-use crate::estimate::LinkEstimator;
+use crate::estimate::{LinkEstimator, Rtt};
 use crate::liveness::Liveness;
 
 /// Time for which packets wait when all links are full.
@@ -17,6 +17,8 @@ const MIN_ACK_INTERVAL: Duration = Duration::from_millis(2);
 /// Bounds of the interval for bulk flows at the end that receives them.
 const MAX_BULK_ACK_INTERVAL: Duration = Duration::from_millis(5);
 const MIN_BULK_ACK_INTERVAL: Duration = Duration::from_millis(1);
+/// Time for which a queue on a link counts.
+const BURDEN_SPAN: Duration = Duration::from_secs(10);
 
 impl<T: Clone> Sender<T> {
     /// Returns the estimates and the liveness of a link.
@@ -50,30 +52,29 @@ impl<T: Clone> Sender<T> {
         if self.links.len() < 2 || (waits && are_full) {
             return None;
         }
-        let longest = self.longest_rtt(now);
+        let longest = self.used_rtts(now).max();
         let quarter = |longest: Duration| (longest / 4).clamp(MIN_ACK_INTERVAL, MAX_ACK_INTERVAL);
         Some(longest.map_or(MAX_ACK_INTERVAL, quarter))
     }
 
-    /// Returns the interval at which acknowledgements that this end sends for a bulk flow are to pass: an eighth of the longest round
-    /// trip over a link in use, so that HyStart still has its samples, and no more than delays nobody. None where that is too short to
-    /// save anything.
+    /// Returns the interval at which acknowledgements that this end sends for a bulk flow are to pass; none where it is too short to save
+    /// anything. A flow that its window limits loses as large a part of its rate as the interval is of the round trip: a thirty-second,
+    /// and an eighth only over links that had a queue in the last seconds, or that stall. Those are slower by more without it.
     #[must_use]
     pub fn bulk_ack_interval(&self, now: Time) -> Option<Duration> {
-        let longest = self.longest_rtt(now)?;
-        let eighth = (longest / 8).min(MAX_BULK_ACK_INTERVAL);
-        (eighth >= MIN_BULK_ACK_INTERVAL).then_some(eighth)
+        let shortest = self.used_rtts(now).min()?;
+        let burdened =
+            self.queued_at.is_some_and(|at| now.since(at) < BURDEN_SPAN) || self.is_unsteady();
+        let part = shortest / if burdened { 8 } else { 32 };
+        let interval = part.min(MAX_BULK_ACK_INTERVAL);
+        (interval >= MIN_BULK_ACK_INTERVAL).then_some(interval)
     }
 
-    /// Returns the longest round trip over a link in use.
-    fn longest_rtt(&self, now: Time) -> Option<Duration> {
-        let used = self
-            .links
-            .iter()
-            .filter(|link| link.is_usable() && link.is_used(now));
+    /// Returns the round trips over the links in use.
+    fn used_rtts(&self, now: Time) -> impl Iterator<Item = Duration> {
+        let used = (self.links.iter()).filter(move |link| link.is_usable() && link.is_used(now));
         let rtts = used.map(|link| link.estimator.rtt());
-        let known = rtts.filter(|rtt| rtt.is_known());
-        known.map(|rtt| rtt.smoothed()).max()
+        rtts.filter(|rtt| rtt.is_known()).map(Rtt::smoothed)
     }
 
     /// Returns the queued packets and bytes.
