@@ -19,7 +19,7 @@ from braid_sdn.fabric.plan.plan import Host, Plan, Tree
 from braid_sdn.fabric.plan.planner import NetworkState, make
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.rules import PATHS
-from braid_sdn.openflow.messages import DeleteGroup, Rule, SetFailoverGroup, ToGroup, ToSwitch
+from braid_sdn.openflow.messages import AddRule, DeleteGroup, Refused, Rule, SetFailoverGroup, ToGroup, ToSwitch
 
 from .virtual import Network, everybody_reaches_everybody, frame, graph_of, mac, ready
 
@@ -148,6 +148,19 @@ def test_detours_lead_over_switches_with_groups_alone() -> None:
     assert {tree.detour for tree in make(Plan(), NetworkState(graph, hosts)).trees.values()} == {None}
 
 
+def test_new_detours_lead_over_no_switch_that_lost_the_controller_and_old_ones_stay() -> None:
+    graph = graph_of(RING)
+    hosts = tuple(Host(mac(number), PortId(number, HOST_PORT)) for number in (1, 2))
+    state = NetworkState(graph, hosts, failover=graph.switches)
+    before = make(Plan(), state)
+    for away in (3, 4):
+        now = replace(state, unreachable=frozenset({away}))
+        for tree in make(Plan(), now).trees.values():
+            # The other ways round the ring lead over it.
+            assert tree.detour is None or away not in tree.detour.onward
+        assert make(before, replace(now, review=(1, 2))).trees == before.trees
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_link_that_a_detour_alone_loses_changes_next_to_nothing_and_a_review_makes_up_for_it(seed: int) -> None:
     graph = graph_of(generated(40, seed=seed, more=1.0))
@@ -264,6 +277,70 @@ def test_a_switch_that_refuses_its_groups_gets_rules_without_them() -> None:
     assert not any(rules.groups_of(rule) for rule in net.switches[3].rules.values())
     everybody_reaches_everybody(net)
     assert "refused" in net.codes()
+
+
+def test_a_switch_that_lost_its_groups_gets_them_again_with_the_next_rule_that_leads_there() -> None:
+    shape = generated(6, seed=0, more=2.0)
+    net = Network(replace(shape, stations=tuple(Station(f"h{name}", name) for name in shape.switches)))
+    net.connect()
+    net.run(3)
+    *early, late = net.stations
+    for number, name in enumerate(early, 1):
+        net.send(name, _hello(number))
+    net.run(4)
+    refusing: set[int] = set()
+    for dpid, switch in net.switches.items():
+        switch.handle = functools.partial(_noting, refusing, dpid, switch.handle)  # type: ignore[method-assign]
+        # As by ovs-ofctl del-groups. The controller is not told.
+        for number in list(switch.groups):
+            assert not list(switch.handle(net.now, DeleteGroup(number)))
+    # A new tree, with rules that lead to groups.
+    net.send(late, _hello(len(net.stations)))
+    net.run(0.5)
+    assert "refused" in net.codes()
+    net.run(5)
+    assert refusing
+    for dpid in refusing:
+        has = net.switches[dpid].rules
+        assert net.controller.compiler.target[dpid].items() <= has.items()
+        assert any(rules.groups_of(rule) for rule in has.values())
+    # Those that had nothing to refuse are audited in time.
+    net.run(40)
+    assert net.controller.failover == net.switches.keys()
+    everybody_reaches_everybody(net)
+
+
+def _noting(
+    refusing: set[int],
+    dpid: int,
+    handle: Callable[[float, ToSwitch], Iterator[Outcome]],
+    now: float,
+    message: ToSwitch,
+) -> Iterator[Outcome]:
+    for outcome in handle(now, message):
+        if isinstance(outcome, Refused):
+            refusing.add(dpid)
+        yield outcome
+
+
+def test_a_switch_that_refuses_a_rule_in_spite_of_its_groups_does_without() -> None:
+    net = ready(RING)
+    one = net.switches[1]
+    key, rule = next((key, rule) for key, rule in one.rules.items() if rules.groups_of(rule))
+    handle = one.handle
+
+    def refusing(now: float, message: ToSwitch) -> Iterator[Outcome]:
+        if isinstance(message, AddRule) and rules.groups_of(message.rule):
+            return iter([Refused("group-unknown", message.rule)])
+        return handle(now, message)
+
+    one.handle = refusing  # type: ignore[method-assign]
+    assert not list(handle(net.now, DeleteGroup(rules.groups_of(rule)[0])))
+    assert key not in one.rules
+    net.run(40)
+    assert 1 not in net.controller.failover
+    assert not any(rules.groups_of(each) for each in one.rules.values())
+    everybody_reaches_everybody(net)
 
 
 def test_groups_that_somebody_deleted_or_changed_are_put_right_and_others_left_alone() -> None:

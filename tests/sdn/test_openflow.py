@@ -656,9 +656,13 @@ def test_a_switch_that_knows_no_groups_may_say_so() -> None:
     xid = HEADER.unpack_from(session.encode(AddRule(rule)))[3]
     # OFPBAC_BAD_OUT_GROUP (OpenFlow 1.3 §A.4.4).
     error = HEADER.pack(VERSION, 1, 12, xid) + struct.pack("!HH", 2, 9)
+    assert session.decode(error) == Refused("group-unknown", rule)
+    # OFPBAC_BAD_TYPE: it knows no such action.
+    xid = HEADER.unpack_from(session.encode(AddRule(rule)))[3]
+    error = HEADER.pack(VERSION, 1, 12, xid) + struct.pack("!HH", 2, 0)
     assert session.decode(error) == Refused("group-refused", rule)
     sent = session.encode(SetFailoverGroup(7, (), is_new=True))
-    for code, reason in ((0, "group-exists"), (1, "group-refused")):
+    for code, reason in ((0, "group-exists"), (1, "group-refused"), (8, "group-unknown")):
         error = HEADER.pack(VERSION, 1, 12, HEADER.unpack_from(sent)[3]) + struct.pack("!HH", 6, code)
         assert session.decode(error) == Refused(reason)
 

@@ -20,11 +20,13 @@ from braid_sdn.openflow.messages import (
     DeleteRule,
     Match,
     Output,
+    Refused,
     Rule,
     SetFailoverGroup,
     ToGroup,
     ToSwitch,
 )
+from braid_sdn.openflow.wire import HEADER, VERSION, Session
 
 OLD = Rule(PATHS, 10, Match(vlan=7), (Output(1),))
 NEW = Rule(PATHS, 10, Match(vlan=8), (Output(2),))
@@ -335,7 +337,7 @@ def test_a_group_is_there_before_the_rule_that_leads_to_it_and_goes_after_it() -
     sent = [message for _, message in updater.poll_messages()]
     created = SetFailoverGroup(number, buckets_of(number) or (), is_new=True)
     # The switch may do things in another order up to the next barrier.
-    assert sent[:3] == [created, Barrier(0), AddRule(by_group)]
+    assert sent[:3] == [created, Barrier(updater.last_barrier), AddRule(by_group)]
     confirm(updater, 1.1, sent)
     assert updater.idle
     # One more rule with it needs no second one.
@@ -352,6 +354,26 @@ def test_a_group_is_there_before_the_rule_that_leads_to_it_and_goes_after_it() -
     updater.handle_timeout(3.7)
     assert [message for _, message in updater.poll_messages()] == [DeleteRule(more.key), DeleteGroup(number)]
     assert updater.groups == {1: set()}
+
+
+def test_the_reply_to_one_groups_barrier_confirms_no_rule_behind_it() -> None:
+    updater, session = RuleUpdater(), Session()
+    updater.handle_rules(0.0, 1, [], {})
+    wanted = {}
+    for vlan in (8, 9):
+        number = detour_group(1, vlan, turning=False)
+        assert number is not None
+        rule = replace(NEW, match=Match(vlan=vlan), actions=(ToGroup(number),))
+        wanted[rule.key] = rule
+    updater.set_target(1.0, {1: wanted})
+    sent = [(message, session.encode(message)) for _, message in updater.poll_messages()]
+    rules = [(each.rule, data) for each, data in sent if isinstance(each, AddRule)]
+    barriers = [data for each, data in sent if isinstance(each, Barrier)]
+    assert (len(rules), len(barriers)) == (2, 3)
+    session.decode(HEADER.pack(VERSION, 21, 8, HEADER.unpack_from(barriers[0])[3]))
+    for rule, data in rules:
+        error = HEADER.pack(VERSION, 1, 12, HEADER.unpack_from(data)[3]) + b"\x00\x05\x00\x01"
+        assert session.decode(error) == Refused("table-full", rule)
 
 
 def confirm(updater: RuleUpdater, now: float, sent: list[ToSwitch]) -> None:

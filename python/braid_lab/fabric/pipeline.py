@@ -105,7 +105,7 @@ class Pipeline:
                     yield Refused("table-full", rule)
                     return
                 if not all(each.group in self.groups for each in rule.actions if isinstance(each, ToGroup)):
-                    yield Refused("group-refused", rule)
+                    yield Refused("group-unknown", rule)
                     return
                 if self.refuses(rule):
                     yield Refused("error type 5 code 0", rule)
@@ -122,7 +122,9 @@ class Pipeline:
             case SetFailoverGroup(number, buckets, is_new):
                 if is_new and number in self.groups:
                     yield Refused("group-exists")
-                elif len(self.groups) >= self.most_groups or (not is_new and number not in self.groups):
+                elif not is_new and number not in self.groups:
+                    yield Refused("group-unknown")
+                elif len(self.groups) >= self.most_groups:
                     yield Refused("group-refused")
                 else:
                     self.groups[number] = buckets

@@ -609,13 +609,24 @@ class Controller:
         if message.reason == "group-exists":
             # Its number says what is in it.
             return
-        is_by_group = message.reason == "group-refused"
+        name = self.topology.name(dpid)
+        # Where a group was refused before, those of all rules are unknown.
+        if message.reason == "group-unknown" and dpid in self.failover:
+            text = "has lost groups that it was given, so they are sent again; see who deletes them"
+            self.problems.report(now, Problem("refused", name, text))
+            is_new = self.updater.handle_lost_groups(now, dpid, message.rule)
+            self.audit.soon(now, dpid)
+            if not is_new:
+                self._refused_failover(now, dpid, message.reason)
+            self._throttle.failure(now)
+            return
+        is_by_group = message.reason in ("group-refused", "group-unknown")
         if is_by_group:
-            # Rules that lead to none take the place of those that do.
-            self._set_failover(now, dpid, has_groups=False)
+            self._refused_failover(now, dpid, message.reason)
         if message.rule is None:
-            text = f"the switch refuses what it is told: {message.reason}"
-            self.problems.report(now, Problem("refused", self.topology.name(dpid), text))
+            if not is_by_group:
+                text = f"the switch refuses what it is told: {message.reason}"
+                self.problems.report(now, Problem("refused", name, text))
             return
         if message.reason == "table-full" or (message.rule.table == rules.PATHS and not is_by_group):
             self.problems.full(now, dpid)
@@ -624,6 +635,13 @@ class Controller:
         if is_by_group:
             self.updater.forgive(dpid)
         self._throttle.failure(now)
+
+    def _refused_failover(self, now: float, dpid: int, reason: str) -> None:
+        """Have a switch do without failover: rules that lead to no group take the place of those that do."""
+        self._set_failover(now, dpid, has_groups=False)
+        self.updater.forgive(dpid)
+        text = f"refuses what it is to lead packets around a port that is down with, and does without: {reason}"
+        self.problems.report(now, Problem("refused", self.topology.name(dpid), text))
 
     # Timers.
 

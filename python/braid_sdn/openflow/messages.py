@@ -516,8 +516,9 @@ class RoleReply:
 class Refused:
     """A switch refused a message."""
 
-    #: `table-full`, `slave` (another controller is the master), `stale-generation`, `group-exists`, `group-refused`
-    #: (a group, or a rule that leads to one), or the switch's error.
+    #: `table-full`, `slave` (another controller is the master), `stale-generation`, `group-exists`, `group-unknown`
+    #: (one to be changed, or that a rule leads to), `group-refused` (one, or a rule that leads there), or the
+    #: switch's error.
     reason: str
     #: The rule concerned, if known.
     rule: Rule | None = None

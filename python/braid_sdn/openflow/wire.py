@@ -101,8 +101,11 @@ _REFUSALS = {
     (of.OFPET_FLOW_MOD_FAILED, of.OFPFMFC_TABLE_FULL): "table-full",
     (of.OFPET_BAD_REQUEST, of.OFPBRC_IS_SLAVE): "slave",
     (of.OFPET_GROUP_MOD_FAILED, of.OFPGMFC_GROUP_EXISTS): "group-exists",
+    (of.OFPET_GROUP_MOD_FAILED, of.OFPGMFC_UNKNOWN_GROUP): "group-unknown",
     (of.OFPET_ROLE_REQUEST_FAILED, of.OFPRRFC_STALE): "stale-generation",
 }
+#: Of a rule that leads to a group which a switch does not have.
+_BAD_OUT_GROUP = of.OFPET_BAD_ACTION, of.OFPBAC_BAD_OUT_GROUP
 
 #: The wire version of OpenFlow 1.3.
 VERSION = of.OFP_VERSION
@@ -322,7 +325,7 @@ class Session:
         if known is None and (
             told.type == of.OFPET_GROUP_MOD_FAILED or (by_group and told.type == of.OFPET_BAD_ACTION)
         ):
-            known = "group-refused"
+            known = "group-unknown" if (told.type, told.code) == _BAD_OUT_GROUP else "group-refused"
         return Refused(known or f"error type {told.type} code {told.code}", rule)
 
     def _collect(self, xid: int, flags: int, entries: Iterable[Any]) -> list[Any] | None:

@@ -335,12 +335,14 @@ class _Detours:
         self._inhabited = frozenset(roots) | {switch for switch, ports in now.outside.items() if ports}
         self._failover = now.failover & now.graph.switches
         self._whole = self._graph = now.graph
+        # One that lost the controller gets no rule of a new tag, but keeps what it has.
+        usable = self._failover - now.unreachable
         size = len(roots) * len(now.graph.switches)
         self._are_made = bool(self._failover) and size <= MAX_DETOUR_RULES
         self._are_kept = bool(self._failover) and size <= 2 * MAX_DETOUR_RULES
-        if self._are_kept and self._failover != now.graph.switches:
-            arcs = (arc for arc in now.graph.arcs if {arc.source.switch, arc.target.switch} <= self._failover)
-            self._graph = Graph.of(arcs, self._failover)
+        if self._are_kept and usable != now.graph.switches:
+            arcs = (arc for arc in now.graph.arcs if {arc.source.switch, arc.target.switch} <= usable)
+            self._graph = Graph.of(arcs, usable)
 
     def added(self, tree: Tree, arcs: Mapping[int, Arc]) -> Tree:
         """Return a new tree with its detour, if there is one that serves any switch with hosts."""
@@ -406,7 +408,7 @@ class _Detours:
         reaching = {tree.root}
         walk = [tree.root]
         for here in walk:
-            for arc in self._graph.arriving[here]:
+            for arc in self._whole.arriving[here]:
                 there = arc.source.switch
                 if onward.get(there) == arc.source.port and there not in reaching:
                     reaching.add(there)
@@ -414,7 +416,7 @@ class _Detours:
         return sum(weight.get(switch, 0) for switch in reaching if tree.detour_port(switch) is not None)
 
     def _with(self, tree: Tree, detour: Tree) -> Tree:
-        arcs, turning = self._graph.by_source, dict(tree.turning)
+        arcs, turning = self._whole.by_source, dict(tree.turning)
         for switch, port in detour.onward.items():
             target = arcs[PortId(switch, port)].target
             if tree.onward.get(target.switch) == target.port and tree.onward.get(switch) != port:

@@ -11,7 +11,8 @@ Make before break, in four steps; each begins when the previous one is done on a
 4. retire:  delete switch rules that are not needed any more.
 
 Groups are created before the first rule that leads to them, with a barrier in between, and deleted once an update is
-at its end and no rule of a switch leads to them: with a group, a switch deletes the rules that lead to it.
+at its end and no rule of a switch leads to them: with a group, a switch deletes the rules that lead to it. Each
+barrier has a token of its own, since a reply confirms the rules that were sent before the barrier alone.
 
 The state of a switch is its last listing plus all messages since. Only keys that may differ from the target are
 looked at, so an update costs what it changes. An update may be aborted at any point in favour of another target. A
@@ -50,10 +51,6 @@ BARRIER_TIMEOUT = 2.0
 #: Seconds after which a refused rule is tried again; twice as long each time that it is refused anew, up to a bound.
 REFUSED_RETRY = 30.0
 MAX_REFUSED_RETRY = 1800.0
-
-
-#: Barrier whose reply nobody waits for.
-_NO_TOKEN = 0
 
 
 class Step(IntEnum):
@@ -217,6 +214,21 @@ class RuleUpdater:
     def forgive(self, switch: int) -> None:
         """Forget which rules a switch refused: others take their place."""
         self._refused = {each: refusal for each, refusal in self._refused.items() if each[0] != switch}
+
+    def handle_lost_groups(self, now: float, switch: int, rule: Rule | None) -> bool:
+        """Take in that a switch does not have a group that it was told of, and refused this rule for that.
+
+        All groups are created anew before the next rules that lead to them, and the rule is tried again at once.
+        False if it was refused in spite of that.
+        """
+        self.groups.pop(switch, None)
+        if rule is None:
+            return True
+        self.handle_refused(now, switch, rule)
+        refusal = self._refused.get((switch, rule.key))
+        if refusal is not None:
+            self._refused[switch, rule.key] = Refusal(refusal.count, min(refusal.retry_at, now))
+        return refusal is None or refusal.count == 1
 
     def refusals(self) -> Mapping[int, int]:
         """Return the switches that refuse rules of the target, and how many."""
@@ -458,7 +470,7 @@ class RuleUpdater:
                 known.add(number)
                 self._out.append((switch, SetFailoverGroup(number, buckets, is_new=True)))
                 # A switch may carry out messages in another order (OpenFlow 1.3 §6.2).
-                self._out.append((switch, Barrier(_NO_TOKEN)))
+                self._out.append((switch, self._new_barrier()))
 
     def _delete_groups(self) -> None:
         """Delete groups that no rule leads to, where switches have taken all that they were sent."""
