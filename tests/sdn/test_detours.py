@@ -12,16 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid_lab.fabric.pipeline import Outcome
-from braid_lab.fabric.shapes import Shape, Station, Wire, fat_tree, generated
+from braid_lab.fabric.shapes import Shape, Station, Wire, fat_tree, generated, two_paths
 from braid_sdn.fabric.model import Arc, Graph, PortId
+from braid_sdn.fabric.monitor.probe import tagged
 from braid_sdn.fabric.plan import planner
 from braid_sdn.fabric.plan.plan import Host, Plan, Tree
 from braid_sdn.fabric.plan.planner import NetworkState, make
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.rules import PATHS
-from braid_sdn.openflow.messages import AddRule, DeleteGroup, Refused, Rule, SetFailoverGroup, ToGroup, ToSwitch
+from braid_sdn.openflow.messages import (
+    AddRule,
+    DeleteGroup,
+    GroupsReply,
+    GroupsRequest,
+    Malformed,
+    Refused,
+    Rule,
+    SetFailoverGroup,
+    ToGroup,
+    ToSwitch,
+)
 
-from .virtual import Network, everybody_reaches_everybody, frame, graph_of, mac, ready
+from .virtual import Network, everybody_reaches_everybody, frame, graph_of, mac, ready, tags
 
 HOST_PORT = 99
 
@@ -226,6 +238,15 @@ def test_the_number_of_a_group_tells_its_buckets() -> None:
     assert rules.buckets_of(7) is None
 
 
+def test_a_port_whose_number_is_too_large_for_a_group_has_no_detour() -> None:
+    def numbered(port: PortId) -> PortId:
+        return PortId(port.switch, port.port + 4094)
+
+    graph = graph_of(RING)
+    arcs = [replace(arc, source=numbered(arc.source), target=numbered(arc.target)) for arc in graph.arcs]
+    assert {tree.detour for tree in planned(Graph.of(arcs, graph.switches), 2).trees.values()} == {None}
+
+
 # With a controller and switches.
 
 
@@ -341,6 +362,72 @@ def test_a_switch_that_refuses_a_rule_in_spite_of_its_groups_does_without() -> N
     assert 1 not in net.controller.failover
     assert not any(rules.groups_of(each) for each in one.rules.values())
     everybody_reaches_everybody(net)
+
+
+def test_a_switch_that_refuses_rules_for_marked_packets_has_no_detour() -> None:
+    """It would lead them by the tree, and so perhaps round."""
+    net = Network(RING)
+    net.switches[3].refuses = lambda rule: rule.match.vlan_pcp is not None
+    settle(net)
+    assert net.controller.failover == {1, 2, 4}
+    assert "refused" in net.codes()
+    for tree in net.controller.plan.trees.values():
+        assert tree.detour is None or 3 not in tree.detour.onward
+    assert not any(rules.is_marked(key) for key in net.controller.compiler.target[3])
+    everybody_reaches_everybody(net)
+
+
+def test_a_switch_without_groups_has_no_failover_although_it_needs_none() -> None:
+    shape = Shape(("A", "B"), (Wire("A", "B"),), (Station("ha", "A"),))
+    net = Network(shape)
+    net.switches[2].most_groups = 0
+    settle(net)
+    assert net.controller.failover == {1}
+
+
+def test_groups_that_were_listed_for_another_audit_do_not_count() -> None:
+    net = ready(RING)
+    had = {dpid: set(groups) for dpid, groups in net.controller.updater.groups.items()}
+    assert any(had.values())
+    for dpid, switch in net.switches.items():
+        # As of an audit that came to nothing, and was followed by one whose list of groups cannot be read.
+        net.controller.handle(net.now, dpid, GroupsReply({}))
+        switch.handle = functools.partial(_without_list, switch.handle)  # type: ignore[method-assign]
+    net.run(40)
+    assert "malformed" in net.codes()
+    assert net.controller.updater.groups == had
+
+
+def _without_list(
+    handle: Callable[[float, ToSwitch], Iterator[Outcome]], now: float, message: ToSwitch
+) -> Iterator[Outcome]:
+    return iter([Malformed("a list of groups")]) if isinstance(message, GroupsRequest) else handle(now, message)
+
+
+def test_equipment_that_marks_packets_stops_no_flood_and_no_path() -> None:
+    """Priority 2 is that of packets on a detour."""
+    net = ready(two_paths())
+    leave = net._leave
+    marked = []
+
+    def marking(source: PortId, data: bytes) -> None:
+        if data[12:14] == b"\x81\x00" and net.peer.get(source) is not None:
+            data = data[:14] + bytes([data[14] & 0x1F | 2 << 5]) + data[15:]
+            marked.append(data)
+        leave(source, data)
+
+    net._leave = marking  # type: ignore[method-assign]
+    flooded = frame(mac(1), "ff:ff:ff:ff:ff:ff", b"to all")
+    net.send("ha", flooded)
+    used = tags(net, "ha", "hb")
+    assert len(used) == 2
+    for tag in used:
+        net.send("ha", tagged(frame(mac(1), mac(2)), tag))
+    net.run(1)
+    assert net.received["hb"].count(flooded) == 1
+    arrived = [int.from_bytes(each[14:16], "big") for each in net.received["hb"] if each[12:14] == b"\x81\x00"]
+    assert sorted(arrived) == sorted(2 << 13 | tag for tag in used)
+    assert marked
 
 
 def test_groups_that_somebody_deleted_or_changed_are_put_right_and_others_left_alone() -> None:

@@ -277,7 +277,9 @@ class Controller:
             case MeterFeatures():
                 self._meters[dpid] = message.highest
             case GroupFeatures(most):
-                self._set_failover(now, dpid, has_groups=self.settings.failover and most >= self._most_groups(dpid))
+                self._set_failover(
+                    now, dpid, has_groups=self.settings.failover and most >= max(1, self._most_groups(dpid))
+                )
             case GroupsReply():
                 self._groups[dpid] = message
             case BarrierReply():
@@ -390,6 +392,8 @@ class Controller:
 
     def _ask_rules(self, now: float, dpid: int) -> None:
         """Ask a switch for all its rules and groups. The groups come first."""
+        # Those that were listed for an audit that came to nothing may be gone.
+        self._groups.pop(dpid, None)
         self._tell(dpid, GroupsRequest())
         self._tell(dpid, self.audit.ask(now, dpid, self.updater.changes))
 
@@ -621,7 +625,9 @@ class Controller:
             self._throttle.failure(now)
             return
         is_by_group = message.reason in ("group-refused", "group-unknown")
-        if is_by_group:
+        is_of_detour = message.rule is not None and rules.is_marked(message.rule.key) and message.reason != "slave"
+        if is_by_group or is_of_detour:
+            # A switch that does not know marked packets by their priority may lead them round.
             self._refused_failover(now, dpid, message.reason)
         if message.rule is None:
             if not is_by_group:

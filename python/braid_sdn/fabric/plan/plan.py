@@ -10,6 +10,9 @@ from braid_sdn.fabric.plan.mdi import Selection
 #: VIDs that may be path tags; 0 and 4095 are reserved, 1 is many switches' default VLAN.
 TAGS = range(2, 4095)
 
+#: Ports up to which packets are sent on by another one: two of them fit into the number of a switch's group.
+MAX_DETOUR_PORT = 0xFFF
+
 #: A latency that changed by more than this sum, in seconds and relatively, is distributed to edges.
 MIN_LATENCY_CHANGE = 0.001
 MIN_LATENCY_CHANGE_RATIO = 0.1
@@ -54,7 +57,8 @@ class Tree:
     def detour_port(self, switch: int) -> int | None:
         """Return the port by which a switch sends packets whose output port is down; None if there is none."""
         port = self.detour.onward.get(switch) if self.detour is not None else None
-        return port if port != self.onward.get(switch) else None
+        own = self.onward.get(switch)
+        return port if port is not None and port != own and max(port, own or 0) <= MAX_DETOUR_PORT else None
 
 
 @dataclass(frozen=True)

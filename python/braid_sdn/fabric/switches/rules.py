@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, LLDP, PROBE_MAC, mac_text
-from braid_sdn.fabric.plan.plan import Host, PinnedPath, Plan, TaggedPath, Tree
+from braid_sdn.fabric.plan.plan import MAX_DETOUR_PORT, Host, PinnedPath, Plan, TaggedPath, Tree
 from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
@@ -70,10 +70,12 @@ GROUP_BIT = "01:00:00:00:00:00"
 
 #: Priority (802.1p) of packets on a detour; all others of ours have 0.
 DETOUR_PCP = 2
+#: Priority of the rules of floods, of edges' paths and of pinned hosts', which have no detour: above that of the rule
+#: which drops marked packets, since other equipment may mark theirs.
+SINGLE_WAY = 35
 #: First byte of the numbers of our groups, and of those that send packets back. Two ports' numbers follow.
 _GROUP, _TURNING_GROUP = 0xB2, 0xB3
-_PORT_BITS = 12
-_MAX_GROUP_PORT = (1 << _PORT_BITS) - 1
+_PORT_BITS = MAX_DETOUR_PORT.bit_length()
 
 Rules = dict[RuleKey, Rule]
 
@@ -219,7 +221,7 @@ def of_switch(
     outside = plan.outside.get(switch, frozenset())
     if outside:
         actions += [PopTag(), *(Output(port) for port in sorted(outside))]
-    made.append(_rule(PATHS, 10, Match(vlan=tag), *actions, tag=tag))
+    made.append(_rule(PATHS, SINGLE_WAY, Match(vlan=tag), *actions, tag=tag))
     return made
 
 
@@ -251,14 +253,14 @@ def detour_group(port: int, other: int, *, turning: bool) -> int | None:
 
     `turning` if they arrived at the other one. None if a port's number is too large.
     """
-    if max(port, other) > _MAX_GROUP_PORT:
+    if max(port, other) > MAX_DETOUR_PORT:
         return None
     return ((_TURNING_GROUP if turning else _GROUP) << _PORT_BITS | port) << _PORT_BITS | other
 
 
 def buckets_of(group: int) -> tuple[Bucket, ...] | None:
     """Return the buckets of one of our groups, which its number tells; None if it is none of ours."""
-    kind, port, other = group >> 2 * _PORT_BITS, group >> _PORT_BITS & _MAX_GROUP_PORT, group & _MAX_GROUP_PORT
+    kind, port, other = group >> 2 * _PORT_BITS, group >> _PORT_BITS & MAX_DETOUR_PORT, group & MAX_DETOUR_PORT
     if kind not in (_GROUP, _TURNING_GROUP):
         return None
     out = Reserved.IN_PORT if kind == _TURNING_GROUP else other
@@ -315,10 +317,11 @@ def to_tree(tree: Tree) -> Rule:
 def of_path(path: TaggedPath) -> list[tuple[int, Rule]]:
     """Return the rules of a path with their switches."""
     made = [
-        (step.switch, _rule(PATHS, 10, Match(vlan=path.tag), Output(step.port), tag=path.tag)) for step in path.steps
+        (step.switch, _rule(PATHS, SINGLE_WAY, Match(vlan=path.tag), Output(step.port), tag=path.tag))
+        for step in path.steps
     ]
     probe = Match(vlan=path.tag, eth_type=EXPERIMENTAL)
-    return [*made, (path.last, _rule(PATHS, 20, probe, TO_CONTROLLER, tag=path.tag))]
+    return [*made, (path.last, _rule(PATHS, SINGLE_WAY + 1, probe, TO_CONTROLLER, tag=path.tag))]
 
 
 def of_pinned(path: PinnedPath) -> list[tuple[int, Rule]]:
@@ -327,8 +330,8 @@ def of_pinned(path: PinnedPath) -> list[tuple[int, Rule]]:
     tagged = Match(vlan=path.tag)
     return [
         (path.steps[0].switch, _rule(DESTINATIONS, 40, ends, PushTag(path.tag), goto=PATHS, tag=path.tag)),
-        *((step.switch, _rule(PATHS, 10, tagged, Output(step.port), tag=path.tag)) for step in path.steps),
-        (path.last, _rule(PATHS, 10, tagged, PopTag(), goto=DELIVERY, tag=path.tag)),
+        *((step.switch, _rule(PATHS, SINGLE_WAY, tagged, Output(step.port), tag=path.tag)) for step in path.steps),
+        (path.last, _rule(PATHS, SINGLE_WAY, tagged, PopTag(), goto=DELIVERY, tag=path.tag)),
     ]
 
 

@@ -478,9 +478,13 @@ class RuleUpdater:
             self._spare_groups.discard(switch)
             known = (self.installed.get(switch, {}), self.target.get(switch, {}))
             used = {number for has in known for rule in has.values() for number in groups_of(rule)}
-            for number in sorted(self.groups.get(switch, set()) - used):
+            spare = sorted(self.groups.get(switch, set()) - used)
+            for number in spare:
                 self.groups[switch].discard(number)
                 self._out.append((switch, DeleteGroup(number)))
+            if spare:
+                # Else one of them that is created anew could be deleted after that.
+                self._out.append((switch, self._new_barrier()))
 
     # Installed rules, and the keys at which they may differ from the target.
 
