@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from braid_lab.fabric.shapes import generated
@@ -329,6 +329,7 @@ def test_nobody_sends_to_a_switch_that_may_not_have_followed_the_repair_of_a_tre
 
 
 @given(st.integers(0, 1 << 30))
+@example(8192)
 @settings(max_examples=40, deadline=None)
 def test_no_packet_goes_round_while_trees_are_repaired(seed: int) -> None:
     fabric = Fabric(seed)

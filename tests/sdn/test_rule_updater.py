@@ -378,6 +378,23 @@ def test_the_reply_to_one_groups_barrier_confirms_no_rule_behind_it() -> None:
         assert session.decode(error) == Refused("table-full", rule)
 
 
+def test_an_update_waits_for_what_the_one_before_it_sent() -> None:
+    """It counts on that: here on a new path's rule at a switch where it changes nothing itself."""
+    updater = RuleUpdater(drain=0.0)
+    for switch in (1, 2):
+        updater.handle_rules(0.0, switch, [OLD])
+    barriers = []
+    for target in ({1: {NEW.key: NEW}, 2: {OLD.key: OLD}}, {1: {NEW.key: NEW}, 2: {NEW.key: NEW}}):
+        updater.set_target(1.0, target)
+        barriers += [(to, message) for to, message in updater.poll_messages() if isinstance(message, Barrier)]
+    assert [to for to, _ in barriers] == [1, 2]
+    for switch, barrier in reversed(barriers):
+        assert at(updater) is Step.PREPARE
+        assert not updater.poll_publish()
+        updater.handle_barrier(1.1, switch, barrier.token)
+    assert updater.poll_publish()
+
+
 def confirm(updater: RuleUpdater, now: float, sent: list[ToSwitch]) -> None:
     for message in sent:
         if isinstance(message, Barrier):

@@ -15,9 +15,9 @@ at its end and no rule of a switch leads to them: with a group, a switch deletes
 barrier has a token of its own, since a reply confirms the rules that were sent before the barrier alone.
 
 The state of a switch is its last listing plus all messages since. Only keys that may differ from the target are
-looked at, so an update costs what it changes. An update may be aborted at any point in favour of another target. A
-rule is deleted only when an update that does without it has come as far as drain, and packets had time to leave; the
-next update may be under way then.
+looked at, so an update costs what it changes. An update may be aborted at any point in favour of another target,
+which waits for what it has sent. A rule is deleted only when an update that does without it has come as far as drain,
+and packets had time to leave; the next update may be under way then.
 """
 
 from __future__ import annotations
@@ -336,16 +336,16 @@ class RuleUpdater:
             self._advance(now)
 
     def _begin(self, now: float) -> None:
-        # Rules that were sent in an order may be under way still, and stand before those that are sent now.
+        # Rules of the update before may be under way still. This one counts on them as on its own, and those that
+        # were sent in an order stand before those that are sent now.
         self._ordered = {switch: tags for switch, tags in self._ordered.items() if switch in self._waiting}
-        self._waiting = {switch: self._waiting[switch] for switch in self._ordered}
         self._unconfirmed.clear()
         self.step = Step.IDLE
         # Edges' tables may change although no rule does.
         self._publish = True
         self._close()
         self._retiring = {each: at for each, at in self._retiring.items() if self._is_surplus(*each)}
-        if self._is_behind(now):
+        if self._is_behind(now) or self._waiting:
             self.changes += 1
             self.step = Step.PREPARE
             self._publish = self._published = False
