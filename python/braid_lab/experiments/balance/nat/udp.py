@@ -79,10 +79,10 @@ def udp_outbound_packets_refresh_a_mapping(bench: NatTestbed, family: int) -> No
         flows = bench.daemon.json("flows")["flows"]
         return next((float(each["idle_ms"]) for each in flows if each["inner"] == inner), None)
 
-    # A switch's flows are read once a second.
+    # A switch's flows are read once a second, and on a busy machine it takes a while to ask.
     before = wait_until(idle_ms, what="the mapping in braid flows")
     aged = wait_until(
-        lambda: next((idle for idle in [idle_ms()] if idle and idle > before + 20), None), what="its age"
+        lambda: next((idle for idle in [idle_ms()] if idle and idle > before + 500), None), what="its age"
     )
     bench.out(mapping.request())
     wait_until(lambda: (idle_ms() or aged) < aged, what=f"less than {aged} ms idle after a packet", timeout=5)
