@@ -179,11 +179,17 @@ def test_who_waits_looks_only_when_there_may_be_something_new(
     asyncio.run(asyncio.wait_for(story(), 20))
 
 
+def with_keys() -> Network:
+    """Return a network whose edges share a key with the controller each."""
+    net = Network(two_paths())
+    edges = tuple(replace(edge, key=KEYS[edge.name]) for edge in net.settings.edges)
+    net.controller.settings = replace(net.settings, edges=edges)
+    return net
+
+
 def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_itself(tmp_path: Path) -> None:
     async def story() -> None:
-        net = Network(two_paths())
-        edges = tuple(replace(edge, key=KEYS[edge.name]) for edge in net.settings.edges)
-        net.controller.settings = replace(net.settings, edges=edges)
+        net = with_keys()
         async with served(net, tmp_path) as (_, _, port):
             tags = [path.tag for path in net.controller.tables.pairs["ha", "hb"].paths]
             # It has had a table of this controller before.
@@ -222,9 +228,7 @@ def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_its
 
 def test_a_report_may_be_as_long_as_that_of_all_paths(tmp_path: Path) -> None:
     async def story() -> None:
-        net = Network(two_paths())
-        edges = tuple(replace(edge, key=KEYS[edge.name]) for edge in net.settings.edges)
-        net.controller.settings = replace(net.settings, edges=edges)
+        net = with_keys()
         async with served(net, tmp_path) as (_, _, port):
             tag = net.controller.tables.pairs["ha", "hb"].paths[0].tag
             # The query says of which table, and the body has the counters: of 1,024 paths, none of which is longer.

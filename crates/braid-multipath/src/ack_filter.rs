@@ -320,6 +320,12 @@ mod tests {
             }
         }
 
+        fn acks(&mut self, acks: &[(u64, u32)]) {
+            for (ms, number) in acks {
+                self.ack(*ms, *number);
+            }
+        }
+
         fn ack(&mut self, ms: u64, number: u32) {
             self.take(ms, 7, Segment::Ack(number), INTERVAL);
         }
@@ -328,9 +334,7 @@ mod tests {
     #[test]
     fn the_newest_of_an_interval_passes() {
         let mut passed = Passed::new();
-        for (ms, number) in [(10, 1), (11, 2), (12, 3), (13, 4), (16, 5), (40, 6)] {
-            passed.ack(ms, number);
-        }
+        passed.acks(&[(10, 1), (11, 2), (12, 3), (13, 4), (16, 5), (40, 6)]);
         assert_eq!(passed.seen, [(10, 1), (14, 4), (18, 5), (40, 6)]);
         passed.filter.handle_timeout(at(40));
         assert_eq!(passed.filter.poll_timeout(), None);
@@ -339,9 +343,7 @@ mod tests {
     #[test]
     fn numbers_go_round() {
         let mut passed = Passed::new();
-        for (ms, number) in [(10, u32::MAX - 1), (11, u32::MAX), (12, 3)] {
-            passed.ack(ms, number);
-        }
+        passed.acks(&[(10, u32::MAX - 1), (11, u32::MAX), (12, 3)]);
         passed.take(20, 7, Segment::Other, INTERVAL);
         assert_eq!(passed.seen, [(10, u32::MAX - 1), (14, 3), (20, 0)]);
     }
@@ -394,9 +396,7 @@ mod tests {
             filter: AckFilter::for_bulk_flows(),
             seen: Vec::new(),
         };
-        for (ms, number) in [(0, 0), (1, 400_000), (2, 999_999)] {
-            passed.ack(ms, number);
-        }
+        passed.acks(&[(0, 0), (1, 400_000), (2, 999_999)]);
         assert_eq!(passed.seen, [(0, 0), (1, 400_000), (2, 999_999)]);
         passed.seen.clear();
         passed
@@ -405,14 +405,12 @@ mod tests {
     #[test]
     fn a_flow_that_has_received_much_is_bulk() {
         let mut passed = bulk();
-        for (ms, number) in [
+        passed.acks(&[
             (3, 1_000_000),
             (4, 1_000_001),
             (5, 1_000_002),
             (30, 1_000_003),
-        ] {
-            passed.ack(ms, number);
-        }
+        ]);
         assert_eq!(passed.seen, [(6, 1_000_002), (30, 1_000_003)]);
     }
 
@@ -436,14 +434,12 @@ mod tests {
         passed.take(4, 7, Segment::Signal, INTERVAL);
         assert_eq!(passed.seen, [(4, 1_000_001), (4, 0)]);
         passed.seen.clear();
-        for (ms, number) in [
+        passed.acks(&[
             (5, 1_000_002),
             (6, 1_000_003),
             (1_003, 1_000_004),
             (1_004, 1_000_005),
-        ] {
-            passed.ack(ms, number);
-        }
+        ]);
         assert_eq!(
             passed.seen,
             [(5, 1_000_002), (6, 1_000_003), (1_003, 1_000_004)]
@@ -496,14 +492,12 @@ mod tests {
     #[test]
     fn no_acknowledgement_of_many_segments_waits() {
         let mut passed = bulk();
-        for (ms, number) in [
+        passed.acks(&[
             (3, 1_010_000),
             (4, 1_023_998),
             (5, 1_023_999),
             (5, 1_024_000),
-        ] {
-            passed.ack(ms, number);
-        }
+        ]);
         assert_eq!(passed.seen, [(5, 1_023_999)]);
     }
 }
