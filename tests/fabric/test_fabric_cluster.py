@@ -109,7 +109,7 @@ def named(fabric: Fabric) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def one_cluster() -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
         net = stack.enter_context(ovs_network(SHAPE, boxes=True))
         server = stack.enter_context(etcd(net.folder, net.place))
@@ -134,6 +134,18 @@ def cluster() -> Iterator[Cluster]:
             stack.callback(edge.stop)
             edge.start()
         yield Cluster(net, server, members, edges)
+
+
+@pytest.fixture
+def cluster(one_cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster; a test that failed in the middle leaves none of its changes to the next one."""
+    yield one_cluster
+    for member in one_cluster.members.values():
+        if member.process is None or not member.process.running:
+            member.start()
+    leader = wait_until(one_cluster.leading, what="a leader", timeout=60)
+    if "drained" in leader.codes():
+        leader.call("undrain", "P")
 
 
 def test_a_killed_leader_is_replaced_without_loss_and_what_it_acknowledged_stays(cluster: Cluster) -> None:
@@ -169,9 +181,10 @@ def test_a_killed_leader_is_replaced_without_loss_and_what_it_acknowledged_stays
         assert len(of_hosts) >= len(SHAPE.stations)
         assert of_hosts <= set(after[switch])
     assert min(found[0].goodput[1:-1]) > 25
-    # Segments that were sent again had arrived: other paths have other delays.
+    # Segments that were sent again had arrived: other paths have other delays. An acknowledgement names one duplicate
+    # only, and a bridge without a processor loses some segments, but 40 ms without a rule would lose 170.
     counters = found[0].counters
-    assert counters["TcpRetransSegs"] - counters["TcpExtTCPDSACKRecvSegs"] <= 10
+    assert counters["TcpRetransSegs"] - counters["TcpExtTCPDSACKRecvSegs"] <= 100
     assert {"leads"} <= {each["event"] for each in other.api_get("events")["events"]}
     leader.start()
     assert cluster.settled() == (other, leader)
