@@ -293,7 +293,12 @@ def with_old_layout(net: Network) -> None:
     moved = {PATHS: 3, DELIVERY: 4}
     for switch in net.switches.values():
         old = []
-        for rule in [each for each in switch.rules.values() if each.table != TREES and not each.lease]:
+        kept = [rule for rule in switch.rules.values() if rule.table != TREES and not rule.lease]
+        # It had no detours.
+        kept = [rule for rule in kept if rule.match.vlan_pcp is None and rule.priority != rules.TURNING]
+        for rule in kept:
+            for group in rules.groups_of(rule):
+                rule = replace(rule, actions=(rules.buckets_of(group) or ())[0].actions)
             made = replace(rule, cookie=rules.OLD_COOKIE | rule.cookie & 0xFFFFFFFF)
             made = replace(made, table=moved.get(rule.table, rule.table), goto=moved.get(rule.goto or 0, rule.goto))
             if rule.goto == TREES:

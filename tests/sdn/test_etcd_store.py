@@ -230,6 +230,23 @@ def test_policies_are_followed_until_others_can_be_read(server: EtcdServer, pref
     told(story)
 
 
+def test_a_files_policies_are_not_followed_where_those_of_etcd_cannot_be_read(
+    server: EtcdServer, prefix: str
+) -> None:
+    """They may be undone since long ago."""
+
+    async def story() -> None:
+        client = Etcd([Endpoint("127.0.0.1", server.port)])
+        await client.change((), [put(f"{prefix}/policies", "{")], [], 5)
+        async with frozen(EtcdStore(settings(server, prefix, "alpha"), DRAINED)) as alpha:
+            assert alpha.leads()
+            assert alpha.standing.policies == Policies()
+            assert f"{prefix}/policies of etcd: " in alpha.standing.unread
+        client.close()
+
+    told(story)
+
+
 def test_what_cannot_be_read_is_named_and_written_anew(server: EtcdServer, prefix: str) -> None:
     async def story() -> None:
         client = Etcd([Endpoint("127.0.0.1", server.port)])

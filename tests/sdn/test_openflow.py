@@ -33,11 +33,16 @@ from braid_sdn.openflow.messages import (
     AddRule,
     Barrier,
     BarrierReply,
+    Bucket,
     DeleteRule,
     Echo,
     EchoReply,
     FlowStatsReply,
     FlowStatsRequest,
+    GroupFeatures,
+    GroupFeaturesRequest,
+    GroupsReply,
+    GroupsRequest,
     Malformed,
     Match,
     MeterFeatures,
@@ -48,9 +53,12 @@ from braid_sdn.openflow.messages import (
     PortStatsReply,
     PortStatsRequest,
     Refused,
+    Reserved,
     Rule,
+    SetFailoverGroup,
     SetField,
     SetMeter,
+    ToGroup,
 )
 from braid_sdn.openflow.tls import TlsFiles
 from braid_sdn.openflow.wire import HEADER, MAX_OUTSTANDING, VERSION, Session, _flow_mod, parse
@@ -63,12 +71,15 @@ def every_rule() -> list[Rule]:
     plan = Plan(
         internal={1: frozenset({2})},
         outside={1: frozenset({5})},
-        trees={1: Tree(1, 7, {2: 3}), 2: Tree(2, 8, {1: 2})},
+        trees={
+            1: Tree(1, 7, {2: 3}, detour=Tree(1, 7, {2: 4}), turning={2: frozenset({4})}),
+            2: Tree(2, 8, {1: 2}),
+        },
         flood=Flood(9, {1: frozenset({2})}),
     )
     hosts = [Host("02:00:00:00:00:01", PortId(1, 5)), Host("02:00:00:00:00:02", PortId(2, 5))]
     compiler = Compiler()
-    compiler.update(plan, {host.mac: host for host in hosts}, [Edge("e", PortId(1, 6))], [1, 2])
+    compiler.update(plan, {host.mac: host for host in hosts}, [Edge("e", PortId(1, 6))], [1, 2], failover={2})
     made = compiler.target
     path = [rule for _, rule in rules.of_path(TaggedPath(11, (PortId(1, 2), PortId(2, 6))))]
     ends = "02:00:00:00:00:01", "02:00:00:00:00:02"
@@ -569,3 +580,99 @@ def test_a_switch_whose_replies_cannot_be_read_is_named_and_stays() -> None:
         network.close()
 
     serving(test)
+
+
+# Groups.
+
+
+def test_a_failover_group_has_the_bytes_of_the_specification() -> None:
+    """OpenFlow 1.3 §A.3.4.2: type 3, buckets without weight that watch a port."""
+    buckets = (Bucket(2, (Output(2),)), Bucket(1, (SetField("vlan_pcp", 2), Output(Reserved.IN_PORT))))
+    sent = Session().encode(SetFailoverGroup(0xB3002001, buckets, is_new=True))
+    first = "0020 0000 00000002 ffffffff 00000000" + "0000 0010 00000002 ffff 000000000000"
+    mark = "0019 0010 80000e01 02 00000000000000"
+    second = "0030 0000 00000001 ffffffff 00000000" + mark + "0000 0010 fffffff8 ffff 000000000000"
+    head = "040f 0060 00000001" + "0000 03 00 b3002001"
+    assert sent == bytes.fromhex(head + first + second)
+    assert Session().encode(SetFailoverGroup(7, (), is_new=False))[8:] == bytes.fromhex("0001030000000007")
+
+
+def group_desc(number: int, kind: int, buckets: bytes) -> bytes:
+    return struct.pack("!HBxI", 8 + len(buckets), kind, number) + buckets
+
+
+def groups_reply(*entries: bytes, kind: int = 7) -> bytes:
+    body = struct.pack("!HH4x", kind, 0) + b"".join(entries)
+    return HEADER.pack(VERSION, 19, HEADER.size + len(body), 1) + body
+
+
+def test_groups_are_listed_as_they_were_sent_and_others_without_their_buckets() -> None:
+    buckets = rules.buckets_of(0xB3002001)
+    assert buckets is not None
+    sent = Session().encode(SetFailoverGroup(0xB3002001, buckets, is_new=True))[16:]
+    session = Session()
+    session.encode(GroupsRequest())
+    odd = struct.pack("!HHII4x", 16 + 8, 0, 1, 0xFFFFFFFF) + bytes.fromhex("000b000800000000")
+    told = session.decode(
+        groups_reply(group_desc(0xB3002001, 3, sent), group_desc(7, 1, sent), group_desc(8, 3, odd))
+    )
+    assert told == GroupsReply({0xB3002001: buckets, 7: None, 8: None})
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        struct.pack("!HBxI", 0, 3, 7),
+        struct.pack("!HBxI", 9, 3, 7),
+        group_desc(7, 3, bytes(16)),
+        group_desc(7, 3, struct.pack("!HHII4x", 24, 0, 1, 0xFFFFFFFF) + bytes(8)),
+        group_desc(7, 3, struct.pack("!HHII4x", 24, 0, 1, 0xFFFFFFFF) + struct.pack("!HH4x", 0, 16)),
+    ],
+)
+def test_a_list_of_groups_whose_lengths_do_not_fit_is_malformed(entry: bytes) -> None:
+    session = Session()
+    session.encode(GroupsRequest())
+    assert session.decode(groups_reply(entry)) == Malformed("a list of groups")
+
+
+def test_a_switch_tells_of_failover_groups_that_can_mark_packets() -> None:
+    for types, actions, most in ((0xF, 1 << 0 | 1 << 25, 100), (0x7, 1 << 0 | 1 << 25, 0), (0xF, 1, 0)):
+        session = Session()
+        session.encode(GroupFeaturesRequest())
+        body = struct.pack("!II8I", types, 0, 1, 2, 3, 100, 0, 0, 0, actions)
+        assert session.decode(groups_reply(body, kind=8)) == GroupFeatures(most)
+    session = Session()
+    session.encode(GroupFeaturesRequest())
+    assert session.decode(groups_reply(kind=8)) == GroupFeatures(0)
+
+
+def test_a_switch_that_knows_no_groups_may_say_so() -> None:
+    session = Session()
+    asked = [session.encode(each) for each in (GroupFeaturesRequest(), GroupsRequest())]
+    for request, meant in zip(asked, (GroupFeatures(0), GroupsReply({})), strict=True):
+        error = HEADER.pack(VERSION, 1, 12, HEADER.unpack_from(request)[3]) + b"\x00\x01\x00\x02"
+        assert session.decode(error) == meant
+    rule = Rule(4, 1, Match(), (ToGroup(7),))
+    xid = HEADER.unpack_from(session.encode(AddRule(rule)))[3]
+    # OFPBAC_BAD_OUT_GROUP (OpenFlow 1.3 §A.4.4).
+    error = HEADER.pack(VERSION, 1, 12, xid) + struct.pack("!HH", 2, 9)
+    assert session.decode(error) == Refused("group-unknown", rule)
+    # OFPBAC_BAD_TYPE: it knows no such action.
+    xid = HEADER.unpack_from(session.encode(AddRule(rule)))[3]
+    error = HEADER.pack(VERSION, 1, 12, xid) + struct.pack("!HH", 2, 0)
+    assert session.decode(error) == Refused("group-refused", rule)
+    sent = session.encode(SetFailoverGroup(7, (), is_new=True))
+    for code, reason in ((0, "group-exists"), (1, "group-refused"), (8, "group-unknown")):
+        error = HEADER.pack(VERSION, 1, 12, HEADER.unpack_from(sent)[3]) + struct.pack("!HH", 6, code)
+        assert session.decode(error) == Refused(reason)
+
+
+def test_a_barrier_confirms_the_rules_before_it_and_no_others() -> None:
+    session = Session()
+    before, after = base()[0], base()[1]
+    first = HEADER.unpack_from(session.encode(AddRule(before)))[3]
+    session.encode(Barrier(5))
+    second = HEADER.unpack_from(session.encode(AddRule(after)))[3]
+    session.decode(bytes.fromhex("0415000880000005"))
+    errors = [HEADER.pack(VERSION, 1, 12, xid) + b"\x00\x05\x00\x01" for xid in (first, second)]
+    assert [session.decode(error) for error in errors] == [Refused("table-full"), Refused("table-full", after)]

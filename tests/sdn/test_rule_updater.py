@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from braid_sdn.fabric.switches.rules import DESTINATIONS, PATHS
+from braid_sdn.fabric.switches.rules import DESTINATIONS, PATHS, buckets_of, detour_group
 from braid_sdn.fabric.switches.updater import (
     BARRIER_TIMEOUT,
     MAX_REFUSED_RETRY,
@@ -12,7 +12,21 @@ from braid_sdn.fabric.switches.updater import (
     RuleUpdater,
     Step,
 )
-from braid_sdn.openflow.messages import MAX_BARRIER_TOKEN, AddRule, Barrier, DeleteRule, Match, Output, Rule, ToSwitch
+from braid_sdn.openflow.messages import (
+    MAX_BARRIER_TOKEN,
+    AddRule,
+    Barrier,
+    DeleteGroup,
+    DeleteRule,
+    Match,
+    Output,
+    Refused,
+    Rule,
+    SetFailoverGroup,
+    ToGroup,
+    ToSwitch,
+)
+from braid_sdn.openflow.wire import HEADER, VERSION, Session
 
 OLD = Rule(PATHS, 10, Match(vlan=7), (Output(1),))
 NEW = Rule(PATHS, 10, Match(vlan=8), (Output(2),))
@@ -311,3 +325,100 @@ def test_hosts_do_not_wait_for_a_switch_that_left_a_barrier_unanswered() -> None
     updater.set_target(3.0, target, {switch: [hosts[1].key] for switch in (1, 2)})
     answer(3.0)
     assert not updater.is_waiting
+
+
+def test_a_group_is_there_before_the_rule_that_leads_to_it_and_goes_after_it() -> None:
+    number = detour_group(1, 2, turning=False)
+    assert number is not None
+    by_group = replace(NEW, actions=(ToGroup(number),))
+    updater = RuleUpdater(drain=0.5)
+    updater.handle_rules(0.0, 1, [OLD], {})
+    updater.set_target(1.0, {1: {OLD.key: OLD, NEW.key: by_group}})
+    sent = [message for _, message in updater.poll_messages()]
+    created = SetFailoverGroup(number, buckets_of(number) or (), is_new=True)
+    # The switch may do things in another order up to the next barrier.
+    assert sent[:3] == [created, Barrier(updater.last_barrier), AddRule(by_group)]
+    confirm(updater, 1.1, sent)
+    assert updater.idle
+    # One more rule with it needs no second one.
+    more = replace(by_group, match=Match(vlan=9))
+    updater.set_target(2.0, {1: {OLD.key: OLD, NEW.key: by_group, more.key: more}})
+    sent = [message for _, message in updater.poll_messages()]
+    assert sent[0] == AddRule(more)
+    confirm(updater, 2.1, sent)
+    updater.set_target(3.0, {1: {OLD.key: OLD, NEW.key: NEW}})
+    sent = [message for _, message in updater.poll_messages()]
+    assert sent[0] == AddRule(NEW)
+    confirm(updater, 3.1, sent)
+    assert not any(isinstance(message, DeleteGroup) for _, message in updater.poll_messages())
+    updater.handle_timeout(3.7)
+    # The barrier keeps it apart from one that is created next.
+    gone = [DeleteRule(more.key), DeleteGroup(number), Barrier(updater.last_barrier)]
+    assert [message for _, message in updater.poll_messages()] == gone
+    assert updater.groups == {1: set()}
+
+
+def test_the_reply_to_one_groups_barrier_confirms_no_rule_behind_it() -> None:
+    updater, session = RuleUpdater(), Session()
+    updater.handle_rules(0.0, 1, [], {})
+    wanted = {}
+    for vlan in (8, 9):
+        number = detour_group(1, vlan, turning=False)
+        assert number is not None
+        rule = replace(NEW, match=Match(vlan=vlan), actions=(ToGroup(number),))
+        wanted[rule.key] = rule
+    updater.set_target(1.0, {1: wanted})
+    sent = [(message, session.encode(message)) for _, message in updater.poll_messages()]
+    rules = [(each.rule, data) for each, data in sent if isinstance(each, AddRule)]
+    barriers = [data for each, data in sent if isinstance(each, Barrier)]
+    assert (len(rules), len(barriers)) == (2, 3)
+    session.decode(HEADER.pack(VERSION, 21, 8, HEADER.unpack_from(barriers[0])[3]))
+    for rule, data in rules:
+        error = HEADER.pack(VERSION, 1, 12, HEADER.unpack_from(data)[3]) + b"\x00\x05\x00\x01"
+        assert session.decode(error) == Refused("table-full", rule)
+
+
+def test_an_update_waits_for_what_the_one_before_it_sent() -> None:
+    """It counts on that: here on a new path's rule at a switch where it changes nothing itself."""
+    updater = RuleUpdater(drain=0.0)
+    for switch in (1, 2):
+        updater.handle_rules(0.0, switch, [OLD])
+    barriers = []
+    for target in ({1: {NEW.key: NEW}, 2: {OLD.key: OLD}}, {1: {NEW.key: NEW}, 2: {NEW.key: NEW}}):
+        updater.set_target(1.0, target)
+        barriers += [(to, message) for to, message in updater.poll_messages() if isinstance(message, Barrier)]
+    assert [to for to, _ in barriers] == [1, 2]
+    for switch, barrier in reversed(barriers):
+        assert at(updater) is Step.PREPARE
+        assert not updater.poll_publish()
+        updater.handle_barrier(1.1, switch, barrier.token)
+    assert updater.poll_publish()
+
+
+def confirm(updater: RuleUpdater, now: float, sent: list[ToSwitch]) -> None:
+    for message in sent:
+        if isinstance(message, Barrier):
+            updater.handle_barrier(now, 1, message.token)
+    assert updater.poll_publish()
+    updater.handle_published(now, [])
+
+
+def test_a_switch_that_leaves_a_barrier_unanswered_keeps_its_groups() -> None:
+    """Its rules may lead there still, and a switch deletes them with the group."""
+    number = detour_group(1, 2, turning=True)
+    assert number is not None
+    by_group = replace(NEW, actions=(ToGroup(number),))
+    updater = RuleUpdater(drain=0.5)
+    updater.handle_rules(0.0, 1, [by_group], {number: buckets_of(number)})
+    updater.set_target(1.0, {1: {NEW.key: NEW}})
+    assert updater.poll_messages()[0] == (1, AddRule(NEW))
+    updater.handle_timeout(1.0 + BARRIER_TIMEOUT)
+    assert updater.slow == {1}
+    assert updater.poll_publish()
+    updater.handle_published(4.0, [])
+    assert updater.idle
+    assert updater.poll_messages() == []
+    # It lists its rules at last, and no one leads there.
+    updater.slow.clear()
+    updater.handle_rules(30.0, 1, [NEW], {number: buckets_of(number)})
+    assert updater.poll_messages()[0] == (1, DeleteGroup(number))

@@ -37,6 +37,10 @@ from braid_sdn.openflow.messages import (
     EchoReply,
     FlowStatsReply,
     FlowStatsRequest,
+    GroupFeatures,
+    GroupFeaturesRequest,
+    GroupsReply,
+    GroupsRequest,
     MeterFeatures,
     MeterFeaturesRequest,
     PacketIn,
@@ -97,6 +101,10 @@ class FakeSwitch(SwitchConnection):
             case MeterFeatures(highest):
                 features = (highest, 1 << of.OFPMBT_DROP, of.OFPMF_PKTPS | of.OFPMF_BURST, 1, 0)
                 self._parts(of.OFPMP_METER_FEATURES, [struct.pack("!IIIBBxx", *features)], xid)
+            case GroupFeatures() | GroupsReply():
+                # As a switch without groups.
+                error = struct.pack("!HH", of.OFPET_BAD_REQUEST, of.OFPBRC_BAD_MULTIPART)
+                self.tell(of.OFPT_ERROR, xid, error)
             case PortStatsReply(ports):
                 entries = [
                     PORT_STATS.pack(p.port, 0, 0, p.rx_bytes, p.tx_bytes, *[0] * 8, *_age(p.age)) for p in ports
@@ -157,6 +165,10 @@ def _request(kind: int, xid: int, data: bytes) -> ToSwitch | None:
         subject = int.from_bytes(data[8:10], "big")
         if subject == of.OFPMP_PORT_STATS:
             return PortStatsRequest()
+        if subject == of.OFPMP_GROUP_FEATURES:
+            return GroupFeaturesRequest()
+        if subject == of.OFPMP_GROUP_DESC:
+            return GroupsRequest()
         if subject == of.OFPMP_METER_FEATURES:
             return MeterFeaturesRequest()
         return FlowStatsRequest(None if data[16] == of.OFPTT_ALL else data[16])

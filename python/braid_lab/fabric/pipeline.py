@@ -14,9 +14,12 @@ from braid_sdn.fabric.monitor.probe import mac_bytes
 from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
+    Action,
     AddRule,
     Barrier,
     BarrierReply,
+    Bucket,
+    DeleteGroup,
     DeleteRule,
     Echo,
     EchoReply,
@@ -24,6 +27,10 @@ from braid_sdn.openflow.messages import (
     FlowStatsReply,
     FlowStatsRequest,
     FromSwitch,
+    GroupFeatures,
+    GroupFeaturesRequest,
+    GroupsReply,
+    GroupsRequest,
     Match,
     MeterFeatures,
     MeterFeaturesRequest,
@@ -41,7 +48,10 @@ from braid_sdn.openflow.messages import (
     Reserved,
     Rule,
     RuleKey,
+    SetFailoverGroup,
+    SetField,
     SetMeter,
+    ToGroup,
     ToSwitch,
 )
 
@@ -70,6 +80,9 @@ class Pipeline:
     rules: dict[RuleKey, Rule] = field(default_factory=dict)
     #: Highest number of a meter; 0 is a switch without any.
     meters: int = 0
+    #: Number of fast failover groups that it can have; 0 is a switch without any.
+    most_groups: int = 1_000_000
+    groups: dict[int, tuple[Bucket, ...] | None] = field(default_factory=dict)
     #: Rate of each meter, packets a second. Nothing is dropped: virtual time would need its bursts too.
     rates: dict[int, int] = field(default_factory=dict)
     matched: dict[RuleKey, tuple[int, int]] = field(default_factory=dict)
@@ -91,6 +104,9 @@ class Pipeline:
                 if rule.key not in self.rules and len(self.rules) >= self.room:
                     yield Refused("table-full", rule)
                     return
+                if not all(each.group in self.groups for each in rule.actions if isinstance(each, ToGroup)):
+                    yield Refused("group-unknown", rule)
+                    return
                 if self.refuses(rule):
                     yield Refused("error type 5 code 0", rule)
                     return
@@ -103,6 +119,24 @@ class Pipeline:
             case DeleteRule(key):
                 if self.rules.pop(key, None):
                     self._by_table.pop(key[0], None)
+            case SetFailoverGroup(number, buckets, is_new):
+                if is_new and number in self.groups:
+                    yield Refused("group-exists")
+                elif not is_new and number not in self.groups:
+                    yield Refused("group-unknown")
+                elif len(self.groups) >= self.most_groups:
+                    yield Refused("group-refused")
+                else:
+                    self.groups[number] = buckets
+            case DeleteGroup(number):
+                if number in self.groups:
+                    del self.groups[number]
+                    for key in [key for key, rule in self.rules.items() if ToGroup(number) in rule.actions]:
+                        yield from self.handle(now, DeleteRule(key))
+            case GroupFeaturesRequest():
+                yield GroupFeatures(self.most_groups)
+            case GroupsRequest():
+                yield GroupsReply(dict(self.groups))
             case SetMeter(number, rate):
                 self.rates[number] = rate
             case MeterFeaturesRequest():
@@ -149,6 +183,7 @@ class Pipeline:
         """Lose all rules and counters, as a switch without persistent memory does."""
         self.started = None
         self.rules.clear()
+        self.groups.clear()
         self.matched.clear()
         self.counters.clear()
         self._by_table.clear()
@@ -160,6 +195,8 @@ class Pipeline:
     def _emit(self, port: int, in_port: int, frame: bytes) -> Iterator[Outcome]:
         if port == Reserved.CONTROLLER:
             yield PacketIn(in_port, frame)
+        elif port == Reserved.IN_PORT:
+            yield from self._emit(in_port, Reserved.IN_PORT, frame)
         elif port != in_port and port in self.ports and self.ports[port].up:
             self.counters.setdefault(port, [0, 0])[1] += len(frame)
             yield FrameOut(port, frame)
@@ -173,7 +210,7 @@ class Pipeline:
                 return
             packets, octets = self.matched[rule.key]
             self.matched[rule.key] = (packets + 1, octets + len(frame))
-            for action in rule.actions:
+            for action in self._actions(rule):
                 match action:
                     case Output(port):
                         yield from self._emit(port, in_port, frame)
@@ -181,8 +218,20 @@ class Pipeline:
                         frame = frame[:12] + struct.pack("!HH", 0x8100, vlan) + frame[12:]
                     case PopTag():
                         frame = frame[:12] + frame[16:]
+                    case SetField("vlan_pcp", int(value)):
+                        frame = frame[:14] + bytes([frame[14] & 0x1F | value << 5]) + frame[15:]
             metadata = metadata if rule.metadata is None else rule.metadata
             table = rule.goto
+
+    def _actions(self, rule: Rule) -> Iterator[Action]:
+        """Yield a rule's actions, those of a group by its first bucket that lives in place of it."""
+        for action in rule.actions:
+            if isinstance(action, ToGroup):
+                buckets = self.groups.get(action.group) or ()
+                alive = (each for each in buckets if (port := self.ports.get(each.watch_port)) and port.up)
+                yield from next((each.actions for each in alive), ())
+            else:
+                yield action
 
     def _lookup(self, table: int, in_port: int, metadata: int, frame: bytes) -> Rule | None:
         ordered = self._by_table.get(table)
@@ -200,6 +249,7 @@ class Fields:
     target: bytes
     source: bytes
     vlan: int
+    vlan_pcp: int
     kind: int
     ip_proto: int | None
     icmpv6_type: int | None
@@ -207,16 +257,17 @@ class Fields:
     @classmethod
     def of(cls, frame: bytes) -> Fields:
         """Parse a frame."""
-        at, vlan = 12, UNTAGGED
+        at, vlan, pcp = 12, UNTAGGED, 0
         while frame[at : at + 2] in (b"\x81\x00", b"\x88\xa8"):
             if vlan == UNTAGGED:
                 vlan = int.from_bytes(frame[at + 2 : at + 4], "big") & 0xFFF
+                pcp = frame[at + 2] >> 5
             at += 4
         kind = int.from_bytes(frame[at : at + 2], "big")
         body = frame[at + 2 :]
         proto = body[6] if kind == 0x86DD and len(body) > 40 else None
         icmp = body[40] if proto == 58 else None
-        return cls(frame[:6], frame[6:12], vlan, kind, proto, icmp)
+        return cls(frame[:6], frame[6:12], vlan, pcp, kind, proto, icmp)
 
     def match(self, match: Match, in_port: int, metadata: int) -> bool:
         """Return whether a rule matches this frame."""
@@ -229,6 +280,8 @@ class Fields:
                 return False
             if match.vlan != TAGGED and match.vlan != self.vlan:
                 return False
+        if match.vlan_pcp is not None and (self.vlan == UNTAGGED or match.vlan_pcp != self.vlan_pcp):
+            return False
         if match.eth_type is not None and match.eth_type != self.kind:
             return False
         if match.eth_src is not None and mac_bytes(match.eth_src) != self.source:

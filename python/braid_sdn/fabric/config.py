@@ -164,6 +164,7 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
         listen=str,
         key_file=str,
         host_lifetime=str,
+        failover=bool,
         switch=list,
         link=list,
         edge=list,
@@ -184,6 +185,7 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
         links=_links(reader, top.get("link", []), names),
         hosts=_hosts(reader, top.get("host", []), names),
         host_lifetime=_lifetime(reader, top["host_lifetime"]) if "host_lifetime" in top else HOST_LIFETIME,
+        failover=top.get("failover", True),
         limits=limits,
         scheduler=scheduler,
     )

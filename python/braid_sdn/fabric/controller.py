@@ -55,6 +55,10 @@ from braid_sdn.openflow.messages import (
     FlowStatsReply,
     FlowStatsRequest,
     FromSwitch,
+    GroupFeatures,
+    GroupFeaturesRequest,
+    GroupsReply,
+    GroupsRequest,
     Hello,
     Malformed,
     MeterFeatures,
@@ -185,6 +189,9 @@ class Controller:
         self._arp_relay = ArpRelay()
         self._packet_ins = PacketInLimit()
         self.flapping_ports = FlappingPorts()
+        #: Switches with fast failover groups, and the groups of those that were asked for them last.
+        self.failover: set[int] = set()
+        self._groups: dict[int, GroupsReply] = {}
         #: The highest meter of each switch that has some.
         self._meters: dict[int, int] = {}
         #: Rules that are not ours and stay at their switches.
@@ -224,7 +231,8 @@ class Controller:
         # Discovery first: without it nothing else can be decided.
         self._tell(dpid, AddRule(rules.base()[0]))
         self._tell(dpid, MeterFeaturesRequest())
-        self._tell(dpid, self.audit.ask(now, dpid, self.updater.changes))
+        self._tell(dpid, GroupFeaturesRequest())
+        self._ask_rules(now, dpid)
         self._schedule.add_switch(now, dpid)
         for number in self.topology.switches[dpid].up():
             self._schedule.at_once(now, PortId(dpid, number))
@@ -244,7 +252,7 @@ class Controller:
         self._schedule.remove_switch(dpid)
         self._packet_ins.forget(dpid)
         self.flapping_ports.forget(dpid)
-        for known in (self._meters, self.foreign, self._others, self.refusals):
+        for known in (self._meters, self._groups, self.foreign, self._others, self.refusals):
             known.pop(dpid, None)
 
     def handle(self, now: float, dpid: int, message: FromSwitch) -> None:
@@ -268,6 +276,12 @@ class Controller:
                 self._rules(now, dpid, message)
             case MeterFeatures():
                 self._meters[dpid] = message.highest
+            case GroupFeatures(most):
+                self._set_failover(
+                    now, dpid, has_groups=self.settings.failover and most >= max(1, self._most_groups(dpid))
+                )
+            case GroupsReply():
+                self._groups[dpid] = message
             case BarrierReply():
                 self.updater.handle_barrier(now, dpid, message.token)
             case Refused():
@@ -298,7 +312,7 @@ class Controller:
         if self._examine_at is not None and now >= self._examine_at:
             self._examine(now)
         for dpid in self.audit.due(now, idle=self.updater.idle):
-            self._tell(dpid, self.audit.ask(now, dpid, self.updater.changes))
+            self._ask_rules(now, dpid)
         for dpid in self.audit.renewals(now):
             for rule in (*rules.leases(), rules.marker(self.nonce)):
                 self._tell(dpid, AddRule(rule))
@@ -375,6 +389,23 @@ class Controller:
 
     def _tell(self, dpid: int, message: ToSwitch) -> None:
         self._out.append((dpid, message))
+
+    def _ask_rules(self, now: float, dpid: int) -> None:
+        """Ask a switch for all its rules and groups. The groups come first."""
+        # Those that were listed for an audit that came to nothing may be gone.
+        self._groups.pop(dpid, None)
+        self._tell(dpid, GroupsRequest())
+        self._tell(dpid, self.audit.ask(now, dpid, self.updater.changes))
+
+    def _most_groups(self, dpid: int) -> int:
+        """Return the number of groups that a switch gets at most: two for each two of its ports, in either order."""
+        ports = len(self.topology.switches[dpid].ports)
+        return 2 * ports * (ports - 1)
+
+    def _set_failover(self, now: float, dpid: int, *, has_groups: bool) -> None:
+        if has_groups != (dpid in self.failover):
+            self.failover ^= {dpid}
+            (self._throttle.improvement if has_groups else self._throttle.failure)(now)
 
     def _packet(self, now: float, arrived: PortId, frame: bytes) -> None:
         self.packet_ins += 1
@@ -537,7 +568,8 @@ class Controller:
             for change in changes:
                 self._tell(dpid, change)
             (self._throttle.change if self.planned else self._throttle.improvement)(now)
-        self.updater.handle_rules(now, dpid, known)
+        groups = self._groups.pop(dpid, None)
+        self.updater.handle_rules(now, dpid, known, groups.groups if groups is not None else None)
 
     def _listed(self, now: float, dpid: int, message: FlowStatsReply) -> None:
         """Take in hosts' signs of life, and rules of others, from a list of all of a switch's rules."""
@@ -578,15 +610,44 @@ class Controller:
         return sorted(self._others)
 
     def _refused(self, now: float, dpid: int, message: Refused) -> None:
-        if message.rule is None:
-            text = f"the switch refuses what it is told: {message.reason}"
-            self.problems.report(now, Problem("refused", self.topology.name(dpid), text))
+        if message.reason == "group-exists":
+            # Its number says what is in it.
             return
-        if message.reason == "table-full" or message.rule.table == rules.PATHS:
+        name = self.topology.name(dpid)
+        # Where a group was refused before, those of all rules are unknown.
+        if message.reason == "group-unknown" and dpid in self.failover:
+            text = "has lost groups that it was given, so they are sent again; see who deletes them"
+            self.problems.report(now, Problem("refused", name, text))
+            is_new = self.updater.handle_lost_groups(now, dpid, message.rule)
+            self.audit.soon(now, dpid)
+            if not is_new:
+                self._refused_failover(now, dpid, message.reason)
+            self._throttle.failure(now)
+            return
+        is_by_group = message.reason in ("group-refused", "group-unknown")
+        is_of_detour = message.rule is not None and rules.is_marked(message.rule.key) and message.reason != "slave"
+        if is_by_group or is_of_detour:
+            # A switch that does not know marked packets by their priority may lead them round.
+            self._refused_failover(now, dpid, message.reason)
+        if message.rule is None:
+            if not is_by_group:
+                text = f"the switch refuses what it is told: {message.reason}"
+                self.problems.report(now, Problem("refused", name, text))
+            return
+        if message.reason == "table-full" or (message.rule.table == rules.PATHS and not is_by_group):
             self.problems.full(now, dpid)
         self.refusals[dpid] = message.reason
         self.updater.handle_refused(now, dpid, message.rule)
+        if is_by_group:
+            self.updater.forgive(dpid)
         self._throttle.failure(now)
+
+    def _refused_failover(self, now: float, dpid: int, reason: str) -> None:
+        """Have a switch do without failover: rules that lead to no group take the place of those that do."""
+        self._set_failover(now, dpid, has_groups=False)
+        self.updater.forgive(dpid)
+        text = f"refuses what it is to lead packets around a port that is down with, and does without: {reason}"
+        self.problems.report(now, Problem("refused", self.topology.name(dpid), text))
 
     # Timers.
 
@@ -779,7 +840,9 @@ class Controller:
         self._expected_links.clear()
         hosts = sys.maxsize if is_first else MAX_HOST_RULES
         everywhere = self.compiler.everywhere
-        changed = self.compiler.update(self.plan, self.hosts.known, self.edges, switches, most=hosts)
+        changed = self.compiler.update(
+            self.plan, self.hosts.known, self.edges, switches, most=hosts, failover=state.failover
+        )
         if self.compiler.everywhere != everywhere:
             self.conversations.clear()
             for switch, mac in self.compiler.asked():
@@ -798,7 +861,11 @@ class Controller:
         elif self.plan.tagless or self.plan.is_flood_old:
             # Tags become free when rules are deleted.
             self._throttle.rest(now, TAG_RETRY)
-        if any(tree.repaired and before.trees.get(root) is not tree for root, tree in self.plan.trees.items()):
+        if any(
+            (tree.repaired or tree.detour is not known.detour) and known is not tree
+            for root, tree in self.plan.trees.items()
+            if (known := before.trees.get(root, tree)).tag == tree.tag
+        ):
             # There may be a better one, which takes longer.
             self._throttle.improvement(now)
 

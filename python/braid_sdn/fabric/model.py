@@ -83,6 +83,11 @@ class Graph:
         return out
 
     @cached_property
+    def by_source(self) -> dict[PortId, Arc]:
+        """Every arc by the port at which it begins."""
+        return {arc.source: arc for arc in self.arcs}
+
+    @cached_property
     def arriving(self) -> dict[int, list[Arc]]:
         """Every switch's arcs that lead to it, by their source."""
         into: dict[int, list[Arc]] = {switch: [] for switch in sorted(self.switches)}

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
 
-from braid_sdn.openflow.messages import TAGGED, UNTAGGED, Action, Match, Output, PopTag, PushTag, Rule
+from braid_sdn.openflow.messages import TAGGED, UNTAGGED, Action, Match, Output, PopTag, PushTag, Rule, ToGroup
 
 #: Cookie and its mask, table, command, timeouts, priority, buffer, port, group and flags (OpenFlow 1.3 §A.3.4.1).
 _FLOW_MOD = struct.Struct("!QQBBHHHIIIH2x")
@@ -29,6 +29,7 @@ _OUTPUT = struct.Struct("!HHIH6x")
 _PUSH = struct.Struct("!HHH2x")
 _SET_VLAN = struct.Struct("!HHIH6x")
 _POP = struct.Struct("!HH4x")
+_GROUP = struct.Struct("!HHI")
 _ACTIONS = struct.Struct("!HH4x")
 _GOTO = struct.Struct("!HHB3x")
 _WRITE_METADATA = struct.Struct("!HH4xQQ")
@@ -46,6 +47,7 @@ _FIELDS = {
     "eth_src",
     "eth_type",
     "vlan",
+    "vlan_pcp",
     "ip_proto",
     "icmpv6_type",
 }
@@ -67,6 +69,7 @@ _OF_ETH_SRC = _oxm(of.OFPXMT_OFB_ETH_SRC, 6)
 _OF_ETH_TYPE = _oxm(of.OFPXMT_OFB_ETH_TYPE, 2)
 _OF_VLAN = _oxm(of.OFPXMT_OFB_VLAN_VID, 2)
 _OF_VLAN_MASKED = _oxm(of.OFPXMT_OFB_VLAN_VID, 2, masked=True)
+_OF_VLAN_PCP = _oxm(of.OFPXMT_OFB_VLAN_PCP, 1)
 _OF_IP_PROTO = _oxm(of.OFPXMT_OFB_IP_PROTO, 1)
 _OF_ICMPV6_TYPE = _oxm(of.OFPXMT_OFB_ICMPV6_TYPE, 1)
 
@@ -149,6 +152,8 @@ def _match(match: Match) -> bytes | None:
         made.append(_SHORT_MASKED.pack(_OF_VLAN_MASKED, _PRESENT, _PRESENT))
     elif match.vlan is not None:
         made.append(_SHORT.pack(_OF_VLAN, 0 if match.vlan == UNTAGGED else _PRESENT | match.vlan))
+    if match.vlan_pcp is not None:
+        made.append(_BYTE.pack(_OF_VLAN_PCP, match.vlan_pcp))
     if match.ip_proto is not None:
         made.append(_BYTE.pack(_OF_IP_PROTO, match.ip_proto))
     if match.icmpv6_type is not None:
@@ -169,6 +174,8 @@ def _actions(actions: tuple[Action, ...]) -> bytes | None:
                 made.append(_SET_VLAN.pack(of.OFPAT_SET_FIELD, _SET_VLAN.size, _OF_VLAN, _PRESENT | vlan))
             case PopTag():
                 made.append(_POP.pack(of.OFPAT_POP_VLAN, _POP.size))
+            case ToGroup(group):
+                made.append(_GROUP.pack(of.OFPAT_GROUP, _GROUP.size, group))
             case _:
                 return None
     return b"".join(made)

@@ -38,7 +38,7 @@ _NAT_SOURCE = 1
 #: Match fields with the same values in both types: those of an application that forwards by links, and those of one
 #: that knows flows. Another field makes a rule somebody else's.
 _SHARED_FIELDS = frozenset({"in_port", "eth_type", "eth_src", "ip_proto", "icmpv6_type"})
-LINK_FIELDS = _SHARED_FIELDS | {"metadata"}
+LINK_FIELDS = _SHARED_FIELDS | {"metadata", "vlan_pcp"}
 FLOW_FIELDS = _SHARED_FIELDS | {
     "icmpv4_type",
     "arp_op",
@@ -170,6 +170,11 @@ def buckets_out(buckets: Iterable[Bucket]) -> list[Any]:
     return [parser.OFPBucket(1, each.watch_port, of.OFPG_ANY, actions_out(each.actions)) for each in buckets]
 
 
+def failover_buckets_out(buckets: Iterable[Bucket]) -> list[Any]:
+    """Convert a fast failover group's buckets, which have no weight, to os-ken's types."""
+    return [parser.OFPBucket(0, each.watch_port, of.OFPG_ANY, actions_out(each.actions)) for each in buckets]
+
+
 def actions_in(actions: Iterable[Any]) -> tuple[Action, ...]:
     """Convert a switch's actions to our types; raises UnknownRuleError."""
     made: list[Action] = []
@@ -185,6 +190,8 @@ def actions_in(actions: Iterable[Any]) -> tuple[Action, ...]:
             made.append(PushTag(action.value & ~_PRESENT))
         elif isinstance(action, parser.OFPActionSetField):
             made.append(SetField(action.key, action.value))
+        elif isinstance(action, parser.OFPActionGroup):
+            made.append(ToGroup(action.group_id))
         elif isinstance(action, parser.NXActionFinTimeout):
             made.append(FinTimeout(action.fin_idle_timeout))
         elif not isinstance(action, parser.OFPActionPushVlan):

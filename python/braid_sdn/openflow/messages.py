@@ -40,6 +40,8 @@ class Match:
     eth_dst_mask: Mac | None = None
     #: A VID, UNTAGGED, TAGGED (any VID), or None.
     vlan: int | None = None
+    #: Priority in the 802.1Q header, for packets that have one.
+    vlan_pcp: int | None = None
     ip_proto: int | None = None
     icmpv6_type: int | None = None
     icmpv4_type: int | None = None
@@ -239,6 +241,26 @@ class DeleteGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class SetFailoverGroup:
+    """Create a group of which a packet takes the first bucket whose port is up, or replace its buckets."""
+
+    number: int
+    buckets: tuple[Bucket, ...]
+    #: True if it is to be created: it is refused where it exists, and replacing one where it does not.
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFeaturesRequest:
+    """Ask for the number of fast failover groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsRequest:
+    """Ask for all groups."""
+
+
+@dataclass(frozen=True, slots=True)
 class MeterFeaturesRequest:
     """Ask for the number of meters."""
 
@@ -324,6 +346,9 @@ ToSwitch = (
     | SetMeter
     | SetGroup
     | DeleteGroup
+    | SetFailoverGroup
+    | GroupFeaturesRequest
+    | GroupsRequest
     | MeterFeaturesRequest
     | Barrier
     | PacketOut
@@ -459,6 +484,20 @@ class MeterFeatures:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupFeatures:
+    """The number of fast failover groups that a switch can have; 0 if none that Braid can use."""
+
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsReply:
+    """All groups by number, and the buckets of fast failover groups; None for others, and for buckets unlike ours."""
+
+    groups: dict[int, tuple[Bucket, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
 class BarrierReply:
     """All messages before this barrier are done."""
 
@@ -477,7 +516,9 @@ class RoleReply:
 class Refused:
     """A switch refused a message."""
 
-    #: `table-full`, `slave` (another controller is the master), `stale-generation`, or the switch's error.
+    #: `table-full`, `slave` (another controller is the master), `stale-generation`, `group-exists`, `group-unknown`
+    #: (one to be changed, or that a rule leads to), `group-refused` (one, or a rule that leads there), or the
+    #: switch's error.
     reason: str
     #: The rule concerned, if known.
     rule: Rule | None = None
@@ -501,6 +542,8 @@ FromSwitch = (
     | RuleCountReply
     | FlowRemoved
     | MeterFeatures
+    | GroupFeatures
+    | GroupsReply
     | BarrierReply
     | RoleReply
     | Refused

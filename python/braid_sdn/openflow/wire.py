@@ -13,7 +13,15 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 
 from braid_sdn.openflow.flow_mods import EncodedRules, encode
 from braid_sdn.openflow.flow_stats import FLOW_MIN, FLOWS_AT, DecodedRules
-from braid_sdn.openflow.flows import DIALECT, LINK_FIELDS, buckets_out, instructions_out, match_out
+from braid_sdn.openflow.flows import (
+    DIALECT,
+    LINK_FIELDS,
+    buckets_out,
+    failover_buckets_out,
+    instructions_out,
+    match_out,
+)
+from braid_sdn.openflow.groups import group_features, groups_in
 from braid_sdn.openflow.messages import (
     MAX_BARRIER_TOKEN,
     AddRule,
@@ -29,6 +37,10 @@ from braid_sdn.openflow.messages import (
     FlowStatsReply,
     FlowStatsRequest,
     FromSwitch,
+    GroupFeatures,
+    GroupFeaturesRequest,
+    GroupsReply,
+    GroupsRequest,
     Malformed,
     MeterFeatures,
     MeterFeaturesRequest,
@@ -48,8 +60,10 @@ from braid_sdn.openflow.messages import (
     RuleCountersRequest,
     RuleCountReply,
     RuleCountRequest,
+    SetFailoverGroup,
     SetGroup,
     SetMeter,
+    ToGroup,
     ToSwitch,
 )
 
@@ -86,8 +100,12 @@ _WITH_ACTIONS = (of.OFPIT_WRITE_ACTIONS, of.OFPIT_APPLY_ACTIONS, of.OFPIT_CLEAR_
 _REFUSALS = {
     (of.OFPET_FLOW_MOD_FAILED, of.OFPFMFC_TABLE_FULL): "table-full",
     (of.OFPET_BAD_REQUEST, of.OFPBRC_IS_SLAVE): "slave",
+    (of.OFPET_GROUP_MOD_FAILED, of.OFPGMFC_GROUP_EXISTS): "group-exists",
+    (of.OFPET_GROUP_MOD_FAILED, of.OFPGMFC_UNKNOWN_GROUP): "group-unknown",
     (of.OFPET_ROLE_REQUEST_FAILED, of.OFPRRFC_STALE): "stale-generation",
 }
+#: Of a rule that leads to a group which a switch does not have.
+_BAD_OUT_GROUP = of.OFPET_BAD_ACTION, of.OFPBAC_BAD_OUT_GROUP
 
 #: The wire version of OpenFlow 1.3.
 VERSION = of.OFP_VERSION
@@ -110,13 +128,17 @@ class Session:
         self._decoded = decoded or DecodedRules(LINK_FIELDS)
         self._xid = 0
         self._rules: OrderedDict[int, Rule] = OrderedDict()
+        #: Barriers under way by their tokens, and the number of messages when each was sent.
+        self._barriers: OrderedDict[int, int] = OrderedDict()
         self._tables: dict[int, int | None] = {}
         #: Requests of which only counters are wanted.
         self._counters: set[int] = set()
         #: Requests for the number of rules.
         self._counts: set[int] = set()
-        #: The request for the number of meters, which switches without any may refuse.
+        #: The request for the number of meters, which switches without any may refuse; and those for groups.
         self._meters_asked: int | None = None
+        self._group_features_asked: int | None = None
+        self._groups_asked: int | None = None
         #: Entries received of outstanding replies, the oldest first.
         self._parts: OrderedDict[int, list[Any]] = OrderedDict()
 
@@ -144,12 +166,27 @@ class Session:
                 return _bytes(parser.OFPGroupMod(DIALECT, _ADD_OR_MODIFY, of.OFPGT_SELECT, number, made), xid)
             case DeleteGroup(number):
                 return _bytes(parser.OFPGroupMod(DIALECT, of.OFPGC_DELETE, of.OFPGT_SELECT, number), xid)
+            case SetFailoverGroup(number, buckets, is_new):
+                command = of.OFPGC_ADD if is_new else of.OFPGC_MODIFY
+                made = failover_buckets_out(buckets)
+                return _bytes(parser.OFPGroupMod(DIALECT, command, of.OFPGT_FF, number, made), xid)
+            case GroupFeaturesRequest():
+                self._expect(xid)
+                self._group_features_asked = xid
+                return _bytes(parser.OFPGroupFeaturesStatsRequest(DIALECT, 0), xid)
+            case GroupsRequest():
+                self._expect(xid)
+                self._groups_asked = xid
+                return _bytes(parser.OFPGroupDescStatsRequest(DIALECT, 0), xid)
             case MeterFeaturesRequest():
                 self._expect(xid)
                 self._meters_asked = xid
                 return _bytes(parser.OFPMeterFeaturesStatsRequest(DIALECT, 0), xid)
             case Barrier(token):
                 # Its token is its transaction id, in a range of its own.
+                self._barriers[token] = xid
+                if len(self._barriers) > MAX_OUTSTANDING:
+                    self._barriers.popitem(last=False)
                 return HEADER.pack(VERSION, of.OFPT_BARRIER_REQUEST, 8, 0x80000000 | token)
             case PacketOut(ports, data, in_port):
                 return _packet_out(xid, ports, data, in_port)
@@ -251,6 +288,10 @@ class Session:
         kind = int.from_bytes(data[8:10], "big")
         if kind == of.OFPMP_FLOW:
             return self._listed(data, xid) if _is_list_of_rules(data) else self._spoilt(xid, "a list of rules")
+        if kind == of.OFPMP_GROUP_DESC:
+            return self._groups_listed(data, xid)
+        if kind == of.OFPMP_GROUP_FEATURES:
+            return GroupFeatures(group_features(data)) if self._collect(xid, 0, ()) is not None else None
         if kind == of.OFPMP_PORT_STATS:
             fits = len(data) >= FLOWS_AT and (len(data) - FLOWS_AT) % _PORT.size == 0
             return self._ports_counted(data, xid) if fits else self._spoilt(xid, "counters of ports")
@@ -262,16 +303,30 @@ class Session:
         return Malformed(what)
 
     def _barrier(self, xid: int) -> BarrierReply:
-        # All rules sent before it were accepted.
-        self._rules.clear()
-        return BarrierReply(xid & MAX_BARRIER_TOKEN)
+        token = xid & MAX_BARRIER_TOKEN
+        sent = self._barriers.pop(token, None)
+        # All rules sent before it were accepted; numbers of messages go round.
+        while sent is not None and self._rules and (sent - next(iter(self._rules))) & 0x7FFFFFFF < 0x40000000:
+            self._rules.popitem(last=False)
+        return BarrierReply(token)
 
-    def _refused(self, told: Any) -> Refused | MeterFeatures:
-        if told.xid == self._meters_asked:
+    def _refused(self, told: Any) -> Refused | MeterFeatures | GroupFeatures | GroupsReply:
+        if told.xid in (self._meters_asked, self._group_features_asked, self._groups_asked):
             self._parts.pop(told.xid, None)
+        if told.xid == self._meters_asked:
             return MeterFeatures(0)
+        if told.xid == self._group_features_asked:
+            return GroupFeatures(0)
+        if told.xid == self._groups_asked:
+            return GroupsReply({})
         known = _REFUSALS.get((told.type, told.code))
-        return Refused(known or f"error type {told.type} code {told.code}", self._rules.pop(told.xid, None))
+        rule = self._rules.pop(told.xid, None)
+        by_group = rule is not None and any(isinstance(each, ToGroup) for each in rule.actions)
+        if known is None and (
+            told.type == of.OFPET_GROUP_MOD_FAILED or (by_group and told.type == of.OFPET_BAD_ACTION)
+        ):
+            known = "group-unknown" if (told.type, told.code) == _BAD_OUT_GROUP else "group-refused"
+        return Refused(known or f"error type {told.type} code {told.code}", rule)
 
     def _collect(self, xid: int, flags: int, entries: Iterable[Any]) -> list[Any] | None:
         """Take in a part of a reply; return the whole with its last part, parts of other kinds included.
@@ -307,6 +362,13 @@ class Session:
         rules = tuple(each for each in whole if isinstance(each, FlowStats))
         foreign = tuple(each for each in whole if isinstance(each, str))
         return FlowStatsReply(rules, table, foreign)
+
+    def _groups_listed(self, data: bytes, xid: int) -> GroupsReply | Malformed | None:
+        found = groups_in(data)
+        if found is None:
+            return self._spoilt(xid, "a list of groups")
+        whole = self._collect(xid, _flags(data), found)
+        return GroupsReply(dict(each for each in whole if isinstance(each, tuple))) if whole is not None else None
 
     def _ports_counted(self, data: bytes, xid: int) -> PortStatsReply | None:
         whole = self._collect(xid, _flags(data), _port_counters(data))

@@ -111,6 +111,8 @@ class EtcdStore:
         self._base = self._raises = 0
         #: The revision at which the policies were last changed; 0 if there are none.
         self._revision = 0
+        #: True once policies were read from etcd.
+        self._has_read = False
         #: The digest of the leader's configuration.
         self._digest = settings.digest
         #: Why etcd did not answer the last time, or before it was asked.
@@ -274,10 +276,13 @@ class EtcdStore:
 
     def _with_policies(self, now: Standing, value: bytes) -> Standing:
         try:
-            return replace(now, policies=Policies.stored(json.loads(value)), unread="")
+            read = replace(now, policies=Policies.stored(json.loads(value)), unread="")
         except ValueError as error:
-            # The network goes on by those before.
-            return replace(now, unread=f"{self._policies_key} of etcd: {error}")
+            # The network goes on by those before, but not by a file's, which may be undone since long ago.
+            policies = now.policies if self._has_read else Policies()
+            return replace(now, policies=policies, unread=f"{self._policies_key} of etcd: {error}")
+        self._has_read = True
+        return read
 
 
 def _read_leader(value: bytes) -> tuple[Member, str]:

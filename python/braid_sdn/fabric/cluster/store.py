@@ -44,7 +44,7 @@ class Standing:
     #: The leader; None if nobody leads, or nobody knows.
     leader: Member | None = None
     policies: Policies = field(default_factory=Policies)
-    #: Why what is kept cannot be read, in which case `policies` are those before; empty if it can.
+    #: Why what is kept cannot be read, in which case `policies` are those read before, or none; empty if it can.
     unread: str = ""
 
 

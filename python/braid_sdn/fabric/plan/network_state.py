@@ -45,6 +45,7 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
         review=review,
         most_trees=most_trees,
         policies=fabric.policies,
+        failover=frozenset(fabric.failover),
         forbidden=forbidden_hops(fabric.policies.forbidden, fabric.topology, fabric.graph),
         seen_by=lambda graph, pair: fabric.traffic.without_own(graph, {path.tag: path.steps for path in pair.paths}),
     )

@@ -9,10 +9,10 @@ costs and needs one Dijkstra per augmentation: a handful in networks of a few li
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from braid_sdn.fabric.model import Arc, Graph, Path
+from braid_sdn.fabric.model import Arc, Graph, Path, PortId
 
 #: More paths gain little, and each adds its jitter to the far edge's reordering.
 MAX_PATHS = 4
@@ -194,6 +194,40 @@ def tree_towards(graph: Graph, root: int, *, without: Iterable[Arc] = ()) -> dic
                 chosen[there] = arc
                 heapq.heappush(queue, (offer, there))
     return chosen
+
+
+def detour_towards(graph: Graph, root: int, tree: Mapping[int, Arc], weight: Mapping[int, int]) -> dict[int, Arc]:
+    """Return a second tree to `root` in which few switches send on by the arc that they use in `tree`.
+
+    A packet that meets a broken link at a switch, and goes on by this tree, does not come to that link again where
+    the switch's two arcs differ: the way from there to the root does not pass the switch twice. Where all links to
+    the root are in `tree`, one switch beside it at least has but one arc: the one of least `weight`, and so on. Of
+    other arcs the quickest way is taken.
+    """
+    chosen: dict[int, Arc] = {}
+    distance = {root: 0.0}
+    others: list[tuple[float, PortId, Arc]] = []
+    own: list[tuple[int, PortId, Arc]] = []
+    here = root
+    while True:
+        for arc in graph.arriving.get(here, ()):
+            there = arc.source.switch
+            if there in distance or arc.capacity < MIN_FLOW_BIT_S:
+                continue
+            used = tree.get(there)
+            if used is not None and used.source == arc.source:
+                heapq.heappush(own, (weight.get(there, 0), arc.source, arc))
+            else:
+                heapq.heappush(others, (distance[here] + arc.latency + HOP_COST, arc.source, arc))
+        arc_found: Arc | None = None
+        while (others or own) and arc_found is None:
+            _, source, arc = heapq.heappop(others) if others else heapq.heappop(own)
+            arc_found = arc if source.switch not in distance else None
+        if arc_found is None:
+            return chosen
+        here = arc_found.source.switch
+        chosen[here] = arc_found
+        distance[here] = distance[arc_found.target.switch] + arc_found.latency + HOP_COST
 
 
 def arcs_to_root(tree: dict[int, Arc], source: int, root: int) -> tuple[Arc, ...] | None:

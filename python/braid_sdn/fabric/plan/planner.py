@@ -8,14 +8,21 @@ from __future__ import annotations
 import contextlib
 import heapq
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from braid_sdn.fabric.model import Arc, Graph, Path, PortId
 from braid_sdn.fabric.plan import slot_table
 from braid_sdn.fabric.plan.mdi import Selection, Thresholds, select
-from braid_sdn.fabric.plan.paths import HOP_COST, MIN_FLOW_BIT_S, arcs_to_root, candidates, tree_towards
+from braid_sdn.fabric.plan.paths import (
+    HOP_COST,
+    MIN_FLOW_BIT_S,
+    arcs_to_root,
+    candidates,
+    detour_towards,
+    tree_towards,
+)
 from braid_sdn.fabric.plan.plan import TAGS, Edge, Flood, Host, Pair, PinnedPath, Plan, TaggedPath, Tree
 from braid_sdn.fabric.plan.policies import Hop, Policies, along
 
@@ -28,6 +35,12 @@ DRAINED_PENALTY = 10.0
 #: Another tree must be quicker by this factor and this many seconds.
 MIN_TREE_GAIN = 1.2
 MIN_TREE_GAIN_SECONDS = 0.001
+
+#: Trees times switches up to which trees get detours: these take up to two rules more at each switch for each tree.
+#: Those that have some keep them until there are twice as many.
+MAX_DETOUR_RULES = 16_384
+#: Other detours must serve more than the present ones by this factor.
+MIN_DETOUR_GAIN = 1.1
 
 Hops = tuple[tuple[PortId, PortId], ...]
 
@@ -83,6 +96,8 @@ class NetworkState:
     review: tuple[int, ...] = ()
     most_trees: int = sys.maxsize
     policies: Policies = field(default_factory=Policies)
+    #: Switches that have fast failover groups: detours lead over these alone.
+    failover: frozenset[int] = frozenset()
     #: Directions of forbidden links.
     forbidden: frozenset[Hop] = frozenset()
     #: The graph as a pair sees it: its own traffic does not count as load.
@@ -249,10 +264,11 @@ def _trees(
     A tree that lost a link is repaired at once: that costs next to nothing, and changes few rules.
     """
     lost = {source for source, _ in before.wiring - wiring}
-    by_port = {} if is_same else {arc.source: arc for arc in now.graph.arcs}
     review = set(now.review[: now.most_trees])
     made = 0
-    for root in sorted({host.port.switch for host in now.hosts}):
+    roots = {host.port.switch for host in now.hosts}
+    detours = _Detours(now, roots)
+    for root in sorted(roots):
         known = before.trees.get(root)
         made += known is None
         if known is None and made > now.most_trees:
@@ -260,38 +276,153 @@ def _trees(
             continue
         try:
             if known is None or known.tag in now.doubtful:
-                yield root, _new_tree(now.graph, root, tags)
+                yield root, _new_tree(now.graph, root, tags, detours)
                 continue
-            tree = known
-            is_whole = not is_same and len(known.onward) == len(now.graph.switches) - 1
-            if not is_same and not (is_whole and all(known.onward.get(port.switch) != port.port for port in lost)):
-                tree = _repaired(known, now.graph, by_port, lost, root)
-                if any(tree.onward.get(switch) != known.onward.get(switch) for switch in now.unreachable):
-                    # It would go on by its old rule, and might lead packets of the same tag round.
-                    tree = _new_tree(now.graph, root, tags)
+            tree = known if is_same or _is_whole(known, now.graph, lost) else _repaired(known, now.graph, lost, root)
+            tree = detours.mended(tree, lost, is_same=is_same)
+            if tree is not known and any(_differs(tree, known, switch) for switch in now.unreachable):
+                # It would go on by its old rule, and might lead packets of the same tag round.
+                tree = _new_tree(now.graph, root, tags, detours)
         except TagsExhaustedError:
             # Also where there was a tree: it cannot be used any more, and without it there is a tag again.
             yield root, _NoTree.NO_TAG
             continue
         if root in review:
             with contextlib.suppress(TagsExhaustedError):
-                tree = _reviewed(tree, now.graph, root, tags)
+                tree = _reviewed(tree, now.graph, root, tags, detours)
         yield root, tree
 
 
-def _new_tree(graph: Graph, root: int, tags: _Tags, best: Mapping[int, Arc] | None = None) -> Tree:
+def _new_tree(graph: Graph, root: int, tags: _Tags, detours: _Detours, best: Mapping[int, Arc] | None = None) -> Tree:
     arcs = best if best is not None else tree_towards(graph, root)
+    return detours.added(_tree(root, tags.new(), arcs), arcs)
+
+
+def _tree(root: int, tag: int, arcs: Mapping[int, Arc]) -> Tree:
     onward = {switch: arc.source.port for switch, arc in sorted(arcs.items())}
-    return Tree(root, tags.new(), onward, _hops(arcs, root))
+    return Tree(root, tag, onward, _hops(arcs, root))
 
 
-def _reviewed(tree: Tree, graph: Graph, root: int, tags: _Tags) -> Tree:
-    """Return a tree, or the best one if that is clearly quicker, or reaches more switches."""
-    by_port = {arc.source: arc for arc in graph.arcs}
-    kept = {switch: by_port[PortId(switch, port)] for switch, port in tree.onward.items()}
+def _reviewed(tree: Tree, graph: Graph, root: int, tags: _Tags, detours: _Detours) -> Tree:
+    """Return a tree, or the best one if that is clearly quicker, reaches more switches, or has better detours."""
+    kept = {switch: graph.by_source[PortId(switch, port)] for switch, port in tree.onward.items()}
     best = tree_towards(graph, root)
     is_whole = kept.keys() >= best.keys()
-    return tree if is_whole and _near(kept, best, root) else _new_tree(graph, root, tags, best)
+    if not (is_whole and _near(kept, best, root)):
+        return _new_tree(graph, root, tags, detours, best)
+    return tree if not detours.is_better(tree, kept) else _new_tree(graph, root, tags, detours, kept)
+
+
+def _is_whole(tree: Tree, graph: Graph, lost: Iterable[PortId]) -> bool:
+    """Return true if a tree reaches its root from everywhere, without links that are lost."""
+    reaches = len(tree.onward) == len(graph.switches) - 1
+    return reaches and all(tree.onward.get(port.switch) != port.port for port in lost)
+
+
+def _differs(one: Tree, other: Tree, switch: int) -> bool:
+    """Return true if a switch forwards by two trees in different ways."""
+    if one.onward.get(switch) != other.onward.get(switch):
+        return True
+    ours, theirs = one.detour, other.detour
+    return (ours and ours.onward.get(switch)) != (theirs and theirs.onward.get(switch))
+
+
+class _Detours:
+    """Makes the detours of trees."""
+
+    def __init__(self, now: NetworkState, roots: Collection[int]) -> None:
+        #: Switches with hosts, or with ports for some.
+        self._inhabited = frozenset(roots) | {switch for switch, ports in now.outside.items() if ports}
+        self._failover = now.failover & now.graph.switches
+        self._whole = self._graph = now.graph
+        # One that lost the controller gets no rule of a new tag, but keeps what it has.
+        usable = self._failover - now.unreachable
+        size = len(roots) * len(now.graph.switches)
+        self._are_made = bool(self._failover) and size <= MAX_DETOUR_RULES
+        self._are_kept = bool(self._failover) and size <= 2 * MAX_DETOUR_RULES
+        if self._are_kept and usable != now.graph.switches:
+            arcs = (arc for arc in now.graph.arcs if {arc.source.switch, arc.target.switch} <= usable)
+            self._graph = Graph.of(arcs, usable)
+
+    def added(self, tree: Tree, arcs: Mapping[int, Arc]) -> Tree:
+        """Return a new tree with its detour, if there is one that serves any switch with hosts."""
+        best = self._best(tree, arcs)
+        return self._with(tree, best) if best is not None else tree
+
+    def mended(self, tree: Tree, lost: Collection[PortId], *, is_same: bool) -> Tree:
+        """Return a tree with what is left of its detour; only new trees get another one.
+
+        A change that is urgent does not wait for detours then, and packets on one under a tag have one way for ever.
+        """
+        detour = tree.detour
+        if detour is None:
+            return tree
+        if not is_same:
+            arcs = self._whole.by_source
+            left = {
+                switch: port
+                for switch, port in detour.onward.items()
+                if PortId(switch, port) in arcs and PortId(switch, port) not in lost
+            }
+            detour = detour if len(left) == len(detour.onward) else replace(detour, onward=left)
+        if not self._are_kept or not self._has_groups(detour):
+            return replace(tree, detour=None)
+        return tree if is_same else self._with(tree, detour)
+
+    def is_better(self, tree: Tree, arcs: Mapping[int, Arc]) -> bool:
+        """Return true if a tree could have a detour that serves clearly more."""
+        best = self._best(tree, arcs)
+        if best is None:
+            return False
+        weight = self._weights(tree.root, arcs)
+        return self._served(replace(tree, detour=best), weight) > MIN_DETOUR_GAIN * self._served(tree, weight)
+
+    def _has_groups(self, detour: Tree) -> bool:
+        """Return true if all switches that packets on a detour come to have groups."""
+        if self._failover == self._whole.switches:
+            return True
+        arcs = self._whole.by_source
+        targets = {arcs[PortId(switch, port)].target.switch for switch, port in detour.onward.items()}
+        return targets | detour.onward.keys() | {detour.root} <= self._failover
+
+    def _best(self, tree: Tree, arcs: Mapping[int, Arc]) -> Tree | None:
+        if not self._are_made or tree.root not in self._failover:
+            return None
+        weight = self._weights(tree.root, arcs)
+        found = _tree(tree.root, tree.tag, detour_towards(self._graph, tree.root, arcs, weight))
+        return found if self._served(replace(tree, detour=found), weight) else None
+
+    def _weights(self, root: int, arcs: Mapping[int, Arc]) -> dict[int, int]:
+        """Return the number of switches with hosts whose packets pass each switch of a tree."""
+        passing = dict.fromkeys(arcs, 0)
+        for switch in self._inhabited & arcs.keys():
+            here = switch
+            while here != root:
+                passing[here] += 1
+                here = arcs[here].target.switch
+        return passing
+
+    def _served(self, tree: Tree, weight: Mapping[int, int]) -> int:
+        """Return for how many switches with hosts there is a detour, each counted at each switch that it sends by."""
+        onward = tree.detour.onward if tree.detour is not None else {}
+        reaching = {tree.root}
+        walk = [tree.root]
+        for here in walk:
+            for arc in self._whole.arriving[here]:
+                there = arc.source.switch
+                if onward.get(there) == arc.source.port and there not in reaching:
+                    reaching.add(there)
+                    walk.append(there)
+        return sum(weight.get(switch, 0) for switch in reaching if tree.detour_port(switch) is not None)
+
+    def _with(self, tree: Tree, detour: Tree) -> Tree:
+        arcs, turning = self._whole.by_source, dict(tree.turning)
+        for switch, port in detour.onward.items():
+            target = arcs[PortId(switch, port)].target
+            if tree.onward.get(target.switch) == target.port and tree.onward.get(switch) != port:
+                turning[switch] = turning.get(switch, frozenset()) | {port}
+        made = replace(tree, detour=detour, turning=turning)
+        return tree if made == tree else made
 
 
 def _hops(arcs: Mapping[int, Arc], root: int) -> dict[int, int]:
@@ -308,7 +439,7 @@ def _hops(arcs: Mapping[int, Arc], root: int) -> dict[int, int]:
     return known
 
 
-def _repaired(before: Tree, graph: Graph, by_port: Mapping[PortId, Arc], lost: Iterable[PortId], root: int) -> Tree:
+def _repaired(before: Tree, graph: Graph, lost: Iterable[PortId], root: int) -> Tree:
     """Return a tree with other arcs for the switches that do not reach its root any more, or did not yet.
 
     All others keep theirs, and so the tag stays. No packet goes round meanwhile if switches are told in the order of
@@ -320,7 +451,7 @@ def _repaired(before: Tree, graph: Graph, by_port: Mapping[PortId, Arc], lost: I
     kept = graph.switches - orphans
     onward = {switch: port for switch, port in before.onward.items() if switch in kept}
     hops = {switch: before.hops[switch] for switch in (root, *onward)}
-    distance = {root: 0.0}
+    by_port, distance = graph.by_source, {root: 0.0}
     queue: list[tuple[float, int, PortId, Arc]] = []
     for switch in orphans:
         for arc in graph.leaving[switch]:
@@ -337,7 +468,7 @@ def _repaired(before: Tree, graph: Graph, by_port: Mapping[PortId, Arc], lost: I
             there = farther.source.switch
             if there in orphans and there not in onward and farther.capacity >= MIN_FLOW_BIT_S:
                 heapq.heappush(queue, (so_far + farther.latency + HOP_COST, there, farther.source, farther))
-    return before if onward == before.onward else Tree(root, before.tag, onward, hops, repaired=True)
+    return before if onward == before.onward else replace(before, onward=onward, hops=hops, repaired=True)
 
 
 def _subtrees(tree: Tree, graph: Graph, tops: Iterable[int]) -> frozenset[int]:

@@ -26,6 +26,8 @@ MAX_HOST_RULES = 1500
 #: many besides.
 MAX_TREE_RULES = 4000
 CHANGED_TREE_COST = 40
+#: Rules of a tree with a detour at a switch.
+MAX_RULES_WITH_DETOUR = 3
 
 #: Every switch knows every host while there are at most so many hosts, and rules for them in all; half as many, once
 #: there were more.
@@ -47,6 +49,7 @@ class _Ports:
     edges: tuple[int, ...]
     flood: tuple[int, frozenset[int]] | None
     everywhere: bool
+    failover: bool
 
 
 @dataclass
@@ -68,8 +71,10 @@ class Compiler:
     _own: dict[int, list[RuleKey]] = field(default_factory=dict)
     _trees: dict[int, Tree] = field(default_factory=dict)
     _by_tag: dict[int, Tree] = field(default_factory=dict)
-    #: Rules of each tree by its tag and their ports.
-    _of_tag: dict[int, dict[int, Rule]] = field(default_factory=dict)
+    #: Rules of each tree by its tag, their kind and ports.
+    _of_tag: dict[int, dict[tuple[object, ...], Rule]] = field(default_factory=dict)
+    #: Switches with fast failover groups.
+    _failover: frozenset[int] = frozenset()
     _paths: dict[int, TaggedPath] = field(default_factory=dict)
     _pinned: dict[tuple[str, str], PinnedPath] = field(default_factory=dict)
     _hosts: dict[str, Host] = field(default_factory=dict)
@@ -84,17 +89,19 @@ class Compiler:
         switches: Iterable[int],
         *,
         most: int = sys.maxsize,
+        failover: Collection[int] = (),
     ) -> Changes:
         """Change the rules to those of another plan; return the keys of what changed at each switch.
 
         Rules of hosts are changed until there are `most` changes, and those of trees until there are MAX_TREE_RULES.
         All of them are with `most` at its default, and if there is another switch, since it may have rules of hosts
-        that would otherwise be deleted meanwhile.
+        that would otherwise be deleted meanwhile. `failover` are the switches with fast failover groups.
         """
         if self._set_switches(switches):
             most = sys.maxsize
         inhabited = self._inhabited_in(plan, hosts)
         self._set_mode(len(hosts), len(inhabited))
+        self._set_failover(frozenset(failover))
         self._set_ports(plan, edges)
         self._set_paths(plan)
         self._set_inhabited(inhabited)
@@ -136,9 +143,9 @@ class Compiler:
     def rank(self, switch: int, key: RuleKey) -> int:
         """Return the place of a rule in the order in which rules are changed, from 1; 0 for one that needs none.
 
-        Switches of a repaired tree follow those that are nearer to its root.
+        Switches of a repaired tree follow those that are nearer to its root. Detours are not repaired.
         """
-        tree = self._by_tag.get(tag_of(key) or 0)
+        tree = self._by_tag.get(tag_of(key) or 0) if not rules.is_marked(key) else None
         return tree.hops.get(switch, 0) if tree is not None and tree.repaired else 0
 
     def _put(self, switch: int, rule: Rule) -> None:
@@ -183,7 +190,15 @@ class Compiler:
 
     def _set_ports(self, plan: Plan, edges: Iterable[Edge]) -> None:
         edges = tuple(edges)
-        made_of = (plan.internal, plan.outside, plan.flood, edges, self.everywhere, frozenset(self.target))
+        made_of = (
+            plan.internal,
+            plan.outside,
+            plan.flood,
+            edges,
+            self.everywhere,
+            self._failover,
+            frozenset(self.target),
+        )
         if made_of == self._ports_of:
             return
         self._ports_of = made_of
@@ -198,11 +213,12 @@ class Compiler:
                 tuple(sorted(at.get(switch, ()))),
                 (plan.flood.tag, plan.flood.ports.get(switch, nothing)) if plan.flood is not None else None,
                 self.everywhere,
+                switch in self._failover,
             )
             if self._ports.get(switch) == ports:
                 continue
             self._ports[switch] = ports
-            made = rules.of_switch(plan, switch, ports.edges, everywhere=self.everywhere)
+            made = rules.of_switch(plan, switch, ports.edges, everywhere=self.everywhere, failover=ports.failover)
             keys = [rule.key for rule in made]
             for key in set(self._own.get(switch, ())) - set(keys):
                 self._drop(switch, key)
@@ -226,9 +242,9 @@ class Compiler:
                 if left <= 0:
                     self.is_behind = True
                     return
-                left -= len(tree.onward)
+                left -= len(tree.onward) * (MAX_RULES_WITH_DETOUR if tree.detour is not None else 1)
                 self._trees[root] = self._by_tag[tree.tag] = tree
-                for switch in (root, *tree.onward):
+                for switch in self._switches_of(tree):
                     self._put_tree(tree, switch)
 
     def _change_tree(self, before: Tree, after: Tree | None) -> int:
@@ -236,9 +252,10 @@ class Compiler:
         del self._trees[before.root]
         del self._by_tag[before.tag]
         if after is None or after.tag != before.tag:
+            for switch in self._switches_of(before):
+                for rule in self._on_tree(before, switch):
+                    self._drop(switch, rule.key)
             self._of_tag.pop(before.tag, None)
-            for switch in (before.root, *before.onward):
-                self._drop(switch, rules.of_tree_end(before).key)
             if after is None:
                 for switch in before.onward:
                     self._drop(switch, rules.to_tree(before).key)
@@ -249,34 +266,73 @@ class Compiler:
             return len(before.onward)
         self._trees[after.root] = self._by_tag[after.tag] = after
         for switch in before.onward.keys() - after.onward.keys():
-            self._drop(switch, rules.of_tree_end(before).key)
             self._drop(switch, rules.to_tree(before).key)
-        changed = [switch for switch, port in after.onward.items() if before.onward.get(switch) != port]
-        for switch in changed:
-            self._put_tree(after, switch)
-        return CHANGED_TREE_COST + len(changed)
+        changed = 0
+        for switch in _differing(before, after):
+            had = {rule.key: rule for rule in self._on_tree(before, switch)}
+            has = {rule.key: rule for rule in self._on_tree(after, switch)}
+            if had != has:
+                changed += 1
+                for key in had.keys() - has.keys():
+                    self._drop(switch, key)
+                self._put_tree(after, switch)
+        return CHANGED_TREE_COST + changed
 
     def _put_tree(self, tree: Tree, switch: int) -> None:
-        if switch == tree.root:
-            self._put(switch, rules.of_tree_end(tree))
-        elif switch in tree.onward:
-            self._put(switch, self._of_tree(tree, tree.onward[switch]))
-            if switch in self._inhabited:
-                self._put(switch, self._to_tree(tree))
+        for rule in self._on_tree(tree, switch):
+            self._put(switch, rule)
+        if switch in tree.onward and switch in self._inhabited:
+            self._put(switch, self._to_tree(tree))
 
-    def _of_tree(self, tree: Tree, port: int) -> Rule:
+    @staticmethod
+    def _switches_of(tree: Tree) -> set[int]:
+        detour = tree.detour.onward if tree.detour is not None else {}
+        return {tree.root, *tree.onward, *detour}
+
+    def _on_tree(self, tree: Tree, switch: int) -> list[Rule]:
+        """Return the rules of a switch for packets under a tree's tag, the marked ones too."""
+        if switch == tree.root:
+            end = self._of(tree, rules.of_tree_end)
+            return [end] if tree.detour is None else [end, self._of(tree, rules.of_detour_end)]
+        made = []
+        port = tree.onward.get(switch)
+        other = tree.detour_port(switch) if switch in self._failover else None
+        if port is not None:
+            made.append(self._of(tree, rules.of_tree, port, other))
+            made += [self._of(tree, rules.of_tree, port, other, at) for at in tree.turning.get(switch, ())]
+        if tree.detour is not None and switch in tree.detour.onward:
+            made.append(self._of(tree, rules.of_detour, tree.detour.onward[switch]))
+        return made
+
+    def _of(self, tree: Tree, make: Callable[..., Rule], *ports: int | None) -> Rule:
         # Many switches have the same rule.
         known = self._of_tag.setdefault(tree.tag, {})
-        if port not in known:
-            known[port] = rules.of_tree(tree, port)
-        return known[port]
+        found = known.get((make, *ports))
+        if found is None:
+            found = known[make, *ports] = make(tree, *ports)
+        return found
 
     def _to_tree(self, tree: Tree) -> Rule:
-        # 0 is no port.
-        known = self._of_tag.setdefault(tree.tag, {})
-        if 0 not in known:
-            known[0] = rules.to_tree(tree)
-        return known[0]
+        return self._of(tree, rules.to_tree)
+
+    def _set_failover(self, failover: frozenset[int]) -> None:
+        """Take over which switches have fast failover groups: those that have none any more do without."""
+        changed = (failover ^ self._failover) & self.target.keys()
+        had = {
+            (switch, rule.key)
+            for tree in (self._trees.values() if changed else ())
+            for switch in changed
+            for rule in self._on_tree(tree, switch)
+        }
+        self._failover = failover
+        for tree in self._trees.values() if changed else ():
+            for switch in changed:
+                for rule in self._on_tree(tree, switch):
+                    had.discard((switch, rule.key))
+                    if self.target[switch].get(rule.key) != rule:
+                        self._put(switch, rule)
+        for switch, key in had:
+            self._drop(switch, key)
 
     def _set_paths(self, plan: Plan) -> None:
         wanted = {path.tag: path for pair in plan.pairs.values() for path in pair.paths}
@@ -381,3 +437,20 @@ class Compiler:
             for switch in switches if self.everywhere else self._asked.get(mac, {}).keys() & switches:
                 if switch != host.port.switch:
                     yield switch, host
+
+
+def _differing(one: Tree, other: Tree) -> set[int]:
+    """Return the switches at which two trees of one tag differ."""
+    found = _differing_ports(one.onward, other.onward)
+    if one.detour is not other.detour:
+        nothing = dict[int, int]()
+        ports = [each.detour.onward if each.detour is not None else nothing for each in (one, other)]
+        found |= _differing_ports(*ports) | {one.root}
+    if one.turning is not other.turning:
+        both = one.turning.keys() | other.turning.keys()
+        found |= {switch for switch in both if one.turning.get(switch) != other.turning.get(switch)}
+    return found
+
+
+def _differing_ports(one: Mapping[int, int], other: Mapping[int, int]) -> set[int]:
+    return {switch for switch in one.keys() | other.keys() if one.get(switch) != other.get(switch)}

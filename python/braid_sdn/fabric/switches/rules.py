@@ -11,6 +11,11 @@ tag and switch, so the core's rules grow with paths, never with flows. The table
     4 paths         output by tag; at the path's end the tag is removed, then 5, or the edge gets the packet tagged
     5 delivery      local hosts, for packets from other switches
 
+A switch has a fast failover group for each pair of ports of which one is to do the other's work, and rules of
+trees lead to these: while the tree's port is down, packets leave by the other one, marked in their header's
+priority. Marked packets follow the tree's detour alone, a tree of its own, to the end. So there is one way for a
+packet under a tag until a port is down, and one from there on.
+
 So a path that changes concerns no host's rule, and a remote host's rule is the same at all switches.
 
 Rules have no timeouts, so the network forwards without its controller. The exception is a lease: rules that send ARP
@@ -25,12 +30,13 @@ from dataclasses import replace
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, LLDP, PROBE_MAC, mac_text
-from braid_sdn.fabric.plan.plan import Host, PinnedPath, Plan, TaggedPath, Tree
+from braid_sdn.fabric.plan.plan import MAX_DETOUR_PORT, Host, PinnedPath, Plan, TaggedPath, Tree
 from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
     Action,
     AddRule,
+    Bucket,
     DeleteRule,
     FlowStats,
     Match,
@@ -40,6 +46,8 @@ from braid_sdn.openflow.messages import (
     Reserved,
     Rule,
     RuleKey,
+    SetField,
+    ToGroup,
 )
 
 INGRESS, SOURCES, DESTINATIONS, TREES, PATHS, DELIVERY = range(6)
@@ -59,6 +67,15 @@ ARP = 0x0806
 IPV6 = 0x86DD
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 GROUP_BIT = "01:00:00:00:00:00"
+
+#: Priority (802.1p) of packets on a detour; all others of ours have 0.
+DETOUR_PCP = 2
+#: Priority of the rules of floods, of edges' paths and of pinned hosts', which have no detour: above that of the rule
+#: which drops marked packets, since other equipment may mark theirs.
+SINGLE_WAY = 35
+#: First byte of the numbers of our groups, and of those that send packets back. Two ports' numbers follow.
+_GROUP, _TURNING_GROUP = 0xB2, 0xB3
+_PORT_BITS = MAX_DETOUR_PORT.bit_length()
 
 Rules = dict[RuleKey, Rule]
 
@@ -171,9 +188,25 @@ def leases() -> tuple[Rule, ...]:
     )
 
 
-def of_switch(plan: Plan, switch: int, edge_ports: Iterable[int], *, everywhere: bool = True) -> list[Rule]:
-    """Return a switch's rules for its own ports, and for floods; `everywhere` if it has a rule for each host."""
+@functools.cache
+def no_detour() -> Rule:
+    """Return the rule that drops marked packets of trees whose detour does not pass a switch.
+
+    By the tree itself they could come to another switch that sends them on by the detour, and so go round.
+    """
+    return _rule(PATHS, 30, Match(vlan=TAGGED, vlan_pcp=DETOUR_PCP))
+
+
+def of_switch(
+    plan: Plan, switch: int, edge_ports: Iterable[int], *, everywhere: bool = True, failover: bool = False
+) -> list[Rule]:
+    """Return a switch's rules for its own ports, and for floods.
+
+    `everywhere` if it has a rule for each host, `failover` if it has fast failover groups.
+    """
     made = [*base()] if everywhere else [*base(), unanswered()]
+    if failover:
+        made.append(no_detour())
     internal = sorted(plan.internal.get(switch, ()))
     made += [_of_link(port) for port in internal]
     made += [_rule(INGRESS, 80, Match(in_port=port, vlan=TAGGED), goto=PATHS) for port in edge_ports]
@@ -188,7 +221,7 @@ def of_switch(plan: Plan, switch: int, edge_ports: Iterable[int], *, everywhere:
     outside = plan.outside.get(switch, frozenset())
     if outside:
         actions += [PopTag(), *(Output(port) for port in sorted(outside))]
-    made.append(_rule(PATHS, 10, Match(vlan=tag), *actions, tag=tag))
+    made.append(_rule(PATHS, SINGLE_WAY, Match(vlan=tag), *actions, tag=tag))
     return made
 
 
@@ -215,9 +248,60 @@ def of_tree_end(tree: Tree) -> Rule:
     return _rule(PATHS, 10, Match(vlan=tree.tag), PopTag(), goto=DELIVERY, tag=tree.tag)
 
 
-def of_tree(tree: Tree, port: int) -> Rule:
-    """Return the rule of a tree's switch whose next port this is."""
-    return _rule(PATHS, 10, Match(vlan=tree.tag), Output(port), tag=tree.tag)
+def detour_group(port: int, other: int, *, turning: bool) -> int | None:
+    """Return the group for packets that leave by a port, and marked by another one while that is down.
+
+    `turning` if they arrived at the other one. None if a port's number is too large.
+    """
+    if max(port, other) > MAX_DETOUR_PORT:
+        return None
+    return ((_TURNING_GROUP if turning else _GROUP) << _PORT_BITS | port) << _PORT_BITS | other
+
+
+def buckets_of(group: int) -> tuple[Bucket, ...] | None:
+    """Return the buckets of one of our groups, which its number tells; None if it is none of ours."""
+    kind, port, other = group >> 2 * _PORT_BITS, group >> _PORT_BITS & MAX_DETOUR_PORT, group & MAX_DETOUR_PORT
+    if kind not in (_GROUP, _TURNING_GROUP):
+        return None
+    out = Reserved.IN_PORT if kind == _TURNING_GROUP else other
+    mark = SetField("vlan_pcp", DETOUR_PCP)
+    return Bucket(port, (Output(port),)), Bucket(other, (mark, Output(out)))
+
+
+def groups_of(rule: Rule) -> list[int]:
+    """Return the groups that a rule leads to."""
+    return [each.group for each in rule.actions if isinstance(each, ToGroup)]
+
+
+#: Priority of rules for packets that come from where a detour leads.
+TURNING = 15
+
+
+def of_tree(tree: Tree, port: int, other: int | None = None, arrived: int | None = None) -> Rule:
+    """Return the rule of a tree's switch whose next port this is.
+
+    While it is down, packets leave marked by the `other` one, if there is one. With `arrived` the rule is for packets
+    from that port alone.
+    """
+    group = detour_group(port, other, turning=other == arrived) if other is not None else None
+    out = Output(port) if group is None else ToGroup(group)
+    priority = 10 if arrived is None else TURNING
+    return _rule(PATHS, priority, Match(vlan=tree.tag, in_port=arrived), out, tag=tree.tag)
+
+
+def of_detour(tree: Tree, port: int) -> Rule:
+    """Return the rule for marked packets of a tree at a switch of its detour."""
+    return _rule(PATHS, 40, Match(vlan=tree.tag, vlan_pcp=DETOUR_PCP), Output(port), tag=tree.tag)
+
+
+def of_detour_end(tree: Tree) -> Rule:
+    """Return the rule for marked packets at a tree's root."""
+    return replace(of_tree_end(tree), priority=40, match=Match(vlan=tree.tag, vlan_pcp=DETOUR_PCP))
+
+
+def is_marked(key: RuleKey) -> bool:
+    """Return true for a rule of a detour."""
+    return key[2].vlan_pcp is not None
 
 
 def _number(switch: int) -> int:
@@ -233,10 +317,11 @@ def to_tree(tree: Tree) -> Rule:
 def of_path(path: TaggedPath) -> list[tuple[int, Rule]]:
     """Return the rules of a path with their switches."""
     made = [
-        (step.switch, _rule(PATHS, 10, Match(vlan=path.tag), Output(step.port), tag=path.tag)) for step in path.steps
+        (step.switch, _rule(PATHS, SINGLE_WAY, Match(vlan=path.tag), Output(step.port), tag=path.tag))
+        for step in path.steps
     ]
     probe = Match(vlan=path.tag, eth_type=EXPERIMENTAL)
-    return [*made, (path.last, _rule(PATHS, 20, probe, TO_CONTROLLER, tag=path.tag))]
+    return [*made, (path.last, _rule(PATHS, SINGLE_WAY + 1, probe, TO_CONTROLLER, tag=path.tag))]
 
 
 def of_pinned(path: PinnedPath) -> list[tuple[int, Rule]]:
@@ -245,12 +330,12 @@ def of_pinned(path: PinnedPath) -> list[tuple[int, Rule]]:
     tagged = Match(vlan=path.tag)
     return [
         (path.steps[0].switch, _rule(DESTINATIONS, 40, ends, PushTag(path.tag), goto=PATHS, tag=path.tag)),
-        *((step.switch, _rule(PATHS, 10, tagged, Output(step.port), tag=path.tag)) for step in path.steps),
-        (path.last, _rule(PATHS, 10, tagged, PopTag(), goto=DELIVERY, tag=path.tag)),
+        *((step.switch, _rule(PATHS, SINGLE_WAY, tagged, Output(step.port), tag=path.tag)) for step in path.steps),
+        (path.last, _rule(PATHS, SINGLE_WAY, tagged, PopTag(), goto=DELIVERY, tag=path.tag)),
     ]
 
 
-def is_detour(key: RuleKey) -> bool:
+def is_pin(key: RuleKey) -> bool:
     """Return true for a rule that leads two hosts' packets another way than all others to the same host.
 
     Without it they take that way, so it can be deleted while the path that it leads to is still there.
@@ -317,7 +402,7 @@ def carry_over(known: Iterable[Rule]) -> tuple[list[Rule], list[AddRule | Delete
 def tag_of(key: RuleKey) -> int | None:
     """Return the tag of a rule of paths: while a switch has it, it must not be assigned anew."""
     table, _, match = key
-    return match.vlan if table == PATHS else None
+    return match.vlan if table == PATHS and match.vlan != TAGGED else None
 
 
 def links_in(switch: int, rules: Iterable[Rule]) -> set[PortId]:

@@ -6,14 +6,18 @@ Make before break, in four steps; each begins when the previous one is done on a
            Rules that are changed in an order are sent rank by rank: each rank waits for the one before, and is not
            sent if a switch of that does not follow.
 2. switch:  change the rules that tag packets (tables 0 to 3), with barriers, and distribute new slot tables to edges.
-           Detours that are not wanted any more are deleted.
+           Pins that are not wanted any more are deleted.
 3. drain:   wait for packets with old tags.
 4. retire:  delete switch rules that are not needed any more.
 
+Groups are created before the first rule that leads to them, with a barrier in between, and deleted once an update is
+at its end and no rule of a switch leads to them: with a group, a switch deletes the rules that lead to it. Each
+barrier has a token of its own, since a reply confirms the rules that were sent before the barrier alone.
+
 The state of a switch is its last listing plus all messages since. Only keys that may differ from the target are
-looked at, so an update costs what it changes. An update may be aborted at any point in favour of another target. A
-rule is deleted only when an update that does without it has come as far as drain, and packets had time to leave; the
-next update may be under way then.
+looked at, so an update costs what it changes. An update may be aborted at any point in favour of another target,
+which waits for what it has sent. A rule is deleted only when an update that does without it has come as far as drain,
+and packets had time to leave; the next update may be under way then.
 """
 
 from __future__ import annotations
@@ -24,8 +28,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from braid_sdn.fabric.switches.rules import PATHS, Rules, is_detour, tag_of
-from braid_sdn.openflow.messages import MAX_BARRIER_TOKEN, AddRule, Barrier, DeleteRule, Rule, RuleKey, ToSwitch
+from braid_sdn.fabric.switches.rules import PATHS, Rules, buckets_of, groups_of, is_pin, tag_of
+from braid_sdn.openflow.messages import (
+    MAX_BARRIER_TOKEN,
+    AddRule,
+    Barrier,
+    Bucket,
+    DeleteGroup,
+    DeleteRule,
+    Rule,
+    RuleKey,
+    SetFailoverGroup,
+    ToSwitch,
+)
 
 #: Seconds for packets with an old tag to leave the network.
 DRAIN = 0.5
@@ -65,6 +80,8 @@ class RuleUpdater:
     #: Rules of each switch, as far as known. A switch that is missing here is not touched.
     installed: dict[int, Rules] = field(default_factory=dict)
     target: Mapping[int, Rules] = field(default_factory=dict)
+    #: Our groups at each switch, as far as known.
+    groups: dict[int, set[int]] = field(default_factory=dict)
     #: Place of a rule of paths in the order of changes, from 1; 0 for those that need none.
     rank: Callable[[int, RuleKey], int] = lambda _switch, _key: 0
     step: Step = Step.IDLE
@@ -88,6 +105,8 @@ class RuleUpdater:
     _compared: set[int] = field(default_factory=set)
     #: Number of rules at all switches with each tag.
     _tags: Counter[int] = field(default_factory=Counter)
+    #: Switches that may have groups which no rule leads to.
+    _spare_groups: set[int] = field(default_factory=set)
     #: The last barrier that each switch was sent.
     _sent: dict[int, int] = field(default_factory=dict)
     #: Switches and the barriers that are waited for.
@@ -103,9 +122,17 @@ class RuleUpdater:
     _unconfirmed: set[str] = field(default_factory=set)
     _published: bool = False
 
-    def handle_rules(self, now: float, switch: int, rules: Iterable[Rule]) -> None:
-        """Take in a switch's rules, after it connected and at every audit."""
+    def handle_rules(
+        self,
+        now: float,
+        switch: int,
+        rules: Iterable[Rule],
+        groups: Mapping[int, tuple[Bucket, ...] | None] | None = None,
+    ) -> None:
+        """Take in a switch's rules, after it connected and at every audit; and its groups, if they are known."""
         self._forget(switch)
+        if groups is not None:
+            self._handle_groups(switch, groups)
         has = self.installed[switch] = {}
         for rule in rules:
             if rule.lease == 0:
@@ -114,10 +141,23 @@ class RuleUpdater:
         if self._open.get(switch):
             self._waiting.pop(switch, None)
             self._begin(now)
+        elif self.idle:
+            self._delete_groups()
+
+    def _handle_groups(self, switch: int, groups: Mapping[int, tuple[Bucket, ...] | None]) -> None:
+        """Take in a switch's groups; those of ours that were changed are put right, others' are left alone."""
+        ours = {number: made for number in groups if (made := buckets_of(number)) is not None}
+        self.groups[switch] = set(ours)
+        self._spare_groups.add(switch)
+        for number, made in ours.items():
+            if groups[number] != made:
+                self._out.append((switch, SetFailoverGroup(number, made, is_new=False)))
 
     def handle_gone(self, now: float, switch: int) -> None:
         """Forget a switch that is no longer connected."""
         self._forget(switch)
+        self.groups.pop(switch, None)
+        self._spare_groups.discard(switch)
         self._refused = {each: refusal for each, refusal in self._refused.items() if each[0] != switch}
         self.slow.discard(switch)
         if switch in self._waiting:
@@ -157,7 +197,7 @@ class RuleUpdater:
             return
         key = rule.key
         if has.get(key) == rule:
-            self._drop(has, key)
+            self._drop(switch, key)
             self._open.setdefault(switch, {})[key] = None
             if key in self._replaced.get(switch, ()):
                 self._replaced[switch].discard(key)
@@ -170,6 +210,25 @@ class RuleUpdater:
         count = known.count + 1 if known is not None else 1
         pause = min(REFUSED_RETRY * 2 ** min(count - 1, 16), MAX_REFUSED_RETRY)
         self._refused[switch, key] = Refusal(count, now + pause)
+
+    def forgive(self, switch: int) -> None:
+        """Forget which rules a switch refused: others take their place."""
+        self._refused = {each: refusal for each, refusal in self._refused.items() if each[0] != switch}
+
+    def handle_lost_groups(self, now: float, switch: int, rule: Rule | None) -> bool:
+        """Take in that a switch does not have a group that it was told of, and refused this rule for that.
+
+        All groups are created anew before the next rules that lead to them, and the rule is tried again at once.
+        False if it was refused in spite of that.
+        """
+        self.groups.pop(switch, None)
+        if rule is None:
+            return True
+        self.handle_refused(now, switch, rule)
+        refusal = self._refused.get((switch, rule.key))
+        if refusal is not None:
+            self._refused[switch, rule.key] = Refusal(refusal.count, min(refusal.retry_at, now))
+        return refusal is None or refusal.count == 1
 
     def refusals(self) -> Mapping[int, int]:
         """Return the switches that refuse rules of the target, and how many."""
@@ -277,16 +336,16 @@ class RuleUpdater:
             self._advance(now)
 
     def _begin(self, now: float) -> None:
-        # Rules that were sent in an order may be under way still, and stand before those that are sent now.
+        # Rules of the update before may be under way still. This one counts on them as on its own, and those that
+        # were sent in an order stand before those that are sent now.
         self._ordered = {switch: tags for switch, tags in self._ordered.items() if switch in self._waiting}
-        self._waiting = {switch: self._waiting[switch] for switch in self._ordered}
         self._unconfirmed.clear()
         self.step = Step.IDLE
         # Edges' tables may change although no rule does.
         self._publish = True
         self._close()
         self._retiring = {each: at for each, at in self._retiring.items() if self._is_surplus(*each)}
-        if self._is_behind(now):
+        if self._is_behind(now) or self._waiting:
             self.changes += 1
             self.step = Step.PREPARE
             self._publish = self._published = False
@@ -314,7 +373,7 @@ class RuleUpdater:
                 self._send(
                     now,
                     self._missing(now, prepare=False),
-                    [(switch, key) for switch, key in self._new_surplus() if is_detour(key)],
+                    [(switch, key) for switch, key in self._new_surplus() if is_pin(key)],
                 )
             elif self._waiting:
                 return
@@ -329,6 +388,7 @@ class RuleUpdater:
                     return
                 self._close()
                 self.step = Step.IDLE
+                self._delete_groups()
             else:
                 return
 
@@ -338,7 +398,7 @@ class RuleUpdater:
             del self._retiring[each]
             if self._is_surplus(*each):
                 switch, key = each
-                self._drop(self.installed[switch], key)
+                self._drop(switch, key)
                 self._out.append((switch, DeleteRule(key)))
 
     def _prepare(self, now: float) -> None:
@@ -363,7 +423,7 @@ class RuleUpdater:
             self._add(switch, rule)
             touched[switch] = touched.get(switch, False) or tag_of(rule.key) is not None
         for switch, key in deleted:
-            self._drop(self.installed[switch], key)
+            self._drop(switch, key)
             self._out.append((switch, DeleteRule(key)))
             touched[switch] = True
         for switch, has_tags in touched.items():
@@ -395,8 +455,36 @@ class RuleUpdater:
         refusal = self._refused.get((switch, key))
         if refusal is not None:
             self._refused[switch, key] = Refusal(refusal.count, math.inf)
+        self._add_groups(switch, rule)
+        if key in has and groups_of(has[key]):
+            self._spare_groups.add(switch)
         self._put(has, rule)
         self._out.append((switch, AddRule(rule)))
+
+    def _add_groups(self, switch: int, rule: Rule) -> None:
+        """Create the groups that a rule leads to, and that a switch does not have yet."""
+        for number in groups_of(rule):
+            known = self.groups.setdefault(switch, set())
+            buckets = buckets_of(number)
+            if number not in known and buckets is not None:
+                known.add(number)
+                self._out.append((switch, SetFailoverGroup(number, buckets, is_new=True)))
+                # A switch may carry out messages in another order (OpenFlow 1.3 §6.2).
+                self._out.append((switch, self._new_barrier()))
+
+    def _delete_groups(self) -> None:
+        """Delete groups that no rule leads to, where switches have taken all that they were sent."""
+        for switch in [each for each in self._spare_groups if each not in self.slow and each not in self._replaced]:
+            self._spare_groups.discard(switch)
+            known = (self.installed.get(switch, {}), self.target.get(switch, {}))
+            used = {number for has in known for rule in has.values() for number in groups_of(rule)}
+            spare = sorted(self.groups.get(switch, set()) - used)
+            for number in spare:
+                self.groups[switch].discard(number)
+                self._out.append((switch, DeleteGroup(number)))
+            if spare:
+                # Else one of them that is created anew could be deleted after that.
+                self._out.append((switch, self._new_barrier()))
 
     # Installed rules, and the keys at which they may differ from the target.
 
@@ -411,9 +499,12 @@ class RuleUpdater:
             self._tags[tag] += 1
         has[key] = rule
 
-    def _drop(self, has: Rules, key: RuleKey) -> None:
-        if has.pop(key, None) is not None:
+    def _drop(self, switch: int, key: RuleKey) -> None:
+        gone = self.installed[switch].pop(key, None)
+        if gone is not None:
             self._untag(key)
+            if groups_of(gone):
+                self._spare_groups.add(switch)
 
     def _untag(self, key: RuleKey) -> None:
         tag = tag_of(key)

@@ -61,7 +61,9 @@ class Traffic:
         listed = set[int]()
         for each in rules:
             tag = each.rule.match.vlan
-            if each.rule.table != PATHS or tag is None or each.rule.match.eth_type is not None:
+            match = each.rule.match
+            others = (match.eth_type, match.vlan_pcp, match.in_port)
+            if each.rule.table != PATHS or tag is None or any(field is not None for field in others):
                 continue
             key = (switch, tag)
             listed.add(tag)
