@@ -136,6 +136,22 @@ def test_hosts_are_taken_over_a_few_at_a_time_and_all_in_the_end() -> None:
     assert fabric.compiler.target == fresh.target
 
 
+def test_a_switch_that_comes_back_does_not_have_all_hosts_taken_over_at_once() -> None:
+    fabric = Fabric(1)
+    fabric.update()
+    whole = fabric.switches
+    fabric.switches = whole[:-1]
+    fabric.update()
+    fabric.hosts = {mac(number): Host(mac(number), PortId(1 + number % 4, HOST_PORT)) for number in range(40)}
+    fabric.switches = whole
+    fabric.update(most=40)
+    assert fabric.compiler.is_behind
+    # A new one may have rules of hosts, which would be deleted.
+    fabric.compiler = Compiler()
+    fabric.update(most=40)
+    assert not fabric.compiler.is_behind
+
+
 def test_a_lost_wire_changes_no_rule_of_a_host_and_few_of_trees() -> None:
     fabric = Fabric(3)
     fabric.hosts = {mac(number): Host(mac(number), PortId(1 + number % 8, HOST_PORT)) for number in range(80)}

@@ -1,4 +1,4 @@
-"""Hosts by port: the index against a plain search."""
+"""Hosts by port: the index against a plain search; and many that are silent at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan.plan import Host
-from braid_sdn.fabric.view.hosts import Hosts
+from braid_sdn.fabric.view.hosts import FIRST_LIFETIME, MAX_PROBES_AT_ONCE, Hosts
 
 from .virtual import mac
 
@@ -45,3 +45,20 @@ def test_who_is_at_a_port_is_known_whatever_happens(story: list[tuple[str, ...]]
             assert hosts.at(place) == [host for _, host in sorted(hosts.known.items()) if host.port == place]
         moved = {mac: host.port for mac, host in hosts.known.items()} != before
         assert (hosts.changes > changes) == moved
+
+
+def test_thousands_of_silent_hosts_are_all_asked_before_they_would_be_forgotten() -> None:
+    hosts = Hosts()
+    for number in range(5000):
+        hosts.see(0.0, mac(number), PortId(number // 100, number % 100 + 1))
+        hosts.learn_address(0.0, mac(number), f"10.0.{number // 250}.{number % 250}")
+    now = 0.0
+    while (due := hosts.poll_timeout()) is not None and due < 100.0:
+        now = due
+        hosts.expire(now, (), ())
+        asked = hosts.due_probes(now)
+        assert len(asked) <= MAX_PROBES_AT_ONCE
+        for host in asked:
+            hosts.see(now, host.mac, host.port)
+    assert len(hosts.known) == 5000
+    assert now > FIRST_LIFETIME

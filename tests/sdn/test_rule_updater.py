@@ -8,6 +8,7 @@ from braid_sdn.fabric.switches.rules import DESTINATIONS, PATHS, buckets_of, det
 from braid_sdn.fabric.switches.updater import (
     BARRIER_TIMEOUT,
     MAX_REFUSED_RETRY,
+    MAX_RETIRED,
     REFUSED_RETRY,
     RuleUpdater,
     Step,
@@ -235,6 +236,21 @@ def test_rules_are_deleted_in_their_time_although_updates_follow_each_other() ->
         if due is not None and due <= now:
             updater.handle_timeout(now)
         assert len(updater.tags_in_use()) <= 1 + 0.5 / 0.1 + 1
+
+
+def test_many_rules_are_deleted_over_some_turns() -> None:
+    updater = RuleUpdater(drain=0.5)
+    many = [Rule(PATHS, 10, Match(vlan=1 + number), (Output(1),)) for number in range(3 * MAX_RETIRED)]
+    updater.handle_rules(0.0, 1, many)
+    updater.set_target(1.0, {1: {}})
+    updater.handle_published(1.0, [])
+    turns = 0
+    while not updater.idle:
+        updater.handle_timeout(2.0)
+        assert 0 < len(deletes(updater)) <= MAX_RETIRED
+        turns += 1
+    assert turns == 3
+    assert not updater.tags_in_use()
 
 
 def test_a_rule_that_is_wanted_again_is_not_deleted_when_its_time_comes() -> None:

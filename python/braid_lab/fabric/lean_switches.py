@@ -2,9 +2,9 @@
 
     python -m braid_lab.fabric.lean_switches ADDRESS PORT fat-tree:12:1000 | generated:500:SEED:HOSTS
 
-Unlike `fake_switches`, these forward no frames but the controller's own discovery: a rule is kept as the bytes in
-which it came. They take part in the handshake, and answer port descriptions, statistics, barriers and echoes. Rules
-do not expire, so the controller must stay.
+Unlike `fake_switches`, these forward no frames but the controller's own discovery, and its questions to hosts, which
+answer: a rule is kept as the bytes in which it came. They take part in the handshake, and answer port descriptions,
+statistics, barriers and echoes. Rules do not expire, so the controller must stay.
 
 On SIGUSR1 every host tells its address, on the next one it asks for another host's, and on SIGUSR2 the first wire is
 pulled. A line of JSON tells after the first SIGUSR1 when all hosts can be reached (the switch of each delivers to it,
@@ -36,7 +36,7 @@ from braid_lab.fabric.simulated_switches import (
 )
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import LLDP
-from braid_sdn.fabric.switches.rules import DELIVERY, DESTINATIONS, TREES
+from braid_sdn.fabric.switches.rules import ARP, DELIVERY, DESTINATIONS, TREES
 from braid_sdn.openflow.messages import Port
 
 #: Of a flow-mod: the cookie, table, command, hard timeout and priority (OpenFlow 1.3 §A.3.4.1).
@@ -47,6 +47,8 @@ MATCH_AT = 48
 TO_HOST = b"\x80\x00\x06\x06"
 OF_VLAN = b"\x80\x00\x0c\x02"
 OF_METADATA = b"\x80\x00\x04\x08"
+#: The first host's address.
+FIRST_ADDRESS = 0x0A000001
 #: Bytes of rules in one part of a reply.
 MAX_PART_BYTES = 60_000
 
@@ -179,10 +181,14 @@ class LeanNetwork(SimulatedNetwork[LeanSwitch]):
         self._since = 0.0
 
     def carry(self, source: PortId, frame: bytes) -> None:
-        """Deliver a discovery frame to the other end of a wire."""
-        target = self.peer.get(source)
-        if target is not None and int.from_bytes(frame[12:14], "big") == LLDP:
+        """Deliver a discovery frame to the other end of a wire, and a question to the host that it asks for."""
+        target, kind = self.peer.get(source), int.from_bytes(frame[12:14], "big")
+        if target is not None and kind == LLDP:
             self.switches[target.switch].tell_packet(target.port, frame)
+        elif target is None and kind == ARP:
+            number = int.from_bytes(frame[38:42], "big") - FIRST_ADDRESS
+            if 0 <= number < len(self.hosts) and self.hosts[number] == source:
+                self.switches[source.switch].tell_packet(source.port, _reply(number, frame))
 
     # Hosts.
 
@@ -300,9 +306,18 @@ def _mac(number: int) -> bytes:
 
 def _request(number: int, target: int) -> bytes:
     """Return a host's request for an address; for its own, a gratuitous one."""
-    own, wanted = (struct.pack("!I", 0x0A000001 + each) for each in (number, target))
-    body = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + _mac(number) + own + bytes(6) + wanted
-    return (b"\xff" * 6 + _mac(number) + b"\x08\x06" + body).ljust(60, b"\0")
+    return _arp(1, number, b"\xff" * 6, bytes(6), struct.pack("!I", FIRST_ADDRESS + target))
+
+
+def _reply(number: int, request: bytes) -> bytes:
+    """Return a host's reply to a request for its address."""
+    return _arp(2, number, request[22:28], request[22:28], request[28:32])
+
+
+def _arp(operation: int, number: int, to: bytes, target: bytes, wanted: bytes) -> bytes:
+    own = struct.pack("!I", FIRST_ADDRESS + number)
+    body = struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) + _mac(number) + own + target + wanted
+    return (to + _mac(number) + struct.pack("!H", ARP) + body).ljust(60, b"\0")
 
 
 async def _main(host: str, port: int, word: str) -> None:

@@ -73,6 +73,8 @@ class Compiler:
     _by_tag: dict[int, Tree] = field(default_factory=dict)
     #: Rules of each tree by its tag, their kind and ports.
     _of_tag: dict[int, dict[tuple[object, ...], Rule]] = field(default_factory=dict)
+    #: Switches that were there at some time.
+    _known: set[int] = field(default_factory=set)
     #: Switches with fast failover groups.
     _failover: frozenset[int] = frozenset()
     _paths: dict[int, TaggedPath] = field(default_factory=dict)
@@ -94,8 +96,9 @@ class Compiler:
         """Change the rules to those of another plan; return the keys of what changed at each switch.
 
         Rules of hosts are changed until there are `most` changes, and those of trees until there are MAX_TREE_RULES.
-        All of them are with `most` at its default, and if there is another switch, since it may have rules of hosts
-        that would otherwise be deleted meanwhile. `failover` are the switches with fast failover groups.
+        All of them are with `most` at its default, and if there is a switch that has not been there yet, since it may
+        have rules of hosts that would otherwise be deleted meanwhile. One that comes back has none but those that are
+        restored. `failover` are the switches with fast failover groups.
         """
         if self._set_switches(switches):
             most = sys.maxsize
@@ -161,7 +164,7 @@ class Compiler:
             self._changed.setdefault(switch, set()).add(key)
 
     def _set_switches(self, switches: Iterable[int]) -> bool:
-        """Forget switches that left, and restore those that came; return true if there are any of these."""
+        """Forget switches that left, and restore those that came; return true if one has not been there before."""
         wanted = set(switches)
         for switch in self.target.keys() - wanted:
             for known in (self.target, self._ports, self._own, self._inhabited):
@@ -171,7 +174,9 @@ class Compiler:
             self.target[switch] = {}
             self._changed.setdefault(switch, set())
             self._restore(switch)
-        return bool(fresh)
+        is_new = not self._known.issuperset(fresh)
+        self._known.update(fresh)
+        return is_new
 
     def _restore(self, switch: int) -> None:
         """Put what is known already at a switch that came back."""

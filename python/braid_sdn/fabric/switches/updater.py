@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import islice
 
 from braid_sdn.fabric.switches.rules import PATHS, Rules, buckets_of, groups_of, is_pin, tag_of
 from braid_sdn.openflow.messages import (
@@ -47,6 +48,9 @@ DRAIN = 0.5
 
 #: Seconds to wait for a barrier reply; after that the switch is reported as slow and the update continues.
 BARRIER_TIMEOUT = 2.0
+
+#: Rules deleted at once; the others are deleted in the next turns.
+MAX_RETIRED = 1000
 
 #: Seconds after which a refused rule is tried again; twice as long each time that it is refused anew, up to a bound.
 REFUSED_RETRY = 30.0
@@ -264,12 +268,13 @@ class RuleUpdater:
 
     def handle_timeout(self, now: float) -> None:
         """Do what is due. The current time, not the deadline's, is passed; early and late calls are harmless."""
+        if self.step is Step.DRAIN:
+            self._advance(now)
+            return
         self._retire(now)
         if self.step is Step.IDLE:
             if any(refusal.retry_at <= now for refusal in self._refused.values()):
                 self._retry(now)
-        elif self.step is Step.DRAIN:
-            self._advance(now)
         elif now >= self._deadline:
             self.slow |= set(self._waiting)
             self._doubt(self._waiting)
@@ -393,8 +398,9 @@ class RuleUpdater:
                 return
 
     def _retire(self, now: float) -> None:
-        """Delete the rules that are due: here, and nowhere else, a switch rule is deleted that it was to have."""
-        for each in [each for each, at in self._retiring.items() if at <= now]:
+        """Delete rules that are due: here, and nowhere else, a switch rule is deleted that it was to have."""
+        due = (each for each, at in self._retiring.items() if at <= now)
+        for each in list(islice(due, MAX_RETIRED)):
             del self._retiring[each]
             if self._is_surplus(*each):
                 switch, key = each
@@ -577,12 +583,12 @@ class RuleUpdater:
 
     def _new_surplus(self) -> list[tuple[int, RuleKey]]:
         """Return the rules that the target does without, and that are not about to be deleted."""
-        return [
-            (switch, key)
-            for switch, keys in self._open.items()
-            for key in keys
-            if self._is_surplus(switch, key) and (switch, key) not in self._retiring
-        ]
+        found = []
+        for switch, keys in self._open.items():
+            has, wanted = self.installed.get(switch, {}), self.target.get(switch)
+            if wanted is not None:
+                found += [(switch, key) for key in keys if key in has and key not in wanted]
+        return [each for each in found if each not in self._retiring]
 
     def _is_surplus(self, switch: int, key: RuleKey) -> bool:
         has, wanted = self.installed.get(switch), self.target.get(switch)

@@ -33,8 +33,10 @@ PORT_DOWN_GRACE = 10.0
 #: Part of its lifetime before its end in which a silent host is asked, and how often.
 REFRESH_PART = 0.25
 REFRESH_PROBES = 3
-#: Hosts asked at once; the others are asked a second later.
+#: Hosts asked at once; the others are asked this many seconds later. 5,000 that were heard in one moment, once, are
+#: asked within the quarter of a minute that they have.
 MAX_PROBES_AT_ONCE = 64
+PROBES_INTERVAL = 0.1
 #: Seconds between two looks at all hosts.
 AGEING_INTERVAL = 1.0
 #: Seconds for which an address that changed its host is flooded to all, and after which a quarrel is over.
@@ -259,6 +261,7 @@ class Hosts:
             presence.asked, presence.probes = now, presence.probes + 1
             due.append(self.known[mac])
             if len(due) == MAX_PROBES_AT_ONCE:
+                self._look_at = now + PROBES_INTERVAL
                 break
         return due
 
