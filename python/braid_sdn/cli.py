@@ -88,6 +88,7 @@ def parser() -> argparse.ArgumentParser:
     forget = command("forget", "forget a host, which its next packet teaches again")
     forget.add_argument("host", help="its MAC or IP address")
     _add_policies(command)
+    _add_doctor(command)
     command("svg", "print the network as a drawing with shares, latency and load")
     text = "manage the page for browsers, which [web] listen in the configuration switches on"
     page = verbs.add_parser("web", help=text, description=text).add_subparsers(required=True, metavar="COMMAND")
@@ -99,6 +100,15 @@ def parser() -> argparse.ArgumentParser:
     token.add_argument("--json", action="store_true", help="print JSON as docs/fabric.md describes it")
     _add_host(applications)
     return top
+
+
+def _add_doctor(command: Any) -> None:
+    doctor = command("doctor", "check this machine's controller and switches, and print a fix for each finding")
+    text = "configuration of the controller; default: none, so that it listens at 127.0.0.1:6653"
+    doctor.add_argument("--config", type=Path, metavar="FILE", help=text)
+    text = "address of Open vSwitch's database, as ovs-vsctl --db has it; default: that of this machine's package"
+    doctor.add_argument("--db", metavar="ADDRESS", help=text)
+    doctor.add_argument("--json", action="store_true", help="print JSON as docs/fabric.md describes it")
 
 
 def _add_policies(command: Any) -> None:
@@ -201,6 +211,31 @@ def _host_run(options: argparse.Namespace) -> int:
     except (OSError, AlreadyRunsError) as error:
         raise StopError(str(error)) from error
     return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from braid_sdn.fabric import doctor
+
+    found = doctor.examine(options.config, options.db, options.run_dir / "fabric.sock", _status_or_none(options))
+    if options.json:
+        told = {"version": 1, "findings": [each.json() for each in found]}
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    else:
+        for each in found:
+            level = each.level if each.level == "ok" else each.level.upper()
+            sys.stdout.write(f"{level:4}  {each.text}\n" + (f"      fix: {each.fix}\n" if each.fix else ""))
+    levels = {each.level for each in found}
+    return FAILED if "fail" in levels else DEGRADED if "warn" in levels else 0
+
+
+def _status_or_none(options: argparse.Namespace) -> dict[str, Any] | None:
+    try:
+        told: dict[str, Any] = json.loads(_ask(options, "status"))
+    except StopError as error:
+        if error.code == UNREACHABLE:
+            return None
+        raise
+    return told
 
 
 def _address(text: str) -> tuple[str, int]:
