@@ -72,6 +72,23 @@ def test_a_path_in_use_may_be_a_little_beyond_the_bound_and_carries_on() -> None
     assert used(pair(None, Way(10, 20), Way(10, 41), limits)) == [3]
 
 
+def test_a_path_is_left_out_for_a_reason_also_in_plans_that_change_nothing() -> None:
+    limits = Thresholds(leave_out_skew=0.020)
+    made = pair(None, Way(10, 20), Way(10, 43), limits)
+    for _ in range(3):
+        assert used(made) == [3]
+        (left,) = made.selection.left_out
+        assert (left.path.switches, left.reason) == (
+            (1, 4, 2),
+            "23.0 ms slower than the quickest, above 20 ms (skew)",
+        )
+        made = pair(made, Way(10, 20), Way(10, 43), limits)
+    # Within the bound for paths in use one stays, and is not left out at the same time.
+    both = pair(pair(None, Way(10, 20), Way(10, 38), limits), Way(10, 20), Way(10, 41), limits)
+    assert used(both) == [3, 4]
+    assert both.selection.left_out == ()
+
+
 def test_a_share_that_is_off_by_a_little_moves_no_slot() -> None:
     even = pair(None, Way(10, 20), Way(10, 20), Thresholds())
     assert used(even) == [3, 4]

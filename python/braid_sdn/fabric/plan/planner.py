@@ -587,6 +587,10 @@ def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, ta
         made = _pair_of(before, source, target, pinned, tags)
         return replace(made, path_withdrawn=_is_path_withdrawn(now.known.get(made.key, before), made, now))
     kept = _as_before(before, graph, now) if before else None
+    if kept is not None:
+        used = {path.hops for path in kept.paths}
+        # Only the paths in use were looked at again: those that do not fit the best ones are left out as before.
+        kept = replace(kept, left_out=tuple(each for each in fresh.left_out if each.path.hops not in used))
     chosen = kept if kept is not None and not _better(fresh, kept) else fresh
     try:
         made = _pair_of(before, source, target, chosen, tags)
