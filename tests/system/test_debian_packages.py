@@ -210,7 +210,8 @@ def test_the_controllers_package_has_what_it_needs_and_nothing_of_the_programs(
     }
     sources = {f"usr/share/braid-sdn/{file.relative_to(repository() / 'python')}" for file in _sources("braid_sdn")}
     assert {
-        f"usr/share/braid-sdn/braid_sdn/{name}" for name in ("web/shared/dom.js", "fabric/page/main.js")
+        f"usr/share/braid-sdn/braid_sdn/{name}"
+        for name in ("web/shared/dom.js", "fabric/page/main.js", "fabric/api/openapi.json")
     } <= sources
     assert {file for file in files if not file.startswith("DEBIAN/")} == wanted | sources
     # Two packages that contain the same file cannot be installed together.

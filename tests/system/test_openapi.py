@@ -65,7 +65,7 @@ def filled(path: str) -> str:
     return path.replace("{name}", "none").replace("{id}", "0")
 
 
-@pytest.mark.parametrize("name", ["openapi.json", "hub-openapi.json"])
+@pytest.mark.parametrize("name", ["openapi.json", "hub-openapi.json", "fabric-openapi.json"])
 def test_a_document_is_valid(name: str) -> None:
     document = documented(name)
     validate(document)

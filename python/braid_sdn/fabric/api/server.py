@@ -5,9 +5,9 @@ that follow the leader answer 409 to most requests, and name it.
 
 GET  /v1/fabric/status      /v1/fabric/paths      /v1/fabric/topology.svg
 GET  /v1/fabric/explain?source=A&target=B
-GET  /v1/fabric/figures
+GET  /v1/fabric/figures     /v1/fabric/openapi.json
 GET  /v1/fabric/edges/NAME                        (ETag, If-None-Match)
-GET  /v1/fabric/hosts                             /metrics
+GET  /v1/fabric/hosts                             /metrics, /v1/metrics
 GET  /v1/fabric/events?after=NUMBER
 GET  /v1/fabric/policies
 POST /v1/fabric/hosts/HOST/forget                 (on the Unix socket, as the next three)
@@ -18,6 +18,8 @@ POST /v1/fabric/web/token?role=ROLE&new=1         (on the Unix socket)
 POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS
      with rx=TAG:PACKETS,…&rx_bytes=TAG:BYTES,…&tx=TAG:PACKETS,…&shim=1&probed=TAG,…&silent=TAG,… in the body
      (or in the query, which has room for few paths)
+
+docs/fabric-openapi.json describes all of them, and `openapi.json` beside this file leads there.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ MAX_REQUESTS_PER_EDGE = 8
 #: Paths at which metrics are.
 METRICS = (["metrics"], ["v1", "metrics"])
 #: Requests that a controller answers which follows another one: the rest it does not know.
-OF_FOLLOWER = (["status"], ["events"], ["figures"])
+OF_FOLLOWER = (["status"], ["events"], ["figures"], ["openapi.json"])
+#: The OpenAPI document: a link to that of `docs` in a checkout, a file in a package.
+DOCUMENT = Path(__file__).with_name("openapi.json")
 #: Bytes of a request's head, and of its body. An edge may report counters of 1,024 tags each way: 93 kB at most.
 MAX_HEAD_BYTES = 131072
 MAX_BODY_BYTES = 131072
@@ -102,6 +106,7 @@ class Api:
         self._policy_change = asyncio.Lock()
         self._journal = journal or Journal()
         self._token = token
+        self._document = DOCUMENT.read_bytes()
         self.fabric = fabric
         self.clock = clock
         self._servers: list[asyncio.Server] = []
@@ -419,6 +424,8 @@ class Api:
                 return _json({"version": report.VERSION, "events": self._journal.after(after)})
             case ["v1", "fabric", "figures"]:
                 return _json(report.figures(self.fabric))
+            case ["v1", "fabric", "openapi.json"]:
+                return Response(200, self._document)
             case ["v1", "fabric", "edges", name]:
                 table = self._table(name)
                 known = [line.partition(":")[2] for line in headers if line.lower().startswith("if-none-match:")]
