@@ -177,10 +177,12 @@ def test_without_etcd_the_leader_stops_in_time_and_leads_again_afterwards(server
 def test_policies_from_before_there_was_an_etcd_are_written_there(server: EtcdServer, prefix: str) -> None:
     async def story() -> None:
         alpha = EtcdStore(settings(server, prefix, "alpha"), DRAINED)
-        async with following(alpha):
-            await until(alpha.leads)
         beta = EtcdStore(settings(server, prefix, "beta"), Policies(frozenset({9})))
-        async with following(beta):
+        async with contextlib.AsyncExitStack() as stack:
+            async with following(alpha):
+                await until(alpha.leads)
+                await stack.enter_async_context(following(beta))
+                await until(lambda: beta.standing.policies == DRAINED)
             await until(beta.leads)
             assert beta.standing.policies == DRAINED
 
