@@ -24,6 +24,7 @@ from braid_lab.packets.codec import (
 )
 from braid_lab.packets.fragments import join, split
 from braid_lab.packets.tap import Port, expect
+from braid_lab.process import wait_until
 
 ENDS = {4: ("192.0.2.1", "198.51.100.2"), 6: ("2001:db8::1", "2001:db8:ffff::2")}
 BODIES: list[Udp | Tcp | Icmp | Raw] = [
@@ -108,10 +109,13 @@ def test_the_kernel_takes_what_we_write_and_we_read_what_it_sends(family: int, o
                 f"address add {near}/{24 if family == 4 else 64} dev wire" + (" nodad" if family == 6 else ""),
                 f"neighbour add {far} lladdr {port.neighbour} dev wire nud permanent",
             )
+            # The kernel takes in packets for an IPv6 address a moment after it was added.
+            local = ["ip", f"-{family}", "route", "show", "table", "local"]
+            wait_until(lambda: f"local {near} " in place.run(local).stdout, what="the address to be a local one")
             with place.inside():
                 asker = socket.socket(socket.AF_INET if family == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
             with asker:
-                asker.settimeout(2)
+                asker.settimeout(10)
                 asker.bind((near, 6000))
                 asker.sendto(b"out", (far, 7000))
                 _, sent = expect([port], lambda each: each.dest == far, what="datagram")
