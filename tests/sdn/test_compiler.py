@@ -349,6 +349,8 @@ def test_nobody_sends_to_a_switch_that_may_not_have_followed_the_repair_of_a_tre
 @settings(max_examples=40, deadline=None)
 def test_no_packet_goes_round_while_trees_are_repaired(seed: int) -> None:
     fabric = Fabric(seed)
+    # With groups packets that are marked may go round between two steps (docs/fabric.md).
+    fabric.failover = frozenset()
     fabric.hosts = {mac(number): Host(mac(number), PortId(number, HOST_PORT)) for number in range(1, 5)}
     changed = fabric.update()
     switches = Switches(fabric)
@@ -356,8 +358,6 @@ def test_no_packet_goes_round_while_trees_are_repaired(seed: int) -> None:
     for _ in range(8):
         arc = fabric.chance.choice(fabric.whole.arcs)
         fabric.lost ^= {frozenset((arc.source, arc.target))}
-        if fabric.chance.randrange(4) == 0:
-            fabric.failover ^= {fabric.chance.choice(fabric.switches)}
         # Often before the last one is done.
         switches.follow(
             fabric.update(switches.updater.tags_in_use()), most=fabric.chance.choice((3, 10, 30, 1 << 30))
