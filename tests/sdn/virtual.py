@@ -89,8 +89,6 @@ class Network:
         for station in shape.stations:
             self.stations[station.name] = self._add_port(station.switch, station.name)
             self.received[station.name] = []
-        # Groups are off by default, and do more than is done without them.
-        settings.setdefault("failover", True)
         made = Settings(
             key=KEY,
             names={shape.dpid(name): name for name in shape.switches},
