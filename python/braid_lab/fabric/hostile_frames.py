@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import random
-import struct
 from collections.abc import Iterator
 from itertools import count
 
 from braid_lab.packets.codec import Icmp, Packet, encode
 from braid_sdn.fabric.monitor.probe import DISCOVERY_GROUP, EXPERIMENTAL, LLDP, mac_bytes
+from braid_sdn.fabric.view.address_frames import BROADCAST, IPV6, arp
 
-ARP, IPV4, IPV6 = b"\x08\x06", b"\x08\x00", b"\x86\xdd"
-BROADCAST = b"\xff" * 6
+IPV4 = b"\x08\x00"
 REQUEST, REPLY = 1, 2
 #: Types of the controller's own frames.
 OURS = (LLDP.to_bytes(2), EXPERIMENTAL.to_bytes(2))
@@ -22,8 +21,7 @@ OVERRIDE, TARGET_LINK_LAYER = b"\x20\0\0\0", b"\x02\x01"
 
 
 def _arp(operation: int, mac: bytes, address: str, target: str) -> bytes:
-    ends = (mac, ipaddress.IPv4Address(address).packed, bytes(6), ipaddress.IPv4Address(target).packed)
-    return BROADCAST + mac + ARP + struct.pack("!HHBBH6s4s6s4s", 1, 0x0800, 6, 4, operation, *ends) + bytes(18)
+    return arp(operation, mac, ipaddress.IPv4Address(address).packed, ipaddress.IPv4Address(target).packed)
 
 
 def made_up_hosts(chance: random.Random) -> Iterator[bytes]:

@@ -37,6 +37,7 @@ from braid_lab.fabric.simulated_switches import (
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import LLDP
 from braid_sdn.fabric.switches.rules import ARP, DELIVERY, DESTINATIONS, TREES
+from braid_sdn.fabric.view.address_frames import arp
 from braid_sdn.openflow.messages import Port
 
 #: Of a flow-mod: the cookie, table, command, hard timeout and priority (OpenFlow 1.3 §A.3.4.1).
@@ -306,18 +307,17 @@ def _mac(number: int) -> bytes:
 
 def _request(number: int, target: int) -> bytes:
     """Return a host's request for an address; for its own, a gratuitous one."""
-    return _arp(1, number, b"\xff" * 6, bytes(6), struct.pack("!I", FIRST_ADDRESS + target))
+    return arp(1, _mac(number), _address(number), _address(target))
 
 
 def _reply(number: int, request: bytes) -> bytes:
     """Return a host's reply to a request for its address."""
-    return _arp(2, number, request[22:28], request[22:28], request[28:32])
+    asker = request[22:28]
+    return arp(2, _mac(number), _address(number), request[28:32], to=asker, target=asker)
 
 
-def _arp(operation: int, number: int, to: bytes, target: bytes, wanted: bytes) -> bytes:
-    own = struct.pack("!I", FIRST_ADDRESS + number)
-    body = struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) + _mac(number) + own + target + wanted
-    return (to + _mac(number) + struct.pack("!H", ARP) + body).ljust(60, b"\0")
+def _address(number: int) -> bytes:
+    return struct.pack("!I", FIRST_ADDRESS + number)
 
 
 async def _main(host: str, port: int, word: str) -> None:

@@ -75,8 +75,7 @@ def address_probe(address: str) -> bytes:
     wanted = ipaddress.ip_address(address)
     source = mac_bytes(PROBE_MAC)
     if isinstance(wanted, ipaddress.IPv4Address):
-        body = _ARP_BODY.pack(1, 0x0800, 6, 4, 1, source, bytes(4), bytes(6), wanted.packed)
-        return (BROADCAST + source + ARP + body).ljust(60, b"\0")
+        return arp(1, source, bytes(4), wanted.packed)
     # All nodes, not the solicited-node group: the frame leaves by the host's port alone.
     to = ipaddress.IPv6Address("ff02::1")
     solicitation = struct.pack("!BBHI", SOLICITATION, 0, 0, 0) + wanted.packed + b"\x01\x01" + source
@@ -92,3 +91,11 @@ def _checksum(data: bytes) -> int:
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF
+
+
+def arp(
+    operation: int, mac: bytes, address: bytes, wanted: bytes, *, to: bytes = BROADCAST, target: bytes = bytes(6)
+) -> bytes:
+    """Return a host's ARP frame (RFC 826), padded to the shortest that Ethernet carries."""
+    body = _ARP_BODY.pack(1, 0x0800, 6, 4, operation, mac, address, target, wanted)
+    return (to + mac + ARP + body).ljust(60, b"\0")
