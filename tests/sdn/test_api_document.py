@@ -12,8 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
-
+from braid_lab.api_document import complaints, documented
 from braid_lab.fabric.shapes import beside, parallel, two_paths
 from braid_lab.product import repository
 from braid_sdn.fabric.api import page, policy, report, server
@@ -32,7 +31,7 @@ from .virtual import Network, arp, mac, ready
 Schema = dict[str, Any]
 Route = tuple[str, str]
 
-DOCUMENT: Schema = json.loads((repository() / "docs/fabric-openapi.json").read_text())
+DOCUMENT = documented("fabric-openapi.json")
 SCHEMAS: dict[str, Schema] = DOCUMENT["components"]["schemas"]
 OPERATIONS: dict[Route, Schema] = {
     (method, path): operation for path, methods in DOCUMENT["paths"].items() for method, operation in methods.items()
@@ -80,12 +79,6 @@ def resolved(schema: Schema) -> Schema:
     return found if "$ref" in schema else schema
 
 
-def complaints(schema: Schema, content: Any) -> list[str]:
-    """Return where an answer differs from its schema."""
-    whole = {"components": DOCUMENT["components"], **schema}
-    return [f"{error.json_path}: {error.message}" for error in Draft202012Validator(whole).iter_errors(content)]
-
-
 def properties(schema: Schema, content: Any) -> Iterator[tuple[str, str]]:
     """Yield the documented properties that an answer has, each with the name of its schema."""
     if isinstance(content, list):
@@ -107,7 +100,7 @@ class Reader:
         self.seen: set[tuple[str, str]] = set()
 
     def check(self, schema: Schema, content: Any, what: str) -> None:
-        assert complaints(schema, content) == [], what
+        assert complaints(DOCUMENT, schema, content) == [], what
         self.seen.update(properties(schema, content))
 
     async def ask(self, request: str, wanted: int = 200, *headers: str) -> Any:
@@ -408,12 +401,12 @@ def test_over_tcp_an_edges_key_opens_what_it_says(tmp_path: Path) -> None:
                     shown = line("ha", number, request, key)
                     status, _, body = await sent(await asyncio.open_connection("127.0.0.1", port), request, shown)
                     assert status in wanted, route
-                    assert status == 200 or complaints(error, json.loads(body)) == [], route
+                    assert status == 200 or complaints(DOCUMENT, error, json.loads(body)) == [], route
             for number, route in enumerate(route for route in OPERATIONS if "{name}" in route[1]):
                 request = filled(route).replace("/ha", "/hb")
                 shown = line("ha", 1000 + number, request, KEYS["ha"])
                 status, _, body = await sent(await asyncio.open_connection("127.0.0.1", port), request, shown)
-                assert (status, complaints(error, json.loads(body))) == (403, []), route
+                assert (status, complaints(DOCUMENT, error, json.loads(body))) == (403, []), route
         finally:
             await api.close()
 
@@ -424,6 +417,8 @@ def test_a_field_that_is_not_in_it_is_noticed() -> None:
     net = ready(two_paths())
     told = report.hosts(net.controller, net.now)
     schema = {"$ref": "#/components/schemas/HostsReport"}
-    assert complaints(schema, told) == []
+    assert complaints(DOCUMENT, schema, told) == []
     told["hosts"][0]["color"] = "red"
-    assert complaints(schema, told) == ["$.hosts[0]: Additional properties are not allowed ('color' was unexpected)"]
+    assert complaints(DOCUMENT, schema, told) == [
+        "$.hosts[0]: Additional properties are not allowed ('color' was unexpected)"
+    ]
