@@ -1,4 +1,4 @@
-"""What the fabric's doctor finds in configurations of bridges."""
+"""Findings of the fabric's doctor in configurations of bridges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in the way of a fabric on this machine, each with the command that mends it. Nothing is changed."""
+"""Obstacles to a fabric on this machine, each with the command that mends it. Nothing is changed."""
 
 from __future__ import annotations
 

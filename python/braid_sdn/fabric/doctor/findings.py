@@ -13,7 +13,7 @@ from braid_sdn.fabric.doctor.open_vswitch import Bridge, Connection
 
 
 class Level(StrEnum):
-    """How grave a finding is."""
+    """The gravity of a finding."""
 
     OK = "ok"
     #: Something may not work as expected.

@@ -38,12 +38,12 @@ class Bridge:
     secure: bool
     #: Versions that it is restricted to; empty for all.
     protocols: frozenset[str]
-    #: What blocks ports: `stp_enable`, `rstp_enable`.
+    #: Options by which ports are blocked: `stp_enable`, `rstp_enable`.
     spanning_tree: tuple[str, ...]
     controllers: tuple[Connection, ...]
     #: Largest packet of each port that has a device of its own, bytes.
     mtu: dict[str, int]
-    #: What is wrong with its ports.
+    #: Open vSwitch's errors of its ports.
     errors: dict[str, str]
 
 
@@ -61,7 +61,7 @@ def bridges(database: str | None) -> list[Bridge]:
     made = []
     for each in sorted(found, key=lambda each: str(each["name"])):
         own = [interfaces[one] for port in each["ports"] for one in ports.get(port, ()) if one in interfaces]
-        bridge_leads = _map(each["other_config"]).get("disable-in-band") != "true"
+        bridge_leads = each["other_config"].get("disable-in-band") != "true"
         made.append(
             Bridge(
                 each["name"],
@@ -102,7 +102,7 @@ _MAPS = frozenset({"status", "other_config"})
 
 def _connection(row: dict[str, Any], *, bridge_leads: bool) -> Connection:
     in_band = bridge_leads and _first(row["connection_mode"], "in-band") != "out-of-band"
-    error = "" if row["is_connected"] else _map(row["status"]).get("last_error", "")
+    error = "" if row["is_connected"] else row["status"].get("last_error", "")
     return Connection(row["target"], row["is_connected"], error, in_band)
 
 
@@ -122,9 +122,9 @@ def _list(database: str | None, table: str, columns: tuple[str, ...]) -> list[di
 
 
 def _value(column: str, told: Any) -> Any:
-    """Return a value of OVSDB's notation (RFC 7047 §5.1): one of its own, a tuple, or a tuple of pairs."""
+    """Return a value of OVSDB's notation (RFC 7047 §5.1): one of its own, a tuple, or a dictionary."""
     if column in _MAPS:
-        return tuple((key, value) for key, value in told[1])
+        return dict(told[1])
     if column in _SINGLE:
         return _atom(told)
     is_set = isinstance(told, list) and told[0] == "set"
@@ -138,7 +138,3 @@ def _atom(told: Any) -> Any:
 
 def _first(values: tuple[Any, ...], default: Any) -> Any:
     return values[0] if values else default
-
-
-def _map(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    return dict(pairs)

@@ -583,13 +583,15 @@ class RuleUpdater:
 
     def _new_surplus(self) -> list[tuple[int, RuleKey]]:
         """Return the rules that the target does without, and that are not about to be deleted."""
-        found = []
-        for switch, keys in self._open.items():
-            has, wanted = self.installed.get(switch, {}), self.target.get(switch)
-            if wanted is not None:
-                found += [(switch, key) for key in keys if key in has and key not in wanted]
+        found = [(switch, key) for switch, keys in self._open.items() for key in self._surplus(switch, keys)]
         return [each for each in found if each not in self._retiring]
 
     def _is_surplus(self, switch: int, key: RuleKey) -> bool:
+        return bool(self._surplus(switch, (key,)))
+
+    def _surplus(self, switch: int, keys: Iterable[RuleKey]) -> list[RuleKey]:
+        """Return those of these rules that a switch has, and the target does without."""
         has, wanted = self.installed.get(switch), self.target.get(switch)
-        return has is not None and wanted is not None and key in has and key not in wanted
+        if has is None or wanted is None:
+            return []
+        return [key for key in keys if key in has and key not in wanted]
