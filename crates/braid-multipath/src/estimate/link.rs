@@ -56,6 +56,9 @@ const MAX_UNREPORTED: Bytes = Bytes::new(7_500);
 const PRESENT_MS: u64 = 500;
 const MAX_OWN_QUEUE: Duration = Duration::from_millis(40);
 
+/// Highest rate that a report can show: no uplink has 1 Tbit/s, and the rates of all links can be added.
+const MAX_RATE: Rate = Rate::from_bits_per_sec(1_000_000_000_000);
+
 /// Least window, so that a link can always be measured.
 const MIN_WINDOW: Bytes = Bytes::new(15_000);
 
@@ -470,7 +473,8 @@ fn sample(from: &ReportMark, to: &ReportMark) -> Option<Sample> {
     })
 }
 
+/// Returns the rate of these bytes, of which a peer may claim any number.
 fn rate(bytes: u64, span: Duration) -> Rate {
     let bits = u128::from(bytes) * 8_000_000_000 / span.as_nanos().max(1);
-    Rate::from_bits_per_sec(u64::try_from(bits).unwrap_or(u64::MAX))
+    u64::try_from(bits).map_or(MAX_RATE, |bits| Rate::from_bits_per_sec(bits).min(MAX_RATE))
 }
