@@ -34,7 +34,7 @@ def net() -> Iterator[OvsNetwork]:
 @pytest.fixture(scope="module")
 def fabric(net: OvsNetwork) -> Iterator[Fabric]:
     """Their controller."""
-    with controller(net.place, net.folder, f"failover = true\n{configuration(SHAPE)}") as made:
+    with controller(net.place, net.folder, configuration(SHAPE)) as made:
         ha, hb = net.stations["ha"], net.stations["hb"]
         wait_until(lambda: ha.reaches(hb), what="a ping", timeout=60)
         yield made

@@ -159,7 +159,7 @@ addresses = ["10.0.0.256"]
 def test_a_switch_may_be_named_by_its_id_and_hosts_by_their_place(tmp_path: Path) -> None:
     text = """
 host_lifetime = "60 s"
-failover = true
+failover = false
 [[switch]]
 id = "2"
 name = "TOK"
@@ -177,8 +177,8 @@ addresses = ["fd77:0::1"]
     (host,) = settings.hosts
     assert (host.mac, host.switch, host.addresses) == ("02:00:00:00:00:0a", "TOK", frozenset({"fd77::1"}))
     assert settings.host_lifetime == pytest.approx(60)
-    assert settings.failover
-    assert not read(None).settings.failover
+    assert not settings.failover
+    assert read(None).settings.failover
 
 
 def test_hosts_live_long_enough_to_be_asked(tmp_path: Path) -> None:

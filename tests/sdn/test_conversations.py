@@ -217,7 +217,7 @@ def test_rules_of_conversations_changed_step_by_step_are_those_made_anew(
         fresh = Compiler(everywhere=fabric.compiler.everywhere)
         for each in fabric.compiler.asked():
             fresh.ask(*each)
-        fresh.update(fabric.plan, fabric.hosts, fabric.edges, fabric.switches, failover=fabric.failover)
+        fabric.update_anew(fresh)
         if fresh.everywhere == fabric.compiler.everywhere:
             assert fabric.compiler.target == fresh.target
         for switch, has in fabric.compiler.target.items():

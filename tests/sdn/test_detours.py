@@ -252,7 +252,7 @@ def test_a_port_whose_number_is_too_large_for_a_group_has_no_detour() -> None:
 
 @pytest.mark.parametrize("wire", [0, 1, 2, 3])
 def test_hosts_reach_one_another_around_a_cable_that_is_pulled_while_nobody_controls_the_switches(wire: int) -> None:
-    net = ready(RING, failover=True)
+    net = ready(RING)
     net.disconnect()
     ends = RING.wires[wire]
     net.unplug(ends.one, ends.other)
@@ -290,7 +290,7 @@ def every_rule(net: Network) -> list[Rule]:
 
 
 def test_a_switch_that_refuses_its_groups_gets_rules_without_them() -> None:
-    net = Network(RING, failover=True)
+    net = Network(RING)
     # It says that it can have many.
     net.at(net.now + 0.5, lambda: setattr(net.switches[3], "most_groups", 0))
     settle(net)
@@ -302,7 +302,7 @@ def test_a_switch_that_refuses_its_groups_gets_rules_without_them() -> None:
 
 def test_a_switch_that_lost_its_groups_gets_them_again_with_the_next_rule_that_leads_there() -> None:
     shape = generated(6, seed=0, more=2.0)
-    net = Network(replace(shape, stations=tuple(Station(f"h{name}", name) for name in shape.switches)), failover=True)
+    net = Network(replace(shape, stations=tuple(Station(f"h{name}", name) for name in shape.switches)))
     net.connect()
     net.run(3)
     *early, late = net.stations
@@ -345,7 +345,7 @@ def _noting(
 
 
 def test_a_switch_that_refuses_a_rule_in_spite_of_its_groups_does_without() -> None:
-    net = ready(RING, failover=True)
+    net = ready(RING)
     one = net.switches[1]
     key, rule = next((key, rule) for key, rule in one.rules.items() if rules.groups_of(rule))
     handle = one.handle
@@ -366,7 +366,7 @@ def test_a_switch_that_refuses_a_rule_in_spite_of_its_groups_does_without() -> N
 
 def test_a_switch_that_refuses_rules_for_marked_packets_has_no_detour() -> None:
     """It would lead them by the tree, and so perhaps round."""
-    net = Network(RING, failover=True)
+    net = Network(RING)
     net.switches[3].refuses = lambda rule: rule.match.vlan_pcp is not None
     settle(net)
     assert net.controller.failover == {1, 2, 4}
@@ -379,14 +379,14 @@ def test_a_switch_that_refuses_rules_for_marked_packets_has_no_detour() -> None:
 
 def test_a_switch_without_groups_has_no_failover_although_it_needs_none() -> None:
     shape = Shape(("A", "B"), (Wire("A", "B"),), (Station("ha", "A"),))
-    net = Network(shape, failover=True)
+    net = Network(shape)
     net.switches[2].most_groups = 0
     settle(net)
     assert net.controller.failover == {1}
 
 
 def test_groups_that_were_listed_for_another_audit_do_not_count() -> None:
-    net = ready(RING, failover=True)
+    net = ready(RING)
     had = {dpid: set(groups) for dpid, groups in net.controller.updater.groups.items()}
     assert any(had.values())
     for dpid, switch in net.switches.items():
@@ -406,7 +406,7 @@ def _without_list(
 
 def test_equipment_that_marks_packets_stops_no_flood_and_no_path() -> None:
     """Priority 2 is that of packets on a detour."""
-    net = ready(two_paths(), failover=True)
+    net = ready(two_paths())
     leave = net._leave
     marked = []
 
@@ -431,7 +431,7 @@ def test_equipment_that_marks_packets_stops_no_flood_and_no_path() -> None:
 
 
 def test_groups_that_somebody_deleted_or_changed_are_put_right_and_others_left_alone() -> None:
-    net = ready(RING, failover=True)
+    net = ready(RING)
     one = net.switches[1]
     whole = dict(one.groups)
     assert whole
@@ -453,7 +453,7 @@ def test_groups_that_somebody_deleted_or_changed_are_put_right_and_others_left_a
 
 
 def test_a_new_controller_keeps_the_groups_that_it_finds() -> None:
-    net = ready(RING, failover=True)
+    net = ready(RING)
     had = {dpid: dict(switch.groups) for dpid, switch in net.switches.items()}
     sent: list[ToSwitch] = []
     for switch in net.switches.values():
@@ -474,7 +474,7 @@ def _heard(
 
 
 def test_groups_are_few_and_go_with_the_last_rule_that_leads_to_them() -> None:
-    net = ready(fat_tree(4, hosts=16), failover=True)
+    net = ready(fat_tree(4, hosts=16))
     for switch in net.switches.values():
         ports = len(switch.ports)
         assert len(switch.groups) <= 2 * ports * (ports - 1)
@@ -492,7 +492,7 @@ def test_packets_go_on_while_cables_are_pulled_one_after_another_under_control(s
     chance = random.Random(seed)
     shape = generated(8, seed=seed, more=2.0)
     stations = tuple(Station(f"h{number}", name) for number, name in enumerate(shape.switches[:4], 1))
-    net = ready(Shape(shape.switches, shape.wires, stations), failover=True)
+    net = ready(Shape(shape.switches, shape.wires, stations))
     for _ in range(3):
         wire = chance.choice(shape.wires)
         net.unplug(wire.one, wire.other)

@@ -79,7 +79,9 @@ def every_rule() -> list[Rule]:
     )
     hosts = [Host("02:00:00:00:00:01", PortId(1, 5)), Host("02:00:00:00:00:02", PortId(2, 5))]
     compiler = Compiler()
-    compiler.update(plan, {host.mac: host for host in hosts}, [Edge("e", PortId(1, 6))], [1, 2], failover={2})
+    compiler.update(
+        plan, {host.mac: host for host in hosts}, [Edge("e", PortId(1, 6))], [1, 2], failover={2}, drop_marked={1, 2}
+    )
     made = compiler.target
     path = [rule for _, rule in rules.of_path(TaggedPath(11, (PortId(1, 2), PortId(2, 6))))]
     ends = "02:00:00:00:00:01", "02:00:00:00:00:02"

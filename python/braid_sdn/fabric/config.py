@@ -185,7 +185,7 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
         links=_links(reader, top.get("link", []), names),
         hosts=_hosts(reader, top.get("host", []), names),
         host_lifetime=_lifetime(reader, top["host_lifetime"]) if "host_lifetime" in top else HOST_LIFETIME,
-        failover=top.get("failover", False),
+        failover=top.get("failover", True),
         limits=limits,
         scheduler=scheduler,
     )

@@ -191,6 +191,8 @@ class Controller:
         self.flapping_ports = FlappingPorts()
         #: Switches with fast failover groups, and the groups of those that were asked for them last.
         self.failover: set[int] = set()
+        #: Switches that refused a rule for marked packets.
+        self._refused_marks: set[int] = set()
         self._groups: dict[int, GroupsReply] = {}
         #: The highest meter of each switch that has some.
         self._meters: dict[int, int] = {}
@@ -277,6 +279,7 @@ class Controller:
             case MeterFeatures():
                 self._meters[dpid] = message.highest
             case GroupFeatures(most):
+                self._refused_marks.discard(dpid)
                 self._set_failover(
                     now, dpid, has_groups=self.settings.failover and most >= max(1, self._most_groups(dpid))
                 )
@@ -629,6 +632,8 @@ class Controller:
         if is_by_group or is_of_detour:
             # A switch that does not know marked packets by their priority may lead them round.
             self._refused_failover(now, dpid, message.reason)
+            if is_of_detour:
+                self._refused_marks.add(dpid)
         if message.rule is None:
             if not is_by_group:
                 text = f"the switch refuses what it is told: {message.reason}"
@@ -840,8 +845,16 @@ class Controller:
         self._expected_links.clear()
         hosts = sys.maxsize if is_first else MAX_HOST_RULES
         everywhere = self.compiler.everywhere
+        # As long as some switches may have groups, marked packets may come to any.
+        drop_marked = {*switches} - self._refused_marks if self.settings.failover else ()
         changed = self.compiler.update(
-            self.plan, self.hosts.known, self.edges, switches, most=hosts, failover=state.failover
+            self.plan,
+            self.hosts.known,
+            self.edges,
+            switches,
+            most=hosts,
+            failover=state.failover,
+            drop_marked=drop_marked,
         )
         if self.compiler.everywhere != everywhere:
             self.conversations.clear()

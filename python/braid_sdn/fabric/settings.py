@@ -60,7 +60,7 @@ class Settings:
     #: Seconds without a sign of life after which a host is forgotten.
     host_lifetime: float = HOST_LIFETIME
     #: True if switches with fast failover groups lead packets around a port that is down by themselves.
-    failover: bool = False
+    failover: bool = True
     limits: Thresholds = field(default_factory=Thresholds)
     scheduler: Scheduler = Scheduler.EARLIEST_ARRIVAL
     #: Seconds for packets in flight to arrive when paths change.

@@ -49,7 +49,7 @@ class _Ports:
     edges: tuple[int, ...]
     flood: tuple[int, frozenset[int]] | None
     everywhere: bool
-    failover: bool
+    drops_marked: bool
 
 
 @dataclass
@@ -77,6 +77,8 @@ class Compiler:
     _known: set[int] = field(default_factory=set)
     #: Switches with fast failover groups.
     _failover: frozenset[int] = frozenset()
+    #: Switches that drop marked packets for which they have no rule.
+    _drop_marked: frozenset[int] = frozenset()
     _paths: dict[int, TaggedPath] = field(default_factory=dict)
     _pinned: dict[tuple[str, str], PinnedPath] = field(default_factory=dict)
     _hosts: dict[str, Host] = field(default_factory=dict)
@@ -92,19 +94,22 @@ class Compiler:
         *,
         most: int = sys.maxsize,
         failover: Collection[int] = (),
+        drop_marked: Collection[int] = (),
     ) -> Changes:
         """Change the rules to those of another plan; return the keys of what changed at each switch.
 
         Rules of hosts are changed until there are `most` changes, and those of trees until there are MAX_TREE_RULES.
         All of them are with `most` at its default, and if there is a switch that has not been there yet, since it may
         have rules of hosts that would otherwise be deleted meanwhile. One that comes back has none but those that are
-        restored. `failover` are the switches with fast failover groups.
+        restored. `failover` are the switches with fast failover groups. Marked packets come to others as well while
+        switches get groups or lose them: `drop_marked` are all that can drop those.
         """
         if self._set_switches(switches):
             most = sys.maxsize
         inhabited = self._inhabited_in(plan, hosts)
         self._set_mode(len(hosts), len(inhabited))
         self._set_failover(frozenset(failover))
+        self._drop_marked = frozenset(drop_marked)
         self._set_ports(plan, edges)
         self._set_paths(plan)
         self._set_inhabited(inhabited)
@@ -201,7 +206,7 @@ class Compiler:
             plan.flood,
             edges,
             self.everywhere,
-            self._failover,
+            self._drop_marked,
             frozenset(self.target),
         )
         if made_of == self._ports_of:
@@ -218,12 +223,14 @@ class Compiler:
                 tuple(sorted(at.get(switch, ()))),
                 (plan.flood.tag, plan.flood.ports.get(switch, nothing)) if plan.flood is not None else None,
                 self.everywhere,
-                switch in self._failover,
+                switch in self._drop_marked,
             )
             if self._ports.get(switch) == ports:
                 continue
             self._ports[switch] = ports
-            made = rules.of_switch(plan, switch, ports.edges, everywhere=self.everywhere, failover=ports.failover)
+            made = rules.of_switch(
+                plan, switch, ports.edges, everywhere=self.everywhere, drops_marked=ports.drops_marked
+            )
             keys = [rule.key for rule in made]
             for key in set(self._own.get(switch, ())) - set(keys):
                 self._drop(switch, key)

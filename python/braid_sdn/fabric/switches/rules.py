@@ -198,14 +198,14 @@ def no_detour() -> Rule:
 
 
 def of_switch(
-    plan: Plan, switch: int, edge_ports: Iterable[int], *, everywhere: bool = True, failover: bool = False
+    plan: Plan, switch: int, edge_ports: Iterable[int], *, everywhere: bool = True, drops_marked: bool = False
 ) -> list[Rule]:
     """Return a switch's rules for its own ports, and for floods.
 
-    `everywhere` if it has a rule for each host, `failover` if it has fast failover groups.
+    `everywhere` if it has a rule for each host, `drops_marked` if marked packets may come to it.
     """
     made = [*base()] if everywhere else [*base(), unanswered()]
-    if failover:
+    if drops_marked:
         made.append(no_detour())
     internal = sorted(plan.internal.get(switch, ()))
     made += [_of_link(port) for port in internal]
