@@ -8,7 +8,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
 PYTHON_BIN := .venv/bin
 MAINTAINER_SCRIPTS := postinst prerm postrm
-SHELL_SCRIPTS := tools/setup tools/release tools/secrecy .ci/run fuzz/run fuzz/summary \
+SHELL_SCRIPTS := tools/setup tools/end-to-end tools/release tools/secrecy .ci/run fuzz/run fuzz/summary \
 	$(addprefix packaging/debian/,build build-sdn $(MAINTAINER_SCRIPTS) $(addprefix sdn/,$(MAINTAINER_SCRIPTS)))
 C_SOURCES = $(shell git ls-files '*.c' '*.h')
 
@@ -113,9 +113,9 @@ PAGE_TESTS := tests/web/test_page_in_browser.py tests/web/test_fabric_page_in_br
 test: check ## formatting, lints, types, and every test, with the checks of a debug build (root)
 	$(CARGO) build --workspace --bins --tests --locked
 	$(CARGO) test --workspace --locked
-	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests -n $(TEST_WORKERS) --ignore tests/lab/test_experiments.py \
+	BRAID_BIN=target/debug tools/end-to-end tests -n $(TEST_WORKERS) --ignore tests/lab/test_experiments.py \
 		$(PAGE_TESTS:%=--ignore %)
-	BRAID_BIN=target/debug $(PYTHON_BIN)/pytest tests/lab/test_experiments.py -n $(EXPERIMENT_WORKERS)
+	BRAID_BIN=target/debug tools/end-to-end tests/lab/test_experiments.py -n $(EXPERIMENT_WORKERS)
 
 page-test: setup-bench build ## in a real browser: the page with faults, logins, keyboard, axe-core; web sites (root)
 	$(PYTHON_BIN)/pytest $(PAGE_TESTS)
