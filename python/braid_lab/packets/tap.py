@@ -116,7 +116,7 @@ def expect(
     wanted: Callable[[Packet], bool],
     *,
     what: str,
-    timeout: float = 1.0,
+    timeout: float = 3.0,
     passing: list[Arrived] | None = None,
 ) -> Arrived:
     """Return the first `wanted` packet on any of the ports; packets before it are added to `passing`.

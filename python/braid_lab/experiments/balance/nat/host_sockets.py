@@ -16,7 +16,7 @@ from braid_lab.packets.tap import Arrived, Port, expect
 
 SYN, ACK = Flag.SYN, Flag.ACK
 #: Longest wait for a packet to one of the machine's own sockets.
-RECEIVE_TIMEOUT_S = 1.0
+RECEIVE_TIMEOUT_S = 3.0
 # Linux socket options that Python does not name.
 SO_NO_CHECK = 11
 IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PMTUDISC_DO = 10, 23, 2
