@@ -117,6 +117,20 @@ fn transfers_that_end_are_no_stall() {
     }
 }
 
+/// A page that filled a line's queue: each connection's last segment is sent again before its acknowledgement has come
+/// through that queue.
+#[test]
+fn what_is_sent_again_while_a_line_flows_is_no_sign_of_a_stall() {
+    let mut line = Line::new(20 * MBIT);
+    for _ in 0..5 {
+        line.interval(300, 1500, 6, true);
+    }
+    for _ in 0..10 {
+        line.interval(0, 0, 0, false);
+        assert!(!line.stalls());
+    }
+}
+
 /// A slow line's all is little, and no stall.
 #[test]
 fn a_slow_line_that_is_full_does_not_stall() {

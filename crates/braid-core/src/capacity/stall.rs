@@ -7,8 +7,9 @@
 //! - A capacity is measured while a queue drains at some rate ([`UplinkCapacity`](super::UplinkCapacity)). A line that
 //!   stalls carries too little for that: its last estimate would stand, and draw all new flows.
 //! - Little traffic is most often all that programs want. It is a stall only if flows wait. They do if the inside sends
-//!   segments again that nobody acknowledges; one of these may just be lost. SYNs say nothing: a server may be dead, and
-//!   those of a race are repeated on every uplink. Flows also wait if the line was full
+//!   segments again that nobody acknowledges; one of these may just be lost. What is sent again while the line still flows
+//!   says nothing: its acknowledgement may stand in the line's queue, as those of the FINs do with which the connections of a
+//!   page end. SYNs say nothing either: a server may be dead, and those of a race are repeated on every uplink. Flows also wait if the line was full
 //!   until a moment ago and full-sized packets drip in since: transfers that end leave nothing, and one that repairs
 //!   its last losses is faster than that after three intervals.
 //! - Bytes that come end a stall at once.
@@ -94,7 +95,7 @@ pub struct StallInterval {
 /// Watches one uplink for stalls.
 #[derive(Clone, Debug, Default)]
 pub struct StallMonitor {
-    /// Times and numbers of repeats within [`REPEAT_WINDOW`].
+    /// Times and numbers of repeats within [`REPEAT_WINDOW`], since the line flowed.
     repeats: VecDeque<(Time, u64)>,
     /// Time for which little was carried.
     little: Duration,
@@ -150,9 +151,9 @@ impl StallMonitor {
         if self.held.is_some_and(|(until, _)| interval.end >= until) {
             self.held = None;
         }
-        self.note_repeats(interval);
         match interval.flows() {
             true => {
+                self.repeats.clear();
                 self.little = Duration::ZERO;
                 self.flowed = Some(interval.end);
                 self.drip = interval.is_full().then_some(Duration::ZERO);
@@ -199,6 +200,7 @@ impl StallMonitor {
     }
 
     fn note_little(&mut self, interval: &StallInterval) {
+        self.note_repeats(interval);
         self.little += interval.span;
         let drips = interval.drips();
         self.drip = match (self.drip, drips) {
