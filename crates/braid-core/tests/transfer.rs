@@ -137,7 +137,23 @@ fn a_slow_line_takes_longer_and_is_known_as_well() {
         let ratio = ratio(&end, line.rate);
         assert!((0.95..1.05).contains(&ratio), "{ratio}");
         assert!(end.seconds <= 3.0, "{}", end.seconds);
+        assert_eq!(end.connections, 5, "more would only fill its queue");
     }
+}
+
+/// A server that gives each connection little is no slow line.
+#[test]
+fn a_slow_server_is_asked_by_ever_more_connections() {
+    let line = Line {
+        rate: 50.0 * MBIT,
+        round_trip: 0.04,
+        each: 0.5 * MBIT,
+        noise: 0.0,
+        dips: 0.0,
+    };
+    let end = transfer(&line, 1);
+    assert_eq!(end.connections, MAX_CONNECTIONS);
+    assert!(!end.found.saturated, "{:?}", end.found);
 }
 
 /// Random loss holds each connection at 4 Mbit/s: four of them do not fill 50 Mbit/s, 16 do.

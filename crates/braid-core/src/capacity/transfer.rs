@@ -14,6 +14,9 @@
 //! - A few connections may not fill the line: each has its window, and random loss keeps that
 //!   small. So connections are doubled until more of them carry no more. If that never happens,
 //!   the rate is a lower bound.
+//! - Each new connection sends ten packets at once, and the queue of a slow line holds two dozen: four
+//!   more of them lost most of theirs, and waited for timeouts instead of filling the line. So a slow
+//!   line gets a quarter more.
 //! - A sample has sixteen packets or lasts [`MAX_SAMPLE`]: with fewer packets its rate is a
 //!   matter of luck.
 
@@ -51,8 +54,10 @@ const PATIENCE: usize = 16;
 const SETTLING_TIME: Duration = Duration::from_millis(200);
 /// The same in round trips: the handshake, the request, and some rounds of slow start.
 const SETTLING_ROUND_TRIPS: u32 = 5;
-/// Growth with twice the connections, as a factor, up to which the line was full before.
+/// Growth with more connections, as a factor, up to which the line was full before.
 const FULL: f64 = 1.05;
+/// Rate below which a line is slow, in bits per second.
+const SLOW: f64 = 3e6;
 /// Least error of an estimate, as a fraction.
 const MIN_ERROR: f64 = 0.01;
 
@@ -97,7 +102,7 @@ pub struct TransferCapacity {
     connections: usize,
     /// Start of the time with this number of connections.
     stage_started: Time,
-    /// Rate with half as many connections, in bits per second.
+    /// Rate with fewer connections, in bits per second.
     before: Option<f64>,
     /// The sample under way.
     span: Duration,
@@ -215,7 +220,11 @@ impl TransferCapacity {
         if self.connections >= MAX_CONNECTIONS {
             return TransferStep::Done;
         }
-        self.connections *= 2;
+        let more = match grown.mean < SLOW {
+            true => self.connections.div_ceil(4),
+            false => self.connections,
+        };
+        self.connections = (self.connections + more).min(MAX_CONNECTIONS);
         self.before = Some(grown.mean);
         self.earlier = self.samples.len();
         self.stage_started = now;
