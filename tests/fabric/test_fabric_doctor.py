@@ -65,8 +65,10 @@ def test_its_commands_mend_what_it_finds(net: OvsNetwork) -> None:
 def test_what_keeps_a_controller_from_starting_is_named(net: OvsNetwork) -> None:
     config = net.folder / "broken.toml"
     config.write_text("host_lifetime = 3\nlisten = true\n")
+    # The switches call it, and it must be there after that.
     listener = (
-        "import socket, sys; s = socket.create_server(('127.0.0.1', 6653)); print('there', flush=True); s.accept()"
+        "import signal, socket; s = socket.create_server(('127.0.0.1', 6653)); print('there', flush=True)\n"
+        "signal.pause()"
     )
     with Process(["python3", "-c", listener], log=net.folder / "listener", namespace=net.place.name) as process:
         process.wait_output("^there", timeout=20)
