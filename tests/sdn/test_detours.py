@@ -377,6 +377,17 @@ def test_a_switch_that_refuses_rules_for_marked_packets_has_no_detour() -> None:
     everybody_reaches_everybody(net)
 
 
+def test_a_switch_without_groups_that_refuses_rules_for_marked_packets_is_told_of_none() -> None:
+    """All others drop marked packets that they have no rule for."""
+    net = Network(RING)
+    net.switches[3].most_groups = 0
+    net.switches[3].refuses = lambda rule: rule.match.vlan_pcp is not None
+    settle(net)
+    for dpid, target in net.controller.compiler.target.items():
+        assert (rules.no_detour().key in target) == (dpid != 3)
+    everybody_reaches_everybody(net)
+
+
 def test_a_switch_without_groups_has_no_failover_although_it_needs_none() -> None:
     shape = Shape(("A", "B"), (Wire("A", "B"),), (Station("ha", "A"),))
     net = Network(shape)
