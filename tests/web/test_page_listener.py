@@ -284,8 +284,9 @@ def test_a_network_is_served_by_tls_alone_and_a_reload_moves_it(
     text = '[lan]\nforward = true\n[web]\nlisten = "{}"\nnames = ["gate.example"]\n'
     config = configured(net, text.format(f"{gateway}:8443"))
     daemon = start_braid(net, "--config", config)
+    assert daemon.json("web", "token")["urls"] == ["https://gate.example:8443/", f"https://{gateway}:8443/"]
+    wait_until(lambda: daemon.json("web", "token")["certificate_sha256"], what="the page to be served")
     told = daemon.json("web", "token")
-    assert told["urls"] == ["https://gate.example:8443/", f"https://{gateway}:8443/"]
     client = Visitor(net.clients[0], net.scratch, f"https://{gateway}:8443")
     answer = client.log_in(told["token"])
     assert answer.status == SEE_OTHER

@@ -108,7 +108,7 @@ impl WebAccess {
         Ok(TokenReport {
             role: request.role,
             token: token.as_str().to_owned(),
-            urls: urls(config, fingerprint.is_some()),
+            urls: urls(config),
             certificate_sha256: fingerprint,
         })
     }
@@ -122,7 +122,7 @@ impl WebAccess {
         if let (Some(certificate), Some(key)) = (&config.certificate, &config.key) {
             return TlsIdentity::load(certificate, key).map(Some);
         }
-        if listen.ip().to_canonical().is_loopback() {
+        if !needs_tls(config, listen) {
             return Ok(None);
         }
         let clock = SystemTime::now();
@@ -149,12 +149,22 @@ impl WebAccess {
     }
 }
 
+/// Returns whether the page is served by TLS: beyond the machine itself, and wherever a certificate is configured.
+fn needs_tls(config: &WebConfig, listen: SocketAddr) -> bool {
+    let configured = config.certificate.is_some() && config.key.is_some();
+    configured || !listen.ip().to_canonical().is_loopback()
+}
+
 /// Returns the addresses of the page for a browser's address bar; none if it is not served.
-fn urls(config: &WebConfig, tls: bool) -> Vec<String> {
+fn urls(config: &WebConfig) -> Vec<String> {
     let Some(listen) = config.listen else {
         return Vec::new();
     };
-    let scheme = if tls { "https" } else { "http" };
+    let scheme = if needs_tls(config, listen) {
+        "https"
+    } else {
+        "http"
+    };
     let mut hosts: Vec<String> = config
         .names
         .iter()
@@ -228,11 +238,16 @@ mod tests {
             ..WebConfig::default()
         };
         let both = ["https://gate.example:8443/", "https://localhost:8443/"];
-        assert_eq!(urls(&config, true), both);
+        assert_eq!(urls(&config), both);
         config.names.clear();
-        config.listen = Some("[fd00::1]:80".parse().unwrap());
-        assert_eq!(urls(&config, false), ["http://[fd00::1]:80/"]);
+        config.listen = Some("[fd00::1]:443".parse().unwrap());
+        assert_eq!(urls(&config), ["https://[fd00::1]:443/"]);
+        config.listen = Some("[::1]:80".parse().unwrap());
+        assert_eq!(urls(&config), ["http://[::1]:80/"]);
+        config.certificate = Some("chain.pem".into());
+        config.key = Some("key.pem".into());
+        assert_eq!(urls(&config), ["https://[::1]:80/"]);
         config.listen = None;
-        assert!(urls(&config, true).is_empty());
+        assert!(urls(&config).is_empty());
     }
 }
