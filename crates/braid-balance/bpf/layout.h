@@ -212,7 +212,9 @@ struct uplink_forecast {
 	// half), flows that have moved data.
 	__u32 opened;
 	__u32 active;
-	__u32 unused;
+	// Of the loss of all packets, what the uplink's own load caused; parts in a million. The
+	// daemon's.
+	__u32 load_loss;
 	__u64 last_opened; // ns of the monotonic clock
 };
 

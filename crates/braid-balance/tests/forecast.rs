@@ -29,6 +29,7 @@ struct Figures {
     spare: u64,
     busy: u32,
     loss: f64,
+    load_loss: f64,
     rtt: u64,
     packets: u32,
     lost: u32,
@@ -46,12 +47,14 @@ fn figures() -> impl Strategy<Value = Figures> {
         1 => any::<u32>().prop_flat_map(|packets| (Just(packets), 0..=packets)),
     ];
     let share = prop_oneof![Just(0.0), 0.0..0.03_f64, 0.0..1.0_f64];
-    (rate(), rate(), 0..6_u32, share, rtt, losses).prop_map(
-        |(capacity, spare, busy, loss, rtt, (packets, lost))| Figures {
+    let shares = (share.clone(), share);
+    (rate(), rate(), 0..6_u32, shares, rtt, losses).prop_map(
+        |(capacity, spare, busy, (loss, load_loss), rtt, (packets, lost))| Figures {
             capacity,
             spare,
             busy,
             loss,
+            load_loss,
             rtt,
             packets,
             lost,
@@ -66,6 +69,7 @@ fn forecast((id, figures): (u8, &Figures)) -> UplinkForecast {
         spare: Rate::from_bits_per_sec(figures.spare),
         busy: figures.busy,
         loss: figures.loss,
+        load_loss: figures.load_loss,
     }
 }
 
@@ -88,6 +92,7 @@ fn line(figures: &Figures, (opened, last_opened): (u32, u64)) -> UplinkLoad {
         busy: figures.busy,
         opened,
         loss_ppm: ppm(figures.loss),
+        load_loss_ppm: ppm(figures.load_loss),
         last_opened,
     }
 }

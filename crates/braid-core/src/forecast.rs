@@ -31,8 +31,15 @@
 //!   SYN.
 //! - Few packets say little about loss. Each path starts with the uplink's own loss as if
 //!   [`PRIOR_PACKETS`] packets had shown it; its own packets outweigh that in time.
+//! - A path's losses count as far as they exceed what the uplink's load costs all its packets
+//!   ([`UplinkLosses::load_share`]). Senders find a line's limit by losing packets there; most of them are of the paths
+//!   that are used most, and say nothing of the next flow, which finds the load of its own time.
+
+mod losses;
 
 use std::time::Duration;
+
+pub use losses::{JUDGED_AFTER, PacketCounts, UplinkLosses};
 
 use crate::{Bytes, Rate};
 
@@ -85,8 +92,10 @@ pub struct UplinkLoad {
     pub busy: u32,
     /// Flows opened since the others were counted.
     pub opened: u32,
-    /// Loss over all paths, in millionths; see [`ppm`].
+    /// Loss over all paths while it carries little, in millionths; see [`ppm`].
     pub loss_ppm: u32,
+    /// Loss over all paths that its own load causes, in millionths.
+    pub load_loss_ppm: u32,
     /// Time at which the last flow was opened, in any unit: it only orders uplinks, see [`in_turn`].
     pub last_opened: u64,
 }
@@ -170,7 +179,8 @@ impl UplinkLoad {
 
     /// Returns the loss of a path, in millionths.
     fn loss(&self, path: &PathStats) -> u64 {
-        let seen = u64::from(path.lost) * PPM;
+        let usual = u64::from(path.packets) * u64::from(self.load_loss_ppm);
+        let seen = (u64::from(path.lost) * PPM).saturating_sub(usual);
         let prior = u64::from(self.loss_ppm) * PRIOR_PACKETS;
         let loss = (seen + prior) / (u64::from(path.packets) + PRIOR_PACKETS);
         loss.clamp(MIN_LOSS_PPM, PPM)

@@ -17,6 +17,7 @@ fn line(capacity_mbit: u64) -> UplinkLoad {
         busy: 0,
         opened: 0,
         loss_ppm: 0,
+        load_loss_ppm: 0,
         last_opened: 0,
     }
 }
@@ -68,6 +69,18 @@ fn a_full_or_lossy_line_loses_against_a_longer_way() {
     };
     assert!(lossy.predict(&path(20, 0, 0)).time > far.time);
     assert!(near.predict(&path(20, 2_000, 40)).time > far.time);
+}
+
+/// The rest is what the path loses and the uplink does not.
+#[test]
+fn losses_of_an_uplinks_own_load_are_not_the_paths() {
+    let loaded = UplinkLoad {
+        load_loss_ppm: ppm(0.02),
+        ..line(50)
+    };
+    let loss = |lost| loaded.predict(&path(20, 2_000, lost)).loss_ppm;
+    assert_eq!(loss(0), loss(40), "what all packets had to expect");
+    assert_eq!(loss(65), 10_000, "25 of 2,500");
 }
 
 #[test]
@@ -144,15 +157,16 @@ proptest! {
     #[test]
     fn whole_numbers_stay_near_the_formulas(
         (capacity, spare, busy, opened) in (1..MAX_RATE_KB_S, 0..MAX_RATE_KB_S, 0..1000u32, 0..1000u32),
-        base in 0..=1_000_000u32,
+        (base, load) in (0..=1_000_000u32, 0..=1_000_000u32),
         (rtt, packets, lost) in (0..5_000_000u64, any::<u32>(), any::<u32>()),
     ) {
-        let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base, last_opened: 0 };
+        let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base, load_loss_ppm: load, last_opened: 0 };
         let way = PathStats { rtt: Duration::from_micros(rtt), packets, lost };
         let found = line.predict(&way);
         let queue = 1 + u64::from(busy > 0 && spare < capacity / 4);
         let rtt = (rtt.clamp(100, 2_000_000) * queue).min(2_000_000) as f64 / 1e6;
-        let loss = (f64::from(lost) + f64::from(base) / 1e6 * 500.0) / (f64::from(packets) + 500.0);
+        let own = (f64::from(lost) - f64::from(packets) * f64::from(load) / 1e6).max(0.0);
+        let loss = (own + f64::from(base) / 1e6 * 500.0) / (f64::from(packets) + 500.0);
         let loss = loss.clamp(1e-5, 1.0);
         prop_assert!((f64::from(found.loss_ppm) / 1e6 - loss).abs() <= 1.1e-6);
         let mathis = 1460.0 * 1.5f64.sqrt() / (rtt * (f64::from(found.loss_ppm) / 1e6).sqrt()) / 1e3;
@@ -167,10 +181,10 @@ proptest! {
     #[test]
     fn more_of_anything_bad_never_makes_it_faster(
         (capacity, spare, busy, opened) in (1..100_000u32, 0..100_000u32, 0..50u32, 0..50u32),
-        base in 0..=1_000_000u32,
+        (base, load) in (0..=1_000_000u32, 0..=1_000_000u32),
         (rtt, packets, lost) in (0..3_000u64, 0..100_000u32, 0..10_000u32),
     ) {
-        let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base, last_opened: 0 };
+        let line = UplinkLoad { capacity, spare, busy, opened, loss_ppm: base, load_loss_ppm: load, last_opened: 0 };
         let way = path(rtt, packets, lost);
         let (time, score) = (line.predict(&way).time, line.predict(&way).score());
         let worse = [
@@ -181,6 +195,7 @@ proptest! {
             UplinkLoad { spare: spare / 2, ..line }.predict(&way),
             UplinkLoad { capacity: (capacity / 2).max(1), spare: 0, ..line }.predict(&way),
             UplinkLoad { loss_ppm: (base + 1).min(1_000_000), ..line }.predict(&way),
+            UplinkLoad { load_loss_ppm: load.saturating_sub(1), ..line }.predict(&way),
         ];
         for worse in worse {
             prop_assert!(worse.time >= time, "{worse:?}");

@@ -11,7 +11,10 @@ use std::time::Duration;
 
 use braid_core::app_limited::{AppLimitedFlows, FlowTotal, LineState, MIN_AGE};
 use braid_core::capacity::{StallInterval, StallMonitor, UplinkCapacity, UplinkInterval};
-use braid_core::forecast::{FULL_DIVISOR, PathStats, UplinkLoad, in_turn, kilobytes_per_sec};
+use braid_core::forecast::{
+    FULL_DIVISOR, PacketCounts, PathStats, UplinkLoad, UplinkLosses, in_turn, kilobytes_per_sec,
+    ppm,
+};
 use braid_core::{Bytes, Rate, Time, UplinkId};
 
 use support::Noise;
@@ -71,6 +74,9 @@ struct Uplink {
     active: u32,
     tick: u32,
     path: Path,
+    losses: UplinkLosses,
+    /// What the last second has lost.
+    lately: PacketCounts,
     credit: f64,
     share: f64,
 }
@@ -160,6 +166,8 @@ impl Browser {
                     active: 0,
                     tick: 0,
                     path: Path::default(),
+                    losses: UplinkLosses::default(),
+                    lately: PacketCounts::default(),
                     credit: 0.0,
                     share: 0.5,
                 })
@@ -259,6 +267,15 @@ impl Browser {
         self.left = 1;
     }
 
+    /// Takes what an earlier path cache holds of a line.
+    fn remember(&mut self, line: usize, earlier: PacketCounts) {
+        let uplink = &mut self.uplinks[line];
+        uplink.path.packets = u32::try_from(earlier.packets).expect("some thousands");
+        uplink.path.lost = u32::try_from(earlier.lost).expect("fewer");
+        uplink.losses.note_earlier(earlier);
+        uplink.load.load_loss_ppm = ppm(uplink.losses.load_share());
+    }
+
     fn connect(&mut self, host: usize, after: Duration) -> usize {
         let flow = self.network.connect(after);
         assert_eq!(flow, self.conns.len());
@@ -320,6 +337,8 @@ impl Browser {
         let lost = std::mem::take(&mut conn.lost);
         uplink.path.packets += seen;
         uplink.path.lost += lost;
+        uplink.lately.packets += u64::from(seen);
+        uplink.lately.lost += u64::from(lost);
         if uplink.path.packets >= 32_768 {
             uplink.path.packets /= 2;
             uplink.path.lost /= 2;
@@ -608,6 +627,13 @@ impl Browser {
             uplink.used = Some(used);
             let stall = uplink.stalls.rate().map(|rate| rate.bits_per_sec() as f64);
             uplink.known = assumed.into_iter().chain(stall).reduce(f64::min);
+            if second {
+                let load = uplink.known.map_or(0.0, |known| rate / known);
+                let counts = std::mem::take(&mut uplink.lately);
+                uplink.losses.note(Duration::from_secs(1), counts, load);
+                uplink.load.loss_ppm = ppm(uplink.losses.share());
+                uplink.load.load_loss_ppm = ppm(uplink.losses.load_share());
+            }
             let least = [uplink.capacity.rx(now), uplink.capacity.tx(now)];
             let least = least.into_iter().flatten().map(|found| found.rate).max();
             let least = least.map_or(0.0, |rate| rate.bits_per_sec() as f64);
@@ -790,16 +816,23 @@ fn pages_load_faster_than_on_the_better_line_alone_while_rates_change() {
         of(fastest)
     );
     assert!(of(weighted) < 0.70, "{weighted} of {lte}");
-    assert!(of(fastest) < 0.70, "{fastest} of {lte}");
+    assert!(of(fastest) < 0.66, "{fastest} of {lte}");
 }
 
-/// Returns the mean page load times of `fastest`, of turns and of weights, as shares of those on the second line alone.
-fn of_one_line(lines: &[LineSpec; 2], rates: [f64; 2], objects: [usize; 8]) -> [f64; 3] {
+/// Returns the mean page load times of `fastest`, of turns and of weights, as shares of those on the second line alone. The
+/// path cache begins with what was counted on the first one earlier.
+fn of_one_line(
+    lines: &[LineSpec; 2],
+    rates: [f64; 2],
+    objects: [usize; 8],
+    earlier: PacketCounts,
+) -> [f64; 3] {
     let policies = [Policy::Only(1), Policy::Fastest, Policy::Rr, Policy::Wrr];
     let [alone, others @ ..] = policies.map(|policy| -> Vec<f64> {
         let load = |seed| {
             let mut browser = Browser::new(policy, lines, seed);
             browser.objects = objects;
+            browser.remember(0, earlier);
             steady(&mut browser, rates, 20)
         };
         (1..=8).flat_map(load).collect()
@@ -810,19 +843,29 @@ fn of_one_line(lines: &[LineSpec; 2], rates: [f64; 2], objects: [usize; 8]) -> [
     })
 }
 
-/// "`page_load_ratio_fastest` at most that of every other policy in the same run (within 0.02)": on the demo's lines.
+/// "`page_load_ratio_fastest` at most that of every other policy in the same run (within 0.02)": on the demo's lines, also
+/// after pages that took the nearer line alone, as under `race`, and lost packets there.
 #[test]
 fn no_policy_loads_a_page_over_two_steady_lines_faster_than_fastest() {
-    let [fastest, turns, weighted] = of_one_line(&DEMO, [20.0, 30.0], OBJECTS);
-    println!("of LTE alone: fastest {fastest:.3}, rr {turns:.3}, wrr {weighted:.3}");
-    assert!(fastest <= turns.min(weighted) + 0.01);
+    for lost in [0, 375] {
+        let earlier = PacketCounts {
+            packets: 15_000,
+            lost,
+        };
+        let [fastest, turns, weighted] = of_one_line(&DEMO, [20.0, 30.0], OBJECTS, earlier);
+        println!(
+            "{lost} lost: of LTE alone: fastest {fastest:.3}, rr {turns:.3}, wrr {weighted:.3}"
+        );
+        assert!(fastest <= turns.min(weighted) + 0.01);
+    }
 }
 
 /// Small pages over slow lines, as in [host] Fig. 9: the handshakes of a page's connections see a queue that is gone
 /// before the next page.
 #[test]
 fn the_queue_of_one_page_does_not_decide_the_next() {
-    let [fastest, turns, weighted] = of_one_line(&SLOW, [2.0, 2.0], FEW_OBJECTS);
+    let nothing = PacketCounts::default();
+    let [fastest, turns, weighted] = of_one_line(&SLOW, [2.0, 2.0], FEW_OBJECTS, nothing);
     println!("of one line: fastest {fastest:.3}, rr {turns:.3}, wrr {weighted:.3}");
     assert!(fastest <= turns.min(weighted) + 0.02);
 }

@@ -284,6 +284,18 @@ static __always_inline __u32 loaded_rtt(const struct uplink_forecast *forecast, 
 	return rtt;
 }
 
+// Returns the loss of a path, in parts in a million. Losses count as far as they exceed those that
+// the uplink's load causes among all of its packets.
+static __always_inline __u32 loss_of(const struct uplink_forecast *forecast, __u32 packets,
+				     __u32 lost)
+{
+	__u64 own = (__u64)lost * MILLION, usual = (__u64)packets * forecast->load_loss;
+
+	own = own > usual ? own - usual : 0;
+	return (own + (__u64)forecast->loss * PREDICT_PRIOR_PACKETS) /
+	       ((__u64)packets + PREDICT_PRIOR_PACKETS);
+}
+
 // Returns the time in us that a long transfer is expected to take. `braid_core::forecast` computes
 // the same; tests/forecast.rs compares the two.
 __noinline __u64 predict(__u32 rtt, __u32 loss, __u32 headroom)
@@ -397,11 +409,8 @@ __noinline int score_candidate(__u32 id, __u64 now)
 	score = rtt;
 	if (ctx->lb_method == LB_FASTEST) {
 		rtt = loaded_rtt(forecast, rtt);
-		score = score_of(rtt, predict(rtt,
-					      (lost * MILLION +
-					       (__u64)forecast->loss * PREDICT_PRIOR_PACKETS) /
-						      ((__u64)packets + PREDICT_PRIOR_PACKETS),
-					      headroom_of(forecast)));
+		score = score_of(
+			rtt, predict(rtt, loss_of(forecast, packets, lost), headroom_of(forecast)));
 		ctx->scores[uplink_index(id)] = score;
 	}
 	if (!ctx->cached || score < ctx->best_time) {

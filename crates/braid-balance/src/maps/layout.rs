@@ -181,7 +181,7 @@ pub(crate) struct ForecastValue {
     pub tick: u32,
     pub opened: u32,
     pub active: u32,
-    pub unused: u32,
+    pub load_loss: u32,
     pub last_opened: u64,
 }
 

@@ -68,6 +68,9 @@ pub struct UplinkForecast {
     pub busy: u32,
     /// Share of TCP packets that it loses, as a fraction, where the path is unknown.
     pub loss: f64,
+    /// Share of TCP packets on all paths that it loses by its own load, as a fraction. A path's losses count as far as
+    /// they exceed that.
+    pub load_loss: f64,
 }
 
 /// Activity on an uplink since its last [`UplinkForecast`].
@@ -221,7 +224,7 @@ pub(crate) fn set_forecasts(
             // their uplinks.
             opened: before.opened / 2,
             active: 0,
-            unused: 0,
+            load_loss: ppm(forecast.load_loss),
             last_opened: before.last_opened,
         });
         tables.forecasts.set(index, value, 0).map_err(failed)?;

@@ -151,6 +151,7 @@ pub fn forecast(id: u8, capacity: u64, spare: u64, loss: u32) -> UplinkForecast 
         spare: Rate::from_bits_per_sec(spare * 1_000_000),
         busy: 0,
         loss: f64::from(loss) / 1e6,
+        load_loss: 0.0,
     }
 }
 

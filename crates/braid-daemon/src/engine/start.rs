@@ -228,6 +228,7 @@ impl Engine {
             // The datapath's own path cache is more recent.
             _ => drop(PathCacheSnapshot::take(&engine.run_dir.path_cache())),
         }
+        engine.forecasts.note_paths(&engine.datapath.path_cache()?);
         let text = match &opened {
             Opened::Fresh => "on a clean machine".to_owned(),
             Opened::Adopted => "took over what was at work".to_owned(),

@@ -4,12 +4,11 @@
 //! inputs for its predictions.
 //!
 //! Rules, and why:
-//! - An uplink's loss is that of all its TCP flows, averaged over [`LOSS_AVERAGING_TIME`]: long enough for a
-//!   line that loses one packet in a thousand, short enough to follow the evening. A path without history
+//! - An uplink's loss is that of all its TCP flows while it carries little ([`UplinkLosses`]). A path without history
 //!   starts from it, see [`braid_core::forecast`].
-//! - Losses count only in seconds in which an uplink carried less than [`QUIET_LOAD_FRACTION`] of its capacity.
-//!   Senders find the capacity of a line by losing packets there. Such losses show the capacity, which is
-//!   counted elsewhere, and not the quality of the line.
+//! - The datapath counts all losses of each path. It leaves out as much as all packets of the uplink lost by its load, which
+//!   is no quality of the path either: by a page's own losses on the nearer line, 2.5 % under `race`, the next page's
+//!   document took the farther one. The path cache outlives the daemon, so the losses in it count from the start.
 //! - What long-lived flows want that their programs limit, a video or a call, is no part of the capacity: it is left to
 //!   them ([`braid_core::app_limited`]), as far as it is no more than [`MAX_RESERVED_FRACTION`] of it. Twenty connections
 //!   of a page otherwise had twenty times the share of a video that was on the line before.
@@ -19,25 +18,18 @@
 //!   1.5 times as long as round robin.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use braid_balance::{FlowActivity, UplinkCounters, UplinkForecast};
+use braid_balance::{FlowActivity, PathCacheEntry, UplinkCounters, UplinkForecast};
 #[cfg(doc)]
 use braid_core::forecast::DEFAULT_CAPACITY_KB_S;
-use braid_core::forecast::{UplinkLoad, kilobytes_per_sec, ppm};
+use braid_core::forecast::{PacketCounts, UplinkLoad, UplinkLosses, kilobytes_per_sec, ppm};
 use braid_core::{Rate, UplinkId};
 
 use crate::classes::Headroom;
 
-/// Time over which losses are averaged.
-const LOSS_AVERAGING_TIME: Duration = Duration::from_secs(300);
-/// Packets assumed to be delivered before the first one was counted: one loss among the first ten packets is no
-/// loss of a tenth.
-const PRIOR_PACKETS: f64 = 500.0;
 /// Part of a capacity that is left to long-lived flows at most.
 const MAX_RESERVED_FRACTION: f64 = 0.75;
-/// Fraction of its capacity below which an uplink's losses are not caused by its own flows.
-const QUIET_LOAD_FRACTION: f64 = 0.25;
 
 /// The current forecasts, and their inputs.
 #[derive(Debug, Default)]
@@ -60,22 +52,26 @@ pub struct Reservation {
 }
 
 /// Losses of one uplink.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Losses {
-    /// The counters at the last update.
-    counted: (u64, u64),
-    /// Recent packets and losses; old ones count less.
-    packets: f64,
-    lost: f64,
-}
-
-impl Losses {
-    fn share(&self) -> f64 {
-        (self.lost / (self.packets + PRIOR_PACKETS)).min(1.0)
-    }
+    /// The counters at the last update, if there was one.
+    counted: Option<PacketCounts>,
+    losses: UplinkLosses,
 }
 
 impl UplinkForecasts {
+    /// Takes the path cache as it was left by an earlier daemon: its losses are among those of all packets.
+    pub fn note_paths(&mut self, entries: &[PathCacheEntry]) {
+        let paths = entries.iter().flat_map(|entry| &entry.paths);
+        for path in paths.filter(|path| path.valid) {
+            let losses = self.losses.entry(path.uplink).or_default();
+            losses.losses.note_earlier(PacketCounts {
+                packets: path.packets.into(),
+                lost: path.lost.into(),
+            });
+        }
+    }
+
     /// Takes the datapath's counters. `load` returns the fraction of its capacity that an uplink carried since
     /// the last call, 0 if unknown.
     pub fn note(
@@ -86,24 +82,21 @@ impl UplinkForecasts {
     ) {
         let passed = self.noted.map(|noted| now.saturating_duration_since(noted));
         self.noted = Some(now);
-        let kept = passed.map_or(0.0, |passed| {
-            (-passed.as_secs_f64() / LOSS_AVERAGING_TIME.as_secs_f64()).exp()
-        });
         self.losses
             .retain(|id, _| counters.iter().any(|(other, _)| other == id));
         for (id, counters) in counters {
-            let counted = (counters.data_packets, counters.lost);
-            let losses = self.losses.entry(*id).or_insert(Losses {
-                counted,
-                ..Losses::default()
-            });
-            let (packets, lost) = std::mem::replace(&mut losses.counted, counted);
-            losses.packets *= kept;
-            losses.lost *= kept;
-            if load(*id) < QUIET_LOAD_FRACTION {
-                losses.packets += counted.0.saturating_sub(packets) as f64;
-                losses.lost += counted.1.saturating_sub(lost) as f64;
-            }
+            let counted = PacketCounts {
+                packets: counters.data_packets,
+                lost: counters.lost,
+            };
+            let losses = self.losses.entry(*id).or_default();
+            let before = losses.counted.replace(counted).unwrap_or(counted);
+            let counts = PacketCounts {
+                packets: counted.packets.saturating_sub(before.packets),
+                lost: counted.lost.saturating_sub(before.lost),
+            };
+            let passed = passed.unwrap_or_default();
+            losses.losses.note(passed, counts, load(*id));
         }
     }
 
@@ -141,7 +134,8 @@ impl UplinkForecasts {
                 capacity: left,
                 spare: headroom.spare.min(left),
                 busy: of(flow_activity, *id).map_or(0, |flow_activity| flow_activity.active),
-                loss: losses.share(),
+                loss: losses.losses.share(),
+                load_loss: losses.losses.load_share(),
             }
         };
         self.forecasts = self.losses.iter().map(outlook).collect();
@@ -158,6 +152,7 @@ impl UplinkForecasts {
             busy: of(flow_activity, id).map_or(forecasts.busy, |flow_activity| flow_activity.busy),
             opened: of(flow_activity, id).map_or(0, |flow_activity| flow_activity.opened),
             loss_ppm: ppm(forecasts.loss),
+            load_loss_ppm: ppm(forecasts.load_loss),
             last_opened: of(flow_activity, id).map_or(0, |flow_activity| flow_activity.last_opened),
         })
     }
@@ -185,8 +180,11 @@ fn of(flow_activity: &[FlowActivity], id: UplinkId) -> Option<&FlowActivity> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use braid_core::forecast::DEFAULT_CAPACITY_KB_S;
+    use braid_balance::CachedPath;
+    use braid_core::forecast::{DEFAULT_CAPACITY_KB_S, JUDGED_AFTER};
 
     const ID: UplinkId = UplinkId(3);
 
@@ -207,40 +205,59 @@ mod tests {
         forecasts.compute(&[], |_| None, nothing)[0].loss
     }
 
+    fn load_loss(forecasts: &mut UplinkForecasts) -> f64 {
+        forecasts.compute(&[], |_| None, nothing)[0].load_loss
+    }
+
+    /// Notes the counters under a load, and lets as much time pass as it takes to judge them.
+    fn note(forecasts: &mut UplinkForecasts, (packets, lost): (u64, u64), load: f64) {
+        forecasts.note(Instant::now(), &counted(packets, lost), |_| load);
+        for _ in 0..JUDGED_AFTER {
+            forecasts.note(Instant::now(), &counted(packets, lost), |_| 0.0);
+        }
+    }
+
     #[test]
     fn what_an_earlier_daemon_counted_is_old_news() {
         let mut forecasts = UplinkForecasts::default();
-        forecasts.note(Instant::now(), &counted(1_000_000, 500_000), |_| 0.0);
+        note(&mut forecasts, (1_000_000, 500_000), 0.0);
         assert_eq!(loss(&mut forecasts), 0.0);
+        assert_eq!(load_loss(&mut forecasts), 0.0);
     }
 
     #[test]
-    fn loss_is_that_of_late() {
-        let (mut forecasts, from) = (UplinkForecasts::default(), Instant::now());
-        let second = Duration::from_secs(1);
-        forecasts.note(from, &counted(0, 0), |_| 0.0);
-        forecasts.note(from + second, &counted(10, 1), |_| 0.0);
-        assert!(loss(&mut forecasts) < 0.002, "one packet proves nothing");
-        forecasts.note(from + 2 * second, &counted(100_000, 2_000), |_| 0.0);
-        assert!((loss(&mut forecasts) - 0.02).abs() < 0.0005);
-        // A minute of delivered packets hardly outweighs it. Half an hour without a packet does not either;
-        // half an hour with some does.
-        let minute = from + 62 * second;
-        forecasts.note(minute, &counted(150_000, 2_000), |_| 0.0);
-        assert!((0.010..0.015).contains(&loss(&mut forecasts)));
-        forecasts.note(minute + 1800 * second, &counted(152_000, 2_000), |_| 0.0);
-        assert!(loss(&mut forecasts) < 0.003);
-    }
-
-    #[test]
-    fn who_looks_for_a_lines_end_finds_losses_there() {
-        let (mut forecasts, from) = (UplinkForecasts::default(), Instant::now());
-        let second = Duration::from_secs(1);
-        forecasts.note(from, &counted(0, 0), |_| 0.0);
-        forecasts.note(from + second, &counted(2_000, 200), |_| 0.9);
+    fn losses_are_those_since_the_last_update() {
+        let mut forecasts = UplinkForecasts::default();
+        note(&mut forecasts, (1_000_000, 500_000), 0.0);
+        note(&mut forecasts, (1_002_000, 500_200), 0.9);
         assert_eq!(loss(&mut forecasts), 0.0);
-        forecasts.note(from + 2 * second, &counted(4_000, 240), |_| 0.1);
+        assert_eq!(load_loss(&mut forecasts), 0.1);
+        note(&mut forecasts, (1_004_000, 500_240), 0.1);
         assert!((loss(&mut forecasts) - 0.016).abs() < 0.001);
+    }
+
+    #[test]
+    fn what_paths_have_lost_before_is_of_their_uplinks_load() {
+        let mut forecasts = UplinkForecasts::default();
+        let path = |packets, lost, valid| CachedPath {
+            uplink: ID,
+            rtt: None,
+            age: Duration::ZERO,
+            packets,
+            lost,
+            valid,
+        };
+        let entry = |paths| PathCacheEntry {
+            prefix: [192, 0, 2, 0].into(),
+            bits: 24,
+            paths,
+        };
+        let valid = entry(vec![path(9_000, 270, true)]);
+        let other = entry(vec![path(1_000, 0, true), path(100, 100, false)]);
+        forecasts.note_paths(&[valid, other]);
+        forecasts.note(Instant::now(), &counted(0, 0), |_| 0.0);
+        assert_eq!(loss(&mut forecasts), 0.0);
+        assert_eq!(load_loss(&mut forecasts), 0.027);
     }
 
     #[test]
@@ -268,6 +285,7 @@ mod tests {
             busy: 1,
             opened: 5,
             loss_ppm: 0,
+            load_loss_ppm: 0,
             last_opened: 7,
         };
         assert_eq!(line, expected);

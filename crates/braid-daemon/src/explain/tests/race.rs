@@ -35,6 +35,7 @@ fn loads(rooms: [(u32, u32); 2]) -> Vec<UplinkLoad> {
         busy: u32::from(spare < capacity),
         opened: 0,
         loss_ppm: 0,
+        load_loss_ppm: 0,
         last_opened: 0,
     };
     rooms.map(load).to_vec()
