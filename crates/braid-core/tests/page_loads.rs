@@ -77,6 +77,7 @@ struct Uplink {
     losses: UplinkLosses,
     /// What the last second has lost.
     lately: PacketCounts,
+    queued: bool,
     credit: f64,
     share: f64,
 }
@@ -168,6 +169,7 @@ impl Browser {
                     path: Path::default(),
                     losses: UplinkLosses::default(),
                     lately: PacketCounts::default(),
+                    queued: false,
                     credit: 0.0,
                     share: 0.5,
                 })
@@ -568,6 +570,8 @@ impl Browser {
                 queueing,
             });
             let sent = counters.tx.saturating_sub(repeated);
+            let queue = uplink.capacity.queueing().unwrap_or_default() >= Duration::from_millis(4);
+            uplink.queued |= queue;
             stalled |= uplink.stalls.note(&StallInterval {
                 end: now,
                 span: TICK,
@@ -575,7 +579,7 @@ impl Browser {
                 rx_packets: counters.rx_packets,
                 rx: Bytes::new(counters.rx),
                 repeats: counters.repeats,
-                queue: uplink.capacity.queueing().unwrap_or_default() >= Duration::from_millis(4),
+                queue,
                 capacity: uplink.capacity.rx(now).map(|found| found.rate),
             });
         }
@@ -628,7 +632,8 @@ impl Browser {
             let stall = uplink.stalls.rate().map(|rate| rate.bits_per_sec() as f64);
             uplink.known = assumed.into_iter().chain(stall).reduce(f64::min);
             if second {
-                let load = uplink.known.map_or(0.0, |known| rate / known);
+                let full = f64::from(u8::from(std::mem::take(&mut uplink.queued)));
+                let load = uplink.known.map_or(full, |known| rate / known);
                 let counts = std::mem::take(&mut uplink.lately);
                 uplink.losses.note(Duration::from_secs(1), counts, load);
                 uplink.load.loss_ppm = ppm(uplink.losses.share());

@@ -75,7 +75,7 @@ impl UplinkLosses {
     }
 
     /// Takes what was counted in the time that has `passed` since the last call, about a second. `load` is the fraction of
-    /// its capacity that the uplink carried then, 0 if unknown.
+    /// its capacity that the uplink carried then. Where none is known, a queue tells whether it was full (1) or not (0).
     pub fn note(&mut self, passed: Duration, counts: PacketCounts, load: f64) {
         self.quiet
             .keep((-passed.as_secs_f64() / AVERAGING_TIME.as_secs_f64()).exp());

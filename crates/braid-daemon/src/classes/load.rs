@@ -227,6 +227,12 @@ impl Loads {
             .unwrap_or(self.peak.max(MIN_PEAK_BIT_S))
     }
 
+    /// See [`Classes::capacity`](super::Classes::capacity).
+    pub fn known_capacity(&self, id: UplinkId) -> Option<Rate> {
+        let capacity = self.averages.get(&id)?.capacity?;
+        Some(Rate::from_bits_per_sec(capacity as u64))
+    }
+
     /// See [`Classes::headroom`](super::Classes::headroom).
     pub fn headroom(&self, id: UplinkId) -> Option<Headroom> {
         let average = self.averages.get(&id);

@@ -141,6 +141,12 @@ impl Classes {
         self.loads.headroom(id)
     }
 
+    /// Returns an uplink's own capacity, measured or configured; `None` if neither.
+    #[must_use]
+    pub fn capacity(&self, id: UplinkId) -> Option<Rate> {
+        self.loads.known_capacity(id)
+    }
+
     /// Returns the datapath's classes from now on. Cheap, and the same as before if nothing has changed.
     pub fn update(
         &mut self,

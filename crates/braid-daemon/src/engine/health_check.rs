@@ -86,6 +86,12 @@ impl HealthChecks {
         })
     }
 
+    /// Returns true if an uplink had a queue in the last second.
+    pub fn had_queue(&self, id: UplinkId) -> bool {
+        let now = Instant::now();
+        self.capacities.had_queue(now, id, Duration::from_secs(1))
+    }
+
     /// Measures rates, once per [`RATE_INTERVAL`]. Returns true if they are new.
     fn measure(&mut self, now: Instant, counters: &[(UplinkId, UplinkCounters)]) -> bool {
         let passed = now.saturating_duration_since(self.metered);

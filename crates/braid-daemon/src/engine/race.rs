@@ -47,10 +47,13 @@ impl Engine {
         // Losses are counted even if no class uses them: a reload may change that.
         let carried = |id| {
             let load = self.health_checks.load(id)?;
-            let capacity = self.classes.headroom(id)?.capacity.bits_per_sec();
+            let capacity = self.classes.capacity(id)?.bits_per_sec();
             Some(load.tx.max(load.rx).bits_per_sec() as f64 / capacity.max(1) as f64)
         };
-        let load = |id| carried(id).unwrap_or_default();
+        // By the rate of another, faster one, a slow uplink that is full would carry little.
+        let load = |id| {
+            carried(id).unwrap_or_else(|| f64::from(u8::from(self.health_checks.had_queue(id))))
+        };
         self.forecasts.note(now, counters, load);
         if !self.walks(&[LbMethod::Fastest]) {
             self.forecasts.forget();

@@ -36,6 +36,8 @@ struct Measured {
     shaped: Option<[ShapeCounters; 2]>,
     capacity: UplinkCapacity,
     stalls: StallMonitor,
+    /// When it last had a queue.
+    queued: Option<Instant>,
 }
 
 impl Capacities {
@@ -82,6 +84,7 @@ impl Capacities {
                     shaped,
                     capacity: UplinkCapacity::default(),
                     stalls: StallMonitor::default(),
+                    queued: None,
                 };
                 self.uplinks.insert(*id, measured);
                 continue;
@@ -95,6 +98,9 @@ impl Capacities {
             }
             measured.capacity.note(&line);
             let stall = stall_interval(&measured.capacity, &flows, &before, counters);
+            if stall.queue {
+                measured.queued = Some(now);
+            }
             self.stalls_changed |= measured.stalls.note(&stall);
         }
         Some(span)
@@ -177,6 +183,12 @@ impl Capacities {
     /// Returns true if an uplink has begun or ceased to stall since the last call.
     pub fn take_stall_change(&mut self) -> bool {
         std::mem::take(&mut self.stalls_changed)
+    }
+
+    /// Returns true if an uplink had a queue within the last `span`.
+    pub fn had_queue(&self, now: Instant, id: UplinkId, span: Duration) -> bool {
+        let queued = self.uplinks.get(&id).and_then(|measured| measured.queued);
+        queued.is_some_and(|queued| now.saturating_duration_since(queued) < span)
     }
 
     /// Returns the rate that an uplink is known to carry, in either direction.
@@ -288,6 +300,14 @@ mod tests {
         let up = capacities.tx(now, ID).unwrap();
         assert_eq!(up.basis, CapacityBasis::AtLeast);
         assert_eq!(capacities.rx(now, UplinkId(0)), None);
+        let second = Duration::from_secs(1);
+        assert!(capacities.had_queue(now, ID, second));
+        assert!(!capacities.had_queue(now, UplinkId(0), second));
+        // Nothing moves any more.
+        let later = now + Duration::from_millis(900);
+        capacities.note(later, &counters(9), &[]);
+        assert!(capacities.had_queue(later, ID, second));
+        assert!(!capacities.had_queue(later + second, ID, second));
     }
 
     #[test]

@@ -73,7 +73,7 @@ impl UplinkForecasts {
     }
 
     /// Takes the datapath's counters. `load` returns the fraction of its capacity that an uplink carried since
-    /// the last call, 0 if unknown.
+    /// the last call; where none is known, 1 if it had a queue, and 0 if not.
     pub fn note(
         &mut self,
         now: Instant,
