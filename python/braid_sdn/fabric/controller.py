@@ -160,7 +160,7 @@ class Controller:
         self.poller = CounterPoller(self.path_monitor, self.distributor, self.path_rates)
         #: Processor seconds that each of the last plans took.
         self.planning: list[float] = []
-        #: The longest time for which the controller did one thing, processor seconds; kept by its driver.
+        #: The longest turn of the loop, processor seconds; kept by its driver.
         self.longest_turn = 0.0
         #: Packets that switches sent.
         self.packet_ins = 0

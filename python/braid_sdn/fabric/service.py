@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from braid_sdn.fabric.api import page, report
 from braid_sdn.fabric.api.events import Event, Snapshot, changes
@@ -24,7 +24,7 @@ from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Problem
 from braid_sdn.fabric.plan.policies import Policies
-from braid_sdn.openflow.messages import Echo, EchoReply, FromSwitch, Hello, PortStatus
+from braid_sdn.openflow.messages import Echo, EchoReply, FromSwitch, Hello, PortStatus, ToSwitch
 from braid_sdn.openflow.pump import Pump
 from braid_sdn.openflow.server import Server
 from braid_sdn.openflow.tls import server_context
@@ -32,6 +32,9 @@ from braid_sdn.service_manager import tell_service_manager
 from braid_sdn.web.access import WebAccess, urls
 from braid_sdn.web.auth import Role
 from braid_sdn.web.seal import SealKey
+
+#: Messages to switches that are encoded at once.
+MAX_SENT = 500
 
 #: Seconds between two looks for changes to log: what comes and goes within is a flap, and problems count those.
 LOG_INTERVAL = 1.0
@@ -44,6 +47,8 @@ COLLECTION_INTERVAL = 3600.0
 COLLECTION_PAUSE = 60.0
 #: Some 75 MB, if all of them are garbage.
 MAX_UNSEEN_OBJECTS = 500_000
+
+T = TypeVar("T")
 
 
 class Service:
@@ -63,7 +68,9 @@ class Service:
         self._surpassing: asyncio.Task[None] | None = None
         self.server = Server(self)
         self._loop = asyncio.get_running_loop()
-        self._pump = Pump(self._send, self._timeout)
+        self._pump = Pump(self._send, self._timeout, self.server.turns)
+        #: Messages to switches that had no turn yet.
+        self._unsent: deque[tuple[int, ToSwitch]] = deque()
         self._access = WebAccess(state_dir, page.STATE_PREFIX, SealKey.from_environment())
         self._live = Live(self._snapshot, _unix_ms())
         self._api = Api(
@@ -114,14 +121,33 @@ class Service:
     async def _log_changes(self) -> None:
         while True:
             await asyncio.sleep(LOG_INTERVAL)
-            with self._turn():
-                now = Snapshot.of(self.controller, self._loop.time(), self._logged)
-            with self._turn():
-                for event in changes(self._logged, now):
-                    self._log(event)
-                    self._live.note(_unix_ms(), event)
-                self._logged = now
-                self._live.turn()
+            await self.log_changes()
+
+    async def log_changes(self) -> None:
+        """Log what has changed since the last time, a piece of that in each turn of the loop."""
+        fabric, before = self.controller, self._logged
+        now = await self._in_pieces(Snapshot.pieces(fabric, self._loop.time(), before))
+        if fabric is self.controller:
+            self._logged = now
+            await self._in_pieces(self._tell(before, now))
+            self._live.turn()
+
+    def _tell(self, before: Snapshot, now: Snapshot) -> Generator[None, None, None]:
+        for event in changes(before, now):
+            self._log(event)
+            self._live.note(_unix_ms(), event)
+            yield
+
+    async def _in_pieces(self, work: Generator[None, None, T]) -> T:
+        """Do as many pieces of some work in each turn of the loop as there is time for."""
+        while True:
+            try:
+                next(work)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            if not self.server.turns.has_time():
+                await asyncio.sleep(0)
 
     # Several controllers, of which one leads.
 
@@ -161,6 +187,7 @@ class Service:
 
     def _begin_anew(self, event: Event) -> None:
         """Have a new controller, as after a restart, but keep the connections of switches."""
+        self._unsent.clear()
         now, known = self._loop.time(), self.controller.topology.switches
         hellos = [Hello(dpid, tuple(each.ports.values()), each.address) for dpid, each in sorted(known.items())]
         self.controller = self._new_controller(self.controller.updater.last_barrier)
@@ -248,8 +275,7 @@ class Service:
         # One that follows another controller knows switches and ports, and waits.
         if not self._leads() and not isinstance(message, PortStatus | EchoReply):
             return
-        with self._turn():
-            self.controller.handle(now, dpid, message)
+        self.controller.handle(now, dpid, message)
         self._pump.run_soon()
 
     def rejected(self, now: float, address: str, code: str, text: str) -> None:
@@ -261,26 +287,26 @@ class Service:
 
     def _timeout(self, now: float) -> None:
         if self._leads():
-            with self._turn():
-                self.controller.handle_timeout(now)
-
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """Keep the time of the longest piece of work: nothing else is done meanwhile."""
-        began = time.thread_time()
-        yield
-        took = time.thread_time() - began
-        self.controller.longest_turn = max(self.controller.longest_turn, took)
+            self.controller.handle_timeout(now)
 
     def _send(self) -> float | None:
+        """Send as many messages as there is time for, and some in any case."""
+        turns = self.server.turns
+        self.controller.longest_turn = turns.longest
         if not self._leads():
             # The lease may be over before the store says so, as after a long pause of this process.
             if self._led is not None:
                 self._follow()
             self.controller.poll_messages()
+            self._unsent.clear()
             return None
-        with self._turn():
-            self.server.send(self.controller.poll_messages())
+        self._unsent += self.controller.poll_messages()
+        is_first = True
+        while self._unsent and (is_first or turns.has_time()):
+            self.server.send([self._unsent.popleft() for _ in range(min(MAX_SENT, len(self._unsent)))])
+            is_first = False
+        if self._unsent:
+            self._pump.run_soon()
         self._api.notify()
         return self.controller.poll_timeout()
 

@@ -61,7 +61,7 @@ class HostService:
         self.balancer = Balancer(inside)
         self.server = Server(self, FLOW_FIELDS)
         self._loop = asyncio.get_running_loop()
-        self._pump = Pump(self._send, self.balancer.handle_timeout)
+        self._pump = Pump(self._send, self.balancer.handle_timeout, self.server.turns)
         self._daemon: asyncio.StreamWriter | None = None
         self._told: dict[str, Any] = {}
         self._ended = asyncio.Event()

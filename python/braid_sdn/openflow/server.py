@@ -2,7 +2,7 @@
 
 We do not use os-ken's own server: the threads of a connection wait for one another when a switch leaves (`hub.kill`
 does nothing with native threads), so that its end is never reported; and its eventlet is at the end of its life. Here
-one loop serves all connections, and each message bears the time at which its bytes arrived.
+one loop serves all connections, in turns of bounded length (`turns`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from braid_sdn.openflow.flow_mods import EncodedRules
 from braid_sdn.openflow.flow_stats import DecodedRules
 from braid_sdn.openflow.flows import DIALECT, LINK_FIELDS
 from braid_sdn.openflow.messages import FromSwitch, Hello, ToSwitch
+from braid_sdn.openflow.turns import Turns
 from braid_sdn.openflow.wire import HEADER, VERSION, Session, parse_reply, port_in
 
 #: Seconds for a switch's handshake.
@@ -36,6 +37,8 @@ MAX_HANDSHAKES = 1024
 MAX_PORTS = 4096
 #: Bytes queued for a switch; one that does not read them is disconnected.
 MAX_UNSENT_BYTES = 64 << 20
+#: Bytes of messages that wait for their turn, beyond which no more is read from a switch.
+MAX_WAITING_BYTES = 64 << 10
 
 #: First byte of a TLS connection: a record of a handshake (RFC 8446 §5.1).
 TLS_HANDSHAKE = 0x16
@@ -62,9 +65,10 @@ class Listener(Protocol):
 class Server:
     """All connections."""
 
-    def __init__(self, listener: Listener, fields: Set[str] = LINK_FIELDS) -> None:
+    def __init__(self, listener: Listener, fields: Set[str] = LINK_FIELDS, turns: Turns | None = None) -> None:
         """Create it; `listen` opens a socket. Rules that match other fields than these are somebody else's."""
         self.listener = listener
+        self.turns = turns or Turns()
         self.encoded, self.decoded = EncodedRules(), DecodedRules(fields)
         self.switches: dict[int, Connection] = {}
         self.connections: set[Connection] = set()
@@ -188,6 +192,10 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         #: Why it was ended by us.
         self._ended = ""
+        #: Why it has ended; None while it has not.
+        self._end: str | None = None
+        #: True while messages, or the end, wait for their turn; and if nothing is read until then.
+        self._is_waiting = self._is_paused = False
 
     # Callbacks of asyncio.
 
@@ -210,41 +218,82 @@ class Connection(asyncio.Protocol):
         transport.write(bytes(hello.buf))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end of the connection."""
+        """Report the end of the connection, in its turn; what was not handled until then is dropped."""
         if self._deadline:
             self._deadline.cancel()
         self.server.connections.discard(self)
         self.server.handshakes.pop(self, None)
-        if self.dpid is not None and self.server.switches.get(self.dpid) is self:
-            del self.server.switches[self.dpid]
-            why = self._ended or (f"its connection failed: {exc}" if exc else "it closed its connection")
-            self.server.listener.disconnected(asyncio.get_running_loop().time(), self.dpid, why)
+        self._end = self._ended or (f"its connection failed: {exc}" if exc else "it closed its connection")
+        self._work_soon()
 
     def data_received(self, data: bytes) -> None:
-        """Split the stream into messages."""
-        now = self.heard = asyncio.get_running_loop().time()
+        """Take in bytes, and handle whole messages in their turn."""
+        self.heard = asyncio.get_running_loop().time()
         self._buffer += data
-        if self._transport is None:
-            # TLS hands over the first bytes before it says that it is done.
-            return
+        # TLS hands over the first bytes before it says that it is done.
+        if self._transport is not None:
+            self._work_soon()
+
+    def _work_soon(self) -> None:
+        if not self._is_waiting:
+            self._is_waiting = True
+            self.server.turns.add(self._work)
+            if self._is_waiting and self._transport is not None and len(self._buffer) > MAX_WAITING_BYTES:
+                self._is_paused = True
+                self._transport.pause_reading()
+
+    def _work(self) -> bool:
+        """Handle messages while there is time; return true if nothing is left to be done."""
+        if self._end is not None:
+            self._report_end(self._end)
+            self._is_waiting = False
+            return True
+        try:
+            if not self._handle_messages():
+                return False
+        except Exception:
+            # Nobody else would end it, if this was not the turn in which its bytes came.
+            self._is_waiting = False
+            self.end("a message of it could not be handled")
+            raise
+        self._is_waiting = False
+        if self._is_paused and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+        return True
+
+    def _report_end(self, why: str) -> None:
+        if self.dpid is not None and self.server.switches.get(self.dpid) is self:
+            del self.server.switches[self.dpid]
+            self.server.listener.disconnected(asyncio.get_running_loop().time(), self.dpid, why)
+
+    def _handle_messages(self) -> bool:
+        """Split the stream into messages; return false if time was over before all were handled."""
+        now = asyncio.get_running_loop().time()
         at = 0
+        has_time = True
         while len(self._buffer) - at >= HEADER.size:
             version, kind, length, _ = HEADER.unpack_from(self._buffer, at)
             if self._handshake == self._hello and version == TLS_HANDSHAKE:
                 text = "speaks TLS, and [tls] is not configured: do that, or use tcp: in ovs-vsctl set-controller"
                 self._refuse(now, "tls-refused", text)
-                return
+                return True
             if length < HEADER.size or (self._features is None and length > MAX_HANDSHAKE_MESSAGE):
                 self._refuse(now, "malformed", f"sends a message of length {length}: not OpenFlow")
-                return
+                return True
             if len(self._buffer) - at < length:
                 break
+            if not has_time:
+                del self._buffer[:at]
+                return False
             message = bytes(self._buffer[at : at + length])
             at += length
             self._message(now, version, kind, message)
             if self._transport is None or self._transport.is_closing():
-                return
+                return True
+            has_time = self.server.turns.has_time()
         del self._buffer[:at]
+        return True
 
     # Ours.
 

@@ -75,7 +75,7 @@ def scale(run: Run) -> None:
                 _case(run, case, CASES[case].format(seed=run.seed))
     run.notes.append(
         "The switches are simulated, in one process on the same machine. block: the longest time for which the "
-        "controller answered no request; turn: the most processor time that it spent on one thing. hosts: from "
+        "controller answered no request; turn: the most processor time that one turn of its loop took. hosts: from "
         "their first packets until each can be reached from every switch with hosts. asked: from all hosts' requests "
         "for an address until both ends of each have their rules. pulled: from the ports' status until no packet can "
         "enter the pulled wire. CPU: the controller's. cut_gap_ms: with real edges and Open vSwitch, all paths used, "

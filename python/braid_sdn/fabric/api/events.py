@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,14 +120,37 @@ class Snapshot:
 
     @classmethod
     def of(cls, fabric: Controller, now: float, before: Snapshot | None = None) -> Snapshot:
-        """Take one; hosts and links are those of the one before if none has changed since."""
+        """Take one."""
+        pieces = cls.pieces(fabric, now, before)
+        while True:
+            try:
+                next(pieces)
+            except StopIteration as done:
+                made: Snapshot = done.value
+                return made
+
+    @classmethod
+    def pieces(
+        cls, fabric: Controller, now: float, before: Snapshot | None = None
+    ) -> Generator[None, None, Snapshot]:
+        """Take one piece by piece; hosts and links are those of the one before if none has changed since.
+
+        All that is a reason of something else is in the last piece with it.
+        """
         topology = fabric.topology
+        host_changes = fabric.hosts.changes
         hosts: Mapping[str, Fields]
-        if before is not None and before.host_changes == fabric.hosts.changes:
+        if before is not None and before.host_changes == host_changes:
             hosts = before.hosts
         else:
             known = fabric.hosts.known
             hosts = {mac: {"mac": mac, "port": topology.port_name(host.port)} for mac, host in known.items()}
+        yield
+        found = {
+            f"{each.code} {each.subject}": {"code": each.code, "subject": each.subject, "text": each.text}
+            for each in problems(fabric, now)
+        }
+        yield
         directions = topology.links()
         links: Mapping[str, Fields]
         if before is not None and before.directions is directions:
@@ -161,10 +184,7 @@ class Snapshot:
             links,
             hosts,
             pairs,
-            {
-                f"{each.code} {each.subject}": {"code": each.code, "subject": each.subject, "text": each.text}
-                for each in problems(fabric, now)
-            },
+            found,
             uses,
             frozenset(fabric.path_monitor.dead),
             frozenset(str(dpid) for dpid in fabric.policies.drained),
@@ -173,7 +193,7 @@ class Snapshot:
                 **{_link(*key): loss.why for key, loss in lost_links.items()},
                 **{str(dpid): loss.why for dpid, loss in lost_switches.items()},
             },
-            fabric.hosts.changes,
+            host_changes,
             directions,
         )
 
