@@ -110,16 +110,18 @@ class Work:
     def __init__(self, before: Plan, state: NetworkState) -> None:
         """Begin a plan for a state of the network."""
         self.state = state
+        #: The plan, once all of it is made.
+        self.plan: Plan | None = None
         self._pieces = _pieces(before, state)
 
     def poll(self) -> Plan | None:
         """Make one piece: the flood, a tree, or the split of a pair; return the plan after the last one."""
-        try:
-            next(self._pieces)
-        except StopIteration as done:
-            plan: Plan = done.value
-            return plan
-        return None
+        if self.plan is None:
+            try:
+                next(self._pieces)
+            except StopIteration as done:
+                self.plan = done.value
+        return self.plan
 
 
 def make(before: Plan, now: NetworkState) -> Plan:
@@ -448,9 +450,11 @@ def _repaired(before: Tree, graph: Graph, lost: Iterable[PortId], root: int) -> 
     orphans = graph.switches - before.onward.keys() - {root}
     cut = [port.switch for port in lost if before.onward.get(port.switch) == port.port]
     orphans |= _subtrees(before, graph, cut)
-    kept = graph.switches - orphans
-    onward = {switch: port for switch, port in before.onward.items() if switch in kept}
-    hops = {switch: before.hops[switch] for switch in (root, *onward)}
+    # Copies as a whole, of which little is taken away: hundreds of trees may have led by one link.
+    onward, hops = before.onward.copy(), before.hops.copy()
+    for switch in (*orphans, *(before.onward.keys() - graph.switches)):
+        onward.pop(switch, None)
+        hops.pop(switch, None)
     by_port, distance = graph.by_source, {root: 0.0}
     queue: list[tuple[float, int, PortId, Arc]] = []
     for switch in orphans:

@@ -381,14 +381,17 @@ class Topology:
             ]
         return self._links
 
-    def latency(self, now: float, hearing: LinkDirection) -> float:
+    def echoes(self, now: float) -> dict[int, float | None]:
+        """Return the round trip of each switch's echoes, seconds; None where it is not measured."""
+        return {dpid: switch.echo.get(now) for dpid, switch in self.switches.items()}
+
+    def latency(self, now: float, hearing: LinkDirection, echoes: Mapping[int, float | None]) -> float:
         """Return a direction's latency, seconds ([mpsdn] §III-A); 0 while echoes of an end are not measured."""
         whole = hearing.whole.get(now)
-        ends = [self.switches.get(port.switch) for port in (hearing.source, hearing.target)]
-        echoes = [end.echo.get(now) if end else None for end in ends]
-        if whole is None or echoes[0] is None or echoes[1] is None:
+        source, target = echoes.get(hearing.source.switch), echoes.get(hearing.target.switch)
+        if whole is None or source is None or target is None:
             return 0.0
-        return link_latency(whole, echoes[0], echoes[1])
+        return link_latency(whole, source, target)
 
     def problems(self, now: float, edge_ports: dict[PortId, str]) -> list[Problem]:
         """Return what is wrong with the wiring, by name."""

@@ -99,6 +99,7 @@ class Traffic:
     def graph(self, now: float, topology: Topology) -> Graph:
         """Return the network with capacity and load of each link, our own paths included."""
         arcs = []
+        echoes = topology.echoes(now)
         for link in topology.links():
             speeds = [
                 switch.ports[end.port].speed
@@ -109,11 +110,13 @@ class Traffic:
             room = capacity(promised, link.saturation.limit, *speeds)
             sent = self.rates.get(link.source)
             used = room if link.stale else sent.sent if sent else 0.0
-            latency = topology.latency(now, link) + (STALE_PENALTY if link.stale else 0.0)
+            latency = topology.latency(now, link, echoes) + (STALE_PENALTY if link.stale else 0.0)
             arcs.append(
                 Arc(link.source, link.target, room, used, latency, math.inf if promised is None else promised)
             )
-        return Graph.of(arcs, topology.switches)
+        # Links are in the order of arcs already.
+        ends = {arc.source.switch for arc in arcs}
+        return Graph(frozenset(ends | topology.switches.keys()), tuple(arcs))
 
     def without_own(self, graph: Graph, paths: Mapping[int, Iterable[PortId]]) -> Graph:
         """Return the graph as a pair sees it: load without the traffic of its own paths (tag: steps)."""
