@@ -8,7 +8,7 @@ import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,14 +39,13 @@ MAX_SENT = 500
 #: Seconds between two looks for changes to log: what comes and goes within is a flap, and problems count those.
 LOG_INTERVAL = 1.0
 
-#: Objects until the garbage collector looks at the youngest, and such looks until it looks at the young ones. It
-#: looks at all every COLLECTION_INTERVAL seconds, and before if MAX_UNSEEN_OBJECTS have grown old since: that holds
-#: up everything, longer where there are more hosts, so it does once in COLLECTION_PAUSE seconds at most.
-GC_YOUNGEST, GC_YOUNG, GC_NEVER = 10_000, 5, 2**30
+#: Objects until the garbage collector looks at the youngest, such looks until it looks at the young ones, and those
+#: until it looks at what has grown old since the last time. Then these are left alone, so that no look takes long,
+#: however much the controller knows. All are looked at every COLLECTION_INTERVAL seconds: that holds up everything.
+GC_YOUNGEST, GC_YOUNG, GC_OLD = 2_000, 1, 1
 COLLECTION_INTERVAL = 3600.0
-COLLECTION_PAUSE = 60.0
-#: Some 75 MB, if all of them are garbage.
-MAX_UNSEEN_OBJECTS = 500_000
+#: That of old objects.
+MAX_GENERATION = 2
 
 T = TypeVar("T")
 
@@ -95,8 +94,9 @@ class Service:
         sys.stderr.write(f"ready: switches at {listening.sockets[0].getsockname()[:2]}, API at {socket}{shown}\n")
         sys.stderr.flush()
         tell_service_manager("READY=1")
-        gc.collect()
-        gc.set_threshold(GC_YOUNGEST, GC_YOUNG, GC_NEVER)
+        gc.callbacks.append(_leave_alone)
+        _look_at_all()
+        gc.set_threshold(GC_YOUNGEST, GC_YOUNG, GC_OLD)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(_collect_garbage())
@@ -319,16 +319,24 @@ def _store(config: Config, state_dir: Path) -> Store:
     return EtcdStore(config.cluster, alone.standing.policies, unread=alone.standing.unread)
 
 
+def _leave_alone(phase: str, info: Mapping[str, int]) -> None:
+    """Have the garbage collector leave alone what it has looked at last as old."""
+    if phase == "stop" and info["generation"] == MAX_GENERATION:
+        gc.freeze()
+
+
+def _look_at_all() -> None:
+    """Look for garbage among all objects."""
+    gc.unfreeze()
+    gc.collect()
+    # The next look at old ones is due once they are a quarter more than those that this one has found.
+    gc.collect()
+
+
 async def _collect_garbage() -> None:
-    since = 0.0
     while True:
-        await asyncio.sleep(COLLECTION_PAUSE)
-        since += COLLECTION_PAUSE
-        # The last count is that of looks at the young ones since the last look at all.
-        unseen = gc.get_count()[2] * GC_YOUNGEST * GC_YOUNG
-        if since >= COLLECTION_INTERVAL or unseen > MAX_UNSEEN_OBJECTS:
-            gc.collect()
-            since = 0.0
+        await asyncio.sleep(COLLECTION_INTERVAL)
+        _look_at_all()
 
 
 def _unix_ms() -> int:
