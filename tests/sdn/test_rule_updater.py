@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from braid_sdn.fabric.switches import updater as module
 from braid_sdn.fabric.switches.rules import DESTINATIONS, PATHS, buckets_of, detour_group
 from braid_sdn.fabric.switches.updater import (
     BARRIER_TIMEOUT,
     MAX_REFUSED_RETRY,
     MAX_RETIRED,
+    MAX_SENT,
     REFUSED_RETRY,
     RuleUpdater,
     Step,
@@ -438,3 +442,102 @@ def test_a_switch_that_leaves_a_barrier_unanswered_keeps_its_groups() -> None:
     updater.slow.clear()
     updater.handle_rules(30.0, 1, [NEW], {number: buckets_of(number)})
     assert updater.poll_messages()[0] == (1, DeleteGroup(number))
+
+
+def switches_of(messages: list[tuple[int, ToSwitch]]) -> list[int]:
+    return [switch for switch, message in messages if isinstance(message, AddRule)]
+
+
+def test_many_rules_are_sent_some_switches_at_a_time_and_no_step_begins_before_all_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_SENT", 2)
+    leading = Rule(DESTINATIONS, 30, Match(eth_dst="02:00:00:00:00:01"), goto=PATHS)
+    updater = RuleUpdater()
+    for switch in range(1, 6):
+        updater.handle_rules(0.0, switch, [])
+    updater.set_target(1.0, {switch: {NEW.key: NEW, leading.key: leading} for switch in range(1, 6)})
+    for step in (NEW, leading):
+        sent: list[int] = []
+        while len(sent) < 5:
+            messages = updater.poll_messages()
+            assert {message.rule for _, message in messages if isinstance(message, AddRule)} == {step}
+            assert 1 <= len(switches_of(messages)) <= 2
+            sent += switches_of(messages)
+            # They answer before the others are told.
+            for switch, message in messages:
+                if isinstance(message, Barrier):
+                    updater.handle_barrier(1.0, switch, message.token)
+            if len(sent) < 5:
+                assert updater.poll_messages() == []
+                assert updater.poll_timeout() == 1.0
+                updater.handle_timeout(1.0)
+        assert sent == [1, 2, 3, 4, 5]
+        if updater.poll_publish():
+            updater.handle_published(1.0, ())
+    assert at(updater) is Step.IDLE
+
+
+def test_a_switch_that_leaves_while_others_are_told_is_not_told() -> None:
+    updater = RuleUpdater()
+    many = {each.key: each for each in (replace(NEW, match=Match(vlan=vlan)) for vlan in range(2, 2 + MAX_SENT))}
+    for switch in (1, 2, 3):
+        updater.handle_rules(0.0, switch, [])
+    updater.set_target(1.0, dict.fromkeys((1, 2, 3), many))
+    assert {*switches_of(updater.poll_messages())} == {1}
+    updater.handle_gone(1.0, 2)
+    updater.handle_timeout(1.0)
+    messages = updater.poll_messages()
+    assert {*switches_of(messages)} == {3}
+    for switch in (1, 3):
+        updater.handle_barrier(1.0, switch, updater._sent[switch])
+    assert at(updater) is Step.SWITCH
+
+
+def test_an_update_goes_on_if_the_last_switch_leaves_before_it_is_told() -> None:
+    updater = RuleUpdater()
+    many = {each.key: each for each in (replace(NEW, match=Match(vlan=vlan)) for vlan in range(2, 2 + MAX_SENT))}
+    for switch in (1, 2):
+        updater.handle_rules(0.0, switch, [])
+    updater.set_target(1.0, {1: many, 2: many})
+    updater.handle_barrier(1.0, 1, updater._sent[1])
+    assert at(updater) is Step.PREPARE
+    updater.handle_gone(1.0, 2)
+    assert at(updater) is Step.SWITCH
+
+
+def test_many_changes_are_sent_in_a_turn_of_their_own() -> None:
+    updater = RuleUpdater()
+    updater.handle_rules(0.0, 1, [OLD])
+    target = {1: {OLD.key: OLD}}
+    updater.set_target(1.0, target)
+    many = [replace(NEW, match=Match(vlan=vlan)) for vlan in range(100, 101 + MAX_SENT)]
+    target[1] |= {each.key: each for each in many}
+    updater.set_target(2.0, target, {1: {each.key for each in many}})
+    assert updater.poll_messages() == []
+    assert at(updater) is Step.PREPARE
+    assert updater.poll_timeout() == 2.0
+    updater.handle_timeout(2.0)
+    assert len(switches_of(updater.poll_messages())) == len(many)
+
+
+def test_a_change_looks_at_no_rule_that_was_sent_for_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    updater = RuleUpdater()
+    updater.handle_rules(0.0, 1, [])
+    many = [replace(NEW, match=Match(vlan=vlan)) for vlan in range(100, 1000)]
+    target = {1: {each.key: each for each in many}}
+    updater.set_target(1.0, target)
+    assert len(switches_of(updater.poll_messages())) == len(many)
+    differ, looks = module._differ, 0
+
+    def counted(one: Rule | None, other: Rule | None) -> bool:
+        nonlocal looks
+        looks += 1
+        return differ(one, other)
+
+    monkeypatch.setattr(module, "_differ", counted)
+    # The switch has not confirmed these yet.
+    target[1][NEW.key] = NEW
+    updater.set_target(1.1, target, {1: {NEW.key}})
+    assert switches_of(updater.poll_messages()) == [1]
+    assert looks < 10

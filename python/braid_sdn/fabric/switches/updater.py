@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
@@ -49,7 +49,8 @@ DRAIN = 0.5
 #: Seconds to wait for a barrier reply; after that the switch is reported as slow and the update continues.
 BARRIER_TIMEOUT = 2.0
 
-#: Rules deleted at once; the others are deleted in the next turns.
+#: Rules sent at once, but all of one switch; and rules deleted at once. The others have the next turns.
+MAX_SENT = 2000
 MAX_RETIRED = 1000
 
 #: Seconds after which a refused rule is tried again; twice as long each time that it is refused anew, up to a bound.
@@ -113,6 +114,11 @@ class RuleUpdater:
     _spare_groups: set[int] = field(default_factory=set)
     #: The last barrier that each switch was sent.
     _sent: dict[int, int] = field(default_factory=dict)
+    #: Rules of this step that are not sent yet, by switch, and when the last ones were.
+    _unsent: dict[int, list[Rule]] = field(default_factory=dict)
+    _sent_at: float = 0.0
+    #: True while the first rules of an update are not sent yet.
+    _is_put_off: bool = False
     #: Switches and the barriers that are waited for.
     _waiting: dict[int, int] = field(default_factory=dict)
     #: Those of them for which the next rank waits, with the tags concerned, and whether there is one.
@@ -147,6 +153,9 @@ class RuleUpdater:
             self._begin(now)
         elif self.idle:
             self._delete_groups()
+        else:
+            # Nothing may be left to be sent.
+            self._advance(now)
 
     def _handle_groups(self, switch: int, groups: Mapping[int, tuple[Bucket, ...] | None]) -> None:
         """Take in a switch's groups; those of ours that were changed are put right, others' are left alone."""
@@ -159,6 +168,12 @@ class RuleUpdater:
 
     def handle_gone(self, now: float, switch: int) -> None:
         """Forget a switch that is no longer connected."""
+        # It goes on by the rules that it has: those that would follow a change that it was not told of are not told.
+        self.doubtful |= {
+            tag_of(key) or 0
+            for key in self._open.get(switch, ())
+            if self._is_missing(switch, key) and self.rank(switch, key)
+        }
         self._forget(switch)
         self.groups.pop(switch, None)
         self._spare_groups.discard(switch)
@@ -167,7 +182,7 @@ class RuleUpdater:
         if switch in self._waiting:
             self._doubt([switch])
             del self._waiting[switch]
-            self._advance(now)
+        self._advance(now)
 
     def handle_barrier(self, now: float, switch: int, token: int) -> None:
         """Take in that a switch has done all that was sent before this barrier."""
@@ -239,7 +254,7 @@ class RuleUpdater:
         return Counter(switch for switch, key in self._refused if key in self.target.get(switch, {}))
 
     def set_target(
-        self, now: float, wanted: Mapping[int, Rules], changed: Mapping[int, Iterable[RuleKey]] | None = None
+        self, now: float, wanted: Mapping[int, Rules], changed: Mapping[int, Collection[RuleKey]] | None = None
     ) -> None:
         """Set a new target; an update towards another one is aborted.
 
@@ -249,6 +264,8 @@ class RuleUpdater:
         self.doubtful &= self._tags.keys()
         if changed is None:
             self._compared.clear()
+        # Before the changed ones are added, which mostly differ.
+        self._close()
         is_new = changed is None or any(changed.values())
         self._compared &= wanted.keys()
         for switch in self.installed:
@@ -258,7 +275,9 @@ class RuleUpdater:
             elif changed is not None and switch in changed:
                 self._open.setdefault(switch, {}).update(dict.fromkeys(changed[switch]))
         if is_new or self.step is Step.IDLE:
-            self._begin(now)
+            # To find many changes, and to send them, are a turn each.
+            is_large = changed is not None and sum(len(keys) for keys in changed.values()) > MAX_SENT
+            self._begin(now, are_closed=True, is_put_off=is_large)
 
     def add(self, switch: int, rule: Rule) -> None:
         """Send a rule of the target at once: one that leads to nothing but what is in place on all switches."""
@@ -272,7 +291,11 @@ class RuleUpdater:
             self._advance(now)
             return
         self._retire(now)
-        if self.step is Step.IDLE:
+        if self.has_unsent:
+            self._is_put_off = False
+            self._send_some(now)
+            self._advance(now)
+        elif self.step is Step.IDLE:
             if any(refusal.retry_at <= now for refusal in self._refused.values()):
                 self._retry(now)
         elif now >= self._deadline:
@@ -311,10 +334,17 @@ class RuleUpdater:
         """True if switches or edges have not confirmed all that they are to use: another update would abort this."""
         return self.step in (Step.PREPARE, Step.SWITCH)
 
+    @property
+    def has_unsent(self) -> bool:
+        """True if the next call of `handle_timeout`, which is due at once, sends more rules."""
+        return bool(self._unsent) or self._is_put_off
+
     def poll_timeout(self) -> float | None:
         """Return when to call `handle_timeout`, or None if nothing waits."""
         due = [*self._retiring.values()]
-        if self.is_waiting:
+        if self.has_unsent:
+            due.append(self._sent_at)
+        elif self.is_waiting:
             due.append(self._deadline)
         elif self.step is Step.IDLE:
             due += [refusal.retry_at for refusal in self._refused.values() if math.isfinite(refusal.retry_at)]
@@ -340,15 +370,19 @@ class RuleUpdater:
         if self.step is Step.SWITCH:
             self._advance(now)
 
-    def _begin(self, now: float) -> None:
+    def _begin(self, now: float, *, are_closed: bool = False, is_put_off: bool = False) -> None:
         # Rules of the update before may be under way still. This one counts on them as on its own, and those that
         # were sent in an order stand before those that are sent now.
         self._ordered = {switch: tags for switch, tags in self._ordered.items() if switch in self._waiting}
         self._unconfirmed.clear()
+        # They are still open.
+        self._unsent.clear()
+        self._is_put_off = False
         self.step = Step.IDLE
         # Edges' tables may change although no rule does.
         self._publish = True
-        self._close()
+        if not are_closed:
+            self._close()
         self._retiring = {each: at for each, at in self._retiring.items() if self._is_surplus(*each)}
         if self._is_behind(now) or self._waiting:
             self.changes += 1
@@ -358,13 +392,16 @@ class RuleUpdater:
             if not self._waiting:
                 # Else it is that of the barriers under way: an update that follows does not prolong it.
                 self._deadline = now + BARRIER_TIMEOUT
-            self._advance(now)
+            if is_put_off:
+                self._is_put_off, self._sent_at = True, now
+            else:
+                self._advance(now)
         elif self._retiring:
             self.step = Step.DRAIN
 
     def _advance(self, now: float) -> None:
         """Go on to the next step if nothing is waited for."""
-        while True:
+        while not self.has_unsent:
             if self.step is Step.PREPARE:
                 if self._has_more:
                     if self._ordered.keys() & self._waiting.keys():
@@ -377,7 +414,7 @@ class RuleUpdater:
                 self._publish = True
                 self._send(
                     now,
-                    self._missing(now, prepare=False),
+                    list(self._each_missing(now, prepare=False)),
                     [(switch, key) for switch, key in self._new_surplus() if is_pin(key)],
                 )
             elif self._waiting:
@@ -409,29 +446,55 @@ class RuleUpdater:
 
     def _prepare(self, now: float) -> None:
         """Send the missing rules of paths and delivery that are next in order, and all that need no order."""
-        missing = self._missing(now, prepare=True)
-        ranks = [self.rank(switch, rule.key) for switch, rule in missing]
-        lowest = min((rank for rank in ranks if rank), default=0)
-        sent = [(each, rank) for each, rank in zip(missing, ranks, strict=True) if rank in (0, lowest)]
-        self._has_more = len(sent) < len(missing)
+        sent: list[tuple[int, Rule]] = []
+        ranked: dict[int, list[tuple[int, Rule]]] = {}
+        for each in self._each_missing(now, prepare=True):
+            rank = self.rank(each[0], each[1].key)
+            (ranked.setdefault(rank, []) if rank else sent).append(each)
         self._ordered = {}
-        for (switch, rule), rank in sent:
-            if rank:
+        if ranked:
+            first = ranked.pop(min(ranked))
+            for switch, rule in first:
                 self._ordered.setdefault(switch, set()).add(tag_of(rule.key) or 0)
-        self._send(now, [each for each, _ in sent])
+            sent += first
+        self._has_more = bool(ranked)
+        self._send(now, sent)
 
     def _send(self, now: float, rules: list[tuple[int, Rule]], deleted: Iterable[tuple[int, RuleKey]] = ()) -> None:
         """Send rules, delete others, and send a barrier after the last of each switch."""
-        barrier = self._new_barrier()
-        # Later tables first: a packet is not sent on to a table that has no rule for it yet.
+        for switch, rule in rules:
+            self._unsent.setdefault(switch, []).append(rule)
         touched: dict[int, bool] = {}
-        for switch, rule in sorted(rules, key=lambda each: -each[1].table):
-            self._add(switch, rule)
-            touched[switch] = touched.get(switch, False) or tag_of(rule.key) is not None
         for switch, key in deleted:
             self._drop(switch, key)
             self._out.append((switch, DeleteRule(key)))
             touched[switch] = True
+        if touched:
+            self._send_barriers(self._new_barrier(), touched)
+        self._send_some(now)
+
+    def _send_some(self, now: float) -> None:
+        """Send the rules of some more switches."""
+        barrier = self._new_barrier()
+        touched: dict[int, bool] = {}
+        count = 0
+        while self._unsent and count < MAX_SENT:
+            switch = next(iter(self._unsent))
+            has, wanted = self.installed[switch], self.target.get(switch, {})
+            # Later tables first: a packet is not sent on to a table that has no rule for it yet.
+            for rule in sorted(self._unsent.pop(switch), key=lambda each: -each.table):
+                key = rule.key
+                # The target may do without it since then, as where a switch is not to know a host any more.
+                if wanted.get(key) is rule and _differ(has.get(key), rule):
+                    self._add(switch, rule)
+                    touched[switch] = touched.get(switch, False) or tag_of(key) is not None
+                    count += 1
+        self._send_barriers(barrier, touched)
+        self._sent_at = now
+        self._deadline = now + BARRIER_TIMEOUT
+
+    def _send_barriers(self, barrier: Barrier, touched: Mapping[int, bool]) -> None:
+        """Send a barrier to each switch that was sent something; true stands for rules of a tag among it."""
         for switch, has_tags in touched.items():
             self._out.append((switch, barrier))
             self._sent[switch] = barrier.token
@@ -439,7 +502,6 @@ class RuleUpdater:
             # are flooded meanwhile.
             if has_tags or switch not in self.slow:
                 self._waiting[switch] = barrier.token
-        self._deadline = now + BARRIER_TIMEOUT
 
     def _send_again(self, switch: int, rule: Rule) -> None:
         """Send a rule once more, with a barrier in place of one that is waited for."""
@@ -456,16 +518,20 @@ class RuleUpdater:
 
     def _add(self, switch: int, rule: Rule) -> None:
         has, key = self.installed[switch], rule.key
-        if key in has:
+        before = has.get(key)
+        if before is not None:
             self._replaced.setdefault(switch, set()).add(key)
-        refusal = self._refused.get((switch, key))
+            if groups_of(before):
+                self._spare_groups.add(switch)
+        refusal = self._refused.get((switch, key)) if self._refused else None
         if refusal is not None:
             self._refused[switch, key] = Refusal(refusal.count, math.inf)
         self._add_groups(switch, rule)
-        if key in has and groups_of(has[key]):
-            self._spare_groups.add(switch)
         self._put(has, rule)
         self._out.append((switch, AddRule(rule)))
+        # It is the target's. One that is refused is opened anew.
+        if switch in self._open:
+            self._open[switch].pop(key, None)
 
     def _add_groups(self, switch: int, rule: Rule) -> None:
         """Create the groups that a rule leads to, and that a switch does not have yet."""
@@ -522,7 +588,7 @@ class RuleUpdater:
     def _forget(self, switch: int) -> None:
         for key in self.installed.pop(switch, {}):
             self._untag(key)
-        for known in (self._open, self._replaced, self._sent):
+        for known in (self._open, self._replaced, self._sent, self._unsent):
             known.pop(switch, None)
         self._compared.discard(switch)
         for each, refusal in self._refused.items():
@@ -538,7 +604,7 @@ class RuleUpdater:
             return
         self._compared.add(switch)
         has = self.installed[switch]
-        differing = {key: None for key, rule in wanted.items() if has.get(key) != rule}
+        differing = {key: None for key, rule in wanted.items() if _differ(has.get(key), rule)}
         differing |= {key: None for key in has if key not in wanted}
         if differing:
             self._open[switch] = differing
@@ -547,7 +613,7 @@ class RuleUpdater:
         """Forget keys at which switches do not differ any more."""
         for switch, keys in list(self._open.items()):
             has, wanted = self.installed.get(switch, {}), self.target.get(switch, {})
-            kept = {key: None for key in keys if has.get(key) != wanted.get(key)}
+            kept = {key: None for key in keys if _differ(has.get(key), wanted.get(key))}
             if kept:
                 self._open[switch] = kept
             else:
@@ -558,11 +624,8 @@ class RuleUpdater:
         some = (self._each_missing(now, prepare=prepare) for prepare in (True, False))
         return any(True for each in some for _ in each) or bool(self._new_surplus())
 
-    def _missing(self, now: float, *, prepare: bool) -> list[tuple[int, Rule]]:
-        """Return missing and differing rules: of paths and delivery if `prepare`, else of the tables before."""
-        return list(self._each_missing(now, prepare=prepare))
-
     def _each_missing(self, now: float, *, prepare: bool) -> Iterator[tuple[int, Rule]]:
+        """Yield missing and differing rules: of paths and delivery if `prepare`, else of the tables before."""
         for switch, keys in self._open.items():
             has, wanted = self.installed[switch], self.target.get(switch, {})
             for key in keys:
@@ -571,8 +634,12 @@ class RuleUpdater:
                 rule = wanted.get(key)
                 if (
                     rule is not None
-                    and has.get(key) != rule
-                    and ((refusal := self._refused.get((switch, key))) is None or refusal.retry_at <= now)
+                    and _differ(has.get(key), rule)
+                    and (
+                        not self._refused
+                        or (refusal := self._refused.get((switch, key))) is None
+                        or refusal.retry_at <= now
+                    )
                     and not (self.doubtful and tag_of(key) in self.doubtful and self.rank(switch, key))
                 ):
                     yield switch, rule
@@ -595,3 +662,8 @@ class RuleUpdater:
         if has is None or wanted is None:
             return []
         return [key for key in keys if key in has and key not in wanted]
+
+
+def _differ(one: Rule | None, other: Rule | None) -> bool:
+    # Most are the same object, and a comparison field by field takes a microsecond.
+    return one is not other and one != other
