@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -12,11 +13,15 @@ from braid_lab.fabric.shapes import generated
 from braid_sdn.fabric.model import Arc, Graph, PortId
 from braid_sdn.fabric.plan.plan import Edge, Host, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, make
+from braid_sdn.fabric.plan.policies import Policies
+from braid_sdn.fabric.switches import compiler
 from braid_sdn.fabric.switches.compiler import Compiler
 from braid_sdn.fabric.switches.rules import (
     DELIVERY,
     DESTINATIONS,
+    INGRESS,
     PATHS,
+    SINGLE_WAY,
     SOURCES,
     TREES,
     Rules,
@@ -33,6 +38,7 @@ from braid_sdn.openflow.messages import (
     DeleteRule,
     Match,
     Output,
+    PushTag,
     Rule,
     SetFailoverGroup,
     ToSwitch,
@@ -170,6 +176,168 @@ def test_a_switch_that_comes_back_does_not_have_all_hosts_taken_over_at_once() -
     assert not fabric.compiler.is_behind
 
 
+class FloodedSwitches:
+    """Switches that do what they are told one message after another, each in its own time."""
+
+    def __init__(self, graph: Graph, seed: int) -> None:
+        self.graph = graph
+        self.chance = random.Random(seed)
+        self.rules: dict[int, Rules] = {switch: {} for switch in graph.switches}
+        self.queues: dict[int, list[ToSwitch]] = {switch: [] for switch in graph.switches}
+
+    def tell(self, messages: list[tuple[int, ToSwitch]]) -> None:
+        for switch, message in messages:
+            self.queues[switch].append(message)
+
+    def do_one(self) -> tuple[int, int] | None:
+        """Have some switch follow its next message; return the switch and the token if it was a barrier."""
+        switch = self.chance.choice([switch for switch, queue in self.queues.items() if queue])
+        match self.queues[switch].pop(0):
+            case AddRule(rule):
+                self.rules[switch][rule.key] = rule
+            case DeleteRule(key):
+                self.rules[switch].pop(key, None)
+            case Barrier(token):
+                return switch, token
+        return None
+
+    def reached(self, start: int) -> list[int]:
+        return reached(self.rules, self.graph, start)
+
+
+def reached(has: dict[int, Rules], graph: Graph, start: int) -> list[int]:
+    """Return the switches that a packet comes to which a host floods at one of them, each as often as it does."""
+    to_flood = has[start].get((TREES, 0, Match()))
+    tags = [each.vlan for each in to_flood.actions if isinstance(each, PushTag)] if to_flood is not None else []
+    found: list[int] = []
+    walk: list[tuple[int, int | None]] = [(start, None) for _ in tags]
+    while walk and len(found) <= 2 * len(graph.switches):
+        here, arrived = walk.pop()
+        found.append(here)
+        passed = has[here].get((PATHS, SINGLE_WAY, Match(vlan=tags[0])))
+        for port in [each.port for each in passed.actions if isinstance(each, Output)] if passed else ():
+            arc = graph.by_source.get(PortId(here, port))
+            if arc is not None and port != arrived:
+                entrance = has[arc.target.switch].get((INGRESS, 85, Match(in_port=arc.target.port, vlan=tags[0])))
+                if entrance is None or entrance.goto == PATHS:
+                    walk.append((arc.target.switch, arc.target.port))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_another_flood_is_followed_in_parts_and_each_packet_reaches_every_switch_once_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    graph = graph_of(generated(12, seed=seed, more=1.5))
+    outside = {switch: frozenset({HOST_PORT}) for switch in graph.switches}
+    plan = make(Plan(), NetworkState(graph, outside=outside))
+    made, switches = Compiler(), FloodedSwitches(graph, seed)
+    updater = RuleUpdater(rank=made.rank)
+    now = 0.0
+
+    def follow(plan: Plan, most: int) -> None:
+        updater.set_target(now, made.target, made.update(plan, {}, (), graph.switches, most=most))
+        switches.tell(updater.poll_messages())
+
+    def go_on() -> bool:
+        """Have one message done, or time pass; return false if nothing is left."""
+        nonlocal now
+        if any(switches.queues.values()):
+            answer = switches.do_one()
+            if answer is not None:
+                updater.handle_barrier(now, *answer)
+        elif (due := updater.poll_timeout()) is not None:
+            now = max(now, due)
+            updater.handle_timeout(now)
+        else:
+            return False
+        if updater.poll_publish():
+            updater.handle_published(now, ())
+        switches.tell(updater.poll_messages())
+        return True
+
+    for switch in graph.switches:
+        updater.handle_rules(now, switch, ())
+    follow(plan, 1 << 62)
+    while go_on():
+        pass
+    monkeypatch.setattr(compiler, "MAX_TREE_RULES", 3)
+    everybody, total, looks = sorted(graph.switches), 0, itertools.count()
+
+    def look() -> None:
+        # From one switch after the other: from all of them, each time, takes half a minute.
+        assert switches.reached(everybody[next(looks) % len(everybody)]) == everybody
+
+    # A switch that is to become a leaf, and then others, before the flood for the first one is in place.
+    for parts, drained in ((3, 2), (9, 5), (1000, 7)):
+        before = plan.flood
+        policies = Policies(drained=frozenset({drained}))
+        state = NetworkState(
+            graph, outside=outside, policies=policies, tags_in_use=updater.tags_in_use() | made.tags()
+        )
+        plan = make(plan, state)
+        assert plan.flood is not before
+        count = 0
+        while count == 0 or (made.is_behind and count < parts):
+            follow(plan, 1000)
+            count += 1
+            for _ in range(switches.chance.randrange(40)):
+                go_on()
+                look()
+        total += count
+    assert total > 10
+    assert not made.is_behind
+    while go_on():
+        look()
+    fresh = Compiler()
+    fresh.update(plan, {}, (), graph.switches)
+    assert made.target == fresh.target == switches.rules
+    assert made.tags() == fresh.tags()
+
+
+def test_no_packet_is_led_to_the_tag_of_a_tree_that_is_gone_while_others_take_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiler, "MAX_TREE_RULES", 1)
+    graph = graph_of(generated(SWITCHES, seed=3, more=1.0))
+    hosts = {mac(number): Host(mac(number), PortId(number, HOST_PORT)) for number in range(1, SWITCHES + 1)}
+    plan = make(Plan(), NetworkState(graph, tuple(hosts.values())))
+    made = Compiler()
+    made.update(plan, hosts, (), graph.switches)
+    former = {tree.tag for tree in plan.trees.values()}
+    plan = make(plan, NetworkState(graph, tuple(hosts.values()), doubtful=frozenset(former)))
+    parts = 0
+    while parts == 0 or made.is_behind:
+        made.update(plan, hosts, (), graph.switches, most=1000)
+        parts += 1
+        for has in made.target.values():
+            led = [action.vlan for rule in has.values() for action in rule.actions if isinstance(action, PushTag)]
+            assert len(led) == SWITCHES
+            assert {tag_of(key) for key in has}.issuperset(led)
+    assert parts == SWITCHES
+    assert not former & made.tags()
+
+
+def test_a_flood_comes_before_trees_to_switches_that_had_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(generated(SWITCHES, seed=3, more=1.0))
+    outside = {switch: frozenset({HOST_PORT}) for switch in graph.switches}
+    plan = make(Plan(), NetworkState(graph, outside=outside))
+    made = Compiler()
+    made.update(plan, {}, (), graph.switches)
+    monkeypatch.setattr(compiler, "MAX_TREE_RULES", 40)
+    hosts = {mac(number): Host(mac(number), PortId(number, HOST_PORT)) for number in range(1, SWITCHES + 1)}
+    state = NetworkState(graph, tuple(hosts.values()), outside=outside, policies=Policies(drained=frozenset({2})))
+    plan = make(plan, state)
+    while made.flood is not plan.flood:
+        assert not made.tags() & {tree.tag for tree in plan.trees.values()}
+        made.update(plan, hosts, (), graph.switches, most=1000)
+    while made.is_behind:
+        made.update(plan, hosts, (), graph.switches, most=1000)
+    fresh = Compiler()
+    fresh.update(plan, hosts, (), graph.switches)
+    assert made.target == fresh.target
+
+
 def test_a_lost_wire_changes_no_rule_of_a_host_and_few_of_trees() -> None:
     fabric = Fabric(3)
     fabric.hosts = {mac(number): Host(mac(number), PortId(1 + number % 8, HOST_PORT)) for number in range(80)}
@@ -231,6 +399,7 @@ class Switches:
         for switch in self.has:
             self.updater.handle_rules(0.0, switch, [])
         self.peer = {arc.source: arc.target.switch for arc in fabric.whole.arcs}
+        self.start = 0
 
     def follow(self, changed: dict[int, set[object]], *, most: int = 1 << 30) -> None:
         """Carry an update out to its end, or `most` messages of it; the others are still under way."""
@@ -258,6 +427,7 @@ class Switches:
                 case Barrier(token):
                     self.updater.handle_barrier(0.0, switch, token)
             self.look_for_loops()
+            self.look_for_doubles()
         self._collect()
 
     def _collect(self) -> None:
@@ -280,6 +450,13 @@ class Switches:
                         ways.setdefault((switch, True), set()).update(self._next(switch, rule, marked=True))
         for tag, ways in onward.items():
             assert not goes_round(ways), f"tag {tag}"
+
+    def look_for_doubles(self) -> None:
+        """No packet that is flooded comes to a switch twice, whichever lost links carry some still."""
+        # From one after the other: all together take long.
+        self.start = self.start % len(self.has) + 1
+        there = reached(self.has, self.fabric.whole, self.start)
+        assert len(there) == len({*there}), f"from {self.start}"
 
     @property
     def tags(self) -> set[int]:

@@ -196,7 +196,7 @@ def test_a_wire_is_left_in_parts_and_nobody_is_cut_off(monkeypatch: pytest.Monke
     net.unplug("c0", "a0.0")
     net.unplug("c1", "a1.0")
     before = len(net.controller.planning)
-    net.run(0.5)
+    net.run_until(lambda: net.controller.compiler.is_repairing, within=0.1)
+    net.run_until(lambda: not net.controller.compiler.is_repairing, within=5)
     assert len(net.controller.planning) > before + 3
-    assert not net.controller.compiler.is_repairing
     everybody_reaches_everybody(net)

@@ -28,7 +28,7 @@ from braid_sdn.fabric.monitor.probe_train import TRAIN_FRAMES, ProbeTrains
 from braid_sdn.fabric.monitor.problems import RETENTION, Problems
 from braid_sdn.fabric.plan import network_state, planner
 from braid_sdn.fabric.plan.forecast import Forecasts, PathSample, Scheduler
-from braid_sdn.fabric.plan.plan import Edge, Host, Pair, Plan
+from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Pair, Plan
 from braid_sdn.fabric.plan.policies import Policies
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
@@ -384,7 +384,7 @@ class Controller:
             self.updater.poll_timeout(),
             self.audit.poll_timeout(idle=self.updater.idle),
             self.distributor.poll_timeout(),
-            self._arp_relay.poll_timeout(self.plan),
+            self._arp_relay.poll_timeout(self._flood),
         )
         return min((at for at in every if at is not None), default=None)
 
@@ -440,7 +440,7 @@ class Controller:
         meter = port.port if port.port <= self._meters.get(port.switch, 0) else None
         if meter is not None:
             self._tell(port.switch, SetMeter(meter, MUTED_RATE, MUTED_BURST))
-        flood = self.plan.flood.tag if self.plan.flood is not None else None
+        flood = self._flood.tag if self._flood is not None else None
         for rule in rules.muted(port.port, flood, meter, edge=self._is_edge(port)):
             self._tell(port.switch, AddRule(rule))
 
@@ -882,6 +882,11 @@ class Controller:
             # There may be a better one, which takes longer.
             self._throttle.improvement(now)
 
+    @property
+    def _flood(self) -> Flood | None:
+        """The flood whose rules switches have or get before all else; None before the first plan."""
+        return self.compiler.flood
+
     def _replace_doubtful(self, now: float) -> None:
         """Have trees planned anew that a switch may not have followed."""
         if any(tree.tag in self.updater.doubtful for tree in self.plan.trees.values()):
@@ -896,7 +901,8 @@ class Controller:
         if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:
             self.updater.handle_published(now, affected)
         in_place = self.updater.step in (Step.IDLE, Step.DRAIN) and not self._is_urgent
-        self._out += self._arp_relay.release(now, self.plan, [edge.port for edge in self.edges], in_place=in_place)
+        edges = [edge.port for edge in self.edges]
+        self._out += self._arp_relay.release(now, self._flood, self.plan.outside, edges, in_place=in_place)
 
     def _distribute(self, now: float) -> None:
         """Distribute tables and probe the new paths once all new tags' rules are in place."""

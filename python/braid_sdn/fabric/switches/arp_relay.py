@@ -6,12 +6,12 @@ host itself. A request that was not answered, and everything else (gratuitous AR
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import mac_text, tagged
-from braid_sdn.fabric.plan.plan import Host, Plan
+from braid_sdn.fabric.plan.plan import Flood, Host
 from braid_sdn.fabric.view.address_frames import address_claim, address_probe, address_request, is_left_to_us
 from braid_sdn.fabric.view.hosts import Hosts
 from braid_sdn.openflow.messages import PacketOut, ToSwitch
@@ -78,17 +78,26 @@ class ArpRelay:
             self._unanswered.pop(next(iter(self._unanswered)))
         return found if now - first < ANSWER_TIMEOUT else None
 
-    def poll_timeout(self, plan: Plan) -> float | None:
+    def poll_timeout(self, flood: Flood | None) -> float | None:
         """Return when to call `release` at the latest."""
-        return self._held[0][0] + MAX_HOLD if self._held and plan.flood is not None else None
+        return self._held[0][0] + MAX_HOLD if self._held and flood is not None else None
 
-    def release(self, now: float, plan: Plan, edges: Iterable[PortId], *, in_place: bool) -> Messages:
+    def release(
+        self,
+        now: float,
+        flood: Flood | None,
+        outside: Mapping[int, frozenset[int]],
+        edges: Iterable[PortId],
+        *,
+        in_place: bool,
+    ) -> Messages:
         """Return messages that pass held frames on: all if `in_place`, that is, rules reach all known hosts.
 
+        All switches have the rules of `flood`; `outside` are their ports for hosts.
         A host behind one of `edges` (their ports) may answer under a tag, which teaches us nothing of it. So the
         controller asks there for itself, too.
         """
-        if not self._held or plan.flood is None:
+        if not self._held or flood is None:
             return []
         out: Messages = []
         due = [each for each in self._held if in_place or now >= each[0] + MAX_HOLD]
@@ -98,10 +107,10 @@ class ArpRelay:
                 out.append((target.switch, PacketOut((target.port,), frame)))
                 continue
             here = arrived.switch
-            onward = tuple(sorted(plan.flood.ports.get(here, ())))
-            beside = tuple(sorted(plan.outside.get(here, frozenset()) - {arrived.port}))
+            onward = tuple(sorted(flood.ports.get(here, ())))
+            beside = tuple(sorted(outside.get(here, frozenset()) - {arrived.port}))
             if onward:
-                out.append((here, PacketOut(onward, tagged(frame, plan.flood.tag))))
+                out.append((here, PacketOut(onward, tagged(frame, flood.tag))))
             if beside:
                 out.append((here, PacketOut(beside, frame)))
             question = address_request(frame)

@@ -1,7 +1,9 @@
 """Keeps the rules of all switches that a plan leads to, and changes those alone that another plan concerns.
 
-The rules of a switch, of a tree, of a path and of a host are made when they change. Hosts that came, moved or went
-are taken over a number at a time, so that no change takes long; the others wait for the next plan.
+The rules of a switch, of a tree, of a path and of a host are made when they change. Hosts that came, moved or went,
+trees, and another flood are taken over a number of rules at a time, so that no change takes long; the others wait for
+the next update. A flood that takes the place of another is first put everywhere under its own tag, then packets are
+led to it, switch by switch, and the other one goes last.
 
 In a small network every switch with hosts knows every host. In a large one it knows its own, and those it is asked
 for (`ask`): so its rules grow with switches, paths, and what its own hosts do.
@@ -14,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from braid_sdn.fabric.plan.plan import Edge, Host, PinnedPath, Plan, TaggedPath, Tree
+from braid_sdn.fabric.plan.plan import Edge, Flood, Host, PinnedPath, Plan, TaggedPath, Tree
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.rules import Rules, tag_of
 from braid_sdn.openflow.messages import Rule, RuleKey
@@ -22,8 +24,8 @@ from braid_sdn.openflow.messages import Rule, RuleKey
 #: Rules that are changed for hosts in one update at most, once there is a plan.
 MAX_HOST_RULES = 1500
 
-#: Rules of trees that are changed in one update at most, once there is a plan; a tree that changes counts as this
-#: many besides.
+#: Rules of trees and floods that are changed in one update at most, once there is a plan; a tree that changes counts
+#: as this many besides.
 MAX_TREE_RULES = 4000
 CHANGED_TREE_COST = 40
 #: Rules of a tree with a detour at a switch.
@@ -47,9 +49,22 @@ class _Ports:
     internal: frozenset[int]
     outside: frozenset[int]
     edges: tuple[int, ...]
-    flood: tuple[int, frozenset[int]] | None
     everywhere: bool
     drops_marked: bool
+
+
+#: Of a switch the ports on a flood's tree, links, and ports of hosts.
+_FloodPorts = tuple[frozenset[int], frozenset[int], frozenset[int]]
+
+
+@dataclass
+class _FloodRules:
+    """The rules of one flood."""
+
+    flood: Flood
+    #: The ports, and the keys, of those that each switch has.
+    ports: dict[int, _FloodPorts] = field(default_factory=dict)
+    keys: dict[int, list[RuleKey]] = field(default_factory=dict)
 
 
 @dataclass
@@ -69,6 +84,14 @@ class Compiler:
     #: All that they were made of.
     _ports_of: tuple[object, ...] = ()
     _own: dict[int, list[RuleKey]] = field(default_factory=dict)
+    #: The floods whose rules switches have, by their tags, and the tag to which each switch leads packets.
+    _floods: dict[int, _FloodRules] = field(default_factory=dict)
+    _flood_of: dict[int, int] = field(default_factory=dict)
+    #: True if some switch may not have the rules of the last plan's flood, or has those of another one.
+    _is_flood_behind: bool = False
+    #: The last plan's ports, of which floods' rules were made.
+    _flood_outside: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    _flood_internal: Mapping[int, frozenset[int]] = field(default_factory=dict)
     _trees: dict[int, Tree] = field(default_factory=dict)
     _by_tag: dict[int, Tree] = field(default_factory=dict)
     #: Rules of each tree by its tag, their kind and ports.
@@ -98,14 +121,17 @@ class Compiler:
     ) -> Changes:
         """Change the rules to those of another plan; return the keys of what changed at each switch.
 
-        Rules of hosts are changed until there are `most` changes, and those of trees until there are MAX_TREE_RULES.
+        Rules of hosts are changed until there are `most` changes, and those of trees and floods until there are
+        MAX_TREE_RULES.
         All of them are with `most` at its default, and if there is a switch that has not been there yet, since it may
         have rules of hosts that would otherwise be deleted meanwhile. One that comes back has none but those that are
         restored. `failover` are the switches with fast failover groups. Marked packets come to others as well while
         switches get groups or lose them: `drop_marked` are all that can drop those.
         """
-        if self._set_switches(switches):
+        fresh = self._set_switches(switches)
+        if not self._known.issuperset(fresh):
             most = sys.maxsize
+        self._known.update(fresh)
         inhabited = self._inhabited_in(plan, hosts)
         self._set_mode(len(hosts), len(inhabited))
         self._set_failover(frozenset(failover))
@@ -114,7 +140,10 @@ class Compiler:
         self._set_paths(plan)
         self._set_inhabited(inhabited)
         self._set_hosts(hosts, most)
-        self._set_trees(plan, sys.maxsize if most == sys.maxsize else MAX_TREE_RULES)
+        left = self._change_trees(plan, sys.maxsize if most == sys.maxsize else MAX_TREE_RULES)
+        # Until there is a tree to a host, packets to it are flooded.
+        left = self._set_flood(plan, fresh, left)
+        self._add_trees(plan, left)
         changed, self._changed = self._changed, {}
         return changed
 
@@ -141,8 +170,14 @@ class Compiler:
             self._drop(switch, rules.of_remote_host(host).key)
 
     def tags(self) -> set[int]:
-        """Return the tags of trees."""
-        return set(self._by_tag)
+        """Return the tags of trees and floods."""
+        return self._by_tag.keys() | self._floods.keys()
+
+    @property
+    def flood(self) -> Flood | None:
+        """A flood to which switches lead packets, so that all of them have its rules; None if there is none."""
+        tag = next(iter(self._flood_of.values()), None)
+        return self._floods[tag].flood if tag is not None else None
 
     def asked(self) -> list[tuple[int, str]]:
         """Return the switches, and the hosts elsewhere, that they are to know."""
@@ -168,42 +203,45 @@ class Compiler:
         if has is not None and has.pop(key, None) is not None:
             self._changed.setdefault(switch, set()).add(key)
 
-    def _set_switches(self, switches: Iterable[int]) -> bool:
-        """Forget switches that left, and restore those that came; return true if one has not been there before."""
+    def _set_switches(self, switches: Iterable[int]) -> list[int]:
+        """Forget switches that left, and restore those that came; return these."""
         wanted = set(switches)
         for switch in self.target.keys() - wanted:
-            for known in (self.target, self._ports, self._own, self._inhabited):
+            for known in (self.target, self._ports, self._own, self._inhabited, self._flood_of):
                 known.pop(switch, None)
+            for each in self._floods.values():
+                each.ports.pop(switch, None)
+                each.keys.pop(switch, None)
         fresh = sorted(wanted - self.target.keys())
         for switch in fresh:
             self.target[switch] = {}
             self._changed.setdefault(switch, set())
-            self._restore(switch)
-        is_new = not self._known.issuperset(fresh)
-        self._known.update(fresh)
-        return is_new
+        if fresh:
+            self._restore({*fresh})
+        return fresh
 
-    def _restore(self, switch: int) -> None:
-        """Put what is known already at a switch that came back."""
+    def _restore(self, fresh: set[int]) -> None:
+        """Put what is known already at switches that came."""
         for tree in self._trees.values():
-            self._put_tree(tree, switch)
-        paths = [rules.of_path(path) for path in self._paths.values()]
-        paths += [rules.of_pinned(path) for path in self._pinned.values()]
-        for made in paths:
-            for at, rule in made:
-                if at == switch:
-                    self._put(switch, rule)
+            for switch in fresh:
+                self._put_tree(tree, switch)
+        paths: list[TaggedPath | PinnedPath] = [*self._paths.values(), *self._pinned.values()]
+        for path in paths:
+            if path.last in fresh or any(step.switch in fresh for step in path.steps):
+                made = rules.of_path(path) if isinstance(path, TaggedPath) else rules.of_pinned(path)
+                for switch, rule in made:
+                    if switch in fresh:
+                        self._put(switch, rule)
         for host in self._hosts.values():
-            if host.port.switch == switch:
+            if host.port.switch in fresh:
                 for rule in rules.of_local_host(host):
-                    self._put(switch, rule)
+                    self._put(host.port.switch, rule)
 
     def _set_ports(self, plan: Plan, edges: Iterable[Edge]) -> None:
         edges = tuple(edges)
         made_of = (
             plan.internal,
             plan.outside,
-            plan.flood,
             edges,
             self.everywhere,
             self._drop_marked,
@@ -221,7 +259,6 @@ class Compiler:
                 plan.internal.get(switch, nothing),
                 plan.outside.get(switch, nothing),
                 tuple(sorted(at.get(switch, ()))),
-                (plan.flood.tag, plan.flood.ports.get(switch, nothing)) if plan.flood is not None else None,
                 self.everywhere,
                 switch in self._drop_marked,
             )
@@ -239,7 +276,81 @@ class Compiler:
                 if self.target[switch].get(rule.key) != rule:
                     self._put(switch, rule)
 
-    def _set_trees(self, plan: Plan, most: int) -> None:
+    def _set_flood(self, plan: Plan, fresh: Iterable[int], most: int) -> int:
+        """Change rules of floods; return how many more may be changed.
+
+        Those of switches that came are complete after that, and count for nothing.
+        """
+        wanted = plan.flood
+        if wanted is None:
+            return most
+        known = self._floods.get(wanted.tag)
+        is_same = known is not None and known.flood is wanted and not self._is_flood_behind
+        if known is None:
+            known = self._floods[wanted.tag] = _FloodRules(wanted)
+        known.flood = wanted
+        for switch in fresh:
+            # It passes on packets of all floods that others may lead to. It leads to the one that is complete.
+            for each in self._floods.values():
+                self._put_flood(plan, each, switch)
+            self._lead_to(switch, next(iter(self._flood_of.values()), wanted.tag))
+        if is_same and (plan.outside, plan.internal) == (self._flood_outside, self._flood_internal):
+            return most
+        self._flood_outside, self._flood_internal = plan.outside, plan.internal
+        left, steps = most, self._flood_steps(plan, known)
+        while left > 0 and (count := next(steps, None)) is not None:
+            left -= count
+        self._is_flood_behind = left <= 0
+        if self._is_flood_behind:
+            self.is_behind = self.is_repairing = True
+        return left
+
+    def _flood_steps(self, plan: Plan, wanted: _FloodRules) -> Iterator[int]:
+        """Have packets take a flood alone, step by step; yield how many rules each of these changes."""
+        for switch in self.target:
+            yield self._put_flood(plan, wanted, switch)
+        for switch in self.target:
+            yield self._lead_to(switch, wanted.flood.tag)
+        for tag in [each for each in self._floods if each != wanted.flood.tag]:
+            keys = self._floods[tag].keys
+            while keys:
+                switch, gone = keys.popitem()
+                for key in gone:
+                    self._drop(switch, key)
+                yield len(gone)
+            del self._floods[tag]
+
+    def _put_flood(self, plan: Plan, known: _FloodRules, switch: int) -> int:
+        """Put a flood's rules at a switch as its ports are now; return how many changed."""
+        nothing = frozenset[int]()
+        flood, internal = known.flood, plan.internal.get(switch, nothing)
+        ports = (flood.ports.get(switch, nothing), internal, plan.outside.get(switch, nothing))
+        if known.ports.get(switch) == ports:
+            return 0
+        known.ports[switch] = ports
+        made = rules.of_flood(flood.tag, *ports)
+        keys = [rule.key for rule in made]
+        count = 0
+        for key in set(known.keys.get(switch, ())) - set(keys):
+            self._drop(switch, key)
+            count += 1
+        known.keys[switch] = keys
+        for rule in made:
+            if self.target[switch].get(rule.key) != rule:
+                self._put(switch, rule)
+                count += 1
+        return count
+
+    def _lead_to(self, switch: int, tag: int) -> int:
+        """Have a switch lead packets that are to be flooded to a flood; return how many rules changed."""
+        if self._flood_of.get(switch) == tag:
+            return 0
+        self._flood_of[switch] = tag
+        self._put(switch, rules.to_flood(tag))
+        return 1
+
+    def _change_trees(self, plan: Plan, most: int) -> int:
+        """Change rules of trees that there were already; return how many more may be changed."""
         self.is_repairing = False
         left = most
         for root, tree in list(self._trees.items()):
@@ -247,17 +358,25 @@ class Compiler:
             if after is not tree:
                 if left <= 0:
                     self.is_repairing = self.is_behind = True
-                    return
+                    return 0
                 left -= self._change_tree(tree, after)
+        return left
+
+    def _add_trees(self, plan: Plan, most: int) -> None:
+        left = most
         for root, tree in plan.trees.items():
             if root not in self._trees:
                 if left <= 0:
                     self.is_behind = True
                     return
-                left -= len(tree.onward) * (MAX_RULES_WITH_DETOUR if tree.detour is not None else 1)
-                self._trees[root] = self._by_tag[tree.tag] = tree
-                for switch in self._switches_of(tree):
-                    self._put_tree(tree, switch)
+                left -= self._add_tree(tree)
+
+    def _add_tree(self, tree: Tree) -> int:
+        """Put a tree's rules; return what that costs."""
+        self._trees[tree.root] = self._by_tag[tree.tag] = tree
+        for switch in self._switches_of(tree):
+            self._put_tree(tree, switch)
+        return len(tree.onward) * (MAX_RULES_WITH_DETOUR if tree.detour is not None else 1)
 
     def _change_tree(self, before: Tree, after: Tree | None) -> int:
         """Change a tree's rules; return what that costs."""
@@ -268,14 +387,11 @@ class Compiler:
                 for rule in self._on_tree(before, switch):
                     self._drop(switch, rule.key)
             self._of_tag.pop(before.tag, None)
-            if after is None:
-                for switch in before.onward:
-                    self._drop(switch, rules.to_tree(before).key)
-            # One with another tag is put as a new one, in place of its rule in the table of trees.
-            elif gone := before.onward.keys() - after.onward.keys():
-                for switch in gone:
-                    self._drop(switch, rules.to_tree(before).key)
-            return len(before.onward)
+            kept = after.onward.keys() if after is not None else ()
+            for switch in before.onward.keys() - kept:
+                self._drop(switch, rules.to_tree(before).key)
+            # In place of the other: its rule in the table of trees may not lead to a tag that is dropped.
+            return len(before.onward) + (self._add_tree(after) if after is not None else 0)
         self._trees[after.root] = self._by_tag[after.tag] = after
         for switch in before.onward.keys() - after.onward.keys():
             self._drop(switch, rules.to_tree(before).key)

@@ -200,27 +200,29 @@ def no_detour() -> Rule:
 def of_switch(
     plan: Plan, switch: int, edge_ports: Iterable[int], *, everywhere: bool = True, drops_marked: bool = False
 ) -> list[Rule]:
-    """Return a switch's rules for its own ports, and for floods.
+    """Return a switch's rules for its own ports.
 
     `everywhere` if it has a rule for each host, `drops_marked` if marked packets may come to it.
     """
     made = [*base()] if everywhere else [*base(), unanswered()]
     if drops_marked:
         made.append(no_detour())
-    internal = sorted(plan.internal.get(switch, ()))
-    made += [_of_link(port) for port in internal]
+    made += [_of_link(port) for port in sorted(plan.internal.get(switch, ()))]
     made += [_rule(INGRESS, 80, Match(in_port=port, vlan=TAGGED), goto=PATHS) for port in edge_ports]
-    if plan.flood is None:
-        return made
-    tag = plan.flood.tag
+    return made
+
+
+def of_flood(tag: int, branches: frozenset[int], internal: Iterable[int], outside: Iterable[int]) -> list[Rule]:
+    """Return a switch's rules for packets under a flood's tag.
+
+    `branches` are its ports on the flood's tree, `internal` all that are links, and `outside` those of hosts.
+    """
     # A neighbour that floods by itself sends copies over links that are not on the tree: these would go round.
-    branches = plan.flood.ports.get(switch, frozenset())
-    made += [_of_flood(port, tag, is_branch=port in branches) for port in internal]
-    made.append(_to_flood(tag))
+    made = [_of_flood(port, tag, is_branch=port in branches) for port in sorted(internal)]
     actions: list[Action] = [Output(port) for port in sorted(branches)]
-    outside = plan.outside.get(switch, frozenset())
-    if outside:
-        actions += [PopTag(), *(Output(port) for port in sorted(outside))]
+    ends = [Output(port) for port in sorted(outside)]
+    if ends:
+        actions += [PopTag(), *ends]
     made.append(_rule(PATHS, SINGLE_WAY, Match(vlan=tag), *actions, tag=tag))
     return made
 
@@ -238,7 +240,7 @@ def _of_flood(port: int, tag: int, *, is_branch: bool) -> Rule:
 
 
 @functools.lru_cache(maxsize=16)
-def _to_flood(tag: int) -> Rule:
+def to_flood(tag: int) -> Rule:
     """Return the rule for packets that are to be flooded."""
     return _rule(TREES, 0, Match(), PushTag(tag), goto=PATHS, tag=tag)
 
