@@ -338,6 +338,27 @@ def test_a_flood_comes_before_trees_to_switches_that_had_none(monkeypatch: pytes
     assert made.target == fresh.target
 
 
+def test_rules_that_are_made_for_some_switches_after_others_are_those_made_at_once() -> None:
+    fabric = Fabric(5)
+    fabric.hosts = {mac(number): Host(mac(number), PortId(1 + number % 8, HOST_PORT)) for number in range(40)}
+    fabric.update()
+    made = Compiler()
+    for last in range(2, SWITCHES + 1, 2):
+        made.update(
+            fabric.plan,
+            fabric.hosts,
+            fabric.edges,
+            range(1, last + 1),
+            most=1,
+            is_told=False,
+            failover=fabric.failover,
+            drop_marked=fabric.drop_marked,
+        )
+        assert made.is_behind
+    fabric.update_anew(made)
+    assert made.target == fabric.compiler.target
+
+
 def test_a_lost_wire_changes_no_rule_of_a_host_and_few_of_trees() -> None:
     fabric = Fabric(3)
     fabric.hosts = {mac(number): Host(mac(number), PortId(1 + number % 8, HOST_PORT)) for number in range(80)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,11 +21,12 @@ from braid_sdn.fabric.service import Service
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import compiler
 from braid_sdn.fabric.switches.arp_relay import MAX_HOLD
+from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL
 from braid_sdn.fabric.switches.compiler import CHANGED_TREE_COST, Compiler
 from braid_sdn.fabric.switches.rules import tag_of
-from braid_sdn.openflow.messages import PacketIn, PacketOut
+from braid_sdn.openflow.messages import FlowStatsRequest, PacketIn, PacketOut
 
-from .virtual import KEY, Network, arp, everybody_reaches_everybody, graph_of, mac, ready
+from .virtual import KEY, Network, arp, everybody_reaches_everybody, frame, graph_of, mac, ready
 
 
 def slow(net: Network) -> None:
@@ -195,8 +197,183 @@ def test_a_wire_is_left_in_parts_and_nobody_is_cut_off(monkeypatch: pytest.Monke
     slow(net)
     net.unplug("c0", "a0.0")
     net.unplug("c1", "a1.0")
-    before = len(net.controller.planning)
-    net.run_until(lambda: net.controller.compiler.is_repairing, within=0.1)
-    net.run_until(lambda: not net.controller.compiler.is_repairing, within=5)
-    assert len(net.controller.planning) > before + 3
+    plans, follow, parts = len(net.controller.planning), net.controller._follow, 0
+
+    def counted(now: float) -> None:
+        nonlocal parts
+        parts += 1
+        follow(now)
+
+    monkeypatch.setattr(net.controller, "_follow", counted)
+    net.run(0.5)
+    assert not net.controller.compiler.is_repairing
+    # No part needs a plan of its own.
+    assert parts > 3 + len(net.controller.planning) - plans
+    everybody_reaches_everybody(net)
+
+
+def asked(net: Network) -> set[int]:
+    """Return the switches that are asked for all their rules now."""
+    net.controller.poll_messages()
+    net.now += 0.001
+    net.controller.handle_timeout(net.now)
+    messages = net.controller.poll_messages()
+    return {switch for switch, message in messages if message == FlowStatsRequest(None)}
+
+
+def test_no_switch_is_audited_while_something_urgent_is_planned_unless_that_is_very_late() -> None:
+    net = ready(fat_tree(4, hosts=16))
+    net.run(40)
+    slow(net)
+    net.unplug("e0.0", "a0.0")
+    begin_plan(net)
+    one, other = sorted(net.controller.topology.switches)[:2]
+    net.controller.audit._due[one] = net.now - 1
+    assert not asked(net)
+    net.controller.audit._due[other] = net.now - AUDIT_INTERVAL - 1
+    assert net.controller._work is not None
+    assert asked(net) == {other}
+    net.controller.audit._due[one] = net.now - 1
+    net.run(2)
+    assert net.controller.audit._due[one] > net.now
+
+
+def test_a_plan_that_took_long_is_followed_in_a_turn_of_its_own() -> None:
+    net = ready(fat_tree(4, hosts=16))
+    before = net.controller.plan
+    slow(net)
+    net.unplug("e0.0", "a0.0")
+    begin_plan(net)
+    work = net.controller._work
+    assert work is not None
+    while work.plan is None:
+        assert net.controller.plan is before
+        net.controller.handle_timeout(net.now)
+    assert net.controller.plan is before
+    net.controller.handle_timeout(net.now)
+    assert net.controller.plan is work.plan
+
+
+def test_the_rules_of_the_first_plan_are_made_in_parts_and_no_switch_is_told_of_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller, "MAX_FIRST_SWITCHES", 1)
+    net = Network(fat_tree(4, hosts=16))
+    net.connect()
+    follow, parts = net.controller._follow, 0
+
+    def counted(now: float) -> None:
+        nonlocal parts
+        parts += 1
+        assert not net.controller.updater.target
+        follow(now)
+        assert bool(net.controller.updater.target) is (parts >= len(net.shape.switches))
+
+    monkeypatch.setattr(net.controller, "_follow", counted)
+    net.run_until(lambda: net.controller._is_first_followed, within=10)
+    assert parts == len(net.shape.switches)
+    monkeypatch.setattr(net.controller, "_follow", follow)
+    net.run(3)
+    for number, name in enumerate(net.stations, 1):
+        net.send(name, arp(mac(number), f"10.0.0.{number}", f"10.0.0.{number}"))
+    net.run(3)
+    everybody_reaches_everybody(net)
+
+
+def test_a_controller_that_starts_anew_with_its_rules_made_in_parts_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller, "MAX_FIRST_SWITCHES", 10)
+    monkeypatch.setattr(controller, "MAX_HOST_RULES", 1)
+    monkeypatch.setattr(compiler, "MAX_TREE_RULES", 1)
+    net = ready(fat_tree(4, hosts=4))
+    net.run(5)
+    net.restart_controller()
+    follow, parts = net.controller._follow, 0
+
+    def counted(now: float) -> None:
+        nonlocal parts
+        parts += not net.controller._is_first_followed
+        follow(now)
+
+    monkeypatch.setattr(net.controller, "_follow", counted)
+    sent = 0
+    net.received["h3"].clear()
+    while sent < 2500:
+        # A new controller has its first plan after a second.
+        net.send("h0", frame(mac(1), mac(4)))
+        sent += 1
+        net.run(0.002)
+    assert net.controller._is_first_followed
+    # Two for switches, and then those for trees and hosts.
+    assert parts > 2
+    net.run(1)
+    assert len([each for each in net.received["h3"] if each[12:14] == b"\x08\x00"]) == sent
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_switches_and_wires_that_come_and_go_while_plans_are_followed_in_parts_double_nothing(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(controller, "MAX_FIRST_SWITCHES", 1)
+    monkeypatch.setattr(compiler, "MAX_TREE_RULES", 1)
+    monkeypatch.setattr("braid_sdn.fabric.switches.updater.MAX_SENT", 2)
+    chance = random.Random(seed)
+    shape = generated(7, seed=seed, more=1.5, hosts=4)
+    net = Network(shape)
+    slow(net)
+    net.connect()
+    follow, parts = net.controller._follow, 0
+
+    def left(now: float) -> None:
+        # One leaves while the rules of the first plan are made, and comes back.
+        nonlocal parts
+        parts += 1
+        if parts == 4:
+            net.disconnect(shape.switches[2])
+        follow(now)
+
+    monkeypatch.setattr(net.controller, "_follow", left)
+    net.run(5)
+    assert parts > 6
+    monkeypatch.setattr(net.controller, "_follow", follow)
+    net.connect(shape.switches[2])
+    net.run(10)
+    for number, name in enumerate(net.stations, 1):
+        net.send(name, frame(mac(number), "ff:ff:ff:ff:ff:ff", b"here I am"))
+    net.run(3)
+    everybody_reaches_everybody(net)
+    out: set[int] = set()
+    away = ""
+    for number in range(40):
+        if away:
+            net.connect(away)
+            away = ""
+        elif chance.randrange(3):
+            # Of those that are without a controller nothing is promised while wires change.
+            at = chance.randrange(len(shape.wires))
+            out ^= {at}
+            net.unplug(shape.wires[at].one, shape.wires[at].other, up=at not in out)
+        else:
+            away = chance.choice(shape.switches)
+            net.disconnect(away)
+        for each in net.received.values():
+            each.clear()
+        source = 1 + number % len(net.stations)
+        calls = [frame(mac(source), "ff:ff:ff:ff:ff:ff", bytes([number, part])) for part in range(5)]
+        for call in calls:
+            net.send(list(net.stations)[source - 1], call)
+            net.run(chance.choice((0.001, 0.003, 0.02, 0.3)))
+        for each in net.received.values():
+            assert all(each.count(call) <= 1 for call in calls)
+    for at in out:
+        net.unplug(shape.wires[at].one, shape.wires[at].other, up=True)
+    if away:
+        net.connect(away)
+    net.run(20)
+    assert not net.controller._is_urgent
+    assert net.controller.updater.idle
+    for number, name in enumerate(net.stations, 1):
+        net.send(name, frame(mac(number), "ff:ff:ff:ff:ff:ff", b"here I am"))
+    net.run(3)
     everybody_reaches_everybody(net)

@@ -96,6 +96,9 @@ MAX_REVIEWED_PER_SECOND = 16_000.0
 #: Links of the network times trees that are made or compared in one plan at most: rules of so many change in 30 ms.
 MAX_TREE_ARCS = 16_000
 
+#: Switches whose own rules are made in one turn for the first plan: no switch is told of any before all are made.
+MAX_FIRST_SWITCHES = 100
+
 #: Seconds of work on a plan after which messages of switches have their turn.
 MAX_PIECE = 0.01
 
@@ -145,6 +148,12 @@ class Controller:
         self._work: planner.Work | None = None
         self._worked = 0.0
         self._work_at: float | None = None
+        #: Switches with fast failover groups when the last plan began.
+        self._failover_planned = frozenset[int]()
+        #: When that plan was followed as far as one turn went.
+        self._followed_at = 0.0
+        #: True once the rules of the first plan are all made, so that switches are told of them.
+        self._is_first_followed = False
         #: True if a failure or a change waits for that plan.
         self._is_work_urgent = False
         self.policies = policies
@@ -212,7 +221,7 @@ class Controller:
     @property
     def _is_urgent(self) -> bool:
         """True if a failure or a change waits for a plan, or for its end."""
-        return self._throttle.urgent or self._is_work_urgent
+        return self._throttle.urgent or self._is_work_urgent or self._is_rest_urgent
 
     @property
     def tables(self) -> Tables:
@@ -314,16 +323,24 @@ class Controller:
             self._count(now)
         if self._examine_at is not None and now >= self._examine_at:
             self._examine(now)
-        for dpid in self.audit.due(now, idle=self.updater.idle):
+        # A list of all rules takes longer than a piece of a plan: what is urgent goes first, but not for ever.
+        for dpid in self.audit.due(now - (AUDIT_INTERVAL if self._is_urgent else 0.0), idle=self.updater.idle):
             self._ask_rules(now, dpid)
         for dpid in self.audit.renewals(now):
             for rule in (*rules.leases(), rules.marker(self.nonce)):
                 self._tell(dpid, AddRule(rule))
-        if self._work is not None:
+        self.updater.handle_timeout(now)
+        if self.updater.has_unsent:
+            # One thing in each turn.
+            pass
+        elif self._work is not None:
             self._go_on(now, self._work)
+        elif self._is_rest_urgent:
+            self._follow(now)
         elif self._throttle.due(now, busy=self.updater.is_waiting) and self._settled(now):
             self._begin_plan(now)
-        self.updater.handle_timeout(now)
+        elif self._has_rest and not self.updater.is_waiting:
+            self._follow(now)
         self._replace_doubtful(now)
         self.distributor.handle_timeout(now)
         self._advance(now)
@@ -371,6 +388,8 @@ class Controller:
         plan = self._work_at
         if self._work is None:
             plan = self._throttle.poll_timeout(busy=self.updater.is_waiting)
+            if self._is_rest_urgent or (self._has_rest and not self.updater.is_waiting):
+                plan = self._followed_at
         if plan is not None and not self.planned and self.first_switch is not None:
             plan = max(plan, self._first_plan(self.first_switch))
         every = (
@@ -382,7 +401,7 @@ class Controller:
             self.hosts.poll_timeout(),
             self.path_monitor.poll_timeout(),
             self.updater.poll_timeout(),
-            self.audit.poll_timeout(idle=self.updater.idle),
+            self.audit.poll_timeout(idle=self.updater.idle and not self._is_urgent),
             self.distributor.poll_timeout(),
             self._arp_relay.poll_timeout(self._flood),
         )
@@ -824,56 +843,32 @@ class Controller:
 
     def _go_on(self, now: float, work: planner.Work) -> None:
         """Work on the plan for a while, and follow it once it is made."""
-        began = self._stopwatch()
-        while (plan := work.poll()) is None:
-            if (took := self._stopwatch() - began) >= MAX_PIECE:
-                self._worked += took
-                self._work_at = now
-                return
+        began, took = self._stopwatch(), 0.0
+        while work.plan is None and took < MAX_PIECE:
+            work.poll()
+            took = self._stopwatch() - began
+        if work.plan is None or took >= MAX_PIECE / 2:
+            # To follow it takes a turn of its own.
+            self._worked += took
+            self._work_at = now
+            return
         self._work = self._work_at = None
         self._is_work_urgent = False
-        self._follow_plan(now, plan, work.state, began)
+        self._follow_plan(now, work.plan, work.state, began)
 
     def _follow_plan(self, now: float, plan: Plan, state: planner.NetworkState, began: float) -> None:
         """Tell switches of another plan, whose last piece began at this time of the stopwatch."""
-        before, is_first = self.plan, not self.planned
-        self.plan = plan
+        before, self.plan = self.plan, plan
         self._review = tuple(root for root in self.plan.left if root in self.plan.trees)
         self._policies_planned = not self.plan.left and state.policies is self.policies
-        switches = list(self.topology.switches)
         self.planned = True
         self._expected_links.clear()
-        hosts = sys.maxsize if is_first else MAX_HOST_RULES
-        everywhere = self.compiler.everywhere
-        # As long as some switches may have groups, marked packets may come to any.
-        drop_marked = {*switches} - self._refused_marks if self.settings.failover else ()
-        changed = self.compiler.update(
-            self.plan,
-            self.hosts.known,
-            self.edges,
-            switches,
-            most=hosts,
-            failover=state.failover,
-            drop_marked=drop_marked,
-        )
-        if self.compiler.everywhere != everywhere:
-            self.conversations.clear()
-            for switch, mac in self.compiler.asked():
-                self.conversations.begin(now, switch, mac)
-        self.updater.set_target(now, self.compiler.target, changed)
-        self.audit.plan(now, switches)
+        self._failover_planned = state.failover
+        self._follow(now)
         took = self._stopwatch() - began
         self.planning = [*self.planning[-99:], self._worked + took]
         # All else had its turns between the pieces before.
         self._throttle.plan_made(now, took)
-        if self.compiler.is_repairing:
-            self._throttle.failure(now)
-        if self.compiler.is_behind or self.plan.left:
-            # Packets to hosts that wait for their rules are flooded meanwhile: ARP need not wait for these.
-            self._throttle.rest(now)
-        elif self.plan.tagless or self.plan.is_flood_old:
-            # Tags become free when rules are deleted.
-            self._throttle.rest(now, TAG_RETRY)
         if any(
             (tree.repaired or tree.detour is not known.detour) and known is not tree
             for root, tree in self.plan.trees.items()
@@ -883,9 +878,59 @@ class Controller:
             self._throttle.improvement(now)
 
     @property
+    def _has_rest(self) -> bool:
+        """True if the last plan is followed in part: the rest of it needs no other one."""
+        return self.planned and (self.compiler.is_behind or not self._is_first_followed)
+
+    @property
+    def _is_rest_urgent(self) -> bool:
+        """True if that rest waits for no switch: what lost a link, and the first plan, of which none was told yet."""
+        return self.planned and (self.compiler.is_repairing or not self._is_first_followed)
+
+    @property
     def _flood(self) -> Flood | None:
-        """The flood whose rules switches have or get before all else; None before the first plan."""
-        return self.compiler.flood
+        """The flood whose rules switches have or get before all else; None before the first plan is followed."""
+        return self.compiler.flood if self._is_first_followed else None
+
+    def _follow(self, now: float) -> None:
+        """Change rules to those of the plan, or as many as may be in one turn."""
+        switches = list(self.topology.switches)
+        is_first = not self._is_first_followed
+        fresh = [switch for switch in switches if switch not in self.compiler.target] if is_first else []
+        if fresh:
+            switches = [switch for switch in switches if switch in self.compiler.target] + fresh[:MAX_FIRST_SWITCHES]
+        everywhere = self.compiler.everywhere
+        # As long as some switches may have groups, marked packets may come to any.
+        drop_marked = {*switches} - self._refused_marks if self.settings.failover else ()
+        changed = self.compiler.update(
+            self.plan,
+            self.hosts.known,
+            self.edges,
+            switches,
+            most=MAX_HOST_RULES,
+            is_told=not is_first,
+            failover=self._failover_planned,
+            drop_marked=drop_marked,
+        )
+        if self.compiler.everywhere != everywhere:
+            self.conversations.clear()
+            for switch, mac in self.compiler.asked():
+                self.conversations.begin(now, switch, mac)
+        self._followed_at = now
+        if is_first:
+            # Those of some alone could lead packets to where no rule is for them yet.
+            self._is_first_followed = len(fresh) <= MAX_FIRST_SWITCHES and not self.compiler.is_behind
+        if self._is_first_followed:
+            self.updater.set_target(now, self.compiler.target, None if is_first else changed)
+            self.audit.plan(now, switches)
+        if self._has_rest:
+            return
+        if self.plan.left:
+            # Packets to hosts that wait for their rules are flooded meanwhile: ARP need not wait for these.
+            self._throttle.rest(now)
+        elif self.plan.tagless or self.plan.is_flood_old:
+            # Tags become free when rules are deleted.
+            self._throttle.rest(now, TAG_RETRY)
 
     def _replace_doubtful(self, now: float) -> None:
         """Have trees planned anew that a switch may not have followed."""
@@ -895,7 +940,7 @@ class Controller:
     def _advance(self, now: float) -> None:
         """Advance what depends on the updater's step: edges' tables, and held ARP requests."""
         self._distribute(now)
-        if self._policies_planned and self.updater.idle:
+        if self._policies_planned and self.updater.idle and not self._has_rest:
             self.policies_in_place = True
         # Tables that were distributed before the present update began do not concern it.
         if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:

@@ -116,6 +116,7 @@ class Compiler:
         switches: Iterable[int],
         *,
         most: int = sys.maxsize,
+        is_told: bool = True,
         failover: Collection[int] = (),
         drop_marked: Collection[int] = (),
     ) -> Changes:
@@ -123,13 +124,14 @@ class Compiler:
 
         Rules of hosts are changed until there are `most` changes, and those of trees and floods until there are
         MAX_TREE_RULES.
-        All of them are with `most` at its default, and if there is a switch that has not been there yet, since it may
-        have rules of hosts that would otherwise be deleted meanwhile. One that comes back has none but those that are
-        restored. `failover` are the switches with fast failover groups. Marked packets come to others as well while
-        switches get groups or lose them: `drop_marked` are all that can drop those.
+        All of them are with `most` at its default, and if there is a switch that has not been there yet, since it
+        may have rules of hosts that would otherwise be deleted meanwhile; unless no switch is told of any
+        (`is_told`). One that comes back has none but those that are restored. `failover` are the switches with fast
+        failover groups. Marked packets come to others as well while switches get groups or lose them: `drop_marked`
+        are all that can drop those.
         """
         fresh = self._set_switches(switches)
-        if not self._known.issuperset(fresh):
+        if is_told and not self._known.issuperset(fresh):
             most = sys.maxsize
         self._known.update(fresh)
         inhabited = self._inhabited_in(plan, hosts)
