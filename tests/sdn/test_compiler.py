@@ -6,7 +6,7 @@ import itertools
 import random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from braid_lab.fabric.shapes import generated
@@ -15,7 +15,7 @@ from braid_sdn.fabric.plan.plan import Edge, Host, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, make
 from braid_sdn.fabric.plan.policies import Policies
 from braid_sdn.fabric.switches import compiler
-from braid_sdn.fabric.switches.compiler import Compiler
+from braid_sdn.fabric.switches.compiler import CHANGED_TREE_COST, Compiler
 from braid_sdn.fabric.switches.rules import (
     DELIVERY,
     DESTINATIONS,
@@ -67,6 +67,8 @@ class Fabric:
         self.failover = frozenset(self.switches)
         #: True if some may have any.
         self.has_failover = True
+        #: True if switches that are not connected go on by the rules that they have.
+        self.goes_on_alone = False
 
     def graph(self) -> Graph:
         arcs = [arc for arc in self.whole.arcs if frozenset((arc.source, arc.target)) not in self.lost]
@@ -90,17 +92,28 @@ class Fabric:
             one = self.chance.randrange(2, SWITCHES + 1)
             self.switches = sorted({*self.switches} ^ {one})
 
-    def update(self, tags_in_use: frozenset[int] = frozenset(), most: int = 1 << 30) -> dict[int, set[object]]:
+    def update(
+        self, tags_in_use: frozenset[int] = frozenset(), most: int = 1 << 30, doubtful: frozenset[int] = frozenset()
+    ) -> dict[int, set[object]]:
+        """Make another plan, and follow it as far as may be at once."""
+        self.make_plan(tags_in_use, doubtful)
+        return self.follow(most)
+
+    def make_plan(self, tags_in_use: frozenset[int], doubtful: frozenset[int]) -> None:
         state = NetworkState(
             self.graph(),
             tuple(self.hosts.values()),
             self.edges,
             {3: frozenset({HOST_PORT})},
             tags_in_use,
+            unreachable=self.whole.switches - {*self.switches} if self.goes_on_alone else frozenset(),
+            doubtful=doubtful,
             review=tuple(self.plan.trees) if self.chance.randrange(2) else (),
             failover=self.failover,
         )
         self.plan = make(self.plan, state)
+
+    def follow(self, most: int = 1 << 30) -> dict[int, set[object]]:
         changed = self.compiler.update(
             self.plan,
             dict(self.hosts),
@@ -359,6 +372,27 @@ def test_rules_that_are_made_for_some_switches_after_others_are_those_made_at_on
     assert made.target == fabric.compiler.target
 
 
+def test_a_tree_that_changed_at_a_switch_without_controller_is_named() -> None:
+    fabric = Fabric(3)
+    fabric.hosts = {mac(number): Host(mac(number), PortId(number, HOST_PORT)) for number in range(1, 9)}
+    fabric.update()
+    before = fabric.plan
+    tree = before.trees[1]
+    switch, port = next(iter(tree.onward.items()))
+    lost = next(arc for arc in fabric.whole.arcs if arc.source == PortId(switch, port))
+    fabric.lost.add(frozenset((lost.source, lost.target)))
+    fabric.make_plan(frozenset(), frozenset())
+    after = fabric.plan.trees[1]
+    assert after.tag == tree.tag
+    assert after.onward[switch] != port
+    # It leaves before the plan is followed.
+    fabric.switches.remove(switch)
+    fabric.follow()
+    assert tree.tag in fabric.compiler.untold
+    fabric.follow()
+    assert not fabric.compiler.untold
+
+
 def test_a_lost_wire_changes_no_rule_of_a_host_and_few_of_trees() -> None:
     fabric = Fabric(3)
     fabric.hosts = {mac(number): Host(mac(number), PortId(1 + number % 8, HOST_PORT)) for number in range(80)}
@@ -427,6 +461,9 @@ class Switches:
         self.updater.set_target(0.0, self.fabric.compiler.target, changed)  # type: ignore[arg-type]
         for _ in range(most):
             self._collect()
+            if self.updater.has_unsent and (not self.under_way or self.fabric.chance.randrange(4) == 0):
+                self.updater.handle_timeout(0.0)
+                continue
             if not self.under_way:
                 return
             switch = self.fabric.chance.choice(sorted(self.under_way))
@@ -450,6 +487,18 @@ class Switches:
             self.look_for_loops()
             self.look_for_doubles()
         self._collect()
+
+    def lose(self, switch: int) -> None:
+        """End a switch's connection: it goes on by what it has, without what is still under way to it."""
+        self.under_way.pop(switch, None)
+        self.updater.handle_gone(0.0, switch)
+        self.fabric.switches.remove(switch)
+
+    def regain(self, switch: int) -> None:
+        """Have a switch connect anew, and list what it has."""
+        self.fabric.switches = sorted([*self.fabric.switches, switch])
+        groups = {number: buckets_of(number) for number in self.groups[switch]}
+        self.updater.handle_rules(0.0, switch, list(self.has[switch].values()), groups)
 
     def _collect(self) -> None:
         if self.updater.poll_publish():
@@ -601,3 +650,56 @@ def test_no_packet_goes_round_while_trees_are_repaired(has_failover: bool, seed:
         assert rules == fabric.compiler.target[switch]
         # Nothing is left of groups that are not needed any more.
         assert switches.groups[switch] == {group for rule in rules.values() for group in groups_of(rule)}
+
+
+@given(seed=st.integers(0, 1 << 30))
+@example(seed=9)
+@example(seed=20)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_packet_goes_round_while_plans_are_followed_in_parts_and_switches_lose_the_controller(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(compiler, "MAX_TREE_RULES", 2 * CHANGED_TREE_COST)
+    monkeypatch.setattr("braid_sdn.fabric.switches.updater.MAX_SENT", 3)
+    fabric = Fabric(seed)
+    fabric.goes_on_alone = True
+    if fabric.chance.randrange(2):
+        fabric.has_failover = False
+        fabric.failover = frozenset()
+    fabric.hosts = {mac(number): Host(mac(number), PortId(number, HOST_PORT)) for number in range(1, 5)}
+    changed = fabric.update()
+    switches = Switches(fabric)
+    switches.follow(changed)
+
+    def lose_some() -> None:
+        for switch in sorted(fabric.whole.switches):
+            if switch in fabric.switches:
+                if len(fabric.switches) > 5 and fabric.chance.randrange(16) == 0:
+                    switches.lose(switch)
+            elif fabric.chance.randrange(8) == 0:
+                switches.regain(switch)
+
+    def follow() -> None:
+        """Follow the plan to some point, a part after the other, as the controller does."""
+        while True:
+            lose_some()
+            changed = fabric.follow(1000)
+            switches.updater.doubtful |= fabric.compiler.untold
+            switches.follow(changed, most=fabric.chance.choice((3, 10, 30, 1 << 30)))
+            if not fabric.compiler.is_repairing:
+                return
+
+    for _ in range(8):
+        arc = fabric.chance.choice(fabric.whole.arcs)
+        fabric.lost ^= {frozenset((arc.source, arc.target))}
+        for _ in range(10):
+            tags_in_use = switches.updater.tags_in_use() | fabric.compiler.tags()
+            fabric.make_plan(frozenset(tags_in_use), frozenset(switches.updater.doubtful))
+            follow()
+            if not switches.updater.doubtful & switches.tags:
+                break
+    for switch in sorted(fabric.whole.switches - {*fabric.switches}):
+        switches.regain(switch)
+    switches.follow(fabric.update(switches.updater.tags_in_use(), doubtful=frozenset(switches.updater.doubtful)))
+    for switch, rules in switches.has.items():
+        assert rules == fabric.compiler.target[switch]

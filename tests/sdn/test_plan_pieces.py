@@ -104,6 +104,22 @@ def test_arp_waits_for_the_plan_that_is_being_made() -> None:
     assert {name for name, got in net.received.items() if got} == {"h9"}
 
 
+def test_a_tree_gets_another_tag_if_a_switch_whose_way_changes_leaves_while_the_plan_is_made() -> None:
+    net = ready(fat_tree(4, hosts=16))
+    slow(net)
+    before = net.controller.plan.trees
+    lost = net.port_of("e0.0", "a0.0")
+    net.unplug("e0.0", "a0.0")
+    begin_plan(net)
+    # It goes on by the rules that it has.
+    net.disconnect("e0.0")
+    net.run(0.5)
+    led = [root for root, tree in before.items() if tree.onward.get(lost.switch) == lost.port]
+    assert led
+    for root in led:
+        assert net.controller.plan.trees[root].tag != before[root].tag
+
+
 async def stopwatch_of_service() -> Callable[[], float]:
     return Service(Config(Settings(KEY), port=0), Path("/nonexistent")).controller._stopwatch
 

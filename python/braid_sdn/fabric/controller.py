@@ -920,6 +920,7 @@ class Controller:
         if is_first:
             # Those of some alone could lead packets to where no rule is for them yet.
             self._is_first_followed = len(fresh) <= MAX_FIRST_SWITCHES and not self.compiler.is_behind
+        self.updater.doubtful |= self.compiler.untold
         if self._is_first_followed:
             self.updater.set_target(now, self.compiler.target, None if is_first else changed)
             self.audit.plan(now, switches)

@@ -75,6 +75,8 @@ class Compiler:
     #: True if hosts or trees wait for the next update; and if trees do that there were already.
     is_behind: bool = False
     is_repairing: bool = False
+    #: Tags of trees that changed in the last update at a switch that has left, and goes on by the rules that it has.
+    untold: set[int] = field(default_factory=set)
     #: True if every switch with hosts has a rule for each host.
     everywhere: bool = True
     #: Switches that are to know each host elsewhere, as sets of keys.
@@ -354,6 +356,7 @@ class Compiler:
     def _change_trees(self, plan: Plan, most: int) -> int:
         """Change rules of trees that there were already; return how many more may be changed."""
         self.is_repairing = False
+        self.untold.clear()
         left = most
         for root, tree in list(self._trees.items()):
             after = plan.trees.get(root)
@@ -399,6 +402,8 @@ class Compiler:
             self._drop(switch, rules.to_tree(before).key)
         changed = 0
         for switch in _differing(before, after):
+            if switch not in self.target and switch in before.onward and switch in after.onward:
+                self.untold.add(after.tag)
             had = {rule.key: rule for rule in self._on_tree(before, switch)}
             has = {rule.key: rule for rule in self._on_tree(after, switch)}
             if had != has:
