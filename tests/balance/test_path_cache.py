@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,26 @@ def test_the_memory_outlives_daemon_and_datapath(make_network: MakeNetwork, star
     ask_tcp(net.host, 2, net.server())
     daemon.call("down")
     assert not daemon.run_dir.exists()
+
+
+def test_losses_by_the_load_of_earlier_flows_are_left_out_from_the_start(
+    make_network: MakeNetwork, start_braid: StartBraid
+) -> None:
+    """`race` fills the near line until it loses packets; the first flows under `fastest` may follow at once."""
+    net = make_network(NEAR, FAR)
+    daemon = start_braid(net, "--config", racing(net))
+    ask_tcp(net.host, 1, net.server())
+    wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
+    daemon.call("down")
+    kept = daemon.run_dir / "path-cache.json"
+    saved = json.loads(kept.read_text())
+    (near,) = [way for path in saved["paths"] for way in path["uplinks"] if way["device"] == "dsl"]
+    near |= {"packets": 10_000, "lost": 1_000}
+    kept.write_text(json.dumps(saved))
+    daemon.up("--config", racing(net, "fastest"))
+    found = explained(daemon, net, 4)
+    assert ways(daemon, net, 4)["dsl"]["lost_packets"] >= 1_000
+    assert found["uplink"] == "dsl", found
 
 
 @both_datapaths

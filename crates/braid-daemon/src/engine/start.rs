@@ -229,6 +229,9 @@ impl Engine {
             _ => drop(PathCacheSnapshot::take(&engine.run_dir.path_cache())),
         }
         engine.forecasts.note_paths(&engine.datapath.path_cache()?);
+        // The first flows may come before the next second.
+        let counters = engine.datapath.uplink_counters()?;
+        engine.update_forecasts(Instant::now(), &counters)?;
         let text = match &opened {
             Opened::Fresh => "on a clean machine".to_owned(),
             Opened::Adopted => "took over what was at work".to_owned(),
