@@ -71,6 +71,12 @@ def both_count(daemon: Braid, net: Topology, family: int) -> bool:
     return set(found) == {"dsl", "lte"} and all(way["valid"] for way in found.values())
 
 
+def learn_both(daemon: Braid, net: Topology) -> None:
+    """Open a connection, which teaches the round trips by both uplinks."""
+    ask_tcp(net.host, 1, net.server())
+    wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
+
+
 @both_datapaths
 def test_a_race_is_told_and_remembered(make_network: MakeNetwork, start_braid: StartBraid, family: int) -> None:
     net = make_network(NEAR, FAR)
@@ -111,8 +117,7 @@ def test_a_race_is_told_and_remembered(make_network: MakeNetwork, start_braid: S
 def test_the_memory_outlives_daemon_and_datapath(make_network: MakeNetwork, start_braid: StartBraid) -> None:
     net = make_network(NEAR, FAR)
     daemon = start_braid(net, "--config", racing(net))
-    ask_tcp(net.host, 1, net.server())
-    wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
+    learn_both(daemon, net)
     first = ways(daemon, net, 4)
 
     daemon.kill9()
@@ -148,8 +153,7 @@ def test_losses_by_the_load_of_earlier_flows_are_left_out_from_the_start(
     """`race` fills the near line until it loses packets; the first flows under `fastest` may follow at once."""
     net = make_network(NEAR, FAR)
     daemon = start_braid(net, "--config", racing(net))
-    ask_tcp(net.host, 1, net.server())
-    wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
+    learn_both(daemon, net)
     daemon.call("down")
     kept = daemon.run_dir / "path-cache.json"
     saved = json.loads(kept.read_text())
@@ -168,8 +172,7 @@ def test_what_was_learned_is_void_when_an_uplink_has_failed(
 ) -> None:
     net = make_network(NEAR, FAR)
     daemon = start_braid(net, "--config", racing(net))
-    ask_tcp(net.host, 1, net.server())
-    wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
+    learn_both(daemon, net)
     with unplugged(net.uplinks["dsl"]):
         wait_until(lambda: states(daemon).get("dsl") == "down", what="dsl to be seen down")
     wait_until(lambda: states(daemon).get("dsl") == "up", what="dsl to be back", timeout=20)
@@ -200,8 +203,7 @@ def test_the_fastest_is_predicted_by_what_is_left(
     # The counters of a switch come once a second, so a rate seen in them exceeds the line's by up to a fifth.
     capacity = CAPACITY if datapath != "ebpf" else ""
     daemon = start_braid(net, "--config", racing(net, "fastest", capacity=capacity))
-    ask_tcp(net.host, 1, net.server())
-    wait_until(lambda: both_count(daemon, net, 4), what="both round trips to be remembered")
+    learn_both(daemon, net)
 
     def predicted() -> dict[str, float]:
         return {name: way["predicted_ms"] or 0 for name, way in ways(daemon, net, 4).items()}

@@ -75,7 +75,7 @@ struct Uplink {
     tick: u32,
     path: Path,
     losses: UplinkLosses,
-    /// What the last second has lost.
+    /// Packets of the last second, and those lost.
     lately: PacketCounts,
     queued: bool,
     credit: f64,

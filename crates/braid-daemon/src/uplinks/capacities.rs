@@ -36,7 +36,7 @@ struct Measured {
     shaped: Option<[ShapeCounters; 2]>,
     capacity: UplinkCapacity,
     stalls: StallMonitor,
-    /// When it last had a queue.
+    /// Time of its last queue.
     queued: Option<Instant>,
 }
 
