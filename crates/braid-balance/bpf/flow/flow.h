@@ -257,13 +257,15 @@ static __always_inline int can_be_assured(const struct flow *flow)
 // outside may be forged blindly, so any later segment reopens an assured flow; only silence ends
 // it. A RST from inside is trusted: after it, or after any RST that follows the inside's FIN, the
 // inside has no connection left. An embryo that was refused must be answered first.
+// The first FIN ends what the flow carries, as a rule. The other side's may be lost in the queue
+// that the flow itself has left, and come a second later.
 static __always_inline void advance_tcp(struct flow *flow, int assured, __u8 tcp_flags, __u8 side)
 {
-	__u8 state = flow->state;
+	__u8 state = flow->state, fins = flow->fins;
 
 	if (state == STATE_CLOSING)
 		return;
-	if ((tcp_flags & TCP_FIN) && !(flow->fins & side))
+	if ((tcp_flags & TCP_FIN) && !(fins & side))
 		flow->fins |= side;
 	if (tcp_flags & TCP_RST) {
 		state = (assured || can_be_assured(flow)) &&
@@ -280,9 +282,10 @@ static __always_inline void advance_tcp(struct flow *flow, int assured, __u8 tcp
 	if (state == flow->state)
 		return;
 	flow->state = state;
-	if (state == STATE_CLOSING)
-		count_closed(flow->uplink, flow->tick,
-			     flow->last_seen - flow->created < OPENED_SECONDS * NS_PER_SECOND);
+	if (state == STATE_FIN_WAIT || state == STATE_CLOSING)
+		flow->tick = count_closed(flow->uplink, flow->tick,
+					  !fins && flow->last_seen - flow->created <
+							   OPENED_SECONDS * NS_PER_SECOND);
 }
 
 static __always_inline __u32 packets_in(const struct __sk_buff *skb)

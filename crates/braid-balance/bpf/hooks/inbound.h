@@ -32,6 +32,12 @@ static __always_inline int is_syn_ack(const struct packet *packet)
 	return (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == (TCP_SYN | TCP_ACK);
 }
 
+// Returns 1 if the outside sends nothing after this packet.
+static __always_inline int is_last(const struct flow *flow, const struct packet *packet)
+{
+	return flow->state >= STATE_CLOSING || (packet->tcp_flags & (TCP_FIN | TCP_RST));
+}
+
 // Updates the flow from its reply. A late reply says nothing about the new mapping.
 static __always_inline void track_reply(const struct __sk_buff *skb, const struct packet *packet,
 					struct reply *reply, __u64 now)
@@ -54,10 +60,10 @@ static __always_inline void track_reply(const struct __sk_buff *skb, const struc
 		}
 		note_arrival(packet, flow, packets_in(skb));
 		note_echo(skb, packet, flow, now);
-		advance_tcp(flow, reply->found.assured, packet->tcp_flags, FIN_OUTSIDE);
-		if (flow->seen >= LOSS_BATCH_PACKETS ||
-		    (flow->seen && flow->state >= STATE_FIN_WAIT))
+		// Before the flow ends: it is busy no longer then.
+		if (flow->seen >= LOSS_BATCH_PACKETS || (flow->seen && is_last(flow, packet)))
 			update_losses(&reply->key.remote, flow);
+		advance_tcp(flow, reply->found.assured, packet->tcp_flags, FIN_OUTSIDE);
 		return;
 	}
 	if (flow->state == STATE_NEW)

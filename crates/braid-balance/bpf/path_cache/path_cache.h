@@ -212,15 +212,16 @@ static __always_inline void decrement(__u32 *count)
 		__sync_fetch_and_sub(count, 1);
 }
 
-// Stops counting a closed flow, so that others find the headroom. `tick` is the forecast under
-// which the flow was last counted as busy. It is counted as opened for a while, if it was `short`:
-// a page would else avoid the uplink that had most of the one before.
-__noinline int count_closed(__u32 id, __u32 tick, __u32 is_short)
+// Stops counting a flow that ends, so that others find the headroom. `tick` is the forecast under
+// which the flow was last counted as busy; returns one that has passed, since the flow is not
+// counted any more unless it goes on. It is counted as opened for a while, if it was not `short`: a
+// page would else avoid the uplink that had most of the one before.
+__noinline __u32 count_closed(__u32 id, __u32 tick, __u32 is_short)
 {
 	struct uplink_forecast *forecast = bpf_map_lookup_elem(&forecasts, &id);
 
 	if (!forecast)
-		return 0;
+		return tick;
 	if (is_short)
 		decrement(&forecast->opened);
 	if (tick == (forecast->tick & 0xff)) {
@@ -229,7 +230,7 @@ __noinline int count_closed(__u32 id, __u32 tick, __u32 is_short)
 	} else if (tick == ((forecast->tick - 1) & 0xff)) {
 		decrement(&forecast->busy);
 	}
-	return 0;
+	return (forecast->tick - 2) & 0xff;
 }
 
 // Returns the integer square root. Newton's method from a power of two above it: for 64 bits, six

@@ -84,8 +84,8 @@ pub struct FlowActivity {
     /// TCP flows that have moved at least 64 packets with data without an idle forecast period in
     /// between.
     pub active: u32,
-    /// [`UplinkForecast::busy`] without connections that have closed since; they are taken off
-    /// `active` as well.
+    /// [`UplinkForecast::busy`] without connections of which a side has sent a FIN since; they are
+    /// taken off `active` as well.
     pub busy: u32,
     /// Time at which the last flow was opened, in the datapath's own unit: it only orders uplinks. 0 if none was.
     pub last_opened: u64,
