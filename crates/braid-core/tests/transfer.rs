@@ -27,6 +27,8 @@ struct Line {
     noise: f64,
     /// Samples with a fifth less, as a fraction: senders that leave the line idle after a loss.
     dips: f64,
+    /// Longest queue that round trips show, in seconds.
+    queue: f64,
 }
 
 /// A finished transfer: the estimate, seconds, bits, and most connections.
@@ -41,22 +43,26 @@ fn transfer(line: &Line, seed: u64) -> Finished {
     let mut noise = Noise(seed);
     let round_trip = Duration::from_secs_f64(line.round_trip);
     let mut capacity = TransferCapacity::new(Time::ZERO, round_trip);
-    let mut ages = vec![0.0; FIRST_CONNECTIONS];
+    let mut ages = vec![0.0];
     let (mut now, mut bits, mut owed) = (Time::ZERO, 0.0, 0.0);
+    let mut queue: f64 = 0.0;
     loop {
-        // Ten packets, doubled each round trip, after one for the request.
+        // Ten packets close together, doubled each round trip, after one for the request.
         let wanted = |age: &f64| {
             let rounds = age / line.round_trip - 1.0;
-            let window = if rounds < 0.0 {
-                0.0
-            } else {
-                10.0 * PACKET * rounds.min(20.0).exp2()
+            let window = match rounds {
+                ..0.0 => 0.0,
+                0.0..0.5 => 20.0 * PACKET,
+                0.5..1.0 => 0.0,
+                _ => 10.0 * PACKET * rounds.min(20.0).exp2(),
             };
             (window / line.round_trip).min(line.each)
         };
         let offered: f64 = ages.iter().map(wanted).sum();
-        let mut rate = offered.min(line.rate);
-        if offered > line.rate {
+        let waiting = queue * line.rate + offered * POLL.as_secs_f64();
+        let mut rate = (waiting / POLL.as_secs_f64()).min(line.rate);
+        queue = (waiting / line.rate - POLL.as_secs_f64()).clamp(0.0, line.queue);
+        if rate >= line.rate {
             rate *= 1.0 + line.noise * noise.normal();
         }
         if noise.next() < line.dips / 2.0 {
@@ -73,6 +79,9 @@ fn transfer(line: &Line, seed: u64) -> Finished {
             end: now,
             span: POLL,
             carried: Bytes::new((whole / 8.0) as u64),
+            // One packet's time is part of each.
+            round_trip: (whole > 0.0)
+                .then(|| Duration::from_secs_f64(line.round_trip + queue + PACKET / line.rate)),
         };
         match capacity.note(&sample) {
             TransferStep::Continue => {}
@@ -105,6 +114,7 @@ fn a_full_line_is_known_within_five_percent_in_a_second_and_a_half() {
                     each: 1e12,
                     noise,
                     dips,
+                    queue: 0.0,
                 };
                 let end = transfer(&line, seed);
                 let ratio = ratio(&end, line.rate);
@@ -132,12 +142,73 @@ fn a_slow_line_takes_longer_and_is_known_as_well() {
             each: 1e12,
             noise: 0.0,
             dips: 0.0,
+            queue: 0.0,
         };
         let end = transfer(&line, seed);
         let ratio = ratio(&end, line.rate);
         assert!((0.95..1.05).contains(&ratio), "{ratio}");
         assert!(end.seconds <= 3.0, "{}", end.seconds);
         assert_eq!(end.connections, 5, "more would only fill its queue");
+    }
+}
+
+/// A queue shows that the line is full: no further connection has to.
+#[test]
+fn a_queue_ends_a_transfer_in_time() {
+    for (rate, queue) in [
+        (1.0, 0.3),
+        (1.0, 0.1),
+        (5.0, 0.3),
+        (20.0, 0.1),
+        (100.0, 0.3),
+    ] {
+        for seed in 1..20 {
+            let line = Line {
+                rate: rate * MBIT,
+                round_trip: 0.06,
+                each: 1e12,
+                noise: 0.03,
+                dips: 0.0,
+                queue,
+            };
+            let end = transfer(&line, seed);
+            let ratio = ratio(&end, line.rate);
+            let what = format!(
+                "{rate} Mbit/s, {queue} s, seed {seed}: {ratio}, {} s",
+                end.seconds
+            );
+            assert!((0.95..1.05).contains(&ratio), "{what}");
+            assert!(end.seconds <= 1.3, "{what}");
+            assert!(end.bits <= 0.13 * line.rate * 10.0, "{what}");
+            assert!(end.found.saturated, "{what}");
+            assert!(rate > 1.0 || end.connections == 1, "{what}");
+        }
+    }
+}
+
+/// Two packets behind one another, or a queue that may be empty at times, show nothing.
+#[test]
+fn what_is_no_queue_of_the_transfer_does_not_end_it() {
+    let line = |rate: f64, queue| Line {
+        rate: rate * MBIT,
+        round_trip: 0.06,
+        each: 0.2 * MBIT,
+        noise: 0.0,
+        dips: 0.0,
+        queue,
+    };
+    // Never full: each connection gets little.
+    assert!(transfer(&line(50.0, 0.3), 1).connections > FIRST_CONNECTIONS);
+    // A queue that holds a packet on a slow line, and a short one on a fast line.
+    for (rate, queue) in [(1.0, 0.012), (20.0, 0.02)] {
+        let end = transfer(
+            &Line {
+                each: 1e12,
+                ..line(rate, queue)
+            },
+            1,
+        );
+        assert!(end.connections > FIRST_CONNECTIONS, "{rate}: {queue}");
     }
 }
 
@@ -150,6 +221,7 @@ fn a_slow_server_is_asked_by_ever_more_connections() {
         each: 0.5 * MBIT,
         noise: 0.0,
         dips: 0.0,
+        queue: 0.0,
     };
     let end = transfer(&line, 1);
     assert_eq!(end.connections, MAX_CONNECTIONS);
@@ -166,6 +238,7 @@ fn connections_are_added_until_the_line_is_full() {
             each: 4.0 * MBIT,
             noise: 0.03,
             dips: 0.0,
+            queue: 0.0,
         };
         let end = transfer(&line, seed);
         assert_eq!(end.connections, 32, "16 fill it, and 32 show that they did");
@@ -183,6 +256,7 @@ fn a_line_that_is_never_full_has_a_lower_bound() {
         each: 2.0 * MBIT,
         noise: 0.0,
         dips: 0.0,
+        queue: 0.0,
     };
     let end = transfer(&line, 1);
     assert_eq!(end.connections, MAX_CONNECTIONS);
@@ -200,6 +274,7 @@ fn a_restless_line_ends_in_time_with_a_large_error() {
         each: 1e12,
         noise: 0.0,
         dips: 0.0,
+        queue: 0.0,
     };
     let restless = Line {
         noise: 0.5,
@@ -222,6 +297,7 @@ fn nothing_carried_is_nothing_known() {
             end: now,
             span: POLL,
             carried: Bytes::new(0),
+            round_trip: None,
         };
         capacity.note(&sample) == TransferStep::Done
     });
@@ -236,15 +312,18 @@ proptest! {
         carried in prop::collection::vec(0_u64..2_000_000, 160),
         span in 20_u64..80,
         round_trip in 1_u64..800,
+        shown in prop::option::of(0_u64..2_000),
     ) {
         let round_trip = Duration::from_millis(round_trip);
+        let shown = shown.map(Duration::from_millis);
         let mut capacity = TransferCapacity::new(Time::ZERO, round_trip);
         let span = Duration::from_millis(span);
         let mut now = Time::ZERO;
         let most = carried.iter().copied().max().unwrap_or_default();
         for bytes in &carried {
             now = now + span;
-            let sample = TransferSample { end: now, span, carried: Bytes::new(*bytes) };
+            let carried = Bytes::new(*bytes);
+            let sample = TransferSample { end: now, span, carried, round_trip: shown };
             let step = capacity.note(&sample);
             if let TransferStep::Connections(number) = step {
                 prop_assert!(number <= MAX_CONNECTIONS);

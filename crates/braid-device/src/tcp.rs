@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 /// Bytes and segments of a connection since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +22,14 @@ pub struct TcpProgress {
     pub all_received_segments: u32,
     /// Bytes of data sent, repeated ones too.
     pub sent_bytes: u64,
+    /// Round trip that acknowledgements of what was sent have shown, smoothed; `None` before the first one.
+    pub sent_rtt: Option<Duration>,
+    /// Round trip that data which came has shown, smoothed; `None` if none has.
+    pub received_rtt: Option<Duration>,
+    /// Data of a full segment that is sent, bytes.
+    pub sent_mss: u32,
+    /// Data of the largest segment that came, bytes; 536 at first.
+    pub received_mss: u32,
     /// True if segments carry timestamps (RFC 7323).
     pub has_timestamps: bool,
 }
@@ -33,7 +42,14 @@ struct TcpInfo {
     backoff: u8,
     options: u8,
     scales: [u8; 2],
-    rto_to_max_pacing_rate: [u32; 28],
+    rto_and_ato: [u32; 2],
+    snd_mss: u32,
+    rcv_mss: u32,
+    unacked_to_rcv_ssthresh: [u32; 11],
+    rtt_us: u32,
+    rttvar_to_reordering: [u32; 5],
+    rcv_rtt_us: u32,
+    rcv_space_to_max_pacing_rate: [u32; 6],
     acked_bytes: u64,
     received_bytes: u64,
     sent_segments: u32,
@@ -77,6 +93,7 @@ pub fn tcp_progress(socket: &impl AsFd) -> io::Result<TcpProgress> {
     }
     // SAFETY: it was zeroed, and each bit pattern is valid for integers.
     let info = unsafe { info.assume_init() };
+    let known = |us: u32| (us > 0).then(|| Duration::from_micros(us.into()));
     Ok(TcpProgress {
         acked_bytes: info.acked_bytes,
         delivered_segments: info.delivered_segments,
@@ -85,6 +102,10 @@ pub fn tcp_progress(socket: &impl AsFd) -> io::Result<TcpProgress> {
         sent_segments: info.sent_segments,
         all_received_segments: info.all_received_segments,
         sent_bytes: info.sent_bytes,
+        sent_mss: info.snd_mss,
+        received_mss: info.rcv_mss,
+        sent_rtt: known(info.rtt_us),
+        received_rtt: known(info.rcv_rtt_us),
         has_timestamps: info.options & OPTION_TIMESTAMPS != 0,
     })
 }
@@ -98,6 +119,9 @@ mod tests {
 
     #[test]
     fn both_ends_count_the_same_bytes() {
+        assert_eq!(mem::offset_of!(TcpInfo, snd_mss), 16);
+        assert_eq!(mem::offset_of!(TcpInfo, rtt_us), 68);
+        assert_eq!(mem::offset_of!(TcpInfo, rcv_rtt_us), 92);
         assert_eq!(mem::offset_of!(TcpInfo, acked_bytes), 120);
         assert_eq!(mem::offset_of!(TcpInfo, received_segments), 152);
         assert_eq!(mem::offset_of!(TcpInfo, delivered_segments), 192);
@@ -116,6 +140,10 @@ mod tests {
             "the SYN counts"
         );
         assert_eq!(received.received_bytes, 3000);
+        assert!(
+            sent.sent_rtt
+                .is_some_and(|rtt| rtt < Duration::from_secs(1))
+        );
         assert!(sent.delivered_segments >= 1 && received.received_segments >= 1);
         assert!(received.all_received_segments > received.received_segments);
         assert_eq!(sent.received_bytes, 10);

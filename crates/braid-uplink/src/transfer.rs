@@ -174,19 +174,18 @@ pub async fn transfer(
     let exchange = Exchange::new(url.clone(), direction)?;
     let began = Instant::now();
     let first = (0..FIRST_CONNECTIONS).map(|_| establish(&egress, address));
-    let first = try_join_all(first).await?;
+    let established = try_join_all(first).await?;
     let round_trip = began.elapsed();
     let mut running = Running {
         egress,
         address,
         exchange,
         began: Instant::now(),
+        established,
         counters: Vec::new(),
         exchanges: FuturesUnordered::new(),
     };
-    for stream in first {
-        running.begin(stream)?;
-    }
+    running.add()?;
     running.follow(round_trip, other_bytes, report).await
 }
 
@@ -233,6 +232,8 @@ struct Running {
     address: SocketAddr,
     exchange: Exchange,
     began: Instant,
+    /// Connections that carry nothing yet.
+    established: Vec<TcpStream>,
     counters: Vec<Counters>,
     /// One for each connection; they end with an error alone.
     exchanges: FuturesUnordered<LocalBoxFuture<'static, TransferEnd>>,
@@ -256,8 +257,11 @@ impl Running {
         Ok(())
     }
 
-    /// Establishes one more connection.
-    fn add(&mut self) {
+    /// Begins with one more connection: one that is established, or a new one.
+    fn add(&mut self) -> Result<(), TransferError> {
+        if let Some(stream) = self.established.pop() {
+            return self.begin(stream);
+        }
         let (egress, address) = (self.egress.clone(), self.address);
         self.exchanges.push(Box::pin(async move {
             match establish(&egress, address).await {
@@ -265,6 +269,7 @@ impl Running {
                 Err(failure) => TransferEnd::Failed(failure),
             }
         }));
+        Ok(())
     }
 
     async fn follow(
@@ -300,6 +305,7 @@ impl Running {
                 span: now.since(std::mem::replace(&mut read_at, now)),
                 // Before the transfer's own first bytes, the others' are no sign of a full line.
                 carried: Bytes::new(if total == 0 { 0 } else { own + beside }),
+                round_trip: self.round_trip(),
             });
             let progress = TransferProgress {
                 estimate: capacity.estimate(),
@@ -311,7 +317,7 @@ impl Running {
             match step {
                 TransferStep::Continue => {}
                 TransferStep::Connections(most) => {
-                    (self.exchanges.len()..most).for_each(|_| self.add());
+                    (self.exchanges.len()..most).try_for_each(|_| self.add())?;
                 }
                 TransferStep::Done => {
                     let estimate = progress.estimate.ok_or(TransferError::Silent)?;
@@ -329,10 +335,7 @@ impl Running {
     fn handle_end(&mut self, end: TransferEnd) -> Result<(), TransferError> {
         match end {
             TransferEnd::Established(stream) => self.begin(stream),
-            TransferEnd::Closed => {
-                self.add();
-                Ok(())
-            }
+            TransferEnd::Closed => self.add(),
             // A server may limit the connections of a client.
             TransferEnd::Failed(failure) if self.exchanges.is_empty() => Err(failure),
             TransferEnd::Failed(failure) => {
@@ -352,6 +355,14 @@ impl Running {
                 .map_err(TransferError::Counters)?;
         }
         Ok(total)
+    }
+
+    /// Returns the round trip in the middle of those that connections have shown by what they carried at last.
+    fn round_trip(&self) -> Option<Duration> {
+        let shown = self.counters.iter().filter_map(Counters::round_trip);
+        let mut shown: Vec<Duration> = shown.collect();
+        shown.sort_unstable();
+        shown.get(shown.len() / 2).copied()
     }
 
     fn spent(&self) -> Bytes {

@@ -284,7 +284,7 @@ fn text(report: &MeasureReport, paint: Paint) -> String {
             megabytes(found.spent_bytes).into(),
             found.connections.to_string().into(),
             match found.saturated {
-                true => "more connections carried no more".into(),
+                true => "the line was full".into(),
                 false => Cell::tinted("the line may not have been full", Tint::Warn),
             },
         ]);
@@ -335,7 +335,7 @@ mod tests {
         };
         let expected = "\
 UPLINK  DIRECTION  CAPACITY Mbit/s  ERROR %  TIME s  SPENT MB  CONNECTIONS  WHY
-dsl     down                  48.3        2     1.1       5.3            8  more connections carried no more
+dsl     down                  48.3        2     1.1       5.3            8  the line was full
 dsl     up                   > 9.7        –     1.1       5.3            8  the line may not have been full
 lte     down                     –        –       –         –            –  lte is down: no carrier
 ";

@@ -14,9 +14,15 @@
 //! - A few connections may not fill the line: each has its window, and random loss keeps that
 //!   small. So connections are doubled until more of them carry no more. If that never happens,
 //!   the rate is a lower bound.
+//! - A queue that was not there before the transfer shows that the line is full, and spares the trial with more
+//!   connections. While it stands the line is never idle, so all counts that was carried meanwhile, and the rate is
+//!   known once both halves of that time show the same. It counts from [`MIN_QUEUE`] and three packets on: on a slow line each
+//!   packet alone lengthens a round trip, and sockets tell smoothed ones, which hide that a short queue runs empty.
+//!   A server that gives each connection little makes none.
 //! - Each new connection sends ten packets at once, and the queue of a slow line holds two dozen: four
-//!   more of them lost most of theirs, and waited for timeouts instead of filling the line. So a slow
-//!   line gets a quarter more.
+//!   of them lose most of theirs, and wait for timeouts instead of filling the line. So one begins
+//!   alone. If its first ten packets come together, the line is not slow, and the others follow at once, as
+//!   they do where it makes no queue; a slow line gets a quarter more at a time.
 //! - A sample has sixteen packets or lasts [`MAX_SAMPLE`]: with fewer packets its rate is a
 //!   matter of luck.
 
@@ -24,7 +30,7 @@ use std::time::Duration;
 
 use crate::{Bytes, Rate, Time};
 
-/// Connections of the beginning.
+/// Connections on a line that is not slow, which are established at the beginning.
 pub const FIRST_CONNECTIONS: usize = 4;
 /// Most connections.
 pub const MAX_CONNECTIONS: usize = 32;
@@ -56,8 +62,18 @@ const SETTLING_TIME: Duration = Duration::from_millis(200);
 const SETTLING_ROUND_TRIPS: u32 = 5;
 /// Growth with more connections, as a factor, up to which the line was full before.
 const FULL: f64 = 1.05;
+/// Least queue that counts.
+const MIN_QUEUE: Duration = Duration::from_millis(40);
+/// The same in packets.
+const QUEUE_PACKETS: f64 = 3.0;
+const PACKET_BITS: f64 = 1500.0 * 8.0;
 /// Rate below which a line is slow, in bits per second.
 const SLOW: f64 = 3e6;
+/// Bytes of a sender's first ten packets, nearly.
+const FIRST_BYTES: u64 = 14_000;
+/// Time in which they come by a line that is not slow; half a round trip if that is longer, since some senders space
+/// them.
+const FIRST_SPAN: Duration = Duration::from_millis(50);
 /// Least error of an estimate, as a fraction.
 const MIN_ERROR: f64 = 0.01;
 
@@ -70,6 +86,8 @@ pub struct TransferSample {
     pub span: Duration,
     /// Bytes of the transfer, and of the machine's other traffic on that line.
     pub carried: Bytes,
+    /// Round trip in the middle of those that the transfer's connections show by their data; `None` if none carried any.
+    pub round_trip: Option<Duration>,
 }
 
 /// The next step of a transfer.
@@ -90,7 +108,7 @@ pub struct TransferEstimate {
     pub rate: Rate,
     /// Expected error as a fraction of the rate, at most 1.
     pub error: f64,
-    /// True if more connections carried no more; otherwise the line may carry more than this.
+    /// True if a queue stood, or more connections carried no more; otherwise the line may carry more than this.
     pub saturated: bool,
 }
 
@@ -98,8 +116,12 @@ pub struct TransferEstimate {
 #[derive(Clone, Debug)]
 pub struct TransferCapacity {
     started: Time,
+    /// Round trip before anything was carried.
+    base: Duration,
     settling: Duration,
     connections: usize,
+    /// The first packets, as long as they say whether the line is slow.
+    first: Option<FirstPackets>,
     /// Start of the time with this number of connections.
     stage_started: Time,
     /// Rate with fewer connections, in bits per second.
@@ -107,6 +129,7 @@ pub struct TransferCapacity {
     /// The sample under way.
     span: Duration,
     bytes: u64,
+    round_trip: Option<Duration>,
     /// Samples with this number of connections, and those before if more of them carried no more.
     samples: Vec<Sample>,
     /// Samples of them that were taken with fewer connections.
@@ -114,17 +137,33 @@ pub struct TransferCapacity {
     /// Means of the crucial interval after each of the latest samples.
     means: Vec<f64>,
     saturated: bool,
+    /// What a queue has shown at the end.
+    by_queue: Option<TransferEstimate>,
+}
+
+/// Packets that came at the beginning.
+#[derive(Clone, Copy, Debug, Default)]
+struct FirstPackets {
+    since: Option<Time>,
+    bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     seconds: f64,
     bits: f64,
+    /// Part of the round trip at its end that was not there before the transfer; zero if that is not known.
+    queue: Duration,
 }
 
 impl Sample {
     fn rate(&self) -> f64 {
         self.bits / self.seconds
+    }
+
+    fn has_queue(&self) -> bool {
+        let packets = QUEUE_PACKETS * PACKET_BITS / self.rate();
+        self.queue >= MIN_QUEUE && self.queue.as_secs_f64() >= packets
     }
 }
 
@@ -140,28 +179,43 @@ struct Crucial {
 }
 
 impl TransferCapacity {
-    /// Starts with [`FIRST_CONNECTIONS`] connections, whose handshakes took this long.
+    /// Starts with one connection. Handshakes took this long.
     #[must_use]
     pub fn new(now: Time, round_trip: Duration) -> TransferCapacity {
         TransferCapacity {
             started: now,
+            base: round_trip,
             settling: SETTLING_TIME.max(round_trip * SETTLING_ROUND_TRIPS),
-            connections: FIRST_CONNECTIONS,
+            connections: 1,
+            first: Some(FirstPackets::default()),
             stage_started: now,
             before: None,
             span: Duration::ZERO,
             bytes: 0,
+            round_trip: None,
             samples: Vec::new(),
             earlier: 0,
             means: Vec::new(),
             saturated: false,
+            by_queue: None,
         }
     }
 
     /// Takes what was carried since the last call, or the start.
     pub fn note(&mut self, sample: &TransferSample) -> TransferStep {
+        if self.is_quick_at_first(sample) {
+            return self.begin_all(sample.end);
+        }
+        let has_begun = self.bytes > 0 || !self.samples.is_empty();
+        if !has_begun
+            && sample.carried == Bytes::new(0)
+            && sample.end.since(self.started) < MAX_TIME
+        {
+            return TransferStep::Continue;
+        }
         self.span += sample.span;
         self.bytes += sample.carried.get();
+        self.round_trip = sample.round_trip.or(self.round_trip);
         let is_over = sample.end.since(self.started) >= MAX_TIME;
         let is_whole = self.span >= MIN_SAMPLE && self.bytes >= SAMPLE_BYTES;
         if !is_over && !is_whole && self.span < MAX_SAMPLE {
@@ -170,26 +224,66 @@ impl TransferCapacity {
         let whole = Sample {
             seconds: std::mem::take(&mut self.span).as_secs_f64(),
             bits: std::mem::take(&mut self.bytes) as f64 * 8.0,
+            queue: self
+                .round_trip
+                .take()
+                .map_or(Duration::ZERO, |now| now.saturating_sub(self.base)),
         };
-        // Before the first byte there is no rate.
         if whole.seconds > 0.0 && (whole.bits > 0.0 || !self.samples.is_empty()) {
             self.samples.push(whole);
         }
         match is_over {
             true => TransferStep::Done,
+            false if self.connections == 1 && !self.is_slow() => self.begin_all(sample.end),
             false => self.next_step(sample.end),
         }
+    }
+
+    /// Returns true if the first packets come too close together for a slow line.
+    fn is_quick_at_first(&mut self, sample: &TransferSample) -> bool {
+        let Some(first) = &mut self.first else {
+            return false;
+        };
+        first.bytes += sample.carried.get();
+        if first.bytes == 0 {
+            return false;
+        }
+        let since = *first.since.get_or_insert(sample.end);
+        if sample.end.since(since) > FIRST_SPAN.max(self.base / 2) {
+            self.first = None;
+            return false;
+        }
+        first.bytes >= FIRST_BYTES
+    }
+
+    /// Returns true as long as one connection may be enough: it carries little, and from its second sample on it has a
+    /// queue.
+    fn is_slow(&self) -> bool {
+        let is_quick = self.samples.last().is_some_and(|last| last.rate() >= SLOW);
+        !is_quick && (self.samples.len() < 2 || self.samples.last().is_some_and(Sample::has_queue))
+    }
+
+    /// Goes on with the number of connections for a line that is not slow.
+    fn begin_all(&mut self, now: Time) -> TransferStep {
+        self.first = None;
+        self.connections = FIRST_CONNECTIONS;
+        self.stage_started = now;
+        (self.span, self.bytes) = (Duration::ZERO, 0);
+        self.samples.clear();
+        self.means.clear();
+        TransferStep::Connections(FIRST_CONNECTIONS)
     }
 
     /// Returns the estimate so far; `None` before the first sample.
     #[must_use]
     pub fn estimate(&self) -> Option<TransferEstimate> {
         let crucial = crucial(&self.samples)?;
-        Some(TransferEstimate {
+        let by_rates = TransferEstimate {
             rate: Rate::from_bits_per_sec(crucial.upper as u64),
             error: self.error(&crucial),
             saturated: self.saturated,
-        })
+        };
+        Some(self.by_queue.unwrap_or(by_rates))
     }
 
     fn next_step(&mut self, now: Time) -> TransferStep {
@@ -199,6 +293,10 @@ impl TransferCapacity {
         self.means.push(found.mean);
         let of_stage = self.samples.len() - self.earlier;
         let has_settled = now.since(self.stage_started) >= self.settling;
+        if has_settled && let Some(shown) = self.shown_by_queue() {
+            self.by_queue = Some(shown);
+            return TransferStep::Done;
+        }
         let is_known = self.is_steady(&found) && self.error(&found) <= GOOD_ERROR;
         if of_stage < MIN_INSIDE || !has_settled || !(is_known || of_stage >= PATIENCE) {
             return TransferStep::Continue;
@@ -230,6 +328,29 @@ impl TransferCapacity {
         self.stage_started = now;
         self.means.clear();
         TransferStep::Connections(self.connections)
+    }
+
+    /// Returns what the latest samples show, if a queue of this transfer stood at each of enough of them, and both
+    /// halves of them agree.
+    fn shown_by_queue(&self) -> Option<TransferEstimate> {
+        let number = self
+            .samples
+            .iter()
+            .rev()
+            .take_while(|each| each.has_queue())
+            .count();
+        if number < MIN_INSIDE {
+            return None;
+        }
+        let queued = &self.samples[self.samples.len() - number..];
+        let (one, other) = queued.split_at(number / 2);
+        let [rate, one, other] = [queued, one, other].map(mean);
+        let error = (one - other).abs() / (one + other);
+        (error <= STEADY).then(|| TransferEstimate {
+            rate: Rate::from_bits_per_sec(rate as u64),
+            error: error.max(MIN_ERROR),
+            saturated: true,
+        })
     }
 
     fn is_steady(&self, found: &Crucial) -> bool {
@@ -286,13 +407,21 @@ fn crucial(samples: &[Sample]) -> Option<Crucial> {
     }
     let (_, low, high) = best?;
     let inside = &sorted[low..=high];
-    let bits: f64 = inside.iter().map(|sample| sample.bits).sum();
-    let seconds: f64 = inside.iter().map(|sample| sample.seconds).sum();
     Some(Crucial {
         lowest: sorted[low].rate(),
         highest: sorted[high].rate(),
-        mean: bits / seconds,
+        mean: mean(inside.iter().copied()),
         upper: inside[inside.len() * 3 / 4].rate(),
         inside: inside.len(),
     })
+}
+
+/// Returns the mean rate of some samples, in bits per second.
+fn mean<'s>(samples: impl IntoIterator<Item = &'s Sample>) -> f64 {
+    let (bits, seconds) = samples
+        .into_iter()
+        .fold((0.0, 0.0), |(bits, seconds), each| {
+            (bits + each.bits, seconds + each.seconds)
+        });
+    bits / seconds
 }

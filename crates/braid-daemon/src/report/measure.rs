@@ -60,7 +60,7 @@ pub struct MeasurementReport {
     pub rate_bit_s: u64,
     /// Expected error as a fraction of the rate, 0 to 1.
     pub error: f64,
-    /// True if the line was full: more connections carried no more. Otherwise the rate is a lower bound.
+    /// True if the line was full: a queue stood, or more connections carried no more. Otherwise the rate is a lower bound.
     pub saturated: bool,
     /// Bytes sent and received for it, IP headers included.
     pub spent_bytes: u64,

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use braid_device::{TcpProgress, tcp_progress};
 use http_body_util::{BodyExt, Either, Empty};
@@ -33,8 +34,8 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// Bytes of a TCP header, and of the timestamps in it with their padding.
 const TCP_HEADER: u64 = 20;
 const TIMESTAMPS: u64 = 12;
-/// Segments after which their mean length is known.
-const MIN_SEGMENTS: u32 = 10;
+/// Segments after which their mean length is known: before, each gap has too much of them.
+const MIN_SEGMENTS: u32 = 200;
 
 /// The requests of a connection, one after the other.
 #[derive(Clone)]
@@ -223,9 +224,12 @@ pub(super) struct Counters {
     socket: OwnedFd,
     ip_header: u64,
     latest: TcpProgress,
-    /// Mean length of the data in a segment.
+    /// Length of the data in a segment: its mean, and what it is taken for.
+    mean: f64,
     payload: f64,
     carried: f64,
+    /// Round trip that data has shown, if some was carried between the last two readings.
+    round_trip: Option<Duration>,
 }
 
 impl Counters {
@@ -235,8 +239,10 @@ impl Counters {
             socket: socket.map_err(TransferError::Counters)?,
             ip_header: if address.is_ipv4() { 20 } else { 40 },
             latest: TcpProgress::default(),
+            mean: 0.0,
             payload: 0.0,
             carried: 0.0,
+            round_trip: None,
         })
     }
 
@@ -245,18 +251,30 @@ impl Counters {
         let now = tcp_progress(&self.socket)?;
         let before = std::mem::replace(&mut self.latest, now);
         let counted = |at: &TcpProgress| match direction {
-            TransferDirection::Down => (at.received_bytes, at.received_segments),
-            TransferDirection::Up => (at.acked_bytes, at.delivered_segments),
+            TransferDirection::Down => (at.received_bytes, at.received_segments, at.received_mss),
+            TransferDirection::Up => (at.acked_bytes, at.delivered_segments, at.sent_mss),
         };
-        let ((bytes, segments), (_, earlier)) = (counted(&now), counted(&before));
-        // Bytes are counted in order, segments as they come. So the mean is too small while there is a gap.
-        if segments >= MIN_SEGMENTS || self.payload == 0.0 {
-            let mean = bytes as f64 / f64::from(segments.max(1));
-            self.payload = self.payload.max(mean);
-        }
+        let ((bytes, segments, mss), (_, earlier, _)) = (counted(&now), counted(&before));
+        // Bytes are counted in order, segments as they come. So the mean is too small while there is a gap, which in
+        // the beginning is most of the time; nearly all segments of a transfer are full.
+        self.mean = self.mean.max(bytes as f64 / f64::from(segments.max(1)));
+        self.payload = match segments < MIN_SEGMENTS {
+            true => mss.into(),
+            false => self.mean,
+        };
         let more = f64::from(segments.saturating_sub(earlier));
         self.carried += more * (self.payload + self.headers(&now) as f64);
+        self.round_trip = match direction {
+            _ if more == 0.0 => None,
+            TransferDirection::Down => now.received_rtt,
+            TransferDirection::Up => now.sent_rtt,
+        };
         Ok(self.carried as u64)
+    }
+
+    /// Returns the round trip that data has shown, if some was carried between the last two readings.
+    pub fn round_trip(&self) -> Option<Duration> {
+        self.round_trip
     }
 
     /// Returns the bytes of both directions, headers included, as far as the counters were read.
