@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +12,9 @@ from typing import Any
 from braid_lab.net.namespace import Namespace
 from braid_lab.net.topology import Topology
 from braid_lab.product import Braid
+
+#: Time limit of pings, seconds.
+PING_TIMEOUT = 10
 
 #: Settings that Braid may touch, and similar ones.
 SYSCTLS = r"^net\.(ipv4\.(conf|ip_|ping|fwmark)|ipv6\.(conf|ip6?_))"
@@ -65,6 +69,19 @@ def _whoami(place: Namespace, kind: str, count: int, addresses: Sequence[str]) -
     argv = [sys.executable, "-m", "braid_lab.clients.whoami", kind, str(count), *addresses]
     answer: list[Any] = json.loads(place.run(argv).stdout)
     return answer
+
+
+def answered_pings(place: Namespace, count: int, interval: float, *words: str) -> list[int]:
+    """Return the sequence numbers, from 1 on, of the answers to COUNT pings; one that came twice is there twice.
+
+    The words are further options of ping(8) and the address. Without `-w` it waits for its last answer for an
+    interval or two of the round trips it has seen, whatever `-W` says, and a pause of this machine looks like a loss.
+    With it, ping goes on until it has COUNT answers, and a lost one is missing among the first COUNT numbers.
+    """
+    argv = ["ping", "-c", str(count), "-i", f"{interval:g}", "-w", str(PING_TIMEOUT), *words]
+    said = place.run(argv, check=False).stdout
+    numbers = map(int, re.findall(r"bytes from .* icmp_seq=(\d+) ", said))
+    return [number for number in numbers if number <= count]
 
 
 def by_uplink(net: Topology, seen: Sequence[tuple[str, int]]) -> dict[str, int]:

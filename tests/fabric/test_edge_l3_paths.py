@@ -14,6 +14,7 @@ from braid_lab.fabric.edges import split_flow
 from braid_lab.fabric.routed_sites import RoutedSites, routed
 from braid_lab.fabric.shapes import Wire
 from braid_lab.fabric.tcp_transfer import Transfer, transfer
+from braid_lab.observe import answered_pings
 from braid_lab.process import run, wait_until
 from braid_lab.product import binary
 from conftest import came_in_order
@@ -47,8 +48,7 @@ def test_ipv6_and_what_is_no_tcp_arrive_too(sites: RoutedSites) -> None:
     place = sites.stations["ha"].place
     before = sites.edges["ha"].sent_to("hb-6")
     for address in ("10.81.2.7", "fd81:2::7"):
-        said = place.run(["ping", "-c", "20", "-i", "0.01", "-s", "1400", address]).stdout
-        assert "20 packets transmitted, 20 received" in said
+        assert answered_pings(place, 20, 0.01, "-s", "1400", address) == list(range(1, 21))
     counts = sorted(after - before for after, before in zip(sites.edges["ha"].sent_to("hb-6"), before, strict=True))
     assert counts[0] == 0
     assert counts[1] >= 20

@@ -17,6 +17,7 @@ import pytest
 from braid_lab.fabric.controller import Fabric, configuration, controller
 from braid_lab.fabric.ovs import OvsNetwork, Station, ovs_network
 from braid_lab.fabric.shapes import two_paths
+from braid_lab.observe import answered_pings
 from braid_lab.process import Process, run, wait_until
 from braid_lab.product import binary
 from braid_sdn.fabric.switches.rules import PATHS, TREES
@@ -80,7 +81,7 @@ def test_hosts_reach_one_another_by_ipv4_and_ipv6_and_tcp(net: OvsNetwork, fabri
     for address in (hb.address, "fd77::2"):
         # The first ping also resolves the address, and the host is still unknown.
         wait_until(functools.partial(pinged, ha, address), what="a ping", timeout=30)
-        assert " 0% packet loss" in ha.place.run(["ping", "-c", "3", "-i", "0.1", address]).stdout
+        assert answered_pings(ha.place, 3, 0.1, address) == [1, 2, 3]
     server = Process(["iperf3", "-s", "-1"], log=net.folder / "iperf3", namespace=hb.place.name)
     with server:
         wait_until(lambda: "5201" in hb.place.run(["ss", "-ltn"]).stdout, what="iperf3 to listen")
