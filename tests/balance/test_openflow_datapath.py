@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -260,6 +262,27 @@ def test_an_uplink_that_is_back_takes_flows_again(net: Topology, start: StartOpe
     net.host.ip("link set lte up")
     net.host.ip(*(f"route replace {route}" for route in routes if "default" in route))
     wait_until(lambda: by_uplink(net, ask_tcp(net.host, 2, net.server()))["lte"] == 1, what="lte to be taken again")
+
+
+def test_an_uplink_that_is_not_set_up_is_not_called_up(net: Topology, start: StartOpenFlow) -> None:
+    daemon = start()
+
+    def lte() -> dict[str, Any]:
+        told: list[dict[str, Any]] = daemon.json("uplinks")["uplinks"]
+        return next(each for each in told if each["name"] == "lte")
+
+    net.host.ip("link set lte down")
+    wait_until(lambda: lte()["state"] == "down", what="lte to be left")
+    net.host.run(["ethtool", "-K", "lte", "gro", "on"])
+    net.host.ip("link set lte up", f"route replace {net.uplinks['lte'].defaults()[0]}")
+    wait_until(lambda: lte()["state"] not in ("down", "dead"), what="lte to work")
+    assert (lte()["state"], lte()["share"]) == ("standby", 0)
+    assert re.match("works, and is not set up yet: .*merges received packets", lte()["why"])
+    assert by_uplink(net, ask_tcp(net.host, 4, net.server())) == {"dsl": 4, "lte": 0}
+    net.host.run(["ethtool", "-K", "lte", "gro", "off"])
+    wait_until(lambda: lte()["state"] == "up", what="lte to be set up")
+    # The controller has to find the gateway.
+    wait_until(lambda: by_uplink(net, ask_tcp(net.host, 2, net.server()))["lte"] == 1, what="lte to be taken")
 
 
 @host_and_gateway

@@ -89,6 +89,31 @@ impl UplinkStatus {
     }
 }
 
+/// Returns the fraction of new flows of the default class that an uplink gets from these classes: of IPv4 if that has a
+/// table, else of IPv6.
+#[must_use]
+pub fn share_of(classes: &[ClassEntry], id: UplinkId) -> f64 {
+    let common = classes.iter().find(|class| class.id == ClassId(0));
+    if let Some(preferred) = common.and_then(|class| class.prefers) {
+        return f64::from(u8::from(preferred == id));
+    }
+    let slots = common.map_or(&[][..], |class| match class.v4.is_empty() {
+        true => &class.v6,
+        false => &class.v4,
+    });
+    if slots.is_empty() {
+        return 0.0;
+    }
+    slots.iter().filter(|slot| **slot == id).count() as f64 / slots.len() as f64
+}
+
+/// Returns true if a class puts new flows on an uplink.
+#[must_use]
+pub fn gives_flows(class: &ClassEntry, id: UplinkId) -> bool {
+    let slots = [&class.v4, &class.v6];
+    class.prefers == Some(id) || slots.iter().any(|slots| slots.contains(&id))
+}
+
 /// The classes of traffic of an instance.
 #[derive(Debug, Default)]
 pub struct Classes {
@@ -214,24 +239,6 @@ impl Classes {
                 .find(|(_, id)| **id == class)
                 .map(|(kind, _)| kind),
         }
-    }
-
-    /// Returns the fraction of new flows of the default class that an uplink gets: of IPv4 if that has a table,
-    /// else of IPv6.
-    #[must_use]
-    pub fn share_of(&self, id: UplinkId) -> f64 {
-        let common = self.entry(ClassId(0));
-        if let Some(preferred) = common.and_then(|class| class.prefers) {
-            return f64::from(u8::from(preferred == id));
-        }
-        let slots = common.map_or(&[][..], |class| match class.v4.is_empty() {
-            true => &class.v6,
-            false => &class.v4,
-        });
-        if slots.is_empty() {
-            return 0.0;
-        }
-        slots.iter().filter(|slot| **slot == id).count() as f64 / slots.len() as f64
     }
 
     /// Returns the uplinks that would work and are held back by `failback = "never"`.

@@ -12,7 +12,7 @@ use braid_core::UplinkId;
 use braid_core::slots::{SLOTS, Weights};
 use proptest::prelude::*;
 
-use super::{Classes, UplinkStatus};
+use super::{Classes, UplinkStatus, share_of};
 use crate::test_fixtures::{settings, status};
 
 fn weighted(id: u8, weight: u32) -> UplinkStatus {
@@ -42,7 +42,7 @@ fn without_rules_there_is_one_class() {
         (ClassId(0), LbMethod::RoundRobin)
     );
     assert_eq!(counts(&classes, 0), [(0, 512), (1, 512)]);
-    assert!((classes.share_of(UplinkId(1)) - 0.5).abs() < 1e-9);
+    assert!((share_of(classes.entries(), UplinkId(1)) - 0.5).abs() < 1e-9);
 }
 
 #[test]

@@ -72,6 +72,11 @@ impl Engine {
         }
     }
 
+    /// Returns the tables that the datapath has; none before the first ones are written.
+    pub(crate) fn applied_tables(&self) -> Option<&Tables> {
+        self.applied.as_ref()
+    }
+
     /// Looks up the machine's identifiers of things that rules name.
     pub(crate) fn look_up_system(&mut self) {
         self.system = SystemIds::look_up(&self.settings);

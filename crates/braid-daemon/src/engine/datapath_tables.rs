@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use braid_balance::{ClassEntry, ClassId, RaceSettings, RuleEntry, UplinkEntry};
 use braid_core::UplinkId;
 
+use crate::classes::{gives_flows, share_of};
+
 /// All tables that decide where a new flow goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tables {
@@ -43,6 +45,20 @@ impl Tables {
         Tables {
             uplinks,
             ..applied.clone()
+        }
+    }
+
+    /// Returns true if an uplink takes new flows by these tables.
+    pub fn takes_new_flows(&self, id: UplinkId) -> bool {
+        let accepts = |entry: &UplinkEntry| entry.id == id && entry.accepts_new;
+        self.uplinks.iter().any(accepts) && self.classes.iter().any(|class| gives_flows(class, id))
+    }
+
+    /// Returns the fraction of new flows of the default class that an uplink takes.
+    pub fn share_of(&self, id: UplinkId) -> f64 {
+        match self.takes_new_flows(id) {
+            true => share_of(&self.classes, id),
+            false => 0.0,
         }
     }
 
@@ -193,6 +209,10 @@ mod tests {
             &[0, 1],
         );
         assert_eq!(after.withdraw_only(&before), first);
+        assert!(!first.takes_new_flows(UplinkId(2)));
+        assert_eq!([1, 2].map(|id| first.share_of(UplinkId(id))), [0.5, 0.0]);
+        assert!(after.takes_new_flows(UplinkId(2)));
+        assert_eq!([1, 2].map(|id| after.share_of(UplinkId(id))), [0.5, 0.5]);
         // Stopped there and retried, they still wait. The second phase is the whole.
         assert_eq!(after.withdraw_only(&first), first);
         assert_eq!(after.withdraw_only(&after), after);

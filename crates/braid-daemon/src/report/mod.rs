@@ -198,7 +198,7 @@ pub enum UplinkState {
     Up,
     /// Takes fewer new flows than its share, because it loses or delays too many packets.
     Degraded,
-    /// Takes none, although it works: a preferred uplink does, or failback holds it back.
+    /// Takes none, although it works: a preferred uplink does, failback holds it back, or it is not set up yet.
     Standby,
     /// Takes none: a captive portal answers instead of the internet.
     Portal,

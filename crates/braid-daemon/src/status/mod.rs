@@ -15,6 +15,7 @@ use braid_core::{Rate, Share, UplinkId};
 use braid_host::user_error::UserError;
 use braid_uplink::liveness::{Cause, Verdict};
 
+use crate::classes::gives_flows;
 use crate::engine::Engine;
 use crate::events::unix_ms;
 use crate::health_problems::health_problems;
@@ -96,7 +97,9 @@ impl Engine {
             ),
             tx_shaping: shaping.as_ref().map(|[tx, _]| tx.clone()),
             rx_shaping: shaping.map(|[_, rx]| rx),
-            share: self.classes.share_of(record.id),
+            share: self
+                .applied_tables()
+                .map_or(0.0, |tables| tables.share_of(record.id)),
             tx_bytes: counters.tx.bytes,
             rx_bytes: counters.rx.bytes,
             tx_packets: counters.tx.packets,
@@ -164,16 +167,20 @@ impl Engine {
         format!("{pause}{known}{used}")
     }
 
-    /// Returns true if any class puts new flows on it.
+    /// Returns true if the datapath puts new flows on it. An uplink that is new or back waits until it is set up.
     fn takes_new_flows(&self, record: &UplinkRecord) -> bool {
-        let mut entries = self.classes.entries().iter();
-        entries.any(|class| {
-            let slots = [&class.v4, &class.v6];
-            class.prefers == Some(record.id) || slots.iter().any(|slots| slots.contains(&record.id))
-        })
+        self.applied_tables()
+            .is_some_and(|tables| tables.takes_new_flows(record.id))
     }
 
     fn why_standby(&self, record: &UplinkRecord, verdict: Verdict) -> String {
+        let mut classes = self.classes.entries().iter();
+        if classes.any(|class| gives_flows(class, record.id)) {
+            return match &self.incidents.reconcile_error {
+                Some(failure) => format!("works, and is not set up yet: {failure}"),
+                None => "works, and is being set up".to_owned(),
+            };
+        }
         let statuses = self.statuses();
         let mut waiting = self.classes.waiting(&statuses);
         if waiting.any(|status| status.id == record.id) {

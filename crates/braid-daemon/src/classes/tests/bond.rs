@@ -39,12 +39,12 @@ fn flows_without_a_rule_take_the_bond_and_its_class_shares_out_what_it_cannot() 
     update(&mut classes, &settings, true);
     assert_eq!(preferred(&classes, 0), Some(9));
     assert_eq!(counts(&classes, 0), [(0, 512), (1, 512)]);
-    assert!((classes.share_of(UplinkId(9)) - 1.0).abs() < 1e-9);
-    assert!(classes.share_of(UplinkId(0)).abs() < 1e-9);
+    assert!((share_of(classes.entries(), UplinkId(9)) - 1.0).abs() < 1e-9);
+    assert!(share_of(classes.entries(), UplinkId(0)).abs() < 1e-9);
     update(&mut classes, &settings, false);
     assert_eq!(preferred(&classes, 0), None);
     assert_eq!(counts(&classes, 0), [(0, 512), (1, 512)]);
-    assert!((classes.share_of(UplinkId(0)) - 0.5).abs() < 1e-9);
+    assert!((share_of(classes.entries(), UplinkId(0)) - 0.5).abs() < 1e-9);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use braid_core::{Rate, UplinkId};
 use proptest::prelude::*;
 
 use super::{counts, settings, status, weighted};
-use crate::classes::{Classes, Load, UplinkStatus};
+use crate::classes::{Classes, Load, UplinkStatus, share_of};
 use crate::config::Settings;
 
 /// Uplinks under a steady demand: flows last [`LASTING`] on average, so loads follow shares late.
@@ -59,7 +59,7 @@ impl Line {
             }
             before.clone_from(&entries[0].v4);
             for (i, carried) in self.carried.iter_mut().enumerate() {
-                let share = classes.share_of(self.statuses[i].id);
+                let share = share_of(classes.entries(), self.statuses[i].id);
                 *carried += (demand * share - *carried) * TICK.as_secs_f64() / LASTING;
             }
             *from += TICK;
@@ -94,7 +94,7 @@ fn the_next_tier_carries_what_is_too_much_and_no_more() {
     line.run(&mut classes, &settings, &mut at, 60, 12.0);
     assert_eq!(counts(&classes, 0), [(0, SLOTS)], "12 of 16 Mbit/s");
     line.run(&mut classes, &settings, &mut at, 180, 32.0);
-    let lte = classes.share_of(UplinkId(1));
+    let lte = share_of(classes.entries(), UplinkId(1));
     assert!((lte - 0.5).abs() < 0.06, "32 − 16 of 32 Mbit/s, not {lte}");
     line.run(&mut classes, &settings, &mut at, 180, 12.0);
     assert_eq!(
@@ -173,7 +173,7 @@ fn weights_of_wrr_follow_measured_capacities() {
         measured(&mut statuses, capacities);
         now += Duration::from_secs(seconds);
         classes.update(now, &settings, &statuses);
-        (classes.share_of(UplinkId(0)) * 100.0).round() as u32
+        (share_of(classes.entries(), UplinkId(0)) * 100.0).round() as u32
     };
     assert_eq!(share([None, None], 0), 50, "nothing is known");
     assert_eq!(share([Some(60), None], 2), 50, "the other may be as fast");
@@ -200,7 +200,7 @@ fn an_uplink_that_stalls_loses_its_share_at_once() {
         classes.update(now, &settings, &statuses);
         let capacity = classes.headroom(UplinkId(0)).unwrap().capacity;
         (
-            (classes.share_of(UplinkId(0)) * 100.0).round() as u32,
+            (share_of(classes.entries(), UplinkId(0)) * 100.0).round() as u32,
             capacity,
         )
     };
@@ -218,7 +218,7 @@ fn weights_that_the_user_gave_stay() {
     measured(&mut statuses, [Some(90), Some(10)]);
     let mut classes = Classes::default();
     classes.update(Instant::now(), &settings, &statuses);
-    assert_eq!(classes.share_of(UplinkId(0)), 0.5);
+    assert_eq!(share_of(classes.entries(), UplinkId(0)), 0.5);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod epoch;
 use super::*;
 use std::time::{Duration, Instant};
 
-use crate::classes::Classes;
+use crate::classes::{Classes, share_of};
 use crate::config::{Config, Overrides};
 use crate::report::PauseOrigin;
 use braid_uplink::liveness::{Evidence, WorkingFamilies};
@@ -74,7 +74,10 @@ fn classes(registry: &UplinkRegistry, settings: &Settings) -> Classes {
 
 fn shares(registry: &UplinkRegistry, settings: &Settings) -> (f64, f64) {
     let classes = classes(registry, settings);
-    (classes.share_of(UplinkId(0)), classes.share_of(UplinkId(1)))
+    (
+        share_of(classes.entries(), UplinkId(0)),
+        share_of(classes.entries(), UplinkId(1)),
+    )
 }
 
 #[test]
