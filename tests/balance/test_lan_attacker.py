@@ -212,7 +212,8 @@ def test_used_up_ports_are_named(tight: NatTestbed) -> None:
 def test_a_client_that_fills_the_table_is_limited(tight: NatTestbed) -> None:
     """Beyond its share of a half-full table a client opens nothing new, while others do."""
     other = Bystander(tight, 4)
-    opened = [tight.open_udp(4, client=EVIL) for _ in range(600)]
+    # More than half of the table, and than the share of one of two clients. Each further one might be refused.
+    opened = [tight.open_udp(4, client=EVIL) for _ in range(1024 // 2 + 1)]
 
     def limited() -> list[str]:
         return [each["text"] for each in tight.daemon.json("events")["events"] if each["kind"] == "client-limited"]
