@@ -14,12 +14,17 @@ from braid_lab.fabric.ovs import INSIDE, OUTSIDE, OvsNetwork, ovs_network
 from braid_lab.fabric.shapes import Shape
 from braid_lab.fabric.tcp_transfer import Transfer
 from braid_lab.net.namespace import Namespace
-from braid_lab.process import CommandError, Process, wait_until
+from braid_lab.process import CommandError, LabError, Process, wait_until
 from braid_lab.product import DEGRADED, binary
 
 T = TypeVar("T")
 #: Attempts at an undisturbed measurement.
 MAX_ATTEMPTS = 6
+#: Events of the controller that are shown where a network does not settle.
+SHOWN_EVENTS = 30
+#: `[paths]` for networks whose paths have the same latency, next to none. On a busy machine the controller measures a
+#: millisecond for one and a tenth for another, which is an imbalance that is not there.
+SAME_LATENCY = 'tolerable_skew = "50 ms"'
 
 
 def measure_undisturbed(settle: Callable[[], object], plan: Callable[[], object], measure: Callable[[], T]) -> T:
@@ -138,7 +143,16 @@ class EdgedNetwork:
                     return None
             return there
 
-        return wait_until(ready, what=f"{paths or 'any'} paths from {source} to {target}", timeout=timeout, poll=0.1)
+        what = f"{paths or 'any'} paths from {source} to {target}"
+        try:
+            return wait_until(ready, what=what, timeout=timeout, poll=0.1)
+        except LabError as error:
+            known = [self.pair(source, target), self.pair(target, source)]
+            raise LabError("\n".join([str(error), *map(json.dumps, known), *self._last_events()])) from error
+
+    def _last_events(self) -> list[str]:
+        """Return the controller's last events, a line for each."""
+        return [json.dumps(each) for each in self.fabric.api_get("events")["events"][-SHOWN_EVENTS:]]
 
     def measure_undisturbed(self, source: str, target: str, paths: int, measure: Callable[[], T]) -> T:
         """Return a measurement over `paths` paths during which the controller changed nothing."""
