@@ -34,7 +34,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// Bytes of a TCP header, and of the timestamps in it with their padding.
 const TCP_HEADER: u64 = 20;
 const TIMESTAMPS: u64 = 12;
-/// Segments after which their mean length is known: before, each gap has too much of them.
+/// Segments after which their mean length is known: of fewer, a gap is too large a part.
 const MIN_SEGMENTS: u32 = 200;
 
 /// The requests of a connection, one after the other.
