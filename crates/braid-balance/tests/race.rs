@@ -645,7 +645,7 @@ fn what_ends_takes_no_room_from_the_first_fin_on() {
     client_ends(4001);
     server_ends(4002);
     assert_eq!([4001, 4002].map(counts), [(1, 0, 0); 2]);
-    // What goes on although one side has ended is busy again, until the other one ends.
+    // A flow that goes on although one side has ended is busy again, until the other one ends.
     download(&track, 4003, 400, u32::MAX);
     assert_eq!(counts(4003), (1, 1, 0));
     client_ends(4003);

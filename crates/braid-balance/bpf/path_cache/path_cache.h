@@ -214,8 +214,8 @@ static __always_inline void decrement(__u32 *count)
 
 // Stops counting a flow that ends, so that others find the headroom. `tick` is the forecast under
 // which the flow was last counted as busy; returns one that has passed, since the flow is not
-// counted any more unless it goes on. It is counted as opened for a while, if it was not `short`: a
-// page would else avoid the uplink that had most of the one before.
+// counted any more unless it goes on. With `is_short` it does not count as opened any more either:
+// a page would else avoid the uplink that had most of the one before.
 __noinline __u32 count_closed(__u32 id, __u32 tick, __u32 is_short)
 {
 	struct uplink_forecast *forecast = bpf_map_lookup_elem(&forecasts, &id);

@@ -120,8 +120,9 @@ pub struct TransferCapacity {
     base: Duration,
     settling: Duration,
     connections: usize,
-    /// The first packets, as long as they say whether the line is slow.
-    first: Option<FirstPackets>,
+    /// Time of the first bytes, and their number as long as they may show that the line is not slow.
+    first_at: Option<Time>,
+    first_bytes: u64,
     /// Start of the time with this number of connections.
     stage_started: Time,
     /// Rate with fewer connections, in bits per second.
@@ -137,15 +138,8 @@ pub struct TransferCapacity {
     /// Means of the crucial interval after each of the latest samples.
     means: Vec<f64>,
     saturated: bool,
-    /// What a queue has shown at the end.
+    /// Estimate by the queue that ended the transfer, if one did.
     by_queue: Option<TransferEstimate>,
-}
-
-/// Packets that came at the beginning.
-#[derive(Clone, Copy, Debug, Default)]
-struct FirstPackets {
-    since: Option<Time>,
-    bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +181,8 @@ impl TransferCapacity {
             base: round_trip,
             settling: SETTLING_TIME.max(round_trip * SETTLING_ROUND_TRIPS),
             connections: 1,
-            first: Some(FirstPackets::default()),
+            first_at: None,
+            first_bytes: 0,
             stage_started: now,
             before: None,
             span: Duration::ZERO,
@@ -241,19 +236,18 @@ impl TransferCapacity {
 
     /// Returns true if the first packets come too close together for a slow line.
     fn is_quick_at_first(&mut self, sample: &TransferSample) -> bool {
-        let Some(first) = &mut self.first else {
+        if sample.carried > Bytes::new(0) {
+            self.first_at.get_or_insert(sample.end);
+        }
+        let Some(first_at) = self.first_at else {
             return false;
         };
-        first.bytes += sample.carried.get();
-        if first.bytes == 0 {
+        let is_first = sample.end.since(first_at) <= FIRST_SPAN.max(self.base / 2);
+        if self.connections > 1 || !is_first {
             return false;
         }
-        let since = *first.since.get_or_insert(sample.end);
-        if sample.end.since(since) > FIRST_SPAN.max(self.base / 2) {
-            self.first = None;
-            return false;
-        }
-        first.bytes >= FIRST_BYTES
+        self.first_bytes += sample.carried.get();
+        self.first_bytes >= FIRST_BYTES
     }
 
     /// Returns true as long as one connection may be enough: it carries little, and from its second sample on it has a
@@ -265,7 +259,6 @@ impl TransferCapacity {
 
     /// Goes on with the number of connections for a line that is not slow.
     fn begin_all(&mut self, now: Time) -> TransferStep {
-        self.first = None;
         self.connections = FIRST_CONNECTIONS;
         self.stage_started = now;
         (self.span, self.bytes) = (Duration::ZERO, 0);
