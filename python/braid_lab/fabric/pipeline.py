@@ -6,11 +6,13 @@ no packet back out of the port it came from. It can have a small table, and it c
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from braid_sdn.fabric.monitor.probe import mac_bytes
+from braid_sdn.openflow.flows import FILTER_FIELDS
 from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
@@ -253,6 +255,10 @@ class Fields:
     kind: int
     ip_proto: int | None
     icmpv6_type: int | None
+    #: Source and destination; empty where there are none.
+    addresses: tuple[bytes, ...] = ()
+    #: Source and destination of TCP or UDP; 0 in later fragments.
+    ports: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, frame: bytes) -> Fields:
@@ -265,9 +271,16 @@ class Fields:
             at += 4
         kind = int.from_bytes(frame[at : at + 2], "big")
         body = frame[at + 2 :]
-        proto = body[6] if kind == 0x86DD and len(body) > 40 else None
-        icmp = body[40] if proto == 58 else None
-        return cls(frame[:6], frame[6:12], vlan, pcp, kind, proto, icmp)
+        proto, icmp, addresses, rest = None, None, tuple[bytes, ...](), b""
+        if kind == 0x86DD and len(body) > 40:
+            proto, addresses, rest = body[6], (body[8:24], body[24:40]), body[40:]
+            icmp = body[40] if proto == 58 else None
+        elif kind == 0x0800 and len(body) >= 20 and body[0] >> 4 == 4:
+            proto, addresses = body[9], (body[12:16], body[16:20])
+            is_later = int.from_bytes(body[6:8], "big") & 0x1FFF
+            rest = bytes(4) if is_later else body[4 * (body[0] & 15) :]
+        ports = struct.unpack_from("!HH", rest) if proto in (6, 17) and len(rest) >= 4 else ()
+        return cls(frame[:6], frame[6:12], vlan, pcp, kind, proto, icmp, addresses, ports)
 
     def match(self, match: Match, in_port: int, metadata: int) -> bool:
         """Return whether a rule matches this frame."""
@@ -290,7 +303,35 @@ class Fields:
             return False
         if match.ip_proto is not None and match.ip_proto != self.ip_proto:
             return False
-        return match.icmpv6_type is None or match.icmpv6_type == self.icmpv6_type
+        if match.icmpv6_type is not None and match.icmpv6_type != self.icmpv6_type:
+            return False
+        return not any(getattr(match, name) is not None for name in FILTER_FIELDS) or self._passes(match)
+
+    def _passes(self, match: Match) -> bool:
+        """Return whether the fields match that filters alone use."""
+        networks = ((match.ipv4_src, match.ipv4_dst, 4), (match.ipv6_src, match.ipv6_dst, 16))
+        for source, target, size in networks:
+            for number, wanted in enumerate((source, target)):
+                if wanted is None:
+                    continue
+                if not self.addresses or len(self.addresses[0]) != size:
+                    return False
+                base, slash, mask = wanted.partition("/")
+                bits = ipaddress.ip_address(mask).packed if slash else b"\xff" * size
+                wanted_bytes = ipaddress.ip_address(base).packed
+                if any((a ^ b) & m for a, b, m in zip(self.addresses[number], wanted_bytes, bits, strict=True)):
+                    return False
+        for source_port, target_port, proto in (
+            (match.tcp_src, match.tcp_dst, 6),
+            (match.udp_src, match.udp_dst, 17),
+        ):
+            for number, port in enumerate((source_port, target_port)):
+                if port is None:
+                    continue
+                value, bits_of_port = port if isinstance(port, tuple) else (port, 0xFFFF)
+                if self.ip_proto != proto or not self.ports or self.ports[number] & bits_of_port != value:
+                    return False
+        return True
 
     def _to(self, target: str, mask: str | None) -> bool:
         wanted = mac_bytes(target)

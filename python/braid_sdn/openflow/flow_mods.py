@@ -5,12 +5,14 @@ Rules that use more than these fields, actions and instructions are left to os-k
 
 from __future__ import annotations
 
+import ipaddress
 import struct
 from dataclasses import fields
 from operator import attrgetter
 
 from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
 
+from braid_sdn.openflow.flows import FILTER_FIELDS
 from braid_sdn.openflow.messages import TAGGED, UNTAGGED, Action, Match, Output, PopTag, PushTag, Rule, ToGroup
 
 #: Cookie and its mask, table, command, timeouts, priority, buffer, port, group and flags (OpenFlow 1.3 §A.3.4.1).
@@ -50,7 +52,7 @@ _FIELDS = {
     "vlan_pcp",
     "ip_proto",
     "icmpv6_type",
-}
+} | FILTER_FIELDS
 _OTHER_FIELDS = attrgetter(*(each.name for each in fields(Match) if each.compare and each.name not in _FIELDS))
 #: Rules that are remembered with their bytes.
 MAX_CACHED_RULES = 16384
@@ -72,6 +74,16 @@ _OF_VLAN_MASKED = _oxm(of.OFPXMT_OFB_VLAN_VID, 2, masked=True)
 _OF_VLAN_PCP = _oxm(of.OFPXMT_OFB_VLAN_PCP, 1)
 _OF_IP_PROTO = _oxm(of.OFPXMT_OFB_IP_PROTO, 1)
 _OF_ICMPV6_TYPE = _oxm(of.OFPXMT_OFB_ICMPV6_TYPE, 1)
+#: Fields by which packets are filtered: their numbers and bytes.
+_IPV4 = (("ipv4_src", of.OFPXMT_OFB_IPV4_SRC, 4), ("ipv4_dst", of.OFPXMT_OFB_IPV4_DST, 4))
+_PORTS = (
+    ("tcp_src", of.OFPXMT_OFB_TCP_SRC, 2),
+    ("tcp_dst", of.OFPXMT_OFB_TCP_DST, 2),
+    ("udp_src", of.OFPXMT_OFB_UDP_SRC, 2),
+    ("udp_dst", of.OFPXMT_OFB_UDP_DST, 2),
+)
+_IPV6 = (("ipv6_src", of.OFPXMT_OFB_IPV6_SRC, 16), ("ipv6_dst", of.OFPXMT_OFB_IPV6_DST, 16))
+_ANY_FILTER = attrgetter(*sorted(FILTER_FIELDS))
 
 
 def encode(rule: Rule, command: int) -> bytes | None:
@@ -156,11 +168,24 @@ def _match(match: Match) -> bytes | None:
         made.append(_BYTE.pack(_OF_VLAN_PCP, match.vlan_pcp))
     if match.ip_proto is not None:
         made.append(_BYTE.pack(_OF_IP_PROTO, match.ip_proto))
+    if any(each is not None for each in _ANY_FILTER(match)):
+        made += [_filter(getattr(match, name), number, size) for name, number, size in (*_IPV4, *_PORTS, *_IPV6)]
     if match.icmpv6_type is not None:
         made.append(_BYTE.pack(_OF_ICMPV6_TYPE, match.icmpv6_type))
     body = b"".join(made)
     size = _MATCH.size + len(body)
     return _MATCH.pack(of.OFPMT_OXM, size) + body + bytes(-size % 8)
+
+
+def _filter(value: str | int | tuple[int, int] | None, number: int, size: int) -> bytes:
+    """Encode an address, a network, a port, or a port with a mask; nothing for None."""
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        words = [ipaddress.ip_address(each).packed for each in value.split("/")]
+    else:
+        words = [each.to_bytes(size, "big") for each in (value if isinstance(value, tuple) else (value,))]
+    return _oxm(number, size, masked=len(words) == 2).to_bytes(4, "big") + b"".join(words)
 
 
 def _actions(actions: tuple[Action, ...]) -> bytes | None:

@@ -6,7 +6,7 @@ A switch lists all its rules at each audit, and switches have most rules in comm
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from os_ken.ofproto import ofproto_v1_3_parser as parser  # type: ignore[import-untyped]
@@ -34,9 +34,16 @@ MAX_KNOWN_SIZE = 512
 class DecodedRules:
     """Rules by their bytes."""
 
-    def __init__(self, fields: Set[str]) -> None:
-        """Create it empty; a rule that matches other fields than these is somebody else's."""
+    def __init__(
+        self, fields: Set[str], own: Set[str] = frozenset(), is_own: Callable[[int], bool] = lambda _: False
+    ) -> None:
+        """Create it empty; a rule that matches other fields than these is somebody else's.
+
+        One whose cookie `is_own` may match those of `own` as well.
+        """
         self._fields = fields
+        self._own = frozenset(fields) | own
+        self._is_own = is_own
         self._known: dict[bytes, Rule | str] = {}
 
     def entries(self, data: bytes) -> Iterator[FlowStats | str]:
@@ -64,7 +71,7 @@ class DecodedRules:
         try:
             told: Any = parser.OFPFlowStats.parser(data, at)
             try:
-                return rule_in(told, self._fields)
+                return rule_in(told, self._own if self._is_own(told.cookie) else self._fields)
             except UnknownRuleError:
                 return foreign_text(told)
         except Exception:

@@ -39,6 +39,10 @@ _NAT_SOURCE = 1
 #: that knows flows. Another field makes a rule somebody else's.
 _SHARED_FIELDS = frozenset({"in_port", "eth_type", "eth_src", "ip_proto", "icmpv6_type"})
 LINK_FIELDS = _SHARED_FIELDS | {"metadata", "vlan_pcp"}
+#: Those by which an application filters the packets that it forwards by links.
+FILTER_FIELDS = frozenset(
+    {"ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst", "tcp_src", "tcp_dst", "udp_src", "udp_dst"}
+)
 FLOW_FIELDS = _SHARED_FIELDS | {
     "icmpv4_type",
     "arp_op",
