@@ -62,7 +62,8 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("--run-dir", type=Path, default=default, metavar="DIR", help=f"default: {RUN_DIR}")
         return made
 
-    run = command("run", "control the switches that connect; ends by SIGINT or SIGTERM, and the network forwards on")
+    text = "control the switches that connect; SIGHUP reads the access control list anew; ends by SIGINT or SIGTERM"
+    run = command("run", text)
     run.add_argument("--config", type=Path, metavar="FILE", help="configuration (docs/fabric.md); default: none")
     run.add_argument("--listen", metavar="ADDRESS:PORT", help="address for switches (default: 127.0.0.1:6653)")
     run.add_argument(
@@ -78,6 +79,7 @@ def parser() -> argparse.ArgumentParser:
         ("paths", "show the paths and shares of each pair of edges"),
         ("explain", "show the route of traffic between two hosts or edges, and the reasons"),
         ("events", "show what changed lately, when, and why"),
+        ("acl", "show the access control list, and how many packets each entry decided"),
         ("policies", "show drained switches, forbidden links and pinned pairs, and whether they are in force"),
     ):
         shown = command(name, text)
@@ -182,7 +184,9 @@ def _run(options: argparse.Namespace) -> int:
         assert task is not None  # noqa: S101
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        await Service(config, options.state_dir, log).run(options.run_dir / "fabric.sock", http)
+        service = Service(config, options.state_dir, log)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload, lambda: read(options.config))
+        await service.run(options.run_dir / "fabric.sock", http)
 
     try:
         asyncio.run(serve())
@@ -330,6 +334,24 @@ def _unpin(options: argparse.Namespace) -> int:
 
 def _policies(options: argparse.Namespace) -> int:
     return _show(options, _ask(options, "policies"), _policies_text)
+
+
+def _acl(options: argparse.Namespace) -> int:
+    return _show(options, _ask(options, "acl"), _acl_text)
+
+
+def _acl_text(told: dict[str, Any]) -> str:
+    notes = {False: "no known host"}
+    rows = [
+        [each["number"], each["name"], each["text"], each["packets"], notes.get(each["known"], "")]
+        for each in told["entries"]
+    ]
+    rows.append(["", "", f"{told['default']} all others", told["default_packets"], ""])
+    places = [[each["switch"], each["rules"]] for each in told["switches"]]
+    tables = [table(["ENTRY", "NAME", "PACKETS THAT IT DECIDES", "PACKETS", "MATCHES"], rows, texts=(1, 2, 4))]
+    if places:
+        tables.append(table(["SWITCH", "RULES"], places, texts=(0,)))
+    return "\n".join(tables)
 
 
 def _policies_text(told: dict[str, Any]) -> str:

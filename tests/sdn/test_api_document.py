@@ -15,6 +15,7 @@ from typing import Any
 from braid_lab.api_document import complaints, documented
 from braid_lab.fabric.shapes import beside, parallel, two_paths
 from braid_lab.product import repository
+from braid_sdn.fabric.acl import Acl, AclEntry, Action, End
 from braid_sdn.fabric.api import page, policy, report, server
 from braid_sdn.fabric.api.events import Event, Snapshot, changes
 from braid_sdn.fabric.api.live import Live
@@ -245,7 +246,8 @@ def test_the_page_has_those_requests_that_it_says() -> None:
 def crowded() -> Network:
     """Return two networks: with a split pair that leaves a path out, and with edges that nothing leads to."""
     split = parallel([(10, 25), (10, 25), (10, 400)])
-    net = ready(beside(split, parallel([(10, 25)], prefix="X")), hosts=(HostSettings(mac(1), "A", "ha"),))
+    acl = Acl((AclEntry(Action.DENY, End(mac=mac(99)), name="stolen"),))
+    net = ready(beside(split, parallel([(10, 25)], prefix="X")), hosts=(HostSettings(mac(1), "A", "ha"),), acl=acl)
     net.send("hb", arp(mac(2), "10.0.0.2", "10.0.0.1"))
     net.run(1)
     return net
@@ -325,7 +327,11 @@ def test_what_the_controller_answers_is_what_it_says(tmp_path: Path) -> None:
         net.disconnect("XP1")
         net.run(2)
         net.controller.cluster = Cluster(ALPHA, True, ALPHA, 5)
-        for event in (Event("leads", {"generation": 5}), Event("follows", {"leader": "beta"})):
+        for event in (
+            Event("leads", {"generation": 5}),
+            Event("follows", {"leader": "beta"}),
+            Event("acl-changed", {"acl": "entries 1, default permit", "rest": "is as before"}),
+        ):
             live.note(BEGAN, event)
         await read(reader)
         status = await reader.ask(f"GET {PREFIX}/status")

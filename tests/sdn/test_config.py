@@ -11,6 +11,7 @@ import pytest
 
 from braid_lab.fabric.controller import configuration
 from braid_lab.fabric.shapes import east_asia
+from braid_sdn.fabric.acl import Acl
 from braid_sdn.fabric.config import ConfigError, read
 from braid_sdn.fabric.plan.forecast import Scheduler
 
@@ -276,3 +277,86 @@ def test_a_cluster_that_cannot_be_is_refused(tmp_path: Path) -> None:
         "cluster.prefix: must be keys such as \"/braid/fabric\", not 'x'",
         "cluster.lease: must be whole seconds from 2 to 60",
     ]
+
+
+def list_of(tmp_path: Path, text: str) -> Acl:
+    named = '[[switch]]\nid = "1"\nname = "A"\n[[switch]]\nid = "2"\nname = "both"\n'
+    named += '[[edge]]\nname = "ha"\nswitch = "A"\nport = "x"\n[[edge]]\nname = "both"\nswitch = "A"\nport = "y"\n'
+    return read(written(tmp_path, text + named)).settings.acl
+
+
+def test_an_access_control_list_with_all_that_an_entry_may_say(tmp_path: Path) -> None:
+    acl = list_of(
+        tmp_path,
+        """
+acl_default = "deny"
+[[acl]]
+name = "web"
+action = "permit"
+from = "10.0.0.0/24"
+at = "A:eth1"
+to = "2.2.2.2"
+protocol = "tcp"
+port = "8000-8080"
+from_port = 53
+[[acl]]
+action = "deny"
+from = "ha"
+to = "edge both"
+[[acl]]
+action = "deny"
+from = "02:00:00:00:00:0A"
+to = "A"
+[[acl]]
+action = "deny"
+to = "2001:db8::/32"
+""",
+    )
+    assert acl.default == "deny"
+    assert [str(each) for each in acl.entries] == [
+        "permit tcp from port 53 to port 8000-8080 from 10.0.0.0/24 at A:eth1 to 2.2.2.2",
+        "deny from ha to both",
+        "deny from 02:00:00:00:00:0a to A",
+        "deny from any to 2001:db8::/32",
+    ]
+    assert acl.called(1) == "entry 1 (web)"
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ('action = "denny"', "action: 'denny' is not known; there are permit, deny; 'deny' is meant?"),
+        ('from = "ha"', "action: is missing"),
+        (
+            'action = "deny"\nfrom = "10.0.0.1/24"',
+            '10.0.0.1/24 has bits behind its prefix: write "10.0.0.0/24"',
+        ),
+        ('action = "deny"\nfrom = "10.0.0.300"', "from: '10.0.0.300' is no IP address or prefix"),
+        ('action = "deny"\nto = "haa"', "edge, switch or SWITCH:PORT; 'ha' is meant?"),
+        ('action = "deny"\nto = "both"', 'to: \'both\' is an edge and a switch; write "edge both" or "switch both"'),
+        ('action = "deny"\nfrom = "03:00:00:00:00:01"', "from: 03:00:00:00:00:01 is the address of a group"),
+        ('action = "deny"\nfrom = "10.0.0.1"\nto = "::1"', "from and to are of IPv4 and IPv6"),
+        ('action = "deny"\nport = 22', 'port: needs protocol = "tcp" or "udp"'),
+        ('action = "deny"\nprotocol = "tcp"\nport = "90-80"', "port: must be a port such as 80, or a range"),
+        ('action = "deny"\nprotocol = "tcp"\nport = 0', "port: must be a port such as 80, or a range"),
+        ('action = "deny"\nprotocol = "sctp"', "protocol: 'sctp' is not known; there are any, tcp, udp, icmp"),
+        ('action = "deny"\nfrom = "ha"\nat = "A"', "at: from names a place already"),
+        ('action = "deny"\nprot = "tcp"', "prot: is not known here"),
+    ],
+)
+def test_a_bad_entry_is_named_with_its_place_and_what_mends_it(tmp_path: Path, entry: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        list_of(tmp_path, f'[[acl]]\naction = "permit"\n[[acl]]\n{entry}\n')
+    (line,) = str(refused.value).splitlines()
+    assert ": acl 2" in line
+    assert said in line
+
+
+def test_a_list_that_takes_too_many_rules_is_refused_with_the_entry_that_takes_most(tmp_path: Path) -> None:
+    wide = '[[acl]]\naction = "deny"\nprotocol = "tcp"\nport = "1-65534"\nfrom_port = "1-65534"\n'
+    with pytest.raises(ConfigError) as refused:
+        list_of(tmp_path, '[[acl]]\naction = "deny"\nfrom = "ha"\n' + wide)
+    assert "at a switch with 2 edges, and may take 4096; most of them are of acl 2: " in str(refused.value)
+    with pytest.raises(ConfigError) as refused:
+        list_of(tmp_path, '[[acl]]\naction = "deny"\nfrom = "ha"\n' * 1001)
+    assert "acl: has 1001 entries, and may have 1000" in str(refused.value)

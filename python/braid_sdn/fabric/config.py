@@ -19,6 +19,13 @@ switch = "SHA"
 port = "eth7"
 addresses = ["10.0.0.7"]
 
+[[acl]]
+action = "deny"
+from = "10.0.0.0/24"
+to = "beijing"
+protocol = "tcp"
+port = 22
+
 [paths]
 leave_out_skew = "200 ms"
 scheduler = "earliest-arrival"
@@ -44,6 +51,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from braid_sdn.fabric.acl_config import read_acl
 from braid_sdn.fabric.cluster.etcd import Endpoint
 from braid_sdn.fabric.cluster.etcd_store import LEASE_TIME, PREFIX, ClusterSettings
 from braid_sdn.fabric.cluster.store import Member
@@ -92,7 +100,7 @@ class Config:
 
 
 @dataclass
-class _Reader:
+class Reader:
     """Reads tables and collects errors."""
 
     wrong: list[str] = field(default_factory=list)
@@ -150,25 +158,27 @@ def read(path: Path | None) -> Config:
             raise ConfigError(f"{path}: {error}") from error
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path}: {error}") from error
-    reader = _Reader()
+    reader = Reader()
     config = _config(reader, table, path.parent if path else Path())
     if reader.wrong:
         raise ConfigError("\n".join(f"{path}: {line}" for line in reader.wrong))
     return config
 
 
-def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
+def _config(reader: Reader, table: dict[str, Any], folder: Path) -> Config:
     top = reader.table(
         table,
         "",
         listen=str,
         key_file=str,
         host_lifetime=str,
+        acl_default=str,
         failover=bool,
         switch=list,
         link=list,
         edge=list,
         host=list,
+        acl=list,
         paths=dict,
         tls=dict,
         metrics=dict,
@@ -177,13 +187,15 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
     )
     names = _switches(reader, top.get("switch", []))
     limits, scheduler = _paths(reader, top.get("paths", {}))
+    edges = _edges(reader, top.get("edge", []), folder, names)
     settings = Settings(
         # A restarted controller need not accept its predecessor's frames.
         key=_key(reader, "", top["key_file"], folder) if "key_file" in top else secrets.token_bytes(KEY_BYTES),
         names=names,
-        edges=_edges(reader, top.get("edge", []), folder, names),
+        edges=edges,
         links=_links(reader, top.get("link", []), names),
         hosts=_hosts(reader, top.get("host", []), names),
+        acl=read_acl(reader, top.get("acl", []), top.get("acl_default", "permit"), names, edges),
         host_lifetime=_lifetime(reader, top["host_lifetime"]) if "host_lifetime" in top else HOST_LIFETIME,
         failover=top.get("failover", True),
         limits=limits,
@@ -205,7 +217,7 @@ def _config(reader: _Reader, table: dict[str, Any], folder: Path) -> Config:
     return Config(settings, host, port, tls, metrics, _web(reader, top.get("web", {}), folder), cluster)
 
 
-def _address(reader: _Reader, where: str, text: str) -> tuple[str, int]:
+def _address(reader: Reader, where: str, text: str) -> tuple[str, int]:
     match = re.fullmatch(r"\[?([0-9a-fA-F.:]+?)\]?:(\d{1,5})", text)
     if match and int(match[2]) < 65536:
         return match[1], int(match[2])
@@ -213,7 +225,7 @@ def _address(reader: _Reader, where: str, text: str) -> tuple[str, int]:
     return "", 0
 
 
-def _cluster(reader: _Reader, table: Any, folder: Path, digest: str) -> ClusterSettings | None:
+def _cluster(reader: Reader, table: Any, folder: Path, digest: str) -> ClusterSettings | None:
     files = ("certificate", "key", "authority")
     found = reader.table(
         table, "cluster", name=str, etcd=list, prefix=str, address=str, lease=str, **dict.fromkeys(files, str)
@@ -238,7 +250,7 @@ def _cluster(reader: _Reader, table: Any, folder: Path, digest: str) -> ClusterS
     return ClusterSettings(me, tuple(endpoints), prefix, lease, tls, digest)
 
 
-def _endpoint(reader: _Reader, text: Any) -> Endpoint:
+def _endpoint(reader: Reader, text: Any) -> Endpoint:
     match = (
         re.fullmatch(r"(https?)://(\[[0-9a-fA-F:.]+\]|[^\s/:\[\]@]+):(\d{1,5})/?", text)
         if isinstance(text, str)
@@ -268,7 +280,7 @@ def _in_order(value: Any) -> Any:
     return value
 
 
-def _web(reader: _Reader, table: Any, folder: Path) -> WebSettings | None:
+def _web(reader: Reader, table: Any, folder: Path) -> WebSettings | None:
     found = reader.table(table, "web", listen=str, names=list, certificate=str, key=str)
     names = [name for name in found.get("names", []) if isinstance(name, str) and _HOST_NAME.fullmatch(name)]
     if len(names) < len(found.get("names", [])):
@@ -291,7 +303,7 @@ def _web(reader: _Reader, table: Any, folder: Path) -> WebSettings | None:
     return WebSettings((listen, port), tuple(names), *files)
 
 
-def _key(reader: _Reader, where: str, name: str, folder: Path) -> bytes:
+def _key(reader: Reader, where: str, name: str, folder: Path) -> bytes:
     try:
         key = (folder / name).read_bytes().strip()
     except OSError as error:
@@ -302,7 +314,7 @@ def _key(reader: _Reader, where: str, name: str, folder: Path) -> bytes:
     return key
 
 
-def _switches(reader: _Reader, tables: list[Any]) -> dict[int, str]:
+def _switches(reader: Reader, tables: list[Any]) -> dict[int, str]:
     names: dict[int, str] = {}
     for number, each in enumerate(tables, 1):
         where = f"switch {number}"
@@ -318,7 +330,7 @@ def _switches(reader: _Reader, tables: list[Any]) -> dict[int, str]:
     return names
 
 
-def _switch(reader: _Reader, where: str, text: str, names: dict[int, str]) -> str:
+def _switch(reader: Reader, where: str, text: str, names: dict[int, str]) -> str:
     """Return a switch as the controller names it; a name that no [[switch]] has must be a datapath id."""
     if text in names.values():
         return text
@@ -330,7 +342,7 @@ def _switch(reader: _Reader, where: str, text: str, names: dict[int, str]) -> st
     return text
 
 
-def _hosts(reader: _Reader, tables: list[Any], names: dict[int, str]) -> tuple[HostSettings, ...]:
+def _hosts(reader: Reader, tables: list[Any], names: dict[int, str]) -> tuple[HostSettings, ...]:
     hosts: list[HostSettings] = []
     for number, each in enumerate(tables, 1):
         where = f"host {number}"
@@ -357,14 +369,14 @@ def _hosts(reader: _Reader, tables: list[Any], names: dict[int, str]) -> tuple[H
     return tuple(hosts)
 
 
-def _lifetime(reader: _Reader, text: str) -> float:
+def _lifetime(reader: Reader, text: str) -> float:
     seconds = reader.amount(text, "host_lifetime", _TIME)
     if seconds < MIN_HOST_LIFETIME:
         reader.wrong.append(f"host_lifetime: must be at least {MIN_HOST_LIFETIME:g} s, not {text!r}")
     return seconds
 
 
-def _edges(reader: _Reader, tables: list[Any], folder: Path, names: dict[int, str]) -> tuple[EdgeSettings, ...]:
+def _edges(reader: Reader, tables: list[Any], folder: Path, names: dict[int, str]) -> tuple[EdgeSettings, ...]:
     edges: list[EdgeSettings] = []
     for number, each in enumerate(tables, 1):
         where = f"edge {number}"
@@ -385,7 +397,7 @@ def _edges(reader: _Reader, tables: list[Any], folder: Path, names: dict[int, st
     return tuple(edges)
 
 
-def _links(reader: _Reader, tables: list[Any], names: dict[int, str]) -> tuple[LinkSettings, ...]:
+def _links(reader: Reader, tables: list[Any], names: dict[int, str]) -> tuple[LinkSettings, ...]:
     links = []
     for number, each in enumerate(tables, 1):
         where = f"link {number}"
@@ -402,7 +414,7 @@ def _links(reader: _Reader, tables: list[Any], names: dict[int, str]) -> tuple[L
     return tuple(links)
 
 
-def _paths(reader: _Reader, table: Any) -> tuple[Thresholds, Scheduler]:
+def _paths(reader: Reader, table: Any) -> tuple[Thresholds, Scheduler]:
     known: dict[str, type] = {each.name: str if each.name.endswith("skew") else float for each in fields(Thresholds)}
     found = reader.table(table, "paths", scheduler=str, **known)
     scheduler = _scheduler(reader, found.pop("scheduler", Scheduler.EARLIEST_ARRIVAL.value))
@@ -414,7 +426,7 @@ def _paths(reader: _Reader, table: Any) -> tuple[Thresholds, Scheduler]:
     return Thresholds(**found), scheduler
 
 
-def _scheduler(reader: _Reader, text: str) -> Scheduler:
+def _scheduler(reader: Reader, text: str) -> Scheduler:
     known = [each.value for each in Scheduler]
     if text in known:
         return Scheduler(text)

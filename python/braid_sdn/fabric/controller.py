@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 
+from braid_sdn.fabric.acl import Acl
 from braid_sdn.fabric.cluster.store import Cluster
 from braid_sdn.fabric.edges.distribution import Distributor, Tables
 from braid_sdn.fabric.edges.polling import CounterPoller
@@ -33,6 +34,7 @@ from braid_sdn.fabric.plan.policies import Policies
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
+from braid_sdn.fabric.switches.acl_placement import AclPlacement
 from braid_sdn.fabric.switches.arp_relay import ArpRelay
 from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, Audit
 from braid_sdn.fabric.switches.compiler import MAX_HOST_RULES, Compiler
@@ -50,6 +52,7 @@ from braid_sdn.openflow.messages import (
     LAST_PORT,
     AddRule,
     BarrierReply,
+    DeleteRule,
     Echo,
     EchoReply,
     FlowStatsReply,
@@ -70,6 +73,7 @@ from braid_sdn.openflow.messages import (
     PortStatus,
     Refused,
     Reserved,
+    RuleKey,
     SetMeter,
     ToSwitch,
 )
@@ -176,6 +180,9 @@ class Controller:
         #: When the first switch connected.
         self.first_switch: float | None = None
         self.compiler = Compiler()
+        self.acl = AclPlacement(settings.acl)
+        #: Why the configuration was not read anew; empty if the last one is followed.
+        self.reload_refused = ""
         self.updater = RuleUpdater(drain=settings.drain, rank=self.compiler.rank, last_barrier=last_barrier)
         # Hosts that have no address to be asked for show by their counters that they are there.
         self.audit = Audit(min(AUDIT_INTERVAL, settings.host_lifetime / 3))
@@ -360,6 +367,8 @@ class Controller:
     def handle_shim(self, edge: str, *, wanted: bool) -> bool:
         """Take in an edge's wish for shims; return true if it changed."""
         known = any(each.name == edge for each in self.settings.edges)
+        # Switches cannot read what is behind an edge's numbers.
+        wanted = wanted and not self.acl.acl.reads_ip
         if not known or wanted == (edge in self.distributor.shims):
             return False
         self.distributor.shims ^= {edge}
@@ -376,6 +385,13 @@ class Controller:
         self.policies_in_place = False
         self._policies_planned = False
         self._review_at = now
+        self._throttle.change(now)
+
+    def set_acl(self, now: float, acl: Acl) -> None:
+        """Follow another access control list."""
+        self.acl.change(acl)
+        if acl.reads_ip:
+            self.distributor.shims.clear()
         self._throttle.change(now)
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
@@ -564,6 +580,9 @@ class Controller:
         self._throttle.improvement(now)
 
     def _rules(self, now: float, dpid: int, message: FlowStatsReply) -> None:
+        if message.table == rules.INGRESS:
+            self.acl.handle_counters(dpid, message.rules)
+            return
         if message.table is not None:
             self.traffic.handle_rules(now, dpid, message.rules)
             has = {key for key in self.updater.installed.get(dpid, {}) if key[0] == message.table}
@@ -590,6 +609,8 @@ class Controller:
             for change in changes:
                 self._tell(dpid, change)
             (self._throttle.change if self.planned else self._throttle.improvement)(now)
+        for rule in self.acl.restore(dpid, self.compiler.target, known):
+            self._tell(dpid, AddRule(rule))
         groups = self._groups.pop(dpid, None)
         self.updater.handle_rules(now, dpid, known, groups.groups if groups is not None else None)
 
@@ -731,6 +752,8 @@ class Controller:
         on_paths = {step.switch for pair in self.tables.pairs.values() for path in pair.paths for step in path.steps}
         for dpid in sorted(on_paths & self.topology.switches.keys()):
             self._tell(dpid, FlowStatsRequest(rules.PATHS))
+        for dpid in sorted(self.acl.switches & self.topology.switches.keys()):
+            self._tell(dpid, FlowStatsRequest(rules.INGRESS))
         if self.edges:
             self._throttle.rest(now)
             self._examine_at = self._examine_at if self._examine_at is not None else now
@@ -922,6 +945,7 @@ class Controller:
             self._is_first_followed = len(fresh) <= MAX_FIRST_SWITCHES and not self.compiler.is_behind
         self.updater.doubtful |= self.compiler.untold
         if self._is_first_followed:
+            self._follow_acl(changed)
             self.updater.set_target(now, self.compiler.target, None if is_first else changed)
             self.audit.plan(now, switches)
         if self._has_rest:
@@ -932,6 +956,19 @@ class Controller:
         elif self.plan.tagless or self.plan.is_flood_old:
             # Tags become free when rules are deleted.
             self._throttle.rest(now, TAG_RETRY)
+
+    def _follow_acl(self, changed: dict[int, set[RuleKey]]) -> None:
+        """Have switches follow the access control list before all else, and add to what is changed."""
+        change = self.acl.follow(self.compiler.target, self.updater.installed, network_state.surroundings(self))
+        for dpid, rule in change.added:
+            self.updater.add(dpid, rule)
+        # Rules that are deleted follow those that take their place.
+        self._out += self.updater.poll_messages()
+        for dpid, key in change.deleted:
+            self.updater.installed[dpid].pop(key, None)
+            self._tell(dpid, DeleteRule(key))
+        for dpid, keys in change.keys.items():
+            changed.setdefault(dpid, set()).update(keys)
 
     def _replace_doubtful(self, now: float) -> None:
         """Have trees planned anew that a switch may not have followed."""

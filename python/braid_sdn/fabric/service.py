@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,10 +21,13 @@ from braid_sdn.fabric.cluster.etcd_store import EtcdStore
 from braid_sdn.fabric.cluster.file_store import FileStore
 from braid_sdn.fabric.cluster.roles import REQUEST_INTERVAL, Roles
 from braid_sdn.fabric.cluster.store import Cluster, Store
-from braid_sdn.fabric.config import Config
+from braid_sdn.fabric.config import Config, ConfigError
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Problem
 from braid_sdn.fabric.plan.policies import Policies
+from braid_sdn.fabric.switches.rules import is_our_cookie
+from braid_sdn.openflow.flow_stats import DecodedRules
+from braid_sdn.openflow.flows import FILTER_FIELDS, LINK_FIELDS
 from braid_sdn.openflow.messages import Echo, EchoReply, FromSwitch, Hello, PortStatus, ToSwitch
 from braid_sdn.openflow.pump import Pump
 from braid_sdn.openflow.server import Server
@@ -57,6 +61,8 @@ class Service:
         """Create it; `run` opens its sockets, and hands events to `log`. The page's tokens are in `state_dir`."""
         self._log = log
         self._logged = Snapshot()
+        #: Why the configuration was not read anew.
+        self._reload_refused = ""
         self.config = config
         self._store = _store(config, state_dir)
         self._roles = Roles()
@@ -66,6 +72,8 @@ class Service:
         #: Kept, so that it is not collected before it ends.
         self._surpassing: asyncio.Task[None] | None = None
         self.server = Server(self)
+        # The list's rules match fields by which those of somebody else are told from ours.
+        self.server.decoded = DecodedRules(LINK_FIELDS, FILTER_FIELDS, is_our_cookie)
         self._loop = asyncio.get_running_loop()
         self._pump = Pump(self._send, self._timeout, self.server.turns)
         #: Messages to switches that had no turn yet.
@@ -134,8 +142,7 @@ class Service:
 
     def _tell(self, before: Snapshot, now: Snapshot) -> Generator[None, None, None]:
         for event in changes(before, now):
-            self._log(event)
-            self._live.note(_unix_ms(), event)
+            self._tell_operator(event)
             yield
 
     async def _in_pieces(self, work: Generator[None, None, T]) -> T:
@@ -149,6 +156,32 @@ class Service:
             if not self.server.turns.has_time():
                 await asyncio.sleep(0)
 
+    def reload(self, read: Callable[[], Config]) -> None:
+        """Take the access control list of a configuration that is read anew, or keep the one before if it is bad."""
+        known = self.config.settings
+        try:
+            fresh = read().settings
+        except ConfigError as error:
+            self._reload_refused = self.controller.reload_refused = str(error).replace("\n", "; ")
+            self._tell_operator(Event("reload-refused", {"text": self._reload_refused}, warning=True))
+            return
+        self._reload_refused = self.controller.reload_refused = ""
+        # A generated key is another one each time.
+        is_whole = replace(fresh, acl=known.acl, key=known.key) == known
+        rest = "is as before" if is_whole else "differs and takes a restart: systemctl restart braid-sdn"
+        self.config = replace(self.config, settings=replace(known, acl=fresh.acl))
+        entries = f"entries {len(fresh.acl.entries)}, default {fresh.acl.default}"
+        name = "reloaded"
+        if fresh.acl != known.acl:
+            name = "acl-changed"
+            self.controller.set_acl(self._loop.time(), fresh.acl)
+        self._tell_operator(Event(name, {"acl": entries, "rest": rest}, warning=not is_whole))
+        self._pump.run_soon()
+
+    def _tell_operator(self, event: Event) -> None:
+        self._log(event)
+        self._live.note(_unix_ms(), event)
+
     # Several controllers, of which one leads.
 
     def _new_controller(self, last_barrier: int = 0) -> Controller:
@@ -157,6 +190,7 @@ class Service:
         settings, nonce = self.config.settings, secrets.randbits(64)
         made = Controller(settings, time.thread_time, nonce=nonce, policies=kept.policies, last_barrier=last_barrier)
         made.policies_unread = kept.unread
+        made.reload_refused = self._reload_refused
         return made
 
     def _leads(self) -> bool:

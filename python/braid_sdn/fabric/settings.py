@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from braid_sdn.fabric.acl import Acl
 from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.switches.updater import DRAIN
@@ -57,6 +58,8 @@ class Settings:
     edges: tuple[EdgeSettings, ...] = ()
     links: tuple[LinkSettings, ...] = ()
     hosts: tuple[HostSettings, ...] = ()
+    #: Which packets of hosts the fabric carries.
+    acl: Acl = field(default_factory=Acl)
     #: Seconds without a sign of life after which a host is forgotten.
     host_lifetime: float = HOST_LIFETIME
     #: True if switches with fast failover groups lead packets around a port that is down by themselves.

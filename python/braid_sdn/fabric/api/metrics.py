@@ -50,6 +50,15 @@ def _families(fabric: Controller, now: float) -> Iterator[tuple[str, str, str, S
         ({"kind": "pinned"}, len(fabric.policies.pinned)),
     ]
     yield "policies", "gauge", "Switches that are drained, links forbidden, and pairs pinned.", policies
+    counted, acl = fabric.acl.counted.packets, fabric.acl.acl
+    decided: Samples = [
+        ({"entry": entry.name or str(number), "action": entry.action.value}, counted.get(number, 0))
+        for number, entry in enumerate(acl.entries, 1)
+    ]
+    decided.append(({"entry": "default", "action": acl.default.value}, counted.get(0, 0)))
+    yield "acl_packets", "counter", "Packets that an entry of the access control list decided.", decided
+    refused = sum(count for labels, count in decided if labels["action"] == "deny")
+    yield "acl_refused_packets", "counter", "Packets that the access control list refused.", [({}, refused)]
     if fabric.cluster is not None:
         yield "leader", "gauge", "1 if this controller leads.", [({}, float(fabric.cluster.leads))]
     planning = (fabric.planning or [0.0])[-1]

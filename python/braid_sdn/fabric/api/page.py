@@ -29,7 +29,18 @@ STATE_PREFIX = "fabric-web"
 LOGIN_COMMAND = "braid sdn fabric web token"
 
 #: Requests of the API that show, as far as the page may send them.
-SHOWN = ("status", "hosts", "paths", "policies", "explain", "events", "figures", "topology.svg", "openapi.json")
+SHOWN = (
+    "status",
+    "hosts",
+    "paths",
+    "policies",
+    "acl",
+    "explain",
+    "events",
+    "figures",
+    "topology.svg",
+    "openapi.json",
+)
 API = "/v1/fabric/"
 STREAM = f"{API}stream"
 EVENT_STREAM = "text/event-stream"

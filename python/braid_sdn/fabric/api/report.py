@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from braid_sdn.fabric.api import policy
+from braid_sdn.fabric.api import access, policy
 from braid_sdn.fabric.cluster.store import Cluster
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Arc, Path, PortId, Problem
@@ -73,6 +73,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
         text = "no tag is left for the flood over the present links: some hosts may get no broadcasts"
         found.append(Problem("tags-exhausted", "flood", text))
     found += policy.problems(fabric)
+    found += access.problems(fabric)
     for (source, target), why in fabric.plan.unserved.items():
         found.append(Problem("pair-unserved", f"{source} → {target}", why))
     for hearing in topology.links():
@@ -180,6 +181,11 @@ def leader(cluster: Cluster) -> dict[str, str] | None:
 def policies(fabric: Controller, now: float) -> dict[str, Any]:
     """Return what an operator has set, and whether it is in force."""
     return {"version": VERSION, **policy.listed(fabric), "health": health(fabric, now)}
+
+
+def acl(fabric: Controller, now: float) -> dict[str, Any]:
+    """Return the access control list, and what it has decided."""
+    return {"version": VERSION, **access.listed(fabric), "health": health(fabric, now)}
 
 
 def hosts(fabric: Controller, now: float) -> dict[str, Any]:
@@ -334,9 +340,16 @@ def explain(fabric: Controller, now: float, source: str, target: str) -> dict[st
     elif names[0] and names[1] and here != there:
         why = fabric.plan.unserved.get((names[0], names[1]), "its paths are not in place yet")
         steps.append(f"from edge {names[0]} to edge {names[1]}: {why}")
+    decided = access.findings(fabric, *(access.end_of(fabric, *each) for each in _named(source, target, ends)))
+    answer["acl"] = decided
+    steps += access.steps(fabric, decided)
     steps += policy.steps(fabric)
     answer["health"] = health(fabric, now)
     return answer
+
+
+def _named(source: str, target: str, ends: Sequence[tuple[str, PortId, str | None]]) -> list[tuple[str, PortId]]:
+    return [(word, end[1]) for word, end in zip((source, target), ends, strict=True)]
 
 
 def _pair_steps(fabric: Controller, pair: Pair) -> list[str]:

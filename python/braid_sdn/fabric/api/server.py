@@ -9,7 +9,7 @@ GET  /v1/fabric/figures     /v1/fabric/openapi.json
 GET  /v1/fabric/edges/NAME                        (ETag, If-None-Match)
 GET  /v1/fabric/hosts                             /metrics, /v1/metrics
 GET  /v1/fabric/events?after=NUMBER
-GET  /v1/fabric/policies
+GET  /v1/fabric/policies                          /v1/fabric/acl
 POST /v1/fabric/hosts/HOST/forget                 (on the Unix socket, as the next three)
 POST /v1/fabric/switches/SWITCH/drain?force=1     …/undrain
 POST /v1/fabric/links/ONE/OTHER/forbid?force=1    …/permit
@@ -400,6 +400,8 @@ class Api:
                 return _json(report.hosts(self.fabric, now))
             case ["v1", "fabric", "policies"]:
                 return _json(report.policies(self.fabric, now))
+            case ["v1", "fabric", "acl"]:
+                return _json(report.acl(self.fabric, now))
             case ["v1", "fabric", "paths"]:
                 return _json(report.paths(self.fabric, now))
             case ["v1", "fabric", "topology.svg"]:

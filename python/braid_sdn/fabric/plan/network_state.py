@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from braid_sdn.fabric.acl import Acl, Place
 from braid_sdn.fabric.model import Graph, PortId
 from braid_sdn.fabric.plan import planner
 from braid_sdn.fabric.plan.plan import Edge, Host
 from braid_sdn.fabric.plan.policies import Hop, Link, LinkEnd
 from braid_sdn.fabric.settings import Settings
+from braid_sdn.fabric.switches.acl_placement import Surroundings
 from braid_sdn.fabric.view.topology import Topology
 
 if TYPE_CHECKING:
@@ -106,6 +108,32 @@ def resolve_hosts(settings: Settings, topology: Topology) -> list[Host]:
     dpids = _dpids(topology)
     places = ((host, _port(topology, dpids, host.switch, host.port)) for host in settings.hosts)
     return [Host(host.mac, port, host.addresses) for host, port in places if port is not None]
+
+
+def resolve_places(acl: Acl, edges: Iterable[Edge], topology: Topology) -> dict[Place, tuple[int, int | None]]:
+    """Return switch and port of the places of a list that are connected; no port is all of the switch."""
+    at = {edge.name: edge.port for edge in edges}
+    found: dict[Place, tuple[int, int | None]] = {}
+    dpids = _dpids(topology)
+    for place in acl.places():
+        port = at.get(place.edge) if place.edge else _port(topology, dpids, place.switch, place.port)
+        if port is not None:
+            found[place] = port
+        elif not place.edge and not place.port and place.switch in dpids:
+            found[place] = (dpids[place.switch], None)
+    return found
+
+
+def surroundings(fabric: Controller) -> Surroundings:
+    """Return what the rules of the access control list depend on besides the list."""
+    topology = fabric.topology
+    return Surroundings(
+        links=fabric.plan.internal,
+        ports={dpid: switch.ports.keys() for dpid, switch in topology.switches.items()},
+        edges=fabric.edges,
+        hosts=fabric.hosts.known.values(),
+        places=resolve_places(fabric.acl.acl, fabric.edges, topology),
+    )
 
 
 def missing_links(settings: Settings, topology: Topology) -> list[tuple[str, str]]:

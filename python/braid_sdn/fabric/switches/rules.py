@@ -73,6 +73,8 @@ DETOUR_PCP = 2
 #: Priority of the rules of floods, of edges' paths and of pinned hosts', which have no detour: above that of the rule
 #: which drops marked packets, since other equipment may mark theirs.
 SINGLE_WAY = 35
+#: Priority of the rules that drop frames which claim to be our own: above all others of the table.
+FORGED = 62_000
 #: First byte of the numbers of our groups, and of those that send packets back. Two ports' numbers follow.
 _GROUP, _TURNING_GROUP = 0xB2, 0xB3
 _PORT_BITS = MAX_DETOUR_PORT.bit_length()
@@ -166,7 +168,7 @@ def muted(port: int, flood: int | None, meter: int | None, *, edge: bool) -> lis
         *(_rule(SOURCES, 40, match, goto=DESTINATIONS, lease=MUTE_LEASE) for match in unicast),
         Rule(SOURCES, 10, Match(in_port=port), (), DESTINATIONS, COOKIE, MUTE_LEASE, meter),
         _rule(DESTINATIONS, 6, _unicast(port), goto=TREES, lease=MUTE_LEASE),
-        *(_rule(INGRESS, 110, match, lease=MUTE_LEASE) for match in forged),
+        *(_rule(INGRESS, FORGED, match, lease=MUTE_LEASE) for match in forged),
     ]
 
 
@@ -362,7 +364,12 @@ def of_remote_host(host: Host) -> Rule:
 
 def is_ours(rule: Rule) -> bool:
     """Return true if a rule was made by a controller with this layout."""
-    return rule.cookie & ~0xFFFFFFFF == COOKIE
+    return is_our_cookie(rule.cookie)
+
+
+def is_our_cookie(cookie: int) -> bool:
+    """Return true for the cookie of such a rule."""
+    return cookie & ~0xFFFFFFFF == COOKIE
 
 
 def is_old(rule: Rule) -> bool:

@@ -1,0 +1,253 @@
+"""Keeps each switch's rules of the access control list, and replaces a list packet by packet by another one.
+
+At every moment each packet is decided by one of the two lists, as a whole:
+
+- A new list goes into a block above the old one's, its highest rule first. A packet whose rule is not there yet finds
+  the old list, which is still whole. Once the new block is, the old one does nothing and is deleted in any order.
+- If there is no block above, the new list goes into one below, which does nothing yet. Then the old one is deleted,
+  its lowest rule first: a packet whose rule is gone finds the new list, since all rules below that one are gone too.
+
+That takes a switch that carries out messages in their order, as Open vSwitch does. A switch without rules gets the
+list before anything that forwards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, KeysView, Mapping
+from dataclasses import dataclass, field, replace
+
+from braid_sdn.fabric.acl import Acl, Action, Place, Refusals
+from braid_sdn.fabric.plan.plan import Edge, Host
+from braid_sdn.fabric.switches import acl as rules
+from braid_sdn.fabric.switches.acl import BLOCKS, MAX_RULES, LocalAcl
+from braid_sdn.fabric.switches.rules import Rules
+from braid_sdn.openflow.messages import FlowStats, Rule, RuleKey
+
+#: Lists of rules that are kept for the next switch.
+MAX_MADE = 64
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """All that a list's rules depend on besides the list."""
+
+    #: Ports of links, and all ports, of each switch.
+    links: Mapping[int, frozenset[int]]
+    ports: Mapping[int, Collection[int]]
+    edges: tuple[Edge, ...]
+    hosts: Collection[Host]
+    #: Switch and port of places that are connected; without a port it is all of the switch.
+    places: Mapping[Place, tuple[int, int | None]]
+
+
+@dataclass
+class Change:
+    """Changes of rules, in their order."""
+
+    added: list[tuple[int, Rule]] = field(default_factory=list)
+    #: These come after all that are added.
+    deleted: list[tuple[int, RuleKey]] = field(default_factory=list)
+    #: Keys at which the target is another one than before.
+    keys: dict[int, set[RuleKey]] = field(default_factory=dict)
+
+
+@dataclass
+class _Placed:
+    """A list at one switch."""
+
+    local: LocalAcl
+    #: What the list is made of there.
+    made_of: tuple[object, ...]
+    #: What the switch is to have; the same object as long as it stays connected.
+    target: Rules
+    #: Rules of its block, the highest first, and all others.
+    block: list[Rule]
+    besides: list[Rule]
+    #: False as long as nobody knows which rules the switch has.
+    is_compared: bool
+    #: Packets of each rule when it was counted last.
+    packets: dict[RuleKey, int] = field(default_factory=dict)
+
+
+@dataclass
+class AclPlacement:
+    """The list at all switches."""
+
+    acl: Acl = field(default_factory=Acl)
+    #: Packets that each entry decided.
+    counted: Refusals = field(default_factory=Refusals)
+    #: Rules that the list would have at switches where these are too many.
+    crowded: dict[int, int] = field(default_factory=dict)
+    #: Switches that listed rules of a list, and are to have none as far as is known.
+    _leftover: set[int] = field(default_factory=set)
+    _placed: dict[int, _Placed] = field(default_factory=dict)
+    #: Rules by what they are made of and their block, which many switches have in common; and the hosts of places
+    #: for which they were made.
+    _made: dict[tuple[object, ...], list[Rule]] = field(default_factory=dict)
+    _made_for: Mapping[Place, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Count for the list that it begins with."""
+        self.counted = Refusals(self.acl)
+
+    @property
+    def switches(self) -> KeysView[int]:
+        """The switches with rules of the list."""
+        return self._placed.keys()
+
+    def rules_at(self, switch: int) -> int:
+        """Return how many rules a switch has for the list."""
+        placed = self._placed.get(switch)
+        return len(placed.block) + len(placed.besides) if placed is not None else 0
+
+    def change(self, acl: Acl) -> None:
+        """Take another list; `follow` replaces the one before."""
+        self.acl = acl
+        self._made.clear()
+        self.counted.change(acl)
+
+    def follow(self, target: Mapping[int, Rules], installed: Mapping[int, Rules], around: Surroundings) -> Change:
+        """Put the list into what switches are to have, and return what is to be sent for that at once."""
+        change = Change()
+        behind = _behind(self.acl, around)
+        if behind != self._made_for:
+            self._made.clear()
+            self._made_for = behind
+        edges: dict[int, list[int]] = {}
+        for edge in around.edges:
+            edges.setdefault(edge.port.switch, []).append(edge.port.port)
+        self._placed = {switch: each for switch, each in self._placed.items() if switch in target}
+        self.crowded = {switch: count for switch, count in self.crowded.items() if switch in target}
+        for switch, wanted in target.items():
+            links = around.links.get(switch, frozenset())
+            here = tuple(sorted(edges.get(switch, ())))
+            known = self._placed.get(switch)
+            has = installed.get(switch)
+            if self.acl.permits_all or (not here and links.issuperset(around.ports.get(switch, ()))):
+                if known is not None or switch in self._leftover:
+                    self._place(change, switch, wanted, has, None)
+                continue
+            made_of = (links, here, around.places, behind)
+            is_same = known is not None and known.target is wanted and (known.is_compared or has is None)
+            if known is not None and is_same and known.local.acl is self.acl and known.made_of == made_of:
+                continue
+            entries = tuple(rules.local_entries(self.acl, around.places, switch, behind))
+            self._place(change, switch, wanted, has, LocalAcl(self.acl, entries, links, here), made_of)
+        return change
+
+    def restore(self, switch: int, target: Mapping[int, Rules], has: Iterable[Rule]) -> list[Rule]:
+        """Return the list's rules that a switch lacks which told all of its rules, in the order to send them."""
+        known, listed = self._placed.get(switch), {rule.key: rule for rule in has}
+        if known is None or target.get(switch) is not known.target:
+            if any(map(rules.is_of_list, listed.values())):
+                self._leftover.add(switch)
+            return []
+        if not known.is_compared:
+            change = Change()
+            self._place(change, switch, known.target, listed, known.local, known.made_of)
+            known = self._placed[switch]
+        return [rule for rule in (*known.besides, *known.block) if listed.get(rule.key) != rule]
+
+    def handle_counters(self, switch: int, told: Iterable[FlowStats]) -> None:
+        """Count the packets of each entry at a switch."""
+        known = self._placed.get(switch)
+        if known is None:
+            return
+        mine = {rule.key for rule in known.block}
+        for each in told:
+            key = each.rule.key
+            if key not in mine or rules.entry_of(each.rule) > len(self.acl.entries):
+                continue
+            # One that was added anew began anew.
+            before = known.packets.get(key, 0)
+            fresh = each.packets - before if each.packets >= before else each.packets
+            known.packets[key] = each.packets
+            if fresh:
+                self.counted.add(rules.entry_of(each.rule), fresh)
+
+    def _place(
+        self,
+        change: Change,
+        switch: int,
+        target: Rules,
+        has: Rules | None,
+        local: LocalAcl | None,
+        made_of: tuple[object, ...] = (),
+    ) -> None:
+        """Put the list at a switch into its target, in a block that suits what the switch has."""
+        before = self._placed.pop(switch, None)
+        self._leftover.discard(switch)
+        made = self._compiled(local, 0) if local is not None else []
+        self.crowded.pop(switch, None)
+        crowded = False
+        if len(made) > MAX_RULES and local is not None:
+            self.crowded[switch] = len(made)
+            if before is not None and before.target is target:
+                self._placed[switch] = replace(before, local=local, made_of=made_of)
+                return
+            # Better nothing passes than what nobody looked at.
+            nothing = LocalAcl(Acl((), Action.DENY), (), local.links, local.edges)
+            made, crowded = rules.compiled(nothing), True
+        old = {key: rule for key, rule in (has or {}).items() if rules.is_of_list(rule)}
+        number = self._block(made, old, has) if made else -1
+        block = [] if local is None else self._compiled(local, number) if not crowded else rules.moved(made, number)
+        besides = rules.besides(local) if local is not None else []
+        wanted = {rule.key: rule for rule in (*besides, *block)}
+        keys = change.keys.setdefault(switch, set())
+        mine = (*before.block, *before.besides) if before is not None else ()
+        for key in {rule.key for rule in mine} | old.keys():
+            if key not in wanted:
+                keys.add(key)
+                target.pop(key, None)
+        for key, rule in wanted.items():
+            if target.get(key) != rule or (has is not None and has.get(key) != rule):
+                keys.add(key)
+                target[key] = rule
+        if has is not None:
+            change.added += [(switch, rule) for key, rule in wanted.items() if has.get(key) != rule]
+            above = [rule for rule in old.values() if rules.block_of(rule) > number]
+            change.deleted += [(switch, rule.key) for rule in sorted(above, key=lambda rule: rule.priority)]
+        if local is not None:
+            packets = before.packets if before is not None else {}
+            kept = {key: packets[key] for key in wanted.keys() & packets.keys()}
+            self._placed[switch] = _Placed(local, made_of, target, block, besides, has is not None, kept)
+
+    def _compiled(self, local: LocalAcl, block: int) -> list[Rule]:
+        """Return the rules of a list at a switch, in a block."""
+        key = (tuple((each.number, each.port) for each in local.entries), local.edges, block)
+        made = self._made.get(key)
+        if made is None:
+            made = rules.compiled(local) if not block else rules.moved(self._compiled(local, 0), block)
+            if len(self._made) >= MAX_MADE:
+                self._made.clear()
+            self._made[key] = made
+        return made
+
+    def _block(self, made: list[Rule], old: Rules, has: Rules | None) -> int:
+        """Return the block of a list: where it is already, else one above all others, else the lowest free one."""
+        used = Counter(map(rules.block_of, old.values()))
+        for number in sorted(used, reverse=True):
+            is_whole = used[number] == len(made)
+            if is_whole and all((has or {}).get(rule.key) == rule for rule in rules.moved(made, number)):
+                return number
+        highest = max(used, default=-1)
+        if highest + 1 < BLOCKS:
+            return highest + 1
+        return next(number for number in range(BLOCKS) if number not in used)
+
+
+def _behind(acl: Acl, around: Surroundings) -> dict[Place, tuple[str, ...]]:
+    """Return the hosts of each place that is a target."""
+    wanted = {each.target.place for each in acl.entries if each.target.place is not None}
+    found: dict[Place, tuple[str, ...]] = {}
+    for place in wanted:
+        at = around.places.get(place)
+        if at is not None:
+            macs = [host.mac for host in around.hosts if _is_at(host, *at)]
+            found[place] = tuple(sorted(macs))
+    return found
+
+
+def _is_at(host: Host, switch: int, port: int | None) -> bool:
+    return host.port.switch == switch and port in (None, host.port.port)

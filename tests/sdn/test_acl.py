@@ -1,0 +1,591 @@
+"""The access control list: rules decide each packet as the list does, also while another list takes over."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as runs
+from hypothesis import strategies as st
+
+from braid_lab.fabric.fake_switches import _flow_stats
+from braid_lab.fabric.pipeline import Pipeline
+from braid_lab.fabric.shapes import two_paths
+from braid_sdn.fabric.acl import ANYBODY, Acl, AclEntry, Action, End, HostEnd, Place, Protocol, explained
+from braid_sdn.fabric.acl_config import MAX_PORT
+from braid_sdn.fabric.api.events import Event
+from braid_sdn.fabric.api.report import problems
+from braid_sdn.fabric.config import Config, ConfigError
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, PROBE_MAC, tagged
+from braid_sdn.fabric.plan.plan import Edge, Host
+from braid_sdn.fabric.service import Service
+from braid_sdn.fabric.settings import Settings
+from braid_sdn.fabric.switches import acl as rules
+from braid_sdn.fabric.switches.acl_placement import AclPlacement, Surroundings
+from braid_sdn.fabric.switches.rules import COOKIE, INGRESS, PATHS, SOURCES, Rules, base
+from braid_sdn.openflow.flow_mods import encode
+from braid_sdn.openflow.flow_stats import FLOWS_AT, DecodedRules
+from braid_sdn.openflow.flows import FILTER_FIELDS, LINK_FIELDS
+from braid_sdn.openflow.messages import (
+    TAGGED,
+    AddRule,
+    DeleteRule,
+    FlowStats,
+    Match,
+    Port,
+    Reserved,
+    Rule,
+)
+from braid_sdn.openflow.wire import _flow_mod
+
+from .virtual import Network, arp, everybody_reaches_everybody, mac, ready, solicitation, tags
+
+SWITCH, LINK, HOST_PORT, OTHER_PORT, EDGE_PORT = 1, 1, 2, 3, 4
+MACS = [mac(number) for number in range(1, 5)]
+V4 = ["10.0.0.1", "10.0.0.2", "10.0.1.1", "192.0.2.9"]
+V6 = ["2001:db8::1", "2001:db8::2", "2001:db8:1::1"]
+PREFIXES = ["10.0.0.1", "10.0.0.0/24", "10.0.0.0/15", "0.0.0.0/0", "192.0.2.8/30"]
+PREFIXES6 = ["2001:db8::1", "2001:db8::/48", "::/0", "2001:db8::/126"]
+PORTS = [1, 22, 79, 80, 81, 1023, 1024, 8080, 65535]
+HERE, ELSEWHERE = Place(switch="A"), Place(switch="B")
+PORT, EDGE, FAR_EDGE = Place(switch="A", port="h"), Place(edge="ha"), Place(edge="hb")
+PLACES = {
+    HERE: (SWITCH, None),
+    ELSEWHERE: (2, None),
+    PORT: (SWITCH, HOST_PORT),
+    EDGE: (SWITCH, EDGE_PORT),
+    FAR_EDGE: (2, 7),
+}
+#: The hosts, one at each port and two elsewhere.
+HOSTS = [
+    Host(MACS[0], PortId(SWITCH, HOST_PORT)),
+    Host(MACS[1], PortId(SWITCH, EDGE_PORT)),
+    Host(MACS[2], PortId(2, 7)),
+    Host(MACS[3], PortId(2, 8)),
+]
+BEHIND = {
+    place: {host.mac for host in HOSTS if host.port.switch == at and port in (None, host.port.port)}
+    for place, (at, port) in PLACES.items()
+}
+AROUND = Surroundings(
+    links={SWITCH: frozenset({LINK})},
+    ports={SWITCH: (LINK, HOST_PORT, OTHER_PORT, EDGE_PORT)},
+    edges=(Edge("ha", PortId(SWITCH, EDGE_PORT)), Edge("hb", PortId(2, 7))),
+    hosts=HOSTS,
+    places=PLACES,
+)
+
+
+@dataclass(frozen=True)
+class Packet:
+    """A packet as it enters the network."""
+
+    port: int
+    source: str
+    target: str
+    kind: str
+    #: Addresses, and ports.
+    ends: tuple[str, str] = ("", "")
+    ports: tuple[int, int] = (0, 0)
+    is_tagged: bool = False
+    is_later: bool = False
+
+    @property
+    def version(self) -> int:
+        return ipaddress.ip_address(self.ends[0]).version if self.ends[0] else 0
+
+    def frame(self) -> bytes:
+        ends = bytes.fromhex(self.target.replace(":", "") + self.source.replace(":", ""))
+        if self.kind == "arp":
+            made = ends + b"\x08\x06" + bytes(46)
+        elif self.kind == "other":
+            made = ends + b"\x86\xdc" + bytes(46)
+        else:
+            made = ends + self._ip()
+        return tagged(made, 77) if self.is_tagged else made
+
+    def _ip(self) -> bytes:
+        numbers = {"tcp": 6, "udp": 17, "icmp": 1 if self.version == 4 else 58, "nd": 58, "gre": 47}
+        proto = numbers[self.kind]
+        body = struct.pack("!HH", *self.ports) + bytes(20)
+        if proto == 58:
+            body = bytes([135 if self.kind == "nd" else 128]) + bytes(23)
+        one, other = (ipaddress.ip_address(end).packed for end in self.ends)
+        if self.version == 4:
+            fragment = 5 if self.is_later else 0
+            return b"\x08\x00" + struct.pack("!BBHHHBBH", 0x45, 0, 44, 1, fragment, 64, proto, 0) + one + other + body
+        return b"\x86\xdd" + struct.pack("!IHBB", 6 << 28, len(body), proto, 64) + one + other + body
+
+
+def decision(acl: Acl, packet: Packet) -> Action:
+    """The list as an operator reads it."""
+    for entry in acl.entries:
+        if is_of(entry, packet):
+            return entry.action
+    return Action.PERMIT if packet.kind in ("arp", "nd") else acl.default
+
+
+def is_of(entry: AclEntry, packet: Packet) -> bool:
+    if packet.kind in ("arp", "nd"):
+        names_frames = entry.protocol is Protocol.ANY and (entry.source, entry.target) != (ANYBODY, ANYBODY)
+        if not names_frames or entry.source.network is not None or entry.target.network is not None:
+            return False
+    place = entry.source.place
+    if place is not None and (PLACES[place][0] != SWITCH or PLACES[place][1] not in (None, packet.port)):
+        return False
+    if entry.target.place is not None and packet.target not in BEHIND[entry.target.place]:
+        return False
+    if entry.source.mac not in (None, packet.source) or entry.target.mac not in (None, packet.target):
+        return False
+    for end, address in zip((entry.source, entry.target), packet.ends, strict=True):
+        if end.network is not None and (not address or ipaddress.ip_address(address) not in end.network):
+            return False
+    if entry.protocol is not Protocol.ANY and entry.protocol.value != packet.kind:
+        return False
+    pairs = zip((entry.source_ports, entry.ports), packet.ports, strict=True)
+    return all(wanted is None or (not packet.is_later and wanted[0] <= port <= wanted[1]) for wanted, port in pairs)
+
+
+def ends(prefixes: list[str], places: list[Place]) -> st.SearchStrategy[End]:
+    networks = st.sampled_from(prefixes).map(lambda text: End(network=ipaddress.ip_network(text)))
+    others = [st.sampled_from(MACS).map(lambda each: End(mac=each)), st.just(ANYBODY)]
+    return st.one_of(networks, *others, st.sampled_from(places).map(lambda each: End(place=each)))
+
+
+ranges = st.one_of(
+    st.none(), st.tuples(st.sampled_from(PORTS), st.sampled_from(PORTS)).map(lambda two: (min(two), max(two)))
+)
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> AclEntry:
+    prefixes = draw(st.sampled_from([PREFIXES, PREFIXES6]))
+    protocol = draw(st.sampled_from(list(Protocol)))
+    has_ports = protocol in (Protocol.TCP, Protocol.UDP)
+    source = draw(ends(prefixes, [HERE, PORT, EDGE, ELSEWHERE]))
+    if source.network is not None and draw(st.booleans()):
+        source = End(source.network, place=draw(st.sampled_from([HERE, PORT, EDGE, ELSEWHERE])))
+    return AclEntry(
+        draw(st.sampled_from(list(Action))),
+        source,
+        draw(ends(prefixes, list(PLACES))),
+        protocol,
+        draw(ranges) if has_ports else None,
+        draw(ranges) if has_ports else None,
+    )
+
+
+lists = st.builds(Acl, st.lists(entries(), max_size=8).map(tuple), st.sampled_from(list(Action)))
+
+
+@st.composite
+def packets(draw: st.DrawFn) -> Packet:
+    addresses = draw(st.sampled_from([V4, V6]))
+    kinds = ["tcp", "udp", "icmp", "gre", "other", "arp"] + (["nd"] if addresses is V6 else [])
+    kind = draw(st.sampled_from(kinds))
+    port = draw(st.sampled_from([HOST_PORT, OTHER_PORT, EDGE_PORT]))
+    both = st.tuples(st.sampled_from(addresses), st.sampled_from(addresses))
+    is_later = kind in ("tcp", "udp") and addresses is V4 and draw(st.booleans())
+    return Packet(
+        port,
+        draw(st.sampled_from(MACS)),
+        draw(st.sampled_from([*MACS, "ff:ff:ff:ff:ff:ff"])),
+        kind,
+        ("", "") if kind in ("arp", "other") else draw(both),
+        draw(st.tuples(st.sampled_from(PORTS), st.sampled_from(PORTS))) if kind in ("tcp", "udp") else (0, 0),
+        port == EDGE_PORT and draw(st.booleans()),
+        is_later,
+    )
+
+
+class Switch:
+    """A switch with the rules of ingress alone."""
+
+    def __init__(self) -> None:
+        names = {number: Port(number, str(number), mac(number), True, 1e9) for number in range(1, 5)}
+        self.pipeline = Pipeline(SWITCH, names)
+        self.target: dict[int, Rules] = {SWITCH: {}}
+        self.installed: dict[int, Rules] = {SWITCH: {}}
+        known = [Rule(INGRESS, 80, Match(in_port=LINK), (), PATHS, COOKIE)]
+        known.append(Rule(INGRESS, 80, Match(in_port=EDGE_PORT, vlan=TAGGED), (), PATHS, COOKIE))
+        for rule in (*(each for each in base() if each.table == INGRESS), *known):
+            self.send(AddRule(rule))
+
+    def send(self, message: AddRule | DeleteRule) -> None:
+        list(self.pipeline.handle(0.0, message))
+
+    def goto(self, port: int, frame: bytes) -> int | str | None:
+        """The table in which a packet goes on; None if it is dropped."""
+        rule = self.pipeline._lookup(0, port, 0, frame)
+        return "controller" if rule is not None and rule.actions else rule.goto if rule is not None else None
+
+    def decides(self, packet: Packet) -> Action:
+        goto = self.goto(packet.port, packet.frame())
+        assert goto in (None, PATHS if packet.is_tagged else SOURCES)
+        return Action.DENY if goto is None else Action.PERMIT
+
+    def follow(self, placement: AclPlacement) -> Iterator[None]:
+        """Do what another list takes, message by message, as the controller does; then delete what is left."""
+        change = placement.follow(self.target, self.installed, AROUND)
+        has = self.installed[SWITCH]
+        for _, rule in change.added:
+            has[rule.key] = rule
+            self.send(AddRule(rule))
+            yield
+        for _, key in change.deleted:
+            del has[key]
+            self.send(DeleteRule(key))
+            yield
+        for key in [key for key in has if key not in self.target[SWITCH]]:
+            del has[key]
+            self.send(DeleteRule(key))
+            yield
+
+    def settle(self, placement: AclPlacement) -> None:
+        for _ in self.follow(placement):
+            pass
+
+
+@runs(max_examples=300, deadline=None)
+@given(lists, st.lists(packets(), min_size=1, max_size=30))
+def test_rules_decide_each_packet_as_the_list_does(acl: Acl, some: list[Packet]) -> None:
+    switch = Switch()
+    switch.settle(AclPlacement(acl))
+    for packet in some:
+        assert switch.decides(packet) is decision(acl, packet), (str(packet), [str(each) for each in acl.entries])
+
+
+@runs(max_examples=100, deadline=None)
+@given(st.lists(lists, min_size=2, max_size=4), st.lists(packets(), min_size=1, max_size=10))
+def test_each_packet_is_decided_by_one_of_two_lists_at_every_moment(some: list[Acl], sent: list[Packet]) -> None:
+    switch, placement, before = Switch(), AclPlacement(), Acl()
+    for acl in some:
+        placement.change(acl)
+        for _ in switch.follow(placement):
+            for packet in sent:
+                assert switch.decides(packet) in (decision(before, packet), decision(acl, packet))
+        assert all(switch.decides(packet) is decision(acl, packet) for packet in sent)
+        before = acl
+
+
+def denies_tcp(port: int, action: Action = Action.DENY, *, default: Action = Action.PERMIT) -> Acl:
+    return Acl((AclEntry(action, protocol=Protocol.TCP, ports=(port, port)),), default)
+
+
+def of_tcp(port: int, at: int = HOST_PORT, **more: bool) -> Packet:
+    return Packet(at, MACS[0], MACS[1], "tcp", (V4[0], V4[1]), (1024, port), **more)
+
+
+def test_lists_take_over_from_one_another_for_ever() -> None:
+    """More often than there are blocks, so that one below has to do as well."""
+    switch, placement = Switch(), AclPlacement(denies_tcp(22))
+    switch.settle(placement)
+    for number in range(3 * rules.BLOCKS):
+        acl = Acl((*denies_tcp(22).entries, AclEntry(Action.DENY, protocol=Protocol.UDP, ports=(1 + number,) * 2)))
+        placement.change(acl)
+        for _ in switch.follow(placement):
+            assert switch.decides(of_tcp(22)) is Action.DENY
+            assert switch.decides(of_tcp(80)) is Action.PERMIT
+        assert len(switch.installed[SWITCH]) == placement.rules_at(SWITCH)
+
+
+def test_a_list_that_comes_back_while_its_rules_wait_for_their_end_stays() -> None:
+    switch, placement = Switch(), AclPlacement(denies_tcp(22))
+    switch.settle(placement)
+    for port in (80, 22):
+        placement.change(denies_tcp(port))
+        change = placement.follow(switch.target, switch.installed, AROUND)
+        for _, rule in change.added:
+            switch.installed[SWITCH][rule.key] = rule
+            switch.send(AddRule(rule))
+        for _, key in change.deleted:
+            del switch.installed[SWITCH][key]
+            switch.send(DeleteRule(key))
+        assert switch.decides(of_tcp(port)) is Action.DENY
+    # The first one never went: nothing was added for its return.
+    assert not change.added
+    assert switch.decides(of_tcp(80)) is Action.PERMIT
+
+
+@pytest.mark.parametrize("done", range(12))
+def test_a_controller_that_was_killed_during_a_change_is_followed_by_one_that_ends_it(done: int) -> None:
+    switch, placement = Switch(), AclPlacement(denies_tcp(22))
+    switch.settle(placement)
+    placement.change(denies_tcp(80, default=Action.DENY))
+    for number, _ in enumerate(switch.follow(placement)):
+        if number == done:
+            break
+    # The next one knows what the switch lists alone, and has a third list.
+    third = Acl((*denies_tcp(22).entries, *denies_tcp(80).entries))
+    switch.target = {SWITCH: {}}
+    switch.installed = {SWITCH: {key: rule for key, rule in switch.pipeline.rules.items() if rule.priority >= 1000}}
+    for _ in switch.follow(AclPlacement(third)):
+        assert switch.decides(of_tcp(22)) is Action.DENY or switch.decides(of_tcp(80)) is Action.DENY
+    assert [switch.decides(of_tcp(port)) for port in (22, 80, 81)] == [Action.DENY, Action.DENY, Action.PERMIT]
+
+
+def test_a_switch_that_lost_its_rules_gets_the_list_before_anything_else() -> None:
+    switch, placement = Switch(), AclPlacement(denies_tcp(22))
+    switch.settle(placement)
+    missing = placement.restore(SWITCH, switch.target, ())
+    assert [rule.key for rule in missing] == list(switch.installed[SWITCH])
+    priorities = [rule.priority for rule in missing]
+    assert [each for each in priorities if each < rules.ABOVE] == sorted(
+        (each for each in priorities if each < rules.ABOVE), reverse=True
+    )
+    assert placement.restore(SWITCH, switch.target, switch.installed[SWITCH].values()) == []
+
+
+def test_discovery_links_and_edges_probes_pass_whatever_the_list_says() -> None:
+    switch = Switch()
+    switch.settle(AclPlacement(Acl((), Action.DENY)))
+    probe = bytes.fromhex(PROBE_MAC.replace(":", "") + "060000000001")
+    discovery = probe + EXPERIMENTAL.to_bytes(2, "big") + bytes(46)
+    assert switch.goto(EDGE_PORT, discovery) == "controller"
+    assert switch.goto(LINK, of_tcp(22, is_tagged=True).frame()) == PATHS
+    assert switch.goto(LINK, of_tcp(22).frame()) == PATHS
+    assert switch.goto(EDGE_PORT, tagged(probe + b"\x88\xb6" + bytes(46), 77)) == PATHS
+    assert switch.goto(Reserved.CONTROLLER, of_tcp(22).frame()) is not None
+
+
+@pytest.mark.parametrize("kind", [b"\x88\xb6", b"\x81\x00\x00\x05\x08\x00"])
+def test_what_cannot_be_read_behind_a_tag_is_refused_by_a_list_that_reads_it(kind: bytes) -> None:
+    hidden = tagged(of_tcp(22).frame()[:12] + kind + bytes(46), 77)
+    for acl, wanted in ((denies_tcp(22), None), (Acl((AclEntry(Action.DENY, End(mac=MACS[2])),)), PATHS)):
+        switch = Switch()
+        switch.settle(AclPlacement(acl))
+        # The lab's switch looks behind all tags; a real one does not.
+        real = [rule for rule in switch.pipeline.rules.values() if rule.match.eth_type in rules.HIDING]
+        assert bool(real) is (wanted is None)
+        if kind == b"\x88\xb6":
+            assert switch.goto(EDGE_PORT, hidden) == wanted
+
+
+@pytest.mark.parametrize("ports", [(1, MAX_PORT), (80, 80), (8000, 8080), (1, 2), (1023, 1025), (2, MAX_PORT - 1)])
+def test_a_range_is_at_most_thirty_matches(ports: tuple[int, int]) -> None:
+    made = [each if isinstance(each, tuple) else (each, 0xFFFF) for each in rules.masks(ports)]
+    covered = [port for value, mask in made for port in range(value, value + 0x10000 - mask)]
+    assert covered == list(range(ports[0], ports[1] + 1))
+    assert len(made) <= 30
+
+
+def test_a_switch_without_hosts_and_a_list_that_refuses_nothing_cost_no_rule() -> None:
+    switch = Switch()
+    inner = Surroundings({SWITCH: frozenset({1, 2})}, {SWITCH: (1, 2)}, (), (), {})
+    assert AclPlacement(denies_tcp(22)).follow(switch.target, switch.installed, inner).added == []
+    assert AclPlacement(Acl()).follow(switch.target, switch.installed, AROUND).added == []
+
+
+def test_too_many_rules_keep_the_list_before_and_none_before_refuses_all() -> None:
+    hosts = [Host(mac(number), PortId(2, 8)) for number in range(1, 6000)]
+    crowd = Surroundings(AROUND.links, AROUND.ports, AROUND.edges, hosts, PLACES)
+    to_all = Acl((AclEntry(Action.DENY, target=End(place=ELSEWHERE)),))
+    placement, switch = AclPlacement(denies_tcp(22)), Switch()
+    switch.settle(placement)
+    placement.change(to_all)
+    assert placement.follow(switch.target, switch.installed, crowd).added == []
+    assert placement.crowded[SWITCH] > rules.MAX_RULES
+    assert switch.decides(of_tcp(22)) is Action.DENY
+    placement, switch = AclPlacement(to_all), Switch()
+    for _, rule in placement.follow(switch.target, switch.installed, crowd).added:
+        switch.send(AddRule(rule))
+    assert switch.decides(of_tcp(80)) is Action.DENY
+
+
+def test_packets_are_counted_by_entry_and_entries_that_stay_keep_their_number() -> None:
+    placement, switch = AclPlacement(denies_tcp(22)), Switch()
+    switch.settle(placement)
+
+    def told(packets: int) -> list[FlowStats]:
+        made = [rule for rule in switch.installed[SWITCH].values() if rules.is_of_list(rule)]
+        return [FlowStats(rule, packets, 0, 1.0) for rule in made if rules.entry_of(rule) == 1]
+
+    placement.handle_counters(SWITCH, told(5))
+    placement.handle_counters(SWITCH, told(7))
+    count = placement.counted.packets[1]
+    assert count == 7 * len(told(0))
+    # Counters that were lost begin anew.
+    placement.handle_counters(SWITCH, told(1))
+    assert placement.counted.packets[1] == count + len(told(0))
+    placement.change(Acl((AclEntry(Action.PERMIT, End(mac=MACS[1])), *denies_tcp(22).entries)))
+    assert placement.counted.packets == {1: 0, 2: count + len(told(0)), 0: 0}
+
+
+@runs(max_examples=50, deadline=None)
+@given(lists)
+def test_rules_are_told_and_read_back_the_same(acl: Acl) -> None:
+    own = DecodedRules(LINK_FIELDS, FILTER_FIELDS, lambda cookie: cookie & ~0xFFFFFFFF == COOKIE)
+    switch = Switch()
+    switch.settle(AclPlacement(acl))
+    made = list(switch.installed[SWITCH].values())
+    told = bytes(FLOWS_AT) + b"".join(_flow_stats(rule, 3, 4) for rule in made)
+    assert [each.rule for each in own.entries(told) if isinstance(each, FlowStats)] == made
+    for rule in made:
+        # By hand, since os-ken would hold up the controller.
+        message = _flow_mod(rule, 0)
+        message.set_xid(1)
+        message.serialize()
+        assert encode(rule, 0) == bytes(message.buf[8:])
+
+
+def test_somebody_elses_rule_that_matches_addresses_stays_somebody_elses() -> None:
+    own = DecodedRules(LINK_FIELDS, FILTER_FIELDS, lambda cookie: cookie & ~0xFFFFFFFF == COOKIE)
+    foreign = Rule(INGRESS, 300, Match(eth_type=0x0800, ipv4_dst="10.0.0.2"), cookie=7)
+    (told,) = own.entries(bytes(FLOWS_AT) + _flow_stats(foreign, 3, 4))
+    assert told == "table=0,priority=300,eth_type=0x800,ipv4_dst=10.0.0.2"
+
+
+# The whole controller in virtual time.
+
+
+def reads(acl: Acl, **more: object) -> Network:
+    return ready(two_paths(), acl=acl, **more)
+
+
+def tcp_frame(source: int, target: int, port: int) -> bytes:
+    made = Packet(HOST_PORT, mac(source), mac(target), "tcp", (f"10.0.0.{source}", f"10.0.0.{target}"), (1024, port))
+    return made.frame()
+
+
+def got(net: Network, source: str, target: str, frame: bytes, seconds: float = 0.5) -> bool:
+    net.received[target].clear()
+    net.send(source, frame)
+    net.run(seconds)
+    return any(frame in (each, tagged(each, 0)) or each.endswith(frame[12:]) for each in net.received[target])
+
+
+def test_a_refused_packet_does_not_pass_alone_nor_tagged_and_others_do() -> None:
+    net = reads(denies_tcp(22))
+    everybody_reaches_everybody(net)
+    for port, passes in ((22, False), (80, True)):
+        frame = tcp_frame(1, 2, port)
+        assert got(net, "ha", "hb", frame) is passes
+        for tag in tags(net, "ha", "hb"):
+            assert got(net, "ha", "hb", tagged(frame, tag)) is passes
+    net.run(3)
+    assert net.controller.acl.counted.packets[1] == 3
+    assert not net.codes()
+
+
+def test_neighbour_packets_pass_a_list_that_refuses_all_else() -> None:
+    net = reads(Acl((AclEntry(Action.DENY, protocol=Protocol.ICMP),), Action.DENY))
+    assert not got(net, "ha", "hb", tcp_frame(1, 2, 80))
+    assert got(net, "ha", "hb", arp(mac(1), "10.0.0.1", "10.0.0.2"), 2)
+    assert got(net, "ha", "hb", solicitation(mac(1), "2001:db8::1", "2001:db8::2"), 2)
+
+
+def test_a_changed_list_is_in_force_within_a_second_and_no_refused_packet_passes_meanwhile() -> None:
+    both = (*denies_tcp(22).entries, *denies_tcp(23).entries)
+    net = reads(Acl(both))
+    for acl in (denies_tcp(22), Acl(both), Acl((), Action.PERMIT), Acl(both)):
+        net.controller.set_acl(net.now, acl)
+        refused = not acl.permits_all
+        for each in net.received.values():
+            each.clear()
+        for _ in range(200):
+            net.send("ha", tcp_frame(1, 2, 80))
+            if refused and acl.entries[0] in both and len(acl.entries) == 1:
+                net.send("ha", tcp_frame(1, 2, 22))
+            net.run(0.005)
+        # Those under way arrive.
+        net.run(0.2)
+        seen = net.received["hb"]
+        assert seen.count(tcp_frame(1, 2, 80)) == 200
+        assert tcp_frame(1, 2, 22) not in seen
+        assert got(net, "ha", "hb", tcp_frame(1, 2, 22)) is not refused
+        assert got(net, "ha", "hb", tcp_frame(1, 2, 23)) is not (len(acl.entries) == 2)
+
+
+def test_a_restarted_controller_keeps_the_list_and_heals_it() -> None:
+    net = reads(denies_tcp(22))
+    before = {key for key, rule in net.switches[1].rules.items() if rules.is_of_list(rule)}
+    net.restart_controller()
+    for _ in range(100):
+        assert not got(net, "ha", "hb", tcp_frame(1, 2, 22), 0.05)
+    assert {key for key, rule in net.switches[1].rules.items() if rules.is_of_list(rule)} == before
+    # Somebody deletes it.
+    for key in before:
+        list(net.switches[1].handle(net.now, DeleteRule(key)))
+    net.run(32)
+    assert {key for key, rule in net.switches[1].rules.items() if rules.is_of_list(rule)} == before
+
+
+def test_numbers_are_not_asked_for_where_switches_have_to_read_packets() -> None:
+    net = reads(Acl())
+    assert net.controller.handle_shim("hb", wanted=True)
+    net.controller.set_acl(net.now, denies_tcp(22))
+    assert not net.controller.distributor.shims
+    assert not net.controller.handle_shim("hb", wanted=True)
+
+
+# What a list does to two hosts.
+
+
+def found(acl: Acl, one: HostEnd, other: HostEnd) -> list[tuple[int, str, str]]:
+    return [(each.number, each.action.value, each.concerns) for each in explained(acl, one, other)]
+
+
+def networks(*texts: str) -> Iterable[End]:
+    return (End(network=ipaddress.ip_network(text)) for text in texts)
+
+
+def test_an_explanation_ends_at_the_entry_that_decides_all() -> None:
+    one = HostEnd(mac(1), frozenset({"10.0.0.1"}), frozenset({HERE}))
+    other = HostEnd(mac(2), frozenset({"10.0.0.2"}), frozenset({ELSEWHERE}))
+    inside, far = networks("10.0.0.0/24", "10.9.0.0/16")
+    acl = Acl(
+        (
+            AclEntry(Action.DENY, inside, protocol=Protocol.TCP, ports=(22, 22)),
+            AclEntry(Action.DENY, far),
+            AclEntry(Action.PERMIT, inside, End(place=ELSEWHERE)),
+            AclEntry(Action.DENY, inside),
+        )
+    )
+    assert found(acl, one, other) == [(1, "deny", "tcp to port 22"), (3, "permit", "")]
+    assert found(acl, other, one) == [(1, "deny", "tcp to port 22"), (4, "deny", "")]
+    assert found(Acl(), one, other) == [(0, "permit", "")]
+
+
+# A configuration that is read anew.
+
+
+def test_a_reload_takes_the_list_alone_and_says_what_else_differs(tmp_path: Path) -> None:
+    told: list[Event] = []
+
+    def bad() -> Config:
+        raise ConfigError("fabric.toml: acl 1.action: is missing")
+
+    def config(acl: Acl, **more: object) -> Config:
+        return Config(replace(Settings(secrets.token_bytes(16), acl=acl), **more))  # type: ignore[arg-type]
+
+    async def story() -> None:
+        service = Service(config(denies_tcp(22)), tmp_path, told.append)
+        service.reload(bad)
+        assert service.controller.acl.acl == denies_tcp(22)
+        assert [each.code for each in problems(service.controller, 1.0)] == ["reload-refused"]
+        service.reload(lambda: config(denies_tcp(23)))
+        assert service.controller.acl.acl == denies_tcp(23)
+        assert not problems(service.controller, 1.0)
+        # A list that is the same changes nothing, and a restart is needed for all else.
+        service.reload(lambda: config(denies_tcp(23), failover=False))
+        assert service.config.settings.failover
+        # A leader that begins anew has the list that was read last.
+        assert service._new_controller().acl.acl == denies_tcp(23)
+        service.stop()
+
+    asyncio.run(story())
+    assert [(each.name, each.warning) for each in told] == [
+        ("reload-refused", True),
+        ("acl-changed", False),
+        ("reloaded", True),
+    ]
+    assert told[0].fields == {"text": "fabric.toml: acl 1.action: is missing"}
+    assert told[1].fields == {"acl": "entries 1, default permit", "rest": "is as before"}
