@@ -26,6 +26,28 @@ SHAPE = replace(BOTH, stations=(*BOTH.stations, Place("hc", "A"), Place("hd", "B
 
 #: Ports: refused by all lists, permitted by all, and refused by one list alone.
 REFUSED, PERMITTED, FLIPPED = 2222, 2223, 2224
+#: Entries of all sorts, that concern none of the packets here: switches have to list their rules as they were told.
+OTHERS = """
+[[acl]]
+action = "deny"
+from = "2001:db8::/33"
+protocol = "udp"
+port = "8001-8080"
+from_port = "1000-1999"
+[[acl]]
+action = "deny"
+from = "192.0.2.0/25"
+at = "A:ha"
+to = "198.51.100.1"
+[[acl]]
+action = "permit"
+from = "2001:db8::1"
+protocol = "icmp"
+[[acl]]
+action = "deny"
+from = "02:00:00:00:00:99"
+to = "hb"
+"""
 LISTEN = """
 import selectors, socket, sys
 chosen = selectors.DefaultSelector()
@@ -83,7 +105,7 @@ def entries(*ports: int) -> str:
         for port in ports
         for protocol in ("tcp", "udp")
     )
-    return f"{made}\n"
+    return f"{made}\n{OTHERS}"
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +246,7 @@ def test_a_reload_flips_an_entry_and_no_refused_packet_passes(
     assert len(seen[str(PERMITTED)]) >= 4950
     events = [each for each in network.fabric.api_get("events")["events"] if each["event"] == "acl-changed"]
     assert len(events) >= flips
-    assert events[-1]["fields"] == {"acl": "entries 2, default permit", "rest": "is as before"}
+    assert events[-1]["fields"] == {"acl": "entries 6, default permit", "rest": "is as before"}
 
 
 @pytest.mark.usefixtures("listening")

@@ -341,6 +341,7 @@ to = "2001:db8::/32"
         ('action = "deny"\nprotocol = "tcp"\nport = 0', "port: must be a port such as 80, or a range"),
         ('action = "deny"\nprotocol = "sctp"', "protocol: 'sctp' is not known; there are any, tcp, udp, icmp"),
         ('action = "deny"\nfrom = "ha"\nat = "A"', "at: from names a place already"),
+        ('action = "deny"\nname = "12"', "name: '12' would be taken for an entry's number or the default"),
         ('action = "deny"\nprot = "tcp"', "prot: is not known here"),
     ],
 )

@@ -243,7 +243,7 @@ def _covers(network: Network, addresses: frozenset[str]) -> bool:
 
 
 @dataclass
-class Refusals:
+class DecisionCounters:
     """Packets that each entry has decided; the default's have number 0."""
 
     acl: Acl = field(default_factory=Acl)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _MAC = re.compile(r"([0-9a-f]{2}:){5}[0-9a-f]{2}")
 _KEYS = {"from": str, "to": str, "at": str, "protocol": str, "action": str, "name": str}
+#: A number or a text.
+_PORT_KEYS = {"port": object, "from_port": object}
 MAX_PORT = 65535
 
 
@@ -105,13 +107,8 @@ def read_acl(
 
 def _entry(reader: Reader, where: str, table: Any, names: Names) -> AclEntry | None:
     begun = len(reader.wrong)
-    table = dict(table) if isinstance(table, dict) else table
-    ports = (
-        {key: _ports(reader, f"{where}.{key}", table.pop(key)) for key in ("port", "from_port") if key in table}
-        if isinstance(table, dict)
-        else {}
-    )
-    found = reader.table(table, where, **_KEYS)
+    found = reader.table(table, where, **_KEYS, **_PORT_KEYS)
+    ports = {key: _ports(reader, f"{where}.{key}", found[key]) for key in _PORT_KEYS if key in found}
     if not reader.need(found, where, "action"):
         return None
     action, protocol = found["action"], found.get("protocol", "any")
@@ -134,6 +131,9 @@ def _entry(reader: Reader, where: str, table: Any, names: Names) -> AclEntry | N
     versions = {end.network.version for end in (source, target) if end.network is not None}
     if len(versions) > 1:
         reader.wrong.append(f"{where}: from and to are of IPv4 and IPv6: no packet is of both; write two entries")
+    if re.fullmatch(r"\d+|default", found.get("name", "")):
+        text = f"{found['name']!r} would be taken for an entry's number or the default; choose another name"
+        reader.wrong.append(f"{where}.name: {text}")
     for key in ports:
         if protocol not in ("tcp", "udp"):
             reader.wrong.append(f'{where}.{key}: needs protocol = "tcp" or "udp"')

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, KeysView, Mapping
 from dataclasses import dataclass, field, replace
 
-from braid_sdn.fabric.acl import Acl, Action, Place, Refusals
+from braid_sdn.fabric.acl import Acl, Action, DecisionCounters, Place
 from braid_sdn.fabric.plan.plan import Edge, Host
 from braid_sdn.fabric.switches import acl as rules
 from braid_sdn.fabric.switches.acl import BLOCKS, MAX_RULES, LocalAcl
@@ -76,7 +76,7 @@ class AclPlacement:
 
     acl: Acl = field(default_factory=Acl)
     #: Packets that each entry decided.
-    counted: Refusals = field(default_factory=Refusals)
+    counted: DecisionCounters = field(default_factory=DecisionCounters)
     #: Rules that the list would have at switches where these are too many.
     crowded: dict[int, int] = field(default_factory=dict)
     #: Switches that listed rules of a list, and are to have none as far as is known.
@@ -89,7 +89,7 @@ class AclPlacement:
 
     def __post_init__(self) -> None:
         """Count for the list that it begins with."""
-        self.counted = Refusals(self.acl)
+        self.counted = DecisionCounters(self.acl)
 
     @property
     def switches(self) -> KeysView[int]:
