@@ -21,6 +21,8 @@ from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.acl import ANYBODY, Acl, AclEntry, Action, End, HostEnd, Place, Protocol, explained
 from braid_sdn.fabric.acl_config import MAX_PORT
 from braid_sdn.fabric.api.events import Event
+from braid_sdn.fabric.api.metrics import exposition
+from braid_sdn.fabric.api.report import acl as acl_report
 from braid_sdn.fabric.api.report import problems
 from braid_sdn.fabric.config import Config, ConfigError
 from braid_sdn.fabric.model import PortId
@@ -589,3 +591,19 @@ def test_a_reload_takes_the_list_alone_and_says_what_else_differs(tmp_path: Path
     ]
     assert told[0].fields == {"text": "fabric.toml: acl 1.action: is missing"}
     assert told[1].fields == {"acl": "entries 1, default permit", "rest": "is as before"}
+
+
+def test_a_place_that_is_not_connected_is_named_and_metrics_have_every_entry() -> None:
+    lost = AclEntry(Action.DENY, End(place=Place(switch="A", port="gone")))
+    net = reads(Acl((*denies_tcp(22).entries, lost)))
+    (problem,) = problems(net.controller, net.now)
+    assert (problem.code, problem.subject) == ("acl-place-unknown", "entry 2")
+    assert not got(net, "ha", "hb", tcp_frame(1, 2, 22))
+    net.run(3)
+    told = exposition(net.controller, net.now)
+    assert 'braid_fabric_acl_packets_total{entry="1",action="deny"} 1\n' in told
+    assert 'braid_fabric_acl_packets_total{entry="2",action="deny"} 0\n' in told
+    assert "braid_fabric_acl_refused_packets_total 1\n" in told
+    shown = acl_report(net.controller, net.now)
+    assert [each["known"] for each in shown["entries"]] == [True, False]
+    assert {each["switch"] for each in shown["switches"]} == {"A", "B"}
