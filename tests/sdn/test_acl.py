@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from braid_lab.fabric.fake_switches import _flow_stats
 from braid_lab.fabric.pipeline import Pipeline
 from braid_lab.fabric.shapes import two_paths
+from braid_sdn.fabric import controller
 from braid_sdn.fabric.acl import ANYBODY, Acl, AclEntry, Action, End, HostEnd, Place, Protocol, explained
 from braid_sdn.fabric.acl_config import MAX_PORT
 from braid_sdn.fabric.api.events import Event
@@ -31,6 +32,7 @@ from braid_sdn.fabric.plan.plan import Edge, Host
 from braid_sdn.fabric.service import Service
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import acl as rules
+from braid_sdn.fabric.switches.acl import BLOCKS, LocalAcl, is_of_list
 from braid_sdn.fabric.switches.acl_placement import AclPlacement, Surroundings
 from braid_sdn.fabric.switches.rules import COOKIE, INGRESS, PATHS, SOURCES, Rules, base
 from braid_sdn.openflow.flow_mods import encode
@@ -337,7 +339,7 @@ def test_a_controller_that_was_killed_during_a_change_is_followed_by_one_that_en
 def test_a_switch_that_lost_its_rules_gets_the_list_before_anything_else() -> None:
     switch, placement = Switch(), AclPlacement(denies_tcp(22))
     switch.settle(placement)
-    missing = placement.restore(SWITCH, switch.target, ())
+    missing = [each.rule for each in placement.restore(SWITCH, switch.target, ()) if isinstance(each, AddRule)]
     assert [rule.key for rule in missing] == list(switch.installed[SWITCH])
     priorities = [rule.priority for rule in missing]
     assert [each for each in priorities if each < rules.ABOVE] == sorted(
@@ -607,3 +609,112 @@ def test_a_place_that_is_not_connected_is_named_and_metrics_have_every_entry() -
     shown = acl_report(net.controller, net.now)
     assert [each["known"] for each in shown["entries"]] == [True, False]
     assert {each["switch"] for each in shown["switches"]} == {"A", "B"}
+
+
+# Many switches, which follow another list a few in each turn.
+
+
+def far_and_wide(count: int) -> Surroundings:
+    """Switches with a link, ports of hosts, and an edge at the first one."""
+    switches = range(1, count + 1)
+    return replace(
+        AROUND,
+        links={switch: frozenset({LINK}) for switch in switches},
+        ports=dict.fromkeys(switches, (LINK, HOST_PORT, OTHER_PORT, EDGE_PORT)),
+    )
+
+
+def install(installed: dict[int, Rules], added: Iterable[tuple[int, Rule]]) -> set[int]:
+    """Take in what was sent; return the switches."""
+    told = set()
+    for switch, rule in added:
+        installed[switch][rule.key] = rule
+        told.add(switch)
+    return told
+
+
+def test_switches_follow_another_list_a_number_of_rules_at_a_time_each_as_a_whole() -> None:
+    around, count = far_and_wide(6), 6
+    target: dict[int, Rules] = {switch: {} for switch in range(1, count + 1)}
+    installed: dict[int, Rules] = {switch: {} for switch in target}
+    placement = AclPlacement(denies_tcp(22))
+    # New ones get it at once, however many they are: they are told of all else after that.
+    assert install(installed, placement.follow(target, installed, around, most=1).added) == set(target)
+    assert not placement.is_behind
+    placement.change(denies_tcp(23))
+    told: list[int] = []
+    while not told or placement.is_behind:
+        (switch,) = install(installed, placement.follow(target, installed, around, most=1).added)
+        told.append(switch)
+        assert all(installed[switch][key] == rule for key, rule in target[switch].items())
+    assert sorted(told) == sorted(target)
+    assert placement.follow(target, installed, around, most=1).added == []
+
+
+def test_the_first_lists_are_made_a_few_in_each_turn_before_switches_are_told_of_anything() -> None:
+    around = far_and_wide(3)
+    target: dict[int, Rules] = {switch: {} for switch in (1, 2, 3)}
+    installed: dict[int, Rules] = {switch: {} for switch in target}
+    placement = AclPlacement(denies_tcp(22))
+    for switch in target:
+        change = placement.follow(target, installed, around, most=1, is_told=False)
+        assert install(installed, change.added) == {switch}
+        assert placement.is_behind is (switch < 3)
+
+
+def test_a_switch_with_another_edge_waits_for_no_other_one() -> None:
+    around = far_and_wide(3)
+    target: dict[int, Rules] = {switch: {} for switch in (1, 2, 3)}
+    installed: dict[int, Rules] = {switch: {} for switch in target}
+    placement = AclPlacement(denies_tcp(22))
+    install(installed, placement.follow(target, installed, around).added)
+    placement.change(denies_tcp(23))
+    # Its tagged packets pass without a list until it has rules for them.
+    more = replace(around, edges=(*around.edges, Edge("hc", PortId(3, EDGE_PORT))))
+    assert install(installed, placement.follow(target, installed, more, most=1).added) == {1, 3}
+    assert placement.is_behind
+
+
+def test_counters_of_many_rules_are_read_a_part_at_a_time() -> None:
+    around = far_and_wide(4)
+    target: dict[int, Rules] = {switch: {} for switch in range(1, 5)}
+    placement = AclPlacement(denies_tcp(22))
+    placement.follow(target, {switch: {} for switch in target}, around)
+    most = placement.rules_at(1) + placement.rules_at(2)
+    assert [placement.poll_counted(most) for _ in range(3)] == [[1, 2], [3, 4], [1, 2]]
+    assert [placement.poll_counted(1) for _ in range(3)] == [[3], [4], [1]]
+
+
+def test_a_list_is_in_force_at_all_switches_though_each_turn_looks_at_few_rules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(controller, "MAX_LIST_RULES", 1)
+    net = reads(denies_tcp(22))
+    everybody_reaches_everybody(net)
+    for port in (23, 22):
+        net.controller.set_acl(net.now, denies_tcp(port))
+        net.run(2)
+        for source, target, number in (("ha", "hb", 1), ("hb", "ha", 2)):
+            assert not got(net, source, target, tcp_frame(number, 3 - number, port))
+            assert got(net, source, target, tcp_frame(number, 3 - number, 45 - port))
+    assert not net.controller._has_rest
+    net.restart_controller()
+    for _ in range(100):
+        assert not got(net, "ha", "hb", tcp_frame(1, 2, 22), 0.05)
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["connected-first", "followed-before"])
+def test_a_list_above_all_blocks_is_replaced_from_below_after_a_restart(seen: bool) -> None:
+    """Its lowest rules go first: without its entry, packets would be decided by its default."""
+    switch, old = Switch(), denies_tcp(22)
+    top = rules.moved(rules.compiled(LocalAcl(old, tuple(rules.local_entries(old, PLACES, SWITCH, {})))), BLOCKS - 1)
+    for rule in top:
+        switch.send(AddRule(rule))
+    # The next controller's list refuses the same packets, and others.
+    placement = AclPlacement(Acl((*denies_tcp(80).entries, *old.entries)))
+    placement.follow(switch.target, {SWITCH: {}} if seen else {}, AROUND)
+    for message in placement.restore(SWITCH, switch.target, top):
+        switch.send(message)
+        assert switch.decides(of_tcp(22)) is Action.DENY
+    assert switch.decides(of_tcp(80)) is Action.DENY
+    assert not any(rules.block_of(rule) == BLOCKS - 1 for rule in switch.pipeline.rules.values() if is_of_list(rule))

@@ -103,6 +103,11 @@ MAX_TREE_ARCS = 16_000
 #: Switches whose own rules are made in one turn for the first plan: no switch is told of any before all are made.
 MAX_FIRST_SWITCHES = 100
 
+#: Rules of the access control list whose counters are read in a period.
+MAX_COUNTED_RULES = 4000
+#: Rules of the access control list that are looked at in one turn, but all of one switch.
+MAX_LIST_RULES = 1000
+
 #: Seconds of work on a plan after which messages of switches have their turn.
 MAX_PIECE = 0.01
 
@@ -609,8 +614,11 @@ class Controller:
             for change in changes:
                 self._tell(dpid, change)
             (self._throttle.change if self.planned else self._throttle.improvement)(now)
-        for rule in self.acl.restore(dpid, self.compiler.target, known):
-            self._tell(dpid, AddRule(rule))
+        restored = self.acl.restore(dpid, self.compiler.target, known)
+        for each in restored:
+            self._tell(dpid, each)
+        gone = {each.key for each in restored if isinstance(each, DeleteRule)}
+        known = [rule for rule in known if rule.key not in gone]
         groups = self._groups.pop(dpid, None)
         self.updater.handle_rules(now, dpid, known, groups.groups if groups is not None else None)
 
@@ -752,7 +760,7 @@ class Controller:
         on_paths = {step.switch for pair in self.tables.pairs.values() for path in pair.paths for step in path.steps}
         for dpid in sorted(on_paths & self.topology.switches.keys()):
             self._tell(dpid, FlowStatsRequest(rules.PATHS))
-        for dpid in sorted(self.acl.switches & self.topology.switches.keys()):
+        for dpid in self.acl.poll_counted(MAX_COUNTED_RULES):
             self._tell(dpid, FlowStatsRequest(rules.INGRESS))
         if self.edges:
             self._throttle.rest(now)
@@ -903,7 +911,8 @@ class Controller:
     @property
     def _has_rest(self) -> bool:
         """True if the last plan is followed in part: the rest of it needs no other one."""
-        return self.planned and (self.compiler.is_behind or not self._is_first_followed)
+        is_behind = self.compiler.is_behind or self.acl.is_behind
+        return self.planned and (is_behind or not self._is_first_followed)
 
     @property
     def _is_rest_urgent(self) -> bool:
@@ -942,10 +951,14 @@ class Controller:
         self._followed_at = now
         if is_first:
             # Those of some alone could lead packets to where no rule is for them yet.
-            self._is_first_followed = len(fresh) <= MAX_FIRST_SWITCHES and not self.compiler.is_behind
+            is_whole = len(fresh) <= MAX_FIRST_SWITCHES and not self.compiler.is_behind
+            if is_whole:
+                self._follow_acl(changed, is_told=False)
+            self._is_first_followed = is_whole and not self.acl.is_behind
+        else:
+            self._follow_acl(changed)
         self.updater.doubtful |= self.compiler.untold
         if self._is_first_followed:
-            self._follow_acl(changed)
             self.updater.set_target(now, self.compiler.target, None if is_first else changed)
             self.audit.plan(now, switches)
         if self._has_rest:
@@ -957,9 +970,18 @@ class Controller:
             # Tags become free when rules are deleted.
             self._throttle.rest(now, TAG_RETRY)
 
-    def _follow_acl(self, changed: dict[int, set[RuleKey]]) -> None:
-        """Have switches follow the access control list before all else, and add to what is changed."""
-        change = self.acl.follow(self.compiler.target, self.updater.installed, network_state.surroundings(self))
+    def _follow_acl(self, changed: dict[int, set[RuleKey]], *, is_told: bool = True) -> None:
+        """Have switches follow the access control list before all else, and add to what is changed.
+
+        `is_told` if they are told of all that is changed after that.
+        """
+        change = self.acl.follow(
+            self.compiler.target,
+            self.updater.installed,
+            network_state.surroundings(self),
+            most=MAX_LIST_RULES,
+            is_told=is_told,
+        )
         for dpid, rule in change.added:
             self.updater.add(dpid, rule)
         # Rules that are deleted follow those that take their place.

@@ -9,10 +9,14 @@ At every moment each packet is decided by one of the two lists, as a whole:
 
 That takes a switch that carries out messages in their order, as Open vSwitch does. A switch without rules gets the
 list before anything that forwards.
+
+Where packets enter decides them, so switches need not change lists at the same time: those that have one, or forward
+without, follow a number of rules at a time, each switch as a whole.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, KeysView, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,7 +26,7 @@ from braid_sdn.fabric.plan.plan import Edge, Host
 from braid_sdn.fabric.switches import acl as rules
 from braid_sdn.fabric.switches.acl import BLOCKS, MAX_RULES, LocalAcl
 from braid_sdn.fabric.switches.rules import Rules
-from braid_sdn.openflow.messages import FlowStats, Rule, RuleKey
+from braid_sdn.openflow.messages import AddRule, DeleteRule, FlowStats, Rule, RuleKey
 
 #: Lists of rules that are kept for the next switch.
 MAX_MADE = 64
@@ -52,6 +56,16 @@ class Change:
     keys: dict[int, set[RuleKey]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ports:
+    """Ports of a switch on which the rules of a list depend."""
+
+    links: frozenset[int]
+    edges: tuple[int, ...]
+    #: True if there are no others than links.
+    is_inner: bool
+
+
 @dataclass
 class _Placed:
     """A list at one switch."""
@@ -79,8 +93,14 @@ class AclPlacement:
     counted: DecisionCounters = field(default_factory=DecisionCounters)
     #: Rules that the list would have at switches where these are too many.
     crowded: dict[int, int] = field(default_factory=dict)
+    #: True if switches wait for the next call of `follow`, and have another list, or none, until then.
+    is_behind: bool = False
+    #: Switches whose counters were asked for since all others' were.
+    _counted: set[int] = field(default_factory=set)
     #: Switches that listed rules of a list, and are to have none as far as is known.
     _leftover: set[int] = field(default_factory=set)
+    #: The target and the ports of each switch as it was followed last.
+    _followed: dict[int, tuple[Rules, _Ports]] = field(default_factory=dict)
     _placed: dict[int, _Placed] = field(default_factory=dict)
     #: Rules by what they are made of and their block, which many switches have in common; and the hosts of places
     #: for which they were made.
@@ -96,6 +116,20 @@ class AclPlacement:
         """The switches with rules of the list."""
         return self._placed.keys()
 
+    def poll_counted(self, most: int) -> list[int]:
+        """Return the switches whose counters are to be read next: one, and more while these have `most` rules."""
+        waiting = [switch for switch in self._placed if switch not in self._counted] or list(self._placed)
+        if len(waiting) == len(self._placed):
+            self._counted.clear()
+        chosen: list[int] = []
+        for switch in waiting:
+            if chosen and self.rules_at(switch) > most:
+                break
+            most -= self.rules_at(switch)
+            chosen.append(switch)
+        self._counted.update(chosen)
+        return chosen
+
     def rules_at(self, switch: int) -> int:
         """Return how many rules a switch has for the list."""
         placed = self._placed.get(switch)
@@ -107,9 +141,23 @@ class AclPlacement:
         self._made.clear()
         self.counted.change(acl)
 
-    def follow(self, target: Mapping[int, Rules], installed: Mapping[int, Rules], around: Surroundings) -> Change:
-        """Put the list into what switches are to have, and return what is to be sent for that at once."""
-        change = Change()
+    def follow(
+        self,
+        target: Mapping[int, Rules],
+        installed: Mapping[int, Rules],
+        around: Surroundings,
+        *,
+        most: int = sys.maxsize,
+        is_told: bool = True,
+    ) -> Change:
+        """Put the list into what switches are to have, and return what is to be sent for that at once.
+
+        Once that is `most` rules or more, the other switches wait for the next call; but not those that are new or
+        have other ports, unless no switch is told of any other rule meanwhile (`is_told`): packets would enter there
+        that no list decides.
+        """
+        change, left = Change(), most
+        self.is_behind = False
         behind = _behind(self.acl, around)
         if behind != self._made_for:
             self._made.clear()
@@ -118,41 +166,55 @@ class AclPlacement:
         for edge in around.edges:
             edges.setdefault(edge.port.switch, []).append(edge.port.port)
         self._placed = {switch: each for switch, each in self._placed.items() if switch in target}
+        self._followed = {switch: each for switch, each in self._followed.items() if target.get(switch) is each[0]}
         self.crowded = {switch: count for switch, count in self.crowded.items() if switch in target}
         for switch, wanted in target.items():
             links = around.links.get(switch, frozenset())
             here = tuple(sorted(edges.get(switch, ())))
             known = self._placed.get(switch)
             has = installed.get(switch)
-            if self.acl.permits_all or (not here and links.issuperset(around.ports.get(switch, ()))):
-                if known is not None or switch in self._leftover:
-                    self._place(change, switch, wanted, has, None)
+            is_inner = not here and links.issuperset(around.ports.get(switch, ()))
+            ports = _Ports(links, here, is_inner)
+            made_of = (ports, around.places, behind)
+            has_list = not (self.acl.permits_all or is_inner)
+            if known is None:
+                is_done = not has_list and switch not in self._leftover
+            else:
+                is_same = known.target is wanted and (known.is_compared or has is None)
+                is_done = has_list and is_same and known.local.acl is self.acl and known.made_of == made_of
+            # Those that follow the list already need not wait, and cost nothing.
+            if not is_done and left <= 0 and not (is_told and self._followed.get(switch) != (wanted, ports)):
+                self.is_behind = True
                 continue
-            made_of = (links, here, around.places, behind)
-            is_same = known is not None and known.target is wanted and (known.is_compared or has is None)
-            if known is not None and is_same and known.local.acl is self.acl and known.made_of == made_of:
-                continue
-            entries = tuple(rules.local_entries(self.acl, around.places, switch, behind))
-            self._place(change, switch, wanted, has, LocalAcl(self.acl, entries, links, here), made_of)
+            self._followed[switch] = wanted, ports
+            if not is_done:
+                local = None
+                if has_list:
+                    entries = tuple(rules.local_entries(self.acl, around.places, switch, behind))
+                    local = LocalAcl(self.acl, entries, links, here)
+                left -= self._place(change, switch, wanted, has, local, made_of)
         return change
 
-    def restore(self, switch: int, target: Mapping[int, Rules], has: Iterable[Rule]) -> list[Rule]:
-        """Return the list's rules that a switch lacks which told all of its rules, in the order to send them."""
+    def restore(self, switch: int, target: Mapping[int, Rules], has: Iterable[Rule]) -> list[AddRule | DeleteRule]:
+        """Return what a switch that told all of its rules lacks of the list, and has of others above it, in order."""
         known, listed = self._placed.get(switch), {rule.key: rule for rule in has}
         if known is None or target.get(switch) is not known.target:
             if any(map(rules.is_of_list, listed.values())):
                 self._leftover.add(switch)
             return []
-        if not known.is_compared:
-            change = Change()
+        change = Change()
+        highest = max((rules.block_of(rule) for rule in listed.values() if rules.is_of_list(rule)), default=-1)
+        if not known.is_compared or highest > rules.block_of(known.block[0]):
             self._place(change, switch, known.target, listed, known.local, known.made_of)
             known = self._placed[switch]
-        return [rule for rule in (*known.besides, *known.block) if listed.get(rule.key) != rule]
+        missing = [rule for rule in (*known.besides, *known.block) if listed.get(rule.key) != rule]
+        return [*map(AddRule, missing), *(DeleteRule(key) for _, key in change.deleted)]
 
     def handle_counters(self, switch: int, told: Iterable[FlowStats]) -> None:
         """Count the packets of each entry at a switch."""
         known = self._placed.get(switch)
-        if known is None:
+        # Entries of the list before have other numbers.
+        if known is None or known.local.acl is not self.acl:
             return
         mine = {rule.key for rule in known.block}
         for each in told:
@@ -174,8 +236,11 @@ class AclPlacement:
         has: Rules | None,
         local: LocalAcl | None,
         made_of: tuple[object, ...] = (),
-    ) -> None:
-        """Put the list at a switch into its target, in a block that suits what the switch has."""
+    ) -> int:
+        """Put the list at a switch into its target, in a block that suits what the switch has.
+
+        Returns how many rules were looked at.
+        """
         before = self._placed.pop(switch, None)
         self._leftover.discard(switch)
         made = self._compiled(local, 0) if local is not None else []
@@ -185,7 +250,7 @@ class AclPlacement:
             self.crowded[switch] = len(made)
             if before is not None and before.target is target:
                 self._placed[switch] = replace(before, local=local, made_of=made_of)
-                return
+                return len(made)
             # Better nothing passes than what nobody looked at.
             nothing = LocalAcl(Acl((), Action.DENY), (), local.links, local.edges)
             made, crowded = rules.compiled(nothing), True
@@ -212,6 +277,7 @@ class AclPlacement:
             packets = before.packets if before is not None else {}
             kept = {key: packets[key] for key in wanted.keys() & packets.keys()}
             self._placed[switch] = _Placed(local, made_of, target, block, besides, has is not None, kept)
+        return len(wanted) + len(mine) + len(old)
 
     def _compiled(self, local: LocalAcl, block: int) -> list[Rule]:
         """Return the rules of a list at a switch, in a block."""
@@ -240,14 +306,9 @@ class AclPlacement:
 def _behind(acl: Acl, around: Surroundings) -> dict[Place, tuple[str, ...]]:
     """Return the hosts of each place that is a target."""
     wanted = {each.target.place for each in acl.entries if each.target.place is not None}
-    found: dict[Place, tuple[str, ...]] = {}
-    for place in wanted:
-        at = around.places.get(place)
-        if at is not None:
-            macs = [host.mac for host in around.hosts if _is_at(host, *at)]
-            found[place] = tuple(sorted(macs))
-    return found
-
-
-def _is_at(host: Host, switch: int, port: int | None) -> bool:
-    return host.port.switch == switch and port in (None, host.port.port)
+    at = {around.places[place]: list[str]() for place in wanted if place in around.places}
+    for host in around.hosts if at else ():
+        for place in ((host.port.switch, None), (host.port.switch, host.port.port)):
+            if place in at:
+                at[place].append(host.mac)
+    return {place: tuple(sorted(at[around.places[place]])) for place in wanted if place in around.places}
