@@ -50,7 +50,7 @@ from braid_sdn.openflow.messages import (
 )
 from braid_sdn.openflow.wire import _flow_mod
 
-from .virtual import Network, arp, everybody_reaches_everybody, mac, ready, solicitation, tags
+from .virtual import Network, arp, everybody_reaches_everybody, frame, mac, ready, solicitation, tags
 
 SWITCH, LINK, HOST_PORT, OTHER_PORT, EDGE_PORT = 1, 1, 2, 3, 4
 MACS = [mac(number) for number in range(1, 5)]
@@ -609,6 +609,19 @@ def test_a_place_that_is_not_connected_is_named_and_metrics_have_every_entry() -
     shown = acl_report(net.controller, net.now)
     assert [each["known"] for each in shown["entries"]] == [True, False]
     assert {each["switch"] for each in shown["switches"]} == {"A", "B"}
+
+
+def test_packets_before_a_host_is_learned_at_a_place_are_counted() -> None:
+    """The list's rules are others from then on."""
+    there = AclEntry(Action.DENY, target=End(place=Place(switch="B", port="hb")), protocol=Protocol.UDP)
+    net = reads(Acl((*denies_tcp(22).entries, there)))
+    net.run(3)
+    for number in range(1, 4):
+        for _ in range(4):
+            assert not got(net, "ha", "hb", tcp_frame(1, 2, 22), 0.05)
+        net.send("hb", frame(mac(70 + number), "ff:ff:ff:ff:ff:ff", b"new"))
+        net.run(5)
+        assert net.controller.acl.counted.packets[1] == 4 * number
 
 
 # Many switches, which follow another list a few in each turn.

@@ -986,6 +986,8 @@ class Controller:
             self.updater.add(dpid, rule)
         # Rules that are deleted follow those that take their place.
         self._out += self.updater.poll_messages()
+        for dpid in change.counted:
+            self._tell(dpid, FlowStatsRequest(rules.INGRESS))
         for dpid, key in change.deleted:
             self.updater.installed[dpid].pop(key, None)
             self._tell(dpid, DeleteRule(key))

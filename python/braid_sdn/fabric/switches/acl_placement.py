@@ -52,6 +52,8 @@ class Change:
     added: list[tuple[int, Rule]] = field(default_factory=list)
     #: These come after all that are added.
     deleted: list[tuple[int, RuleKey]] = field(default_factory=list)
+    #: Switches whose counters are to be read after what is added, and before what is deleted.
+    counted: list[int] = field(default_factory=list)
     #: Keys at which the target is another one than before.
     keys: dict[int, set[RuleKey]] = field(default_factory=dict)
 
@@ -82,6 +84,8 @@ class _Placed:
     is_compared: bool
     #: Packets of each rule when it was counted last.
     packets: dict[RuleKey, int] = field(default_factory=dict)
+    #: Rules of the same list that it took the place of, as where a host was learned: their last packets count, too.
+    former: set[RuleKey] = field(default_factory=set)
 
 
 @dataclass
@@ -216,17 +220,19 @@ class AclPlacement:
         # Entries of the list before have other numbers.
         if known is None or known.local.acl is not self.acl:
             return
-        mine = {rule.key for rule in known.block}
+        mine, listed = {rule.key for rule in known.block} | known.former, set[RuleKey]()
         for each in told:
             key = each.rule.key
             if key not in mine or rules.entry_of(each.rule) > len(self.acl.entries):
                 continue
+            listed.add(key)
             # One that was added anew began anew.
             before = known.packets.get(key, 0)
             fresh = each.packets - before if each.packets >= before else each.packets
             known.packets[key] = each.packets
             if fresh:
                 self.counted.add(rules.entry_of(each.rule), fresh)
+        known.former &= listed
 
     def _place(
         self,
@@ -275,8 +281,13 @@ class AclPlacement:
             change.deleted += [(switch, rule.key) for rule in sorted(above, key=lambda rule: rule.priority)]
         if local is not None:
             packets = before.packets if before is not None else {}
-            kept = {key: packets[key] for key in wanted.keys() & packets.keys()}
-            self._placed[switch] = _Placed(local, made_of, target, block, besides, has is not None, kept)
+            former = set[RuleKey]()
+            if before is not None and before.local.acl is local.acl:
+                former = (before.former | {rule.key for rule in before.block}) - wanted.keys()
+            if former:
+                change.counted.append(switch)
+            kept = {key: packets[key] for key in (wanted.keys() | former) & packets.keys()}
+            self._placed[switch] = _Placed(local, made_of, target, block, besides, has is not None, kept, former)
         return len(wanted) + len(mine) + len(old)
 
     def _compiled(self, local: LocalAcl, block: int) -> list[Rule]:
