@@ -30,6 +30,7 @@ REFUSED, PERMITTED, FLIPPED = 2222, 2223, 2224
 #: Datagrams that are sent to each port; and of them those that may be missing, since a busy machine drops some.
 SENT, MAX_MISSING = 5000, 50
 #: Entries of all sorts, that concern none of the packets here: switches have to list their rules as they were told.
+#: None has a place as its target: its rules would be others whenever a host is learned there.
 OTHERS = """
 [[acl]]
 action = "deny"
@@ -49,7 +50,7 @@ protocol = "icmp"
 [[acl]]
 action = "deny"
 from = "02:00:00:00:00:99"
-to = "hb"
+to = "02:00:00:00:00:98"
 """
 LISTEN = """
 import selectors, socket, sys
