@@ -213,7 +213,7 @@ def packets(draw: st.DrawFn) -> Packet:
 class Switch:
     """A switch with the rules of ingress alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, forwards: bool = False) -> None:
         names = {number: Port(number, str(number), mac(number), True, 1e9) for number in range(1, 5)}
         self.pipeline = Pipeline(SWITCH, names)
         self.target: dict[int, Rules] = {SWITCH: {}}
@@ -222,6 +222,8 @@ class Switch:
         known.append(Rule(INGRESS, 80, Match(in_port=EDGE_PORT, vlan=TAGGED), (), PATHS, COOKIE))
         for rule in (*(each for each in base() if each.table == INGRESS), *known):
             self.send(AddRule(rule))
+            if forwards:
+                self.target[SWITCH][rule.key] = self.installed[SWITCH][rule.key] = rule
 
     def send(self, message: AddRule | DeleteRule) -> None:
         list(self.pipeline.handle(0.0, message))
@@ -248,7 +250,8 @@ class Switch:
             del has[key]
             self.send(DeleteRule(key))
             yield
-        for key in [key for key in has if key not in self.target[SWITCH]]:
+        # The lowest first, as the updater does.
+        for key in sorted((key for key in has if key not in self.target[SWITCH]), key=lambda key: key[1]):
             del has[key]
             self.send(DeleteRule(key))
             yield
@@ -270,7 +273,7 @@ def test_rules_decide_each_packet_as_the_list_does(acl: Acl, some: list[Packet])
 @runs(max_examples=100, deadline=None)
 @given(st.lists(lists, min_size=2, max_size=4), st.lists(packets(), min_size=1, max_size=10))
 def test_each_packet_is_decided_by_one_of_two_lists_at_every_moment(some: list[Acl], sent: list[Packet]) -> None:
-    switch, placement, before = Switch(), AclPlacement(), Acl()
+    switch, placement, before = Switch(forwards=True), AclPlacement(), Acl()
     for acl in some:
         placement.change(acl)
         for _ in switch.follow(placement):
@@ -341,10 +344,12 @@ def test_a_switch_that_lost_its_rules_gets_the_list_before_anything_else() -> No
     switch.settle(placement)
     missing = [each.rule for each in placement.restore(SWITCH, switch.target, ()) if isinstance(each, AddRule)]
     assert [rule.key for rule in missing] == list(switch.installed[SWITCH])
-    priorities = [rule.priority for rule in missing]
-    assert [each for each in priorities if each < rules.ABOVE] == sorted(
-        (each for each in priorities if each < rules.ABOVE), reverse=True
-    )
+    # Its default first, which refuses what has no room.
+    block = [rule for rule in missing if is_of_list(rule)]
+    defaults = [rule for rule in block if rules.is_default(rule)]
+    assert block[: len(defaults)] == defaults
+    others = [rule.priority for rule in block[len(defaults) :]]
+    assert others == sorted(others, reverse=True)
     assert placement.restore(SWITCH, switch.target, switch.installed[SWITCH].values()) == []
 
 
@@ -624,6 +629,48 @@ def test_packets_before_a_host_is_learned_at_a_place_are_counted() -> None:
         assert net.controller.acl.counted.packets[1] == 4 * number
 
 
+# Switches that refuse rules of a list, and that are slow.
+
+
+def blocks_at(net: Network, dpid: int = 1) -> set[int]:
+    return {rules.block_of(rule) for rule in net.switches[dpid].rules.values() if is_of_list(rule)}
+
+
+@pytest.mark.parametrize("late", [0.0, 5.0], ids=["at-once", "late"])
+def test_the_list_before_stays_while_a_switch_refuses_rules_of_the_next_one(late: float) -> None:
+    net = reads(denies_tcp(22))
+    (old,) = blocks_at(net)
+    net.switches[1].refuses = lambda rule: rules.is_default(rule) and rules.block_of(rule) != old
+    net.control[1] = late
+    # All but this port is refused, once its default is there.
+    net.controller.set_acl(net.now, denies_tcp(80, Action.PERMIT, default=Action.DENY))
+    for _ in range(100):
+        assert not got(net, "ha", "hb", tcp_frame(1, 2, 22), 0.25)
+    assert old in blocks_at(net)
+    net.switches[1].refuses = lambda _: False
+    net.run(150)
+    assert len(blocks_at(net)) == 1
+    assert old not in blocks_at(net)
+    assert not got(net, "ha", "hb", tcp_frame(1, 2, 23))
+    assert got(net, "ha", "hb", tcp_frame(1, 2, 80))
+
+
+def test_lists_that_a_switch_never_takes_as_a_whole_use_three_blocks_at_most() -> None:
+    net = reads(denies_tcp(22))
+    (old,) = blocks_at(net)
+    net.switches[1].refuses = lambda rule: rules.is_default(rule) and rules.block_of(rule) != old
+    for number in range(2 * rules.BLOCKS):
+        net.controller.set_acl(net.now, denies_tcp(1000 + number, Action.PERMIT, default=Action.DENY))
+        net.run(0.3)
+        assert old in blocks_at(net)
+        assert len(blocks_at(net)) <= 3
+        assert not got(net, "ha", "hb", tcp_frame(1, 2, 22), 0.1)
+    net.switches[1].refuses = lambda _: False
+    net.run(100)
+    assert len(blocks_at(net)) == 1
+    assert not got(net, "ha", "hb", tcp_frame(1, 2, 23))
+
+
 # Many switches, which follow another list a few in each turn.
 
 
@@ -728,6 +775,10 @@ def test_a_list_above_all_blocks_is_replaced_from_below_after_a_restart(seen: bo
     placement.follow(switch.target, {SWITCH: {}} if seen else {}, AROUND)
     for message in placement.restore(SWITCH, switch.target, top):
         switch.send(message)
+        assert switch.decides(of_tcp(22)) is Action.DENY
+    # As the updater does.
+    for key in sorted((rule.key for rule in top if rule.key not in switch.target[SWITCH]), key=lambda key: key[1]):
+        switch.send(DeleteRule(key))
         assert switch.decides(of_tcp(22)) is Action.DENY
     assert switch.decides(of_tcp(80)) is Action.DENY
     assert not any(rules.block_of(rule) == BLOCKS - 1 for rule in switch.pipeline.rules.values() if is_of_list(rule))

@@ -981,9 +981,11 @@ class Controller:
             network_state.surroundings(self),
             most=MAX_LIST_RULES,
             is_told=is_told,
+            has_whole_list=self.updater.has_whole_list,
         )
         for dpid, rule in change.added:
             self.updater.add(dpid, rule)
+        self.updater.confirm(dict.fromkeys(dpid for dpid, _ in change.added))
         # Rules that are deleted follow those that take their place.
         self._out += self.updater.poll_messages()
         for dpid in change.counted:

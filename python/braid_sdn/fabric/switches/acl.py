@@ -35,6 +35,8 @@ BLOCKS = (LAST_PRIORITY + 1 - FIRST_PRIORITY) // BLOCK_SIZE
 assert 2 * MAX_ENTRIES + 3 <= BLOCK_SIZE  # noqa: S101
 #: Priority of rules for what the list is not about, added to that which the same packets have without a list.
 ABOVE = 60_000
+#: Priority of the rules that refuse what a list cannot read.
+HIDDEN = ABOVE + 70
 
 #: Rules of a list at one switch at most.
 MAX_RULES = 4096
@@ -100,6 +102,16 @@ def is_of_list(rule: Rule) -> bool:
     return in_block and is_ours(rule) and bool(rule.cookie & _OF_LIST)
 
 
+def decides(rule: Rule) -> bool:
+    """Return true for a rule by which a list decides packets: it stays until those of another list are in place."""
+    return is_of_list(rule) or (rule.table == INGRESS and rule.priority == HIDDEN and is_ours(rule))
+
+
+def is_default(rule: Rule) -> bool:
+    """Return true for a rule by which a list decides what none of its entries does."""
+    return is_of_list(rule) and not entry_of(rule)
+
+
 def block_of(rule: Rule) -> int:
     """Return the block of a list's rule."""
     return (rule.priority - FIRST_PRIORITY) // BLOCK_SIZE
@@ -142,7 +154,7 @@ def besides(local: LocalAcl) -> list[Rule]:
         made.append(_rule(ABOVE + 80, Match(in_port=port, vlan=TAGGED, eth_dst=PROBE_MAC), None, PATHS))
         if local.acl.reads_ip:
             hidden = [Match(in_port=port, vlan=TAGGED, eth_type=kind) for kind in HIDING]
-            made += [_rule(ABOVE + 70, match, None, None) for match in hidden]
+            made += [_rule(HIDDEN, match, None, None) for match in hidden]
     return made
 
 

@@ -3,12 +3,16 @@
 At every moment each packet is decided by one of the two lists, as a whole:
 
 - A new list goes into a block above the old one's, its highest rule first. A packet whose rule is not there yet finds
-  the old list, which is still whole. Once the new block is, the old one does nothing and is deleted in any order.
+  the old list, which is still whole. Once the new block is, the old one does nothing and is deleted.
 - If there is no block above, the new list goes into one below, which does nothing yet. Then the old one is deleted,
   its lowest rule first: a packet whose rule is gone finds the new list, since all rules below that one are gone too.
 
+The old block is deleted by the updater, once the switch has said that it has the new one, and refused none of its
+rules. As long as it refuses some, as where its table is full, the old list decides what they would. Blocks of other
+lists are deleted at once, so there are mostly two.
+
 That takes a switch that carries out messages in their order, as Open vSwitch does. A switch without rules gets the
-list before anything that forwards.
+list before anything that forwards, and its default first, which refuses packets whose entry has no room.
 
 Where packets enter decides them, so switches need not change lists at the same time: those that have one, or forward
 without, follow a number of rules at a time, each switch as a whole.
@@ -18,15 +22,18 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, KeysView, Mapping
+from collections.abc import Callable, Collection, Iterable, KeysView, Mapping
 from dataclasses import dataclass, field, replace
 
 from braid_sdn.fabric.acl import Acl, Action, DecisionCounters, Place
 from braid_sdn.fabric.plan.plan import Edge, Host
 from braid_sdn.fabric.switches import acl as rules
 from braid_sdn.fabric.switches.acl import BLOCKS, MAX_RULES, LocalAcl
-from braid_sdn.fabric.switches.rules import Rules
+from braid_sdn.fabric.switches.rules import INGRESS, Rules, base
 from braid_sdn.openflow.messages import AddRule, DeleteRule, FlowStats, Rule, RuleKey
+
+#: The rule by which a switch forwards hosts' packets.
+_FORWARDS = next(rule.key for rule in base() if rule.table == INGRESS and rule.priority == rules.FIRST_OF_HOSTS)
 
 #: Lists of rules that are kept for the next switch.
 MAX_MADE = 64
@@ -86,6 +93,8 @@ class _Placed:
     packets: dict[RuleKey, int] = field(default_factory=dict)
     #: Rules of the same list that it took the place of, as where a host was learned: their last packets count, too.
     former: set[RuleKey] = field(default_factory=set)
+    #: Other blocks that decide packets as long as its own is not whole.
+    other_blocks: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -153,8 +162,11 @@ class AclPlacement:
         *,
         most: int = sys.maxsize,
         is_told: bool = True,
+        has_whole_list: Callable[[int], bool] = lambda _: True,
     ) -> Change:
         """Put the list into what switches are to have, and return what is to be sent for that at once.
+
+        `has_whole_list` says whether a switch has all rules of the list that it was to have last.
 
         Once that is `most` rules or more, the other switches wait for the next call; but not those that are new or
         have other ports, unless no switch is told of any other rule meanwhile (`is_told`): packets would enter there
@@ -196,7 +208,7 @@ class AclPlacement:
                 if has_list:
                     entries = tuple(rules.local_entries(self.acl, around.places, switch, behind))
                     local = LocalAcl(self.acl, entries, links, here)
-                left -= self._place(change, switch, wanted, has, local, made_of)
+                left -= self._place(change, switch, wanted, has, local, made_of, is_whole=has_whole_list(switch))
         return change
 
     def restore(self, switch: int, target: Mapping[int, Rules], has: Iterable[Rule]) -> list[AddRule | DeleteRule]:
@@ -211,7 +223,8 @@ class AclPlacement:
         if not known.is_compared or highest > rules.block_of(known.block[0]):
             self._place(change, switch, known.target, listed, known.local, known.made_of)
             known = self._placed[switch]
-        missing = [rule for rule in (*known.besides, *known.block) if listed.get(rule.key) != rule]
+        block = _in_order(known.block, listed)
+        missing = [rule for rule in (*known.besides, *block) if listed.get(rule.key) != rule]
         return [*map(AddRule, missing), *(DeleteRule(key) for _, key in change.deleted)]
 
     def handle_counters(self, switch: int, told: Iterable[FlowStats]) -> None:
@@ -242,10 +255,12 @@ class AclPlacement:
         has: Rules | None,
         local: LocalAcl | None,
         made_of: tuple[object, ...] = (),
+        *,
+        is_whole: bool = True,
     ) -> int:
         """Put the list at a switch into its target, in a block that suits what the switch has.
 
-        Returns how many rules were looked at.
+        Without `is_whole` the list before is not in place yet. Returns how many rules were looked at.
         """
         before = self._placed.pop(switch, None)
         self._leftover.discard(switch)
@@ -264,7 +279,14 @@ class AclPlacement:
         number = self._block(made, old, has) if made else -1
         block = [] if local is None else self._compiled(local, number) if not crowded else rules.moved(made, number)
         besides = rules.besides(local) if local is not None else []
-        wanted = {rule.key: rule for rule in (*besides, *block)}
+        wanted = {rule.key: rule for rule in (*besides, *_in_order(block, has or {}))}
+        used = frozenset(map(rules.block_of, old.values()))
+        others = used
+        if before is not None and before.is_compared:
+            is_whole = is_whole and all((has or {}).get(rule.key) == rule for rule in before.block)
+            others = frozenset({rules.block_of(before.block[0])}) if is_whole else before.other_blocks
+        if all((has or {}).get(rule.key) == rule for rule in block) and (is_whole or number in others):
+            others = frozenset()
         keys = change.keys.setdefault(switch, set())
         mine = (*before.block, *before.besides) if before is not None else ()
         for key in {rule.key for rule in mine} | old.keys():
@@ -277,8 +299,8 @@ class AclPlacement:
                 target[key] = rule
         if has is not None:
             change.added += [(switch, rule) for key, rule in wanted.items() if has.get(key) != rule]
-            above = [rule for rule in old.values() if rules.block_of(rule) > number]
-            change.deleted += [(switch, rule.key) for rule in sorted(above, key=lambda rule: rule.priority)]
+            spare = [rule for rule in old.values() if rules.block_of(rule) not in others | {number}]
+            change.deleted += [(switch, rule.key) for rule in sorted(spare, key=lambda rule: rule.priority)]
         if local is not None:
             packets = before.packets if before is not None else {}
             former = set[RuleKey]()
@@ -287,7 +309,9 @@ class AclPlacement:
             if former:
                 change.counted.append(switch)
             kept = {key: packets[key] for key in (wanted.keys() | former) & packets.keys()}
-            self._placed[switch] = _Placed(local, made_of, target, block, besides, has is not None, kept, former)
+            self._placed[switch] = _Placed(
+                local, made_of, target, block, besides, has is not None, kept, former, others & used
+            )
         return len(wanted) + len(mine) + len(old)
 
     def _compiled(self, local: LocalAcl, block: int) -> list[Rule]:
@@ -311,7 +335,19 @@ class AclPlacement:
         highest = max(used, default=-1)
         if highest + 1 < BLOCKS:
             return highest + 1
-        return next(number for number in range(BLOCKS) if number not in used)
+        free = [number for number in range(BLOCKS) if number not in used]
+        # All are used where many controllers were killed, each during a change: rules take the place of others then.
+        return free[0] if free else highest
+
+
+def _in_order(block: list[Rule], has: Rules) -> list[Rule]:
+    """Return a list's rules as they are sent: the highest first, but the default where no other list decides.
+
+    That is a switch that does not forward. One that does, and has no list, permits all until the new one is whole.
+    """
+    if _FORWARDS in has or any(map(rules.is_of_list, has.values())):
+        return block
+    return sorted(block, key=lambda rule: not rules.is_default(rule))
 
 
 def _behind(acl: Acl, around: Surroundings) -> dict[Place, tuple[str, ...]]:

@@ -17,7 +17,9 @@ barrier has a token of its own, since a reply confirms the rules that were sent 
 The state of a switch is its last listing plus all messages since. Only keys that may differ from the target are
 looked at, so an update costs what it changes. An update may be aborted at any point in favour of another target,
 which waits for what it has sent. A rule is deleted only when an update that does without it has come as far as drain,
-and packets had time to leave; the next update may be under way then.
+and packets had time to leave; the next update may be under way then. Those by which an access control list decides
+packets stay until the switch has said that it has all rules of the list that takes over, and refused none. Then they
+are deleted in the order of their priorities, the lowest first.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import islice
 
+from braid_sdn.fabric.switches import acl
 from braid_sdn.fabric.switches.rules import PATHS, Rules, buckets_of, groups_of, is_pin, tag_of
 from braid_sdn.openflow.messages import (
     MAX_BARRIER_TOKEN,
@@ -119,6 +122,10 @@ class RuleUpdater:
     _sent_at: float = 0.0
     #: True while the first rules of an update are not sent yet.
     _is_put_off: bool = False
+    #: Switches that were sent rules of an access control list since the last barrier that they answered.
+    _unproven: set[int] = field(default_factory=set)
+    #: Rules of such lists that switches lack, as where these refused them.
+    _gaps: dict[int, set[RuleKey]] = field(default_factory=dict)
     #: Switches and the barriers that are waited for.
     _waiting: dict[int, int] = field(default_factory=dict)
     #: Those of them for which the next rank waits, with the tags concerned, and whether there is one.
@@ -195,6 +202,13 @@ class RuleUpdater:
                 for each, refusal in self._refused.items()
                 if each[0] != switch or not math.isinf(refusal.retry_at)
             }
+            if switch in self._unproven:
+                self._unproven.discard(switch)
+                # An update that has not come that far deletes them itself.
+                due = self._new_surplus([switch]) if not self.is_waiting else []
+                if due:
+                    self._retiring |= dict.fromkeys(due, now + self.drain)
+                    self.step = Step.DRAIN
         if self._waiting.get(switch) == token:
             del self._waiting[switch]
             self._advance(now)
@@ -218,6 +232,8 @@ class RuleUpdater:
         if has.get(key) == rule:
             self._drop(switch, key)
             self._open.setdefault(switch, {})[key] = None
+            if acl.decides(rule):
+                self._gaps.setdefault(switch, set()).add(key)
             if key in self._replaced.get(switch, ()):
                 self._replaced[switch].discard(key)
                 self._out.append((switch, DeleteRule(key)))
@@ -284,6 +300,18 @@ class RuleUpdater:
         has = self.installed.get(switch)
         if has is not None and has.get(rule.key) != rule:
             self._add(switch, rule)
+
+    def confirm(self, switches: Iterable[int]) -> None:
+        """Have switches say that they have done all that they were sent by `add`."""
+        for switch in switches:
+            barrier = self._new_barrier()
+            self._out.append((switch, barrier))
+            self._sent[switch] = barrier.token
+
+    def has_whole_list(self, switch: int) -> bool:
+        """Return true if a switch has said that it has all rules of an access control list that it was sent."""
+        wanted = self.target.get(switch, {})
+        return switch not in self._unproven and not any(key in wanted for key in self._gaps.get(switch, ()))
 
     def handle_timeout(self, now: float) -> None:
         """Do what is due. The current time, not the deadline's, is passed; early and late calls are harmless."""
@@ -532,6 +560,9 @@ class RuleUpdater:
         # It is the target's. One that is refused is opened anew.
         if switch in self._open:
             self._open[switch].pop(key, None)
+        if acl.decides(rule):
+            self._unproven.add(switch)
+            self._gaps.get(switch, set()).discard(key)
 
     def _add_groups(self, switch: int, rule: Rule) -> None:
         """Create the groups that a rule leads to, and that a switch does not have yet."""
@@ -588,9 +619,10 @@ class RuleUpdater:
     def _forget(self, switch: int) -> None:
         for key in self.installed.pop(switch, {}):
             self._untag(key)
-        for known in (self._open, self._replaced, self._sent, self._unsent):
+        for known in (self._open, self._replaced, self._sent, self._unsent, self._gaps):
             known.pop(switch, None)
         self._compared.discard(switch)
+        self._unproven.discard(switch)
         for each, refusal in self._refused.items():
             if each[0] == switch and math.isinf(refusal.retry_at):
                 # The list that follows shows whether it took it.
@@ -608,6 +640,7 @@ class RuleUpdater:
         differing |= {key: None for key in has if key not in wanted}
         if differing:
             self._open[switch] = differing
+            self._gaps[switch] = {key for key in differing if key in wanted and acl.decides(wanted[key])}
 
     def _close(self) -> None:
         """Forget keys at which switches do not differ any more."""
@@ -618,6 +651,8 @@ class RuleUpdater:
                 self._open[switch] = kept
             else:
                 del self._open[switch]
+            if self._gaps.get(switch):
+                self._gaps[switch] &= kept.keys()
 
     def _is_behind(self, now: float) -> bool:
         """Return true if there is a rule to add, to change or to delete."""
@@ -648,20 +683,31 @@ class RuleUpdater:
         rule = self.target.get(switch, {}).get(key)
         return rule is not None and self.installed.get(switch, {}).get(key) != rule
 
-    def _new_surplus(self) -> list[tuple[int, RuleKey]]:
+    def _new_surplus(self, switches: Iterable[int] | None = None) -> list[tuple[int, RuleKey]]:
         """Return the rules that the target does without, and that are not about to be deleted."""
-        found = [(switch, key) for switch, keys in self._open.items() for key in self._surplus(switch, keys)]
-        return [each for each in found if each not in self._retiring]
+        some = self._open if switches is None else switches
+        found = [(switch, key) for switch in some for key in self._surplus(switch, self._open.get(switch, ()))]
+        return sorted((each for each in found if each not in self._retiring), key=_priority)
 
     def _is_surplus(self, switch: int, key: RuleKey) -> bool:
         return bool(self._surplus(switch, (key,)))
 
     def _surplus(self, switch: int, keys: Iterable[RuleKey]) -> list[RuleKey]:
-        """Return those of these rules that a switch has, and the target does without."""
+        """Return those of these rules that a switch has, and the target does without.
+
+        Those of an access control list are left out as long as the list that takes over may have gaps.
+        """
         has, wanted = self.installed.get(switch), self.target.get(switch)
         if has is None or wanted is None:
             return []
-        return [key for key in keys if key in has and key not in wanted]
+        found = [key for key in keys if key in has and key not in wanted]
+        if any(acl.decides(has[key]) for key in found) and not self.has_whole_list(switch):
+            return [key for key in found if not acl.decides(has[key])]
+        return found
+
+
+def _priority(each: tuple[int, RuleKey]) -> int:
+    return each[1][1]
 
 
 def _differ(one: Rule | None, other: Rule | None) -> bool:
