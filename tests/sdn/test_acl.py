@@ -238,9 +238,9 @@ class Switch:
         assert goto in (None, PATHS if packet.is_tagged else SOURCES)
         return Action.DENY if goto is None else Action.PERMIT
 
-    def follow(self, placement: AclPlacement) -> Iterator[None]:
+    def follow(self, placement: AclPlacement, around: Surroundings = AROUND) -> Iterator[None]:
         """Do what another list takes, message by message, as the controller does; then delete what is left."""
-        change = placement.follow(self.target, self.installed, AROUND)
+        change = placement.follow(self.target, self.installed, around)
         has = self.installed[SWITCH]
         for _, rule in change.added:
             has[rule.key] = rule
@@ -256,8 +256,8 @@ class Switch:
             self.send(DeleteRule(key))
             yield
 
-    def settle(self, placement: AclPlacement) -> None:
-        for _ in self.follow(placement):
+    def settle(self, placement: AclPlacement, around: Surroundings = AROUND) -> None:
+        for _ in self.follow(placement, around):
             pass
 
 
@@ -627,6 +627,33 @@ def test_packets_before_a_host_is_learned_at_a_place_are_counted() -> None:
         net.send("hb", frame(mac(70 + number), "ff:ff:ff:ff:ff:ff", b"new"))
         net.run(5)
         assert net.controller.acl.counted.packets[1] == 4 * number
+
+
+def test_a_switch_that_is_restored_with_the_list_before_leaves_its_rules_to_nobody() -> None:
+    """It lists its rules after a reload, and before the plan that follows it."""
+    switch, placement = Switch(), AclPlacement(denies_tcp(22))
+    placement.follow(switch.target, {}, AROUND)
+    placement.change(denies_tcp(80))
+    for message in placement.restore(SWITCH, switch.target, ()):
+        assert isinstance(message, AddRule)
+        switch.installed[SWITCH][message.rule.key] = message.rule
+        switch.send(message)
+    assert switch.decides(of_tcp(22)) is Action.DENY
+    switch.settle(placement)
+    assert [switch.decides(of_tcp(port)) for port in (22, 80)] == [Action.PERMIT, Action.DENY]
+
+
+def test_a_switch_that_is_restored_with_the_hosts_before_leaves_its_rules_to_nobody() -> None:
+    switch, placement = Switch(), AclPlacement(Acl((AclEntry(Action.DENY, target=End(place=ELSEWHERE)),)))
+    placement.follow(switch.target, {}, AROUND)
+    to_another = replace(of_tcp(22), target=MACS[0])
+    moved = replace(AROUND, hosts=[Host(MACS[0], PortId(2, 7))])
+    placement.follow(switch.target, {}, moved, most=0)
+    assert placement.is_behind
+    placement.restore(SWITCH, switch.target, ())
+    switch.settle(placement, moved)
+    assert switch.decides(to_another) is Action.DENY
+    assert switch.decides(of_tcp(22)) is Action.PERMIT
 
 
 # Switches that refuse rules of a list, and that are slow.

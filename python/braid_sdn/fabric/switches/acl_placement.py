@@ -316,7 +316,11 @@ class AclPlacement:
 
     def _compiled(self, local: LocalAcl, block: int) -> list[Rule]:
         """Return the rules of a list at a switch, in a block."""
-        key = (tuple((each.number, each.port) for each in local.entries), local.edges, block)
+        if local.acl is not self.acl:
+            # A switch that was not told of another list yet, which alone is kept.
+            return rules.moved(rules.compiled(local), block)
+        entries = tuple((each.number, each.port, each.targets) for each in local.entries)
+        key = (entries, local.edges, block)
         made = self._made.get(key)
         if made is None:
             made = rules.compiled(local) if not block else rules.moved(self._compiled(local, 0), block)
