@@ -409,6 +409,60 @@ def test_too_many_rules_keep_the_list_before_and_none_before_refuses_all() -> No
     assert switch.decides(of_tcp(80)) is Action.DENY
 
 
+def crowded() -> tuple[Acl, Surroundings]:
+    """A list with more rules than a switch may have."""
+    hosts = [Host(mac(number), PortId(2, 8)) for number in range(1, 6000)]
+    to_all = AclEntry(Action.DENY, target=End(place=ELSEWHERE), name="to all")
+    return Acl((to_all, *denies_tcp(80).entries)), replace(AROUND, hosts=hosts)
+
+
+def test_a_switch_that_comes_back_while_the_list_is_too_long_keeps_the_one_that_it_has() -> None:
+    switch, (acl, crowd) = Switch(), crowded()
+    switch.settle(AclPlacement(denies_tcp(22)))
+    known = dict(switch.installed[SWITCH])
+    # Another controller, or another connection.
+    placement = AclPlacement(acl)
+    switch.target = {SWITCH: {}}
+    placement.follow(switch.target, {}, crowd)
+    assert placement.restore(SWITCH, switch.target, known.values()) == []
+    assert placement.crowded[SWITCH] > rules.MAX_RULES
+    assert {key for key, rule in known.items() if is_of_list(rule)} <= switch.target[SWITCH].keys()
+    assert [switch.decides(of_tcp(port)) for port in (22, 80)] == [Action.DENY, Action.PERMIT]
+    # It follows the list once there is room for that.
+    switch.settle(placement)
+    assert [switch.decides(of_tcp(port)) for port in (22, 80)] == [Action.PERMIT, Action.DENY]
+    assert not placement.crowded
+
+
+def test_a_new_edge_at_a_switch_for_which_the_list_is_too_long_is_refused() -> None:
+    """The list before has no rules for its tagged packets."""
+    (acl, crowd), placement, switch = crowded(), AclPlacement(denies_tcp(22)), Switch()
+    switch.settle(placement, replace(AROUND, edges=()))
+    placement.change(acl)
+    switch.settle(placement, crowd)
+    assert placement.crowded
+    for port in (22, 80):
+        assert switch.decides(of_tcp(port, EDGE_PORT, is_tagged=True)) is Action.DENY
+        assert switch.decides(of_tcp(port, EDGE_PORT)) is (Action.DENY if port == 22 else Action.PERMIT)
+    switch.settle(placement)
+    assert switch.decides(of_tcp(22, EDGE_PORT, is_tagged=True)) is Action.PERMIT
+    assert switch.decides(of_tcp(80, EDGE_PORT, is_tagged=True)) is Action.DENY
+
+
+def test_packets_that_the_list_before_decided_count_for_no_entry_of_one_that_is_too_long() -> None:
+    (acl, crowd), placement, switch = crowded(), AclPlacement(denies_tcp(22)), Switch()
+    switch.settle(placement)
+    placement.change(acl)
+    switch.settle(placement, crowd)
+    told = [FlowStats(rule, 5, 0, 1.0) for rule in switch.installed[SWITCH].values() if is_of_list(rule)]
+    placement.handle_counters(SWITCH, told)
+    assert not any(placement.counted.packets.values())
+    # Nor does what is left of it, once there is room for the list.
+    switch.settle(placement)
+    placement.handle_counters(SWITCH, told)
+    assert not any(placement.counted.packets.values())
+
+
 def test_packets_are_counted_by_entry_and_entries_that_stay_keep_their_number() -> None:
     placement, switch = AclPlacement(denies_tcp(22)), Switch()
     switch.settle(placement)

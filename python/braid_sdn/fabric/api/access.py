@@ -59,7 +59,7 @@ def problems(fabric: Controller) -> list[Problem]:
     for dpid, count in sorted(fabric.acl.crowded.items()):
         text = (
             f"the access control list takes {count} rules, and may take {MAX_RULES}: the one before is in force "
-            "there, and without one hosts' packets are refused; name fewer places in to"
+            "there, and without one hosts' packets are refused; name fewer places in to, or see who forges MACs"
         )
         found.append(Problem("acl-too-long", fabric.topology.name(dpid), text))
     return found

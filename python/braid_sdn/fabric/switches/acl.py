@@ -158,6 +158,12 @@ def besides(local: LocalAcl) -> list[Rule]:
     return made
 
 
+def unfiltered(block: Iterable[Rule], edges: Iterable[int]) -> list[Rule]:
+    """Return rules that refuse packets with a tag of those of these edges for which a block has no rules."""
+    known = {rule.match.in_port for rule in block if is_default(rule)}
+    return [_rule(HIDDEN, Match(in_port=port, vlan=TAGGED), None, None) for port in edges if port not in known]
+
+
 #: Priority of the rule that sends hosts' packets on.
 FIRST_OF_HOSTS = 10
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, KeysView, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from braid_sdn.fabric.acl import Acl, Action, DecisionCounters, Place
 from braid_sdn.fabric.plan.plan import Edge, Host
@@ -93,6 +93,8 @@ class _Placed:
     packets: dict[RuleKey, int] = field(default_factory=dict)
     #: Rules of the same list that it took the place of, as where a host was learned: their last packets count, too.
     former: set[RuleKey] = field(default_factory=set)
+    #: False if the entries of its rules are those of another list: one before, where the list has too many rules.
+    is_counted: bool = True
     #: Other blocks that decide packets as long as its own is not whole.
     other_blocks: frozenset[int] = frozenset()
 
@@ -231,7 +233,7 @@ class AclPlacement:
         """Count the packets of each entry at a switch."""
         known = self._placed.get(switch)
         # Entries of the list before have other numbers.
-        if known is None or known.local.acl is not self.acl:
+        if known is None or known.local.acl is not self.acl or not known.is_counted:
             return
         mine, listed = {rule.key for rule in known.block} | known.former, set[RuleKey]()
         for each in told:
@@ -266,19 +268,27 @@ class AclPlacement:
         self._leftover.discard(switch)
         made = self._compiled(local, 0) if local is not None else []
         self.crowded.pop(switch, None)
-        crowded = False
-        if len(made) > MAX_RULES and local is not None:
-            self.crowded[switch] = len(made)
-            if before is not None and before.target is target:
-                self._placed[switch] = replace(before, local=local, made_of=made_of)
-                return len(made)
-            # Better nothing passes than what nobody looked at.
-            nothing = LocalAcl(Acl((), Action.DENY), (), local.links, local.edges)
-            made, crowded = rules.compiled(nothing), True
         old = {key: rule for key, rule in (has or {}).items() if rules.is_of_list(rule)}
-        number = self._block(made, old, has) if made else -1
-        block = [] if local is None else self._compiled(local, number) if not crowded else rules.moved(made, number)
-        besides = rules.besides(local) if local is not None else []
+        is_counted = True
+        if local is None:
+            number, block, besides = -1, [], []
+        elif len(made) <= MAX_RULES:
+            number = self._block(made, old, has)
+            block, besides = self._compiled(local, number), rules.besides(local)
+        else:
+            self.crowded[switch] = len(made)
+            # Better nothing passes than what nobody looked at. The list before may read more than this one.
+            nothing = LocalAcl(Acl((), Action.DENY), (), local.links, local.edges)
+            if before is not None and before.is_compared and before.target is target:
+                block = before.block
+                is_counted = before.is_counted and before.local.acl is local.acl
+            else:
+                block, is_counted = _latest(old), False
+            if not block:
+                made = rules.compiled(nothing)
+                block = rules.moved(made, self._block(made, old, has))
+            number = rules.block_of(block[0])
+            besides = rules.besides(nothing) + rules.unfiltered(block, local.edges)
         wanted = {rule.key: rule for rule in (*besides, *_in_order(block, has or {}))}
         used = frozenset(map(rules.block_of, old.values()))
         others = used
@@ -304,13 +314,13 @@ class AclPlacement:
         if local is not None:
             packets = before.packets if before is not None else {}
             former = set[RuleKey]()
-            if before is not None and before.local.acl is local.acl:
+            if is_counted and before is not None and before.is_counted and before.local.acl is local.acl:
                 former = (before.former | {rule.key for rule in before.block}) - wanted.keys()
             if former:
                 change.counted.append(switch)
             kept = {key: packets[key] for key in (wanted.keys() | former) & packets.keys()}
             self._placed[switch] = _Placed(
-                local, made_of, target, block, besides, has is not None, kept, former, others & used
+                local, made_of, target, block, besides, has is not None, kept, former, is_counted, others & used
             )
         return len(wanted) + len(mine) + len(old)
 
@@ -342,6 +352,13 @@ class AclPlacement:
         free = [number for number in range(BLOCKS) if number not in used]
         # All are used where many controllers were killed, each during a change: rules take the place of others then.
         return free[0] if free else highest
+
+
+def _latest(old: Rules) -> list[Rule]:
+    """Return the rules, the highest first, of the highest block with a default: the list that decides packets."""
+    numbers = [rules.block_of(rule) for rule in old.values() if rules.is_default(rule)]
+    block = [rule for rule in old.values() if numbers and rules.block_of(rule) == max(numbers)]
+    return sorted(block, key=lambda rule: -rule.priority)
 
 
 def _in_order(block: list[Rule], has: Rules) -> list[Rule]:
