@@ -499,6 +499,18 @@ def test_rules_are_told_and_read_back_the_same(acl: Acl) -> None:
         assert encode(rule, 0) == bytes(message.buf[8:])
 
 
+@pytest.mark.parametrize("text", ["::ffff:1.2.3.4", "::1.2.3.4", "::ffff:0:0/96", "::1:1", "::ffff:0:1", "::/80"])
+def test_addresses_of_ipv4_within_ipv6_are_read_back_the_same(text: str) -> None:
+    """Otherwise each audit would find that the rule is somebody else's, and send it again."""
+    own = DecodedRules(LINK_FIELDS, FILTER_FIELDS, lambda cookie: cookie & ~0xFFFFFFFF == COOKIE)
+    switch = Switch()
+    end = End(network=ipaddress.ip_network(text))
+    switch.settle(AclPlacement(Acl((AclEntry(Action.DENY, end, end),))))
+    made = list(switch.installed[SWITCH].values())
+    told = bytes(FLOWS_AT) + b"".join(_flow_stats(rule, 3, 4) for rule in made)
+    assert [each.rule for each in own.entries(told) if isinstance(each, FlowStats)] == made
+
+
 def test_somebody_elses_rule_that_matches_addresses_stays_somebody_elses() -> None:
     own = DecodedRules(LINK_FIELDS, FILTER_FIELDS, lambda cookie: cookie & ~0xFFFFFFFF == COOKIE)
     foreign = Rule(INGRESS, 300, Match(eth_type=0x0800, ipv4_dst="10.0.0.2"), cookie=7)

@@ -331,6 +331,7 @@ to = "2001:db8::/32"
             'action = "deny"\nfrom = "10.0.0.1/24"',
             '10.0.0.1/24 has bits behind its prefix: write "10.0.0.0/24"',
         ),
+        ('action = "deny"\nfrom = "fe80::1%eth0"', "'fe80::1%eth0' has a zone, which packets do not: write fe80::1"),
         ('action = "deny"\nfrom = "10.0.0.300"', "from: '10.0.0.300' is no IP address or prefix"),
         ('action = "deny"\nto = "haa"', "edge, switch or SWITCH:PORT; 'ha' is meant?"),
         ('action = "deny"\nto = "both"', 'to: \'both\' is an edge and a switch; write "edge both" or "switch both"'),

@@ -157,6 +157,10 @@ def _end(reader: Reader, where: str, text: str, names: Names) -> End:
         if where.endswith(".from") and int(text[:2], 16) & 1:
             reader.wrong.append(f"{where}: {text} is the address of a group, which sends nothing")
         return End(mac=text.lower())
+    address, zone, _ = text.partition("%")
+    if zone and re.fullmatch(r"([0-9a-fA-F]*:){2,}[0-9a-fA-F.]*", address):
+        reader.wrong.append(f"{where}: {text!r} has a zone, which packets do not: write {address}, and a place in at")
+        return ANYBODY
     try:
         return End(network=ipaddress.ip_network(text))
     except ValueError:

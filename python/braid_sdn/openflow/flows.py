@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
+from ipaddress import IPv6Address
 from typing import Any
 
 from os_ken.ofproto import nicira_ext  # type: ignore[import-untyped]
@@ -61,7 +62,8 @@ FLOW_FIELDS = _SHARED_FIELDS | {
 }
 #: Fields with a value and a mask, always or where one is given.
 _MASKED = {"tcp_flags", "ct_state", "ct_mark"}
-_NETWORKS = {"ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst"}
+_IPV6 = {"ipv6_src", "ipv6_dst"}
+_NETWORKS = {"ipv4_src", "ipv4_dst"} | _IPV6
 _PORTS = {"tcp_src", "tcp_dst", "udp_src", "udp_dst"}
 _PLAIN = (LINK_FIELDS | FLOW_FIELDS) - {"tcp_flags"}
 #: os-ken's name of Open vSwitch's match of TCP flags.
@@ -107,6 +109,11 @@ def match_in(match: Any, known: Set[str] = LINK_FIELDS) -> Match:
     fields: dict[str, Any] = {}
     for told, value in match.items():
         name = _NXM_NAMES.get(told, told)
+        if name in _IPV6 & known:
+            # os-ken writes some in another way: ::1.2.3.4 for ::102:304.
+            parts = value if isinstance(value, tuple) else (value,)
+            fields[name] = "/".join(str(IPv6Address(part)) for part in parts)
+            continue
         if name in _MASKED & known and isinstance(value, int):
             # A mask of all bits is not sent.
             fields[name] = (value, ALL_BITS)
