@@ -601,6 +601,19 @@ def test_numbers_are_not_asked_for_where_switches_have_to_read_packets() -> None
     assert not net.controller.handle_shim("hb", wanted=True)
 
 
+def test_numbers_are_asked_for_once_no_switch_refuses_them_any_more() -> None:
+    """Switches follow a list that does not read packets a little later, and the list before would drop these."""
+    net = reads(denies_tcp(22))
+    net.controller.set_acl(net.now, Acl((AclEntry(Action.DENY, End(mac=MACS[2])),)))
+    waited = 0
+    while not net.controller.handle_shim("hb", wanted=True):
+        waited += 1
+        assert waited < 30
+        net.run(0.1)
+    hiding = [rule for switch in net.switches.values() for rule in switch.rules.values() if rules.decides(rule)]
+    assert not [rule for rule in hiding if not is_of_list(rule)]
+
+
 # What a list does to two hosts.
 
 

@@ -33,7 +33,7 @@ from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Pair, Plan
 from braid_sdn.fabric.plan.policies import Policies
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
-from braid_sdn.fabric.switches import rules
+from braid_sdn.fabric.switches import acl, rules
 from braid_sdn.fabric.switches.acl_placement import AclPlacement
 from braid_sdn.fabric.switches.arp_relay import ArpRelay
 from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, Audit
@@ -373,11 +373,16 @@ class Controller:
         """Take in an edge's wish for shims; return true if it changed."""
         known = any(each.name == edge for each in self.settings.edges)
         # Switches cannot read what is behind an edge's numbers.
-        wanted = wanted and not self.acl.acl.reads_ip
+        wanted = wanted and not self.acl.acl.reads_ip and not self._refuses_numbers()
         if not known or wanted == (edge in self.distributor.shims):
             return False
         self.distributor.shims ^= {edge}
         return True
+
+    def _refuses_numbers(self) -> bool:
+        """Return true if a switch refuses numbered packets, as by a list that is about to go."""
+        ports = [edge.port for edge in self.edges]
+        return any(acl.hidden(port.port)[0].key in self.updater.installed.get(port.switch, {}) for port in ports)
 
     def forget_host(self, now: float, host: Host) -> None:
         """Forget a host; its next packet teaches it again."""
@@ -392,10 +397,10 @@ class Controller:
         self._review_at = now
         self._throttle.change(now)
 
-    def set_acl(self, now: float, acl: Acl) -> None:
+    def set_acl(self, now: float, wanted: Acl) -> None:
         """Follow another access control list."""
-        self.acl.change(acl)
-        if acl.reads_ip:
+        self.acl.change(wanted)
+        if wanted.reads_ip:
             self.distributor.shims.clear()
         self._throttle.change(now)
 

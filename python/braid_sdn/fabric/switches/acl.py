@@ -153,9 +153,13 @@ def besides(local: LocalAcl) -> list[Rule]:
         # Edges' probes of their paths, which no host takes in.
         made.append(_rule(ABOVE + 80, Match(in_port=port, vlan=TAGGED, eth_dst=PROBE_MAC), None, PATHS))
         if local.acl.reads_ip:
-            hidden = [Match(in_port=port, vlan=TAGGED, eth_type=kind) for kind in HIDING]
-            made += [_rule(HIDDEN, match, None, None) for match in hidden]
+            made += hidden(port)
     return made
+
+
+def hidden(edge: int) -> list[Rule]:
+    """Return the rules that refuse what cannot be read of an edge at a port, its numbered packets first."""
+    return [_rule(HIDDEN, Match(in_port=edge, vlan=TAGGED, eth_type=kind), None, None) for kind in HIDING]
 
 
 def unfiltered(block: Iterable[Rule], edges: Iterable[int]) -> list[Rule]:
