@@ -386,11 +386,28 @@ def test_a_range_is_at_most_thirty_matches(ports: tuple[int, int]) -> None:
     assert len(made) <= 30
 
 
-def test_a_switch_without_hosts_and_a_list_that_refuses_nothing_cost_no_rule() -> None:
+def test_a_list_that_refuses_nothing_costs_no_rule() -> None:
     switch = Switch()
-    inner = Surroundings({SWITCH: frozenset({1, 2})}, {SWITCH: (1, 2)}, (), (), {})
-    assert AclPlacement(denies_tcp(22)).follow(switch.target, switch.installed, inner).added == []
     assert AclPlacement(Acl()).follow(switch.target, switch.installed, AROUND).added == []
+
+
+def test_a_switch_without_hosts_refuses_their_packets_until_it_is_known_to_have_some() -> None:
+    switch, placement = Switch(), AclPlacement(denies_tcp(22))
+    inner = Surroundings({SWITCH: frozenset({LINK})}, {SWITCH: (LINK,)}, (), (), {})
+    switch.settle(placement, inner)
+    # At a port that appears.
+    assert [switch.decides(of_tcp(port)) for port in (22, 80)] == [Action.DENY, Action.DENY]
+    assert switch.goto(LINK, of_tcp(80, is_tagged=True).frame()) == PATHS
+    assert switch.goto(LINK, of_tcp(80).frame()) == PATHS
+    assert placement.switches == []
+    # Another list concerns it as little.
+    placement.change(denies_tcp(23))
+    assert placement.follow(switch.target, switch.installed, inner).added == []
+    switch.settle(placement)
+    assert [switch.decides(of_tcp(port)) for port in (22, 23)] == [Action.PERMIT, Action.DENY]
+    placement.change(Acl())
+    switch.settle(placement, inner)
+    assert not switch.installed[SWITCH]
 
 
 def test_too_many_rules_keep_the_list_before_and_none_before_refuses_all() -> None:

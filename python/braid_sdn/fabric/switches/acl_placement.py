@@ -14,6 +14,9 @@ lists are deleted at once, so there are mostly two.
 That takes a switch that carries out messages in their order, as Open vSwitch does. A switch without rules gets the
 list before anything that forwards, and its default first, which refuses packets whose entry has no room.
 
+A switch whose ports are all links refuses hosts' packets as long as there is a list: a host may appear at another
+port there before the next plan, or while no controller runs.
+
 Where packets enter decides them, so switches need not change lists at the same time: those that have one, or forward
 without, follow a number of rules at a time, each switch as a whole.
 """
@@ -22,7 +25,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, KeysView, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.acl import Acl, Action, DecisionCounters, Place
@@ -34,6 +37,9 @@ from braid_sdn.openflow.messages import AddRule, DeleteRule, FlowStats, Rule, Ru
 
 #: The rule by which a switch forwards hosts' packets.
 _FORWARDS = next(rule.key for rule in base() if rule.table == INGRESS and rule.priority == rules.FIRST_OF_HOSTS)
+
+#: The list of switches without ports of hosts.
+_NOTHING = Acl((), Action.DENY)
 
 #: Lists of rules that are kept for the next switch.
 MAX_MADE = 64
@@ -127,14 +133,15 @@ class AclPlacement:
         self.counted = DecisionCounters(self.acl)
 
     @property
-    def switches(self) -> KeysView[int]:
-        """The switches with rules of the list."""
-        return self._placed.keys()
+    def switches(self) -> list[int]:
+        """The switches with rules of the list: those with ports of hosts."""
+        return [switch for switch, placed in self._placed.items() if placed.local.acl is not _NOTHING]
 
     def poll_counted(self, most: int) -> list[int]:
         """Return the switches whose counters are to be read next: one, and more while these have `most` rules."""
-        waiting = [switch for switch in self._placed if switch not in self._counted] or list(self._placed)
-        if len(waiting) == len(self._placed):
+        switches = self.switches
+        waiting = [switch for switch in switches if switch not in self._counted] or switches
+        if len(waiting) == len(switches):
             self._counted.clear()
         chosen: list[int] = []
         for switch in waiting:
@@ -193,13 +200,14 @@ class AclPlacement:
             has = installed.get(switch)
             is_inner = not here and links.issuperset(around.ports.get(switch, ()))
             ports = _Ports(links, here, is_inner)
-            made_of = (ports, around.places, behind)
-            has_list = not (self.acl.permits_all or is_inner)
+            made_of = (ports, *(() if is_inner else (around.places, behind)))
+            has_list = not self.acl.permits_all
+            acl = _NOTHING if is_inner else self.acl
             if known is None:
                 is_done = not has_list and switch not in self._leftover
             else:
                 is_same = known.target is wanted and (known.is_compared or has is None)
-                is_done = has_list and is_same and known.local.acl is self.acl and known.made_of == made_of
+                is_done = has_list and is_same and known.local.acl is acl and known.made_of == made_of
             # Those that follow the list already need not wait, and cost nothing.
             if not is_done and left <= 0 and not (is_told and self._followed.get(switch) != (wanted, ports)):
                 self.is_behind = True
@@ -208,8 +216,8 @@ class AclPlacement:
             if not is_done:
                 local = None
                 if has_list:
-                    entries = tuple(rules.local_entries(self.acl, around.places, switch, behind))
-                    local = LocalAcl(self.acl, entries, links, here)
+                    entries = tuple(rules.local_entries(acl, around.places, switch, behind))
+                    local = LocalAcl(acl, entries, links, here)
                 left -= self._place(change, switch, wanted, has, local, made_of, is_whole=has_whole_list(switch))
         return change
 
@@ -278,7 +286,7 @@ class AclPlacement:
         else:
             self.crowded[switch] = len(made)
             # Better nothing passes than what nobody looked at. The list before may read more than this one.
-            nothing = LocalAcl(Acl((), Action.DENY), (), local.links, local.edges)
+            nothing = LocalAcl(_NOTHING, (), local.links, local.edges)
             if before is not None and before.is_compared and before.target is target:
                 block = before.block
                 is_counted = before.is_counted and before.local.acl is local.acl
