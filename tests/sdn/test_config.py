@@ -285,6 +285,13 @@ def list_of(tmp_path: Path, text: str) -> Acl:
     return read(written(tmp_path, text + named)).settings.acl
 
 
+def test_lists_within_lists_without_end_are_a_bad_configuration(tmp_path: Path) -> None:
+    """A reload is refused, and the list before stays, for a ConfigError alone."""
+    depth = 100_000
+    with pytest.raises(ConfigError, match="has lists or tables within one another, too many to be read"):
+        list_of(tmp_path, f"acl = {'[' * depth}{']' * depth}\n")
+
+
 def test_an_access_control_list_with_all_that_an_entry_may_say(tmp_path: Path) -> None:
     acl = list_of(
         tmp_path,

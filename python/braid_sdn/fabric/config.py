@@ -158,6 +158,8 @@ def read(path: Path | None) -> Config:
             raise ConfigError(f"{path}: {error}") from error
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path}: {error}") from error
+        except RecursionError as error:
+            raise ConfigError(f"{path}: has lists or tables within one another, too many to be read") from error
     reader = Reader()
     config = _config(reader, table, path.parent if path else Path())
     if reader.wrong:
