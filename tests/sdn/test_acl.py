@@ -905,3 +905,14 @@ def test_a_list_above_all_blocks_is_replaced_from_below_after_a_restart(seen: bo
         assert switch.decides(of_tcp(22)) is Action.DENY
     assert switch.decides(of_tcp(80)) is Action.DENY
     assert not any(rules.block_of(rule) == BLOCKS - 1 for rule in switch.pipeline.rules.values() if is_of_list(rule))
+
+
+def test_a_list_below_one_that_stays_is_where_it_was_at_the_next_audit() -> None:
+    """The switch refused its default, and lists the one above yet."""
+    old, placement, target = denies_tcp(22), AclPlacement(denies_tcp(80)), {SWITCH: Rules()}
+    top = rules.moved(rules.compiled(LocalAcl(old, tuple(rules.local_entries(old, PLACES, SWITCH, {})))), BLOCKS - 1)
+    placement.follow(target, {}, AROUND)
+    told = [each.rule for each in placement.restore(SWITCH, target, top) if isinstance(each, AddRule)]
+    taken = [rule for rule in told if not rules.is_default(rule)]
+    again = placement.restore(SWITCH, target, [*top, *taken])
+    assert again == [AddRule(rule) for rule in told if rules.is_default(rule)]

@@ -229,8 +229,9 @@ class AclPlacement:
                 self._leftover.add(switch)
             return []
         change = Change()
-        highest = max((rules.block_of(rule) for rule in listed.values() if rules.is_of_list(rule)), default=-1)
-        if not known.is_compared or highest > rules.block_of(known.block[0]):
+        own = rules.block_of(known.block[0])
+        above = {rules.block_of(rule) for rule in listed.values() if rules.is_of_list(rule)} - set(range(own + 1))
+        if not known.is_compared or above - known.other_blocks:
             self._place(change, switch, known.target, listed, known.local, known.made_of)
             known = self._placed[switch]
         block = _in_order(known.block, listed)

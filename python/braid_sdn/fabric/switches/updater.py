@@ -32,7 +32,7 @@ from enum import IntEnum
 from itertools import islice
 
 from braid_sdn.fabric.switches import acl
-from braid_sdn.fabric.switches.rules import PATHS, Rules, buckets_of, groups_of, is_pin, tag_of
+from braid_sdn.fabric.switches.rules import INGRESS, PATHS, Rules, buckets_of, groups_of, is_pin, tag_of
 from braid_sdn.openflow.messages import (
     MAX_BARRIER_TOKEN,
     AddRule,
@@ -207,6 +207,7 @@ class RuleUpdater:
                 # An update that has not come that far deletes them itself.
                 due = self._new_surplus([switch]) if not self.is_waiting else []
                 if due:
+                    self.changes += 1
                     self._retiring |= dict.fromkeys(due, now + self.drain)
                     self.step = Step.DRAIN
         if self._waiting.get(switch) == token:
@@ -687,7 +688,7 @@ class RuleUpdater:
         """Return the rules that the target does without, and that are not about to be deleted."""
         some = self._open if switches is None else switches
         found = [(switch, key) for switch in some for key in self._surplus(switch, self._open.get(switch, ()))]
-        return sorted((each for each in found if each not in self._retiring), key=_priority)
+        return sorted((each for each in found if each not in self._retiring), key=_turn)
 
     def _is_surplus(self, switch: int, key: RuleKey) -> bool:
         return bool(self._surplus(switch, (key,)))
@@ -701,13 +702,15 @@ class RuleUpdater:
         if has is None or wanted is None:
             return []
         found = [key for key in keys if key in has and key not in wanted]
-        if any(acl.decides(has[key]) for key in found) and not self.has_whole_list(switch):
+        if any(key[0] == INGRESS and acl.decides(has[key]) for key in found) and not self.has_whole_list(switch):
             return [key for key in found if not acl.decides(has[key])]
         return found
 
 
-def _priority(each: tuple[int, RuleKey]) -> int:
-    return each[1][1]
+def _turn(each: tuple[int, RuleKey]) -> int:
+    """Return what orders rules that are to be deleted: access control lists' by priority, all others as they are."""
+    table, priority, _ = each[1]
+    return priority if table == INGRESS and priority >= acl.FIRST_PRIORITY else 0
 
 
 def _differ(one: Rule | None, other: Rule | None) -> bool:
