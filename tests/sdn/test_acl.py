@@ -28,6 +28,7 @@ from braid_sdn.fabric.api.report import problems
 from braid_sdn.fabric.config import Config, ConfigError
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, PROBE_MAC, tagged
+from braid_sdn.fabric.plan import network_state
 from braid_sdn.fabric.plan.plan import Edge, Host
 from braid_sdn.fabric.service import Service
 from braid_sdn.fabric.settings import Settings
@@ -411,9 +412,7 @@ def test_a_switch_without_hosts_refuses_their_packets_until_it_is_known_to_have_
 
 
 def test_too_many_rules_keep_the_list_before_and_none_before_refuses_all() -> None:
-    hosts = [Host(mac(number), PortId(2, 8)) for number in range(1, 6000)]
-    crowd = Surroundings(AROUND.links, AROUND.ports, AROUND.edges, hosts, PLACES)
-    to_all = Acl((AclEntry(Action.DENY, target=End(place=ELSEWHERE)),))
+    to_all, crowd = crowded()
     placement, switch = AclPlacement(denies_tcp(22)), Switch()
     switch.settle(placement)
     placement.change(to_all)
@@ -426,11 +425,63 @@ def test_too_many_rules_keep_the_list_before_and_none_before_refuses_all() -> No
     assert switch.decides(of_tcp(80)) is Action.DENY
 
 
+#: Too few hosts for `crowded`.
+ROOMY = replace(AROUND, hosts=())
+
+
 def crowded() -> tuple[Acl, Surroundings]:
-    """A list with more rules than a switch may have."""
-    hosts = [Host(mac(number), PortId(2, 8)) for number in range(1, 6000)]
-    to_all = AclEntry(Action.DENY, target=End(place=ELSEWHERE), name="to all")
-    return Acl((to_all, *denies_tcp(80).entries)), replace(AROUND, hosts=hosts)
+    """A list that has more rules than a switch may have, though it means one host of each place."""
+    to_all = [AclEntry(Action.DENY, target=End(place=ELSEWHERE), name=f"to all {number}") for number in range(600)]
+    return Acl((*to_all, *denies_tcp(80).entries)), AROUND
+
+
+@runs(max_examples=100, deadline=None)
+@given(lists)
+def test_rules_are_counted_before_they_are_made(acl: Acl) -> None:
+    behind = {place: tuple(sorted(macs)) for place, macs in BEHIND.items()}
+    local = LocalAcl(acl, tuple(rules.local_entries(acl, PLACES, SWITCH, behind)), edges=(EDGE_PORT,))
+    made = len(rules.compiled(local))
+    assert rules.count(local) == made
+    most = max((len(each.targets) for each in local.entries if each.targets is not None), default=0)
+    for hosts in range(1, most):
+        shorter = len(rules.compiled(rules.shortened(local, hosts)))
+        assert rules.most_hosts(local, shorter) >= hosts
+    assert rules.most_hosts(local, made) == most
+
+
+def test_hosts_that_are_too_many_at_a_place_keep_no_switch_from_following_the_list() -> None:
+    """Those that were known first are meant."""
+    crowd = replace(
+        AROUND, hosts=[Host(MACS[2], PortId(2, 7)), *(Host(mac(9000 - n), PortId(2, 8)) for n in range(900))]
+    )
+    acl = Acl((AclEntry(Action.DENY, target=End(place=ELSEWHERE)), *denies_tcp(80).entries))
+    placement, switch = AclPlacement(denies_tcp(22)), Switch()
+    switch.settle(placement)
+    placement.change(acl)
+    switch.settle(placement, crowd)
+    assert placement.rules_at(SWITCH) <= rules.MAX_RULES + 20
+    assert placement.crowded[SWITCH] == 901 * 8 + 12
+    assert placement.shortened[SWITCH] == (rules.MAX_RULES - 12) // 8
+    assert [switch.decides(of_tcp(port)) for port in (22, 80)] == [Action.PERMIT, Action.DENY]
+    for target, wanted in ((MACS[2], Action.DENY), (mac(8900), Action.DENY), (mac(8101), Action.PERMIT)):
+        assert switch.decides(replace(of_tcp(22), target=target)) is wanted
+    # Nothing changes at the next turn.
+    assert placement.follow(switch.target, switch.installed, crowd).added == []
+    assert placement.shortened
+    switch.settle(placement)
+    assert not placement.crowded
+    assert not placement.shortened
+
+
+def test_hosts_of_the_configuration_are_left_out_last_and_then_those_that_were_learned_first() -> None:
+    net = reads(denies_tcp(22))
+    for number in (70, 60):
+        net.send("hb", frame(mac(number), "ff:ff:ff:ff:ff:ff", b"new"))
+        net.run(1)
+    # Configured while it is known already.
+    net.controller.hosts.set_static(net.now, [Host(mac(60), net.stations["hb"])])
+    hosts = network_state.surroundings(net.controller).hosts
+    assert [host.mac for host in hosts] == [mac(number) for number in (60, 1, 2, 70)]
 
 
 def test_a_switch_that_comes_back_while_the_list_is_too_long_keeps_the_one_that_it_has() -> None:
@@ -446,7 +497,7 @@ def test_a_switch_that_comes_back_while_the_list_is_too_long_keeps_the_one_that_
     assert {key for key, rule in known.items() if is_of_list(rule)} <= switch.target[SWITCH].keys()
     assert [switch.decides(of_tcp(port)) for port in (22, 80)] == [Action.DENY, Action.PERMIT]
     # It follows the list once there is room for that.
-    switch.settle(placement)
+    switch.settle(placement, ROOMY)
     assert [switch.decides(of_tcp(port)) for port in (22, 80)] == [Action.PERMIT, Action.DENY]
     assert not placement.crowded
 
@@ -461,7 +512,7 @@ def test_a_new_edge_at_a_switch_for_which_the_list_is_too_long_is_refused() -> N
     for port in (22, 80):
         assert switch.decides(of_tcp(port, EDGE_PORT, is_tagged=True)) is Action.DENY
         assert switch.decides(of_tcp(port, EDGE_PORT)) is (Action.DENY if port == 22 else Action.PERMIT)
-    switch.settle(placement)
+    switch.settle(placement, ROOMY)
     assert switch.decides(of_tcp(22, EDGE_PORT, is_tagged=True)) is Action.PERMIT
     assert switch.decides(of_tcp(80, EDGE_PORT, is_tagged=True)) is Action.DENY
 
@@ -475,7 +526,7 @@ def test_packets_that_the_list_before_decided_count_for_no_entry_of_one_that_is_
     placement.handle_counters(SWITCH, told)
     assert not any(placement.counted.packets.values())
     # Nor does what is left of it, once there is room for the list.
-    switch.settle(placement)
+    switch.settle(placement, ROOMY)
     placement.handle_counters(SWITCH, told)
     assert not any(placement.counted.packets.values())
 

@@ -57,10 +57,11 @@ def problems(fabric: Controller) -> list[Problem]:
                 text = f"{place} is not connected: it matches nothing; see the names of its switch and port"
                 found.append(Problem("acl-place-unknown", acl.called(number), text))
     for dpid, count in sorted(fabric.acl.crowded.items()):
-        text = (
-            f"the access control list takes {count} rules, and may take {MAX_RULES}: the one before is in force "
-            "there, and without one hosts' packets are refused; name fewer places in to, or see who forges MACs"
-        )
+        hosts = fabric.acl.shortened.get(dpid)
+        text = "the one before is in force there, and without one hosts' packets are refused; name fewer places in to"
+        if hosts is not None:
+            text = f"each place in to means the {hosts} hosts there that were learned first; see who forges MACs"
+        text = f"the access control list takes {count} rules, and may take {MAX_RULES}: {text}"
         found.append(Problem("acl-too-long", fabric.topology.name(dpid), text))
     return found
 

@@ -126,12 +126,14 @@ def resolve_places(acl: Acl, edges: Iterable[Edge], topology: Topology) -> dict[
 
 def surroundings(fabric: Controller) -> Surroundings:
     """Return what the rules of the access control list depend on besides the list."""
-    topology = fabric.topology
+    topology, hosts = fabric.topology, fabric.hosts
+    # In the order in which they were learned.
+    learned = [host for mac, host in hosts.known.items() if mac not in hosts.static]
     return Surroundings(
         links=fabric.plan.internal,
         ports={dpid: switch.ports.keys() for dpid, switch in topology.switches.items()},
         edges=fabric.edges,
-        hosts=fabric.hosts.known.values(),
+        hosts=[*hosts.static.values(), *learned],
         places=resolve_places(fabric.acl.acl, fabric.edges, topology),
     )
 

@@ -177,6 +177,41 @@ def most_rules(acl: Acl, edges: int) -> int:
     return (len(_NEIGHBOURS) + 1 + sum(map(_cost, acl.entries))) * (1 + edges)
 
 
+def count(local: LocalAcl) -> int:
+    """Return how many rules a list has at a switch."""
+    return sum(fixed if hosts is None else fixed * hosts for fixed, hosts in _costs(local))
+
+
+def most_hosts(local: LocalAcl, most: int) -> int:
+    """Return how many hosts of each place, the first ones, a list may mean with so many rules; 0 if not even one."""
+    costs = list(_costs(local))
+    low, high = 0, max((hosts for _, hosts in costs if hosts is not None), default=0)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if sum(fixed if hosts is None else fixed * min(middle, hosts) for fixed, hosts in costs) <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def shortened(local: LocalAcl, hosts: int) -> LocalAcl:
+    """Return a list that means so many hosts of each place, the first ones."""
+    entries = [
+        each if each.targets is None else replace(each, targets=each.targets[:hosts]) for each in local.entries
+    ]
+    return replace(local, entries=tuple(entries))
+
+
+def _costs(local: LocalAcl) -> Iterator[tuple[int, int | None]]:
+    """Yield the rules of each entry, and for how many hosts it has as many each."""
+    yield (len(_NEIGHBOURS) + 1) * (1 + len(local.edges)), None
+    for each in local.entries:
+        ways = 1 + (len(local.edges) if each.port is None else each.port in local.edges)
+        has_hosts = each.targets is not None and each.entry.target.mac is None
+        yield _cost(each.entry) * ways, len(each.targets or ()) if has_hosts else None
+
+
 def _cost(entry: AclEntry) -> int:
     """Return the rules of an entry for packets without a tag."""
     made = max(1, len(entry.families))

@@ -53,6 +53,7 @@ class Surroundings:
     links: Mapping[int, frozenset[int]]
     ports: Mapping[int, Collection[int]]
     edges: tuple[Edge, ...]
+    #: Those come first that are left out last, where a place has too many.
     hosts: Collection[Host]
     #: Switch and port of places that are connected; without a port it is all of the switch.
     places: Mapping[Place, tuple[int, int | None]]
@@ -114,6 +115,8 @@ class AclPlacement:
     counted: DecisionCounters = field(default_factory=DecisionCounters)
     #: Rules that the list would have at switches where these are too many.
     crowded: dict[int, int] = field(default_factory=dict)
+    #: Hosts of each place that it means at those where that makes it fit: those that were learned first.
+    shortened: dict[int, int] = field(default_factory=dict)
     #: True if switches wait for the next call of `follow`, and have another list, or none, until then.
     is_behind: bool = False
     #: Switches whose counters were asked for since all others' were.
@@ -193,6 +196,7 @@ class AclPlacement:
         self._placed = {switch: each for switch, each in self._placed.items() if switch in target}
         self._followed = {switch: each for switch, each in self._followed.items() if target.get(switch) is each[0]}
         self.crowded = {switch: count for switch, count in self.crowded.items() if switch in target}
+        self.shortened = {switch: hosts for switch, hosts in self.shortened.items() if switch in target}
         for switch, wanted in target.items():
             links = around.links.get(switch, frozenset())
             here = tuple(sorted(edges.get(switch, ())))
@@ -275,17 +279,18 @@ class AclPlacement:
         """
         before = self._placed.pop(switch, None)
         self._leftover.discard(switch)
-        made = self._compiled(local, 0) if local is not None else []
         self.crowded.pop(switch, None)
+        self.shortened.pop(switch, None)
+        fitting = self._fitting(switch, local) if local is not None else None
+        made = self._compiled(fitting, 0) if fitting is not None else []
         old = {key: rule for key, rule in (has or {}).items() if rules.is_of_list(rule)}
         is_counted = True
         if local is None:
             number, block, besides = -1, [], []
-        elif len(made) <= MAX_RULES:
+        elif fitting is not None:
             number = self._block(made, old, has)
-            block, besides = self._compiled(local, number), rules.besides(local)
+            block, besides = self._compiled(fitting, number), rules.besides(local)
         else:
-            self.crowded[switch] = len(made)
             # Better nothing passes than what nobody looked at. The list before may read more than this one.
             nothing = LocalAcl(_NOTHING, (), local.links, local.edges)
             if before is not None and before.is_compared and before.target is target:
@@ -332,6 +337,22 @@ class AclPlacement:
                 local, made_of, target, block, besides, has is not None, kept, former, is_counted, others & used
             )
         return len(wanted) + len(mine) + len(old)
+
+    def _fitting(self, switch: int, local: LocalAcl) -> LocalAcl | None:
+        """Return a list that a switch has room for, with fewer hosts of places where there are many; None if none is.
+
+        Hosts of one place, as of one that forges MACs there, are not to keep all switches from following the list.
+        """
+        has_hosts = any(each.targets is not None for each in local.entries)
+        count = rules.count(local) if has_hosts else len(self._compiled(local, 0))
+        if count <= MAX_RULES:
+            return local
+        self.crowded[switch] = count
+        hosts = rules.most_hosts(local, MAX_RULES)
+        if not hosts:
+            return None
+        self.shortened[switch] = hosts
+        return rules.shortened(local, hosts)
 
     def _compiled(self, local: LocalAcl, block: int) -> list[Rule]:
         """Return the rules of a list at a switch, in a block."""
@@ -381,11 +402,11 @@ def _in_order(block: list[Rule], has: Rules) -> list[Rule]:
 
 
 def _behind(acl: Acl, around: Surroundings) -> dict[Place, tuple[str, ...]]:
-    """Return the hosts of each place that is a target."""
+    """Return the hosts of each place that is a target, in their order."""
     wanted = {each.target.place for each in acl.entries if each.target.place is not None}
     at = {around.places[place]: list[str]() for place in wanted if place in around.places}
     for host in around.hosts if at else ():
         for place in ((host.port.switch, None), (host.port.switch, host.port.port)):
             if place in at:
                 at[place].append(host.mac)
-    return {place: tuple(sorted(at[around.places[place]])) for place in wanted if place in around.places}
+    return {place: tuple(at[around.places[place]]) for place in wanted if place in around.places}
