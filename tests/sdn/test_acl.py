@@ -829,6 +829,22 @@ def test_the_list_before_stays_while_a_switch_refuses_rules_of_the_next_one(late
     assert got(net, "ha", "hb", tcp_frame(1, 2, 80))
 
 
+def test_a_first_list_that_a_switch_has_in_part_stays_until_it_has_another_one_as_a_whole() -> None:
+    """The switch took its default alone, which refuses all, and does not take that of the next one."""
+    switch, placement = Switch(), AclPlacement(denies_tcp(22, Action.PERMIT, default=Action.DENY))
+    for acl, takes in ((placement.acl, True), (denies_tcp(80, Action.PERMIT, default=Action.DENY), False)):
+        placement.change(acl)
+        change = placement.follow(switch.target, switch.installed, AROUND, has_whole_list=lambda _: False)
+        for _, rule in change.added:
+            if rules.is_default(rule) is takes or not is_of_list(rule):
+                switch.installed[SWITCH][rule.key] = rule
+                switch.send(AddRule(rule))
+        for _, key in change.deleted:
+            switch.send(DeleteRule(key))
+        assert switch.decides(of_tcp(23)) is Action.DENY
+    assert [switch.decides(of_tcp(port)) for port in (22, 80)] == [Action.DENY, Action.PERMIT]
+
+
 def test_lists_that_a_switch_never_takes_as_a_whole_use_three_blocks_at_most() -> None:
     net = reads(denies_tcp(22))
     (old,) = blocks_at(net)

@@ -308,7 +308,10 @@ class AclPlacement:
         others = used
         if before is not None and before.is_compared:
             is_whole = is_whole and all((has or {}).get(rule.key) == rule for rule in before.block)
-            others = frozenset({rules.block_of(before.block[0])}) if is_whole else before.other_blocks
+            others = before.other_blocks
+            if is_whole or not others:
+                # In part it may be all that there is, such as its default.
+                others = frozenset({rules.block_of(before.block[0])})
         if all((has or {}).get(rule.key) == rule for rule in block) and (is_whole or number in others):
             others = frozenset()
         keys = change.keys.setdefault(switch, set())
