@@ -6,7 +6,8 @@ import asyncio
 import ipaddress
 import secrets
 import struct
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,10 +77,16 @@ HOSTS = [
     Host(MACS[2], PortId(2, 7)),
     Host(MACS[3], PortId(2, 8)),
 ]
-BEHIND = {
-    place: {host.mac for host in HOSTS if host.port.switch == at and port in (None, host.port.port)}
-    for place, (at, port) in PLACES.items()
-}
+
+
+def macs_behind(hosts: Iterable[Host]) -> dict[Place, set[str]]:
+    return {
+        place: {host.mac for host in hosts if host.port.switch == at and port in (None, host.port.port)}
+        for place, (at, port) in PLACES.items()
+    }
+
+
+BEHIND = macs_behind(HOSTS)
 AROUND = Surroundings(
     links={SWITCH: frozenset({LINK})},
     ports={SWITCH: (LINK, HOST_PORT, OTHER_PORT, EDGE_PORT)},
@@ -130,15 +137,15 @@ class Packet:
         return b"\x86\xdd" + struct.pack("!IHBB", 6 << 28, len(body), proto, 64) + one + other + body
 
 
-def decision(acl: Acl, packet: Packet) -> Action:
+def decision(acl: Acl, packet: Packet, behind: Mapping[Place, set[str]] = BEHIND) -> Action:
     """The list as an operator reads it."""
     for entry in acl.entries:
-        if is_of(entry, packet):
+        if is_of(entry, packet, behind):
             return entry.action
     return Action.PERMIT if packet.kind in ("arp", "nd") else acl.default
 
 
-def is_of(entry: AclEntry, packet: Packet) -> bool:
+def is_of(entry: AclEntry, packet: Packet, behind: Mapping[Place, set[str]]) -> bool:
     if packet.kind in ("arp", "nd"):
         names_frames = entry.protocol is Protocol.ANY and (entry.source, entry.target) != (ANYBODY, ANYBODY)
         if not names_frames or entry.source.network is not None or entry.target.network is not None:
@@ -146,7 +153,7 @@ def is_of(entry: AclEntry, packet: Packet) -> bool:
     place = entry.source.place
     if place is not None and (PLACES[place][0] != SWITCH or PLACES[place][1] not in (None, packet.port)):
         return False
-    if entry.target.place is not None and packet.target not in BEHIND[entry.target.place]:
+    if entry.target.place is not None and packet.target not in behind[entry.target.place]:
         return False
     if entry.source.mac not in (None, packet.source) or entry.target.mac not in (None, packet.target):
         return False
@@ -282,6 +289,41 @@ def test_each_packet_is_decided_by_one_of_two_lists_at_every_moment(some: list[A
                 assert switch.decides(packet) in (decision(before, packet), decision(acl, packet))
         assert all(switch.decides(packet) is decision(acl, packet) for packet in sent)
         before = acl
+
+
+#: Any of the hosts at any of the places.
+populations = st.lists(
+    st.builds(Host, st.sampled_from(MACS), st.sampled_from([host.port for host in HOSTS])),
+    unique_by=lambda host: host.mac,
+    max_size=4,
+)
+
+
+@runs(max_examples=100, deadline=None)
+@given(lists, st.lists(populations, min_size=2, max_size=4), st.lists(packets(), min_size=1, max_size=10))
+def test_each_packet_is_decided_by_the_hosts_before_or_after_at_every_moment(
+    acl: Acl, some: list[list[Host]], sent: list[Packet]
+) -> None:
+    switch, placement, before = Switch(forwards=True), AclPlacement(acl), macs_behind(())
+    switch.settle(placement, replace(AROUND, hosts=()))
+    for hosts in some:
+        behind = macs_behind(hosts)
+        for _ in switch.follow(placement, replace(AROUND, hosts=hosts)):
+            for packet in sent:
+                assert switch.decides(packet) in (decision(acl, packet, before), decision(acl, packet, behind))
+        assert all(switch.decides(packet) is decision(acl, packet, behind) for packet in sent)
+        before = behind
+
+
+def test_a_host_that_comes_or_goes_changes_no_rules_but_its_own() -> None:
+    acl = Acl((*denies_tcp(22).entries, AclEntry(Action.DENY, target=End(place=ELSEWHERE), protocol=Protocol.UDP)))
+    switch, placement = Switch(), AclPlacement(acl)
+    for hosts in ((), HOSTS[:3], HOSTS, HOSTS[3:], ()):
+        before = set(switch.installed[SWITCH])
+        switch.settle(placement, replace(AROUND, hosts=hosts))
+        changed = before ^ set(switch.installed[SWITCH])
+        assert not before or {rule[2].eth_dst for rule in changed} <= {host.mac for host in HOSTS[2:]}
+    assert len(before) - len(switch.installed[SWITCH]) == 4
 
 
 def denies_tcp(port: int, action: Action = Action.DENY, *, default: Action = Action.PERMIT) -> Acl:
@@ -747,6 +789,20 @@ def test_a_reload_takes_the_list_alone_and_says_what_else_differs(tmp_path: Path
     assert told[1].fields == {"acl": "entries 1, default permit", "rest": "is as before"}
 
 
+@pytest.mark.parametrize("place", [Place(switch="B"), Place(switch="B", port="hb"), Place(edge="hb")], ids=str)
+def test_a_place_stays_where_it_is_while_its_switch_has_lost_the_controller(place: Place) -> None:
+    """The switch still brings packets to its hosts."""
+    net = reads(Acl((AclEntry(Action.DENY, target=End(place=place), protocol=Protocol.TCP),)))
+    net.disconnect("B")
+    for _ in range(10):
+        assert not got(net, "ha", "hb", tcp_frame(1, 2, 22))
+    assert got(net, "ha", "hb", frame(mac(1), mac(2)))
+    assert "acl-place-unknown" not in net.codes()
+    net.connect("B")
+    net.run(3)
+    assert not got(net, "ha", "hb", tcp_frame(1, 2, 22))
+
+
 def test_a_place_that_is_not_connected_is_named_and_metrics_have_every_entry() -> None:
     lost = AclEntry(Action.DENY, End(place=Place(switch="A", port="gone")))
     net = reads(Acl((*denies_tcp(22).entries, lost)))
@@ -827,6 +883,27 @@ def test_the_list_before_stays_while_a_switch_refuses_rules_of_the_next_one(late
     assert old not in blocks_at(net)
     assert not got(net, "ha", "hb", tcp_frame(1, 2, 23))
     assert got(net, "ha", "hb", tcp_frame(1, 2, 80))
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.005, 0.02, 0.035])
+def test_a_list_of_rules_from_before_a_reload_is_not_taken_for_one_from_after_it(pause: float) -> None:
+    """Rules that were deleted meanwhile would count as there."""
+    net = reads(denies_tcp(22))
+    net.control = dict.fromkeys(net.switches, 0.05)
+    net.run(35)
+    refusing = denies_tcp(22, default=Action.DENY)
+    net.controller.set_acl(net.now, refusing)
+    net.run(0.022)
+    net.controller.audit.soon(net.now, 1)
+    net.run(0.005 + pause)
+    net.controller.set_acl(net.now, Acl((*denies_tcp(22).entries, *denies_tcp(23).entries)))
+    net.run(0.12)
+    net.controller.set_acl(net.now, refusing)
+    net.run(2)
+    assert not got(net, "ha", "hb", tcp_frame(1, 2, 22))
+    assert {key for key, rule in net.switches[1].rules.items() if is_of_list(rule)} == {
+        key for key, rule in net.controller.updater.installed[1].items() if is_of_list(rule)
+    }
 
 
 def test_a_first_list_that_a_switch_has_in_part_stays_until_it_has_another_one_as_a_whole() -> None:
@@ -910,6 +987,26 @@ def test_the_first_lists_are_made_a_few_in_each_turn_before_switches_are_told_of
         change = placement.follow(target, installed, around, most=1, is_told=False)
         assert install(installed, change.added) == {switch}
         assert placement.is_behind is (switch < 3)
+
+
+def test_hosts_that_come_in_each_turn_keep_no_switch_from_following_the_list() -> None:
+    around, count = far_and_wide(4), Counter[int]()
+    target: dict[int, Rules] = {switch: {} for switch in range(1, 5)}
+    installed: dict[int, Rules] = {switch: {} for switch in target}
+    to_place = AclEntry(Action.DENY, target=End(place=ELSEWHERE), protocol=Protocol.UDP)
+    placement = AclPlacement(Acl((*denies_tcp(22).entries, to_place)))
+    for turn in range(24):
+        if turn == 8:
+            # None lacks a list, though all but one have others' hosts.
+            assert not placement.has_unlisted
+            placement.change(Acl((*denies_tcp(23).entries, to_place)))
+        more = replace(around, hosts=[*HOSTS, Host(mac(500 + turn), PortId(2, 8))])
+        change = placement.follow(target, installed, more, most=1, is_told=turn >= 8)
+        assert placement.is_behind
+        assert placement.has_unlisted is (turn < 3)
+        count.update(install(installed, change.added))
+    assert count == Counter({1: 6, 2: 6, 3: 6, 4: 6})
+    assert all(any(rule.match.tcp_dst == 23 for rule in target[switch].values()) for switch in target)
 
 
 def test_a_switch_with_another_edge_waits_for_no_other_one() -> None:

@@ -373,8 +373,8 @@ class Controller:
         """Take in an edge's wish for shims; return true if it changed."""
         known = any(each.name == edge for each in self.settings.edges)
         # Switches cannot read what is behind an edge's numbers.
-        wanted = wanted and not self.acl.acl.reads_ip and not self._refuses_numbers()
-        if not known or wanted == (edge in self.distributor.shims):
+        wanted = wanted and not self.acl.acl.reads_ip
+        if not known or wanted == (edge in self.distributor.shims) or (wanted and self._refuses_numbers()):
             return False
         self.distributor.shims ^= {edge}
         return True
@@ -959,7 +959,7 @@ class Controller:
             is_whole = len(fresh) <= MAX_FIRST_SWITCHES and not self.compiler.is_behind
             if is_whole:
                 self._follow_acl(changed, is_told=False)
-            self._is_first_followed = is_whole and not self.acl.is_behind
+            self._is_first_followed = is_whole and not self.acl.has_unlisted
         else:
             self._follow_acl(changed)
         self.updater.doubtful |= self.compiler.untold
@@ -993,6 +993,9 @@ class Controller:
         self.updater.confirm(dict.fromkeys(dpid for dpid, _ in change.added))
         # Rules that are deleted follow those that take their place.
         self._out += self.updater.poll_messages()
+        if change.added or change.deleted:
+            # A list of all rules that is under way is one from before.
+            self.updater.changes += 1
         for dpid in change.counted:
             self._tell(dpid, FlowStatsRequest(rules.INGRESS))
         for dpid, key in change.deleted:

@@ -50,11 +50,12 @@ def problems(fabric: Controller) -> list[Problem]:
     if fabric.reload_refused:
         text = f"could not be read anew, and the one before is followed: {fabric.reload_refused}"
         found.append(Problem("reload-refused", "configuration", text))
-    known = network_state.resolve_places(acl, fabric.edges, fabric.topology) if fabric.planned else {}
+    known = network_state.resolve_places(acl, fabric.settings, fabric.topology) if fabric.planned else {}
     for number, entry in enumerate(acl.entries, 1) if fabric.planned else ():
         for place in (entry.source.place, entry.target.place):
-            if place is not None and place not in known:
-                text = f"{place} is not connected: it matches nothing; see the names of its switch and port"
+            # A switch that was never there may have a name all the same.
+            if place is not None and (place not in known or not fabric.topology.known_ports(known[place][0])):
+                text = f"{place} is not known: it matches nothing; see the names of its switch and port"
                 found.append(Problem("acl-place-unknown", acl.called(number), text))
     for dpid, count in sorted(fabric.acl.crowded.items()):
         hosts = fabric.acl.shortened.get(dpid)

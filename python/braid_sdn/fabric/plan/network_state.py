@@ -74,9 +74,13 @@ def _is_end(topology: Topology, end: LinkEnd, port: PortId) -> bool:
 
 def switch_called(word: str, settings: Settings, topology: Topology) -> int | None:
     """Return the switch with this name or datapath id in hex, whether it is connected or not."""
+    return _known_dpids(settings, topology).get(word)
+
+
+def _known_dpids(settings: Settings, topology: Topology) -> dict[str, int]:
     known = {name: dpid for dpid, name in settings.names.items()}
     known |= {f"{dpid:016x}": dpid for dpid in (*settings.names, *topology.lost_switches)}
-    return (known | _dpids(topology)).get(word)
+    return known | _dpids(topology)
 
 
 def _dpids(topology: Topology) -> dict[str, int]:
@@ -110,17 +114,21 @@ def resolve_hosts(settings: Settings, topology: Topology) -> list[Host]:
     return [Host(host.mac, port, host.addresses) for host, port in places if port is not None]
 
 
-def resolve_places(acl: Acl, edges: Iterable[Edge], topology: Topology) -> dict[Place, tuple[int, int | None]]:
-    """Return switch and port of the places of a list that are connected; no port is all of the switch."""
-    at = {edge.name: edge.port for edge in edges}
+def resolve_places(acl: Acl, settings: Settings, topology: Topology) -> dict[Place, tuple[int, int | None]]:
+    """Return switch and port of the places of a list, as far as they are known; no port is all of the switch.
+
+    A switch that lost the controller still brings packets to its hosts, so its places stay where they were.
+    """
+    edges = {edge.name: (edge.switch, edge.port) for edge in settings.edges}
+    dpids = _known_dpids(settings, topology)
     found: dict[Place, tuple[int, int | None]] = {}
-    dpids = _dpids(topology)
     for place in acl.places():
-        port = at.get(place.edge) if place.edge else _port(topology, dpids, place.switch, place.port)
-        if port is not None:
-            found[place] = port
-        elif not place.edge and not place.port and place.switch in dpids:
-            found[place] = (dpids[place.switch], None)
+        switch, port = edges.get(place.edge, ("", "")) if place.edge else (place.switch, place.port)
+        dpid = dpids.get(switch)
+        ports = topology.known_ports(dpid).values() if dpid is not None and port else ()
+        numbers = [each.number for each in ports if port in (each.name, str(each.number))]
+        if dpid is not None and (numbers or not port):
+            found[place] = (dpid, numbers[0] if port else None)
     return found
 
 
@@ -134,7 +142,7 @@ def surroundings(fabric: Controller) -> Surroundings:
         ports={dpid: switch.ports.keys() for dpid, switch in topology.switches.items()},
         edges=fabric.edges,
         hosts=[*hosts.static.values(), *learned],
-        places=resolve_places(fabric.acl.acl, fabric.edges, topology),
+        places=resolve_places(fabric.acl.acl, fabric.settings, topology),
     )
 
 

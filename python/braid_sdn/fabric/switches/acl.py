@@ -69,7 +69,7 @@ class LocalEntry:
     entry: AclEntry
     #: The port at which its packets arrive; None is any.
     port: int | None = None
-    #: The hosts that its packets are for; None is any.
+    #: The hosts that its packets are for; None is any. Without one it has a place in the list, and no rules.
     targets: tuple[str, ...] | None = None
 
 
@@ -81,6 +81,11 @@ class LocalAcl:
     entries: tuple[LocalEntry, ...]
     links: frozenset[int] = frozenset()
     edges: tuple[int, ...] = ()
+
+    def differs_by_hosts(self, other: LocalAcl) -> bool:
+        """Return true if the two have the same rules at the same priorities but for hosts of places."""
+        mine, others = ([(each.number, each.port) for each in one.entries] for one in (self, other))
+        return self.acl is other.acl and self.edges == other.edges and mine == others
 
 
 def masks(ports: Ports) -> list[int | tuple[int, int]]:
@@ -278,7 +283,7 @@ def _network(network: Network) -> str:
 def local_entries(
     acl: Acl, places: Mapping[Any, tuple[int, int | None]], switch: int, behind: Mapping[Any, tuple[str, ...]]
 ) -> Iterator[LocalEntry]:
-    """Yield the entries that may match packets which enter at a switch.
+    """Yield the entries that may match packets which enter at a switch, also once there are hosts at their targets.
 
     `places` has the switch and the port, or None for all ports, of places that are connected; `behind` the hosts of
     each place.
@@ -293,6 +298,4 @@ def local_entries(
         targets = None
         if entry.target.place is not None:
             targets = behind.get(entry.target.place, ())
-            if not targets:
-                continue
         yield LocalEntry(number, entry, port, targets)

@@ -6,19 +6,23 @@ At every moment each packet is decided by one of the two lists, as a whole:
   the old list, which is still whole. Once the new block is, the old one does nothing and is deleted.
 - If there is no block above, the new list goes into one below, which does nothing yet. Then the old one is deleted,
   its lowest rule first: a packet whose rule is gone finds the new list, since all rules below that one are gone too.
+- Where hosts come to a place or leave it, rules for them are added to the list's block, the highest first, and then
+  others deleted, the lowest first. The first entry that matches a packet by either set of hosts is the first one by
+  one of them.
 
 The old block is deleted by the updater, once the switch has said that it has the new one, and refused none of its
 rules. As long as it refuses some, as where its table is full, the old list decides what they would. Blocks of other
 lists are deleted at once, so there are mostly two.
 
 That takes a switch that carries out messages in their order, as Open vSwitch does. A switch without rules gets the
-list before anything that forwards, and its default first, which refuses packets whose entry has no room.
+list before anything that forwards, and its default first: if that refuses packets, those whose entry has no room are
+refused, too.
 
 A switch whose ports are all links refuses hosts' packets as long as there is a list: a host may appear at another
 port there before the next plan, or while no controller runs.
 
 Where packets enter decides them, so switches need not change lists at the same time: those that have one, or forward
-without, follow a number of rules at a time, each switch as a whole.
+without, follow a number of rules at a time, each switch as a whole, and those first that waited longest.
 """
 
 from __future__ import annotations
@@ -119,6 +123,8 @@ class AclPlacement:
     shortened: dict[int, int] = field(default_factory=dict)
     #: True if switches wait for the next call of `follow`, and have another list, or none, until then.
     is_behind: bool = False
+    #: True if one of them has no list yet for a port of hosts or of an edge.
+    has_unlisted: bool = False
     #: Switches whose counters were asked for since all others' were.
     _counted: set[int] = field(default_factory=set)
     #: Switches that listed rules of a list, and are to have none as far as is known.
@@ -185,7 +191,7 @@ class AclPlacement:
         that no list decides.
         """
         change, left = Change(), most
-        self.is_behind = False
+        self.is_behind = self.has_unlisted = False
         behind = _behind(self.acl, around)
         if behind != self._made_for:
             self._made.clear()
@@ -197,7 +203,9 @@ class AclPlacement:
         self._followed = {switch: each for switch, each in self._followed.items() if target.get(switch) is each[0]}
         self.crowded = {switch: count for switch, count in self.crowded.items() if switch in target}
         self.shortened = {switch: hosts for switch, hosts in self.shortened.items() if switch in target}
-        for switch, wanted in target.items():
+        # The first one of these would be told of each host, and others of none, where many come.
+        for switch in [*(each for each in target if each not in self._placed), *self._placed]:
+            wanted = target[switch]
             links = around.links.get(switch, frozenset())
             here = tuple(sorted(edges.get(switch, ())))
             known = self._placed.get(switch)
@@ -213,8 +221,10 @@ class AclPlacement:
                 is_same = known.target is wanted and (known.is_compared or has is None)
                 is_done = has_list and is_same and known.local.acl is acl and known.made_of == made_of
             # Those that follow the list already need not wait, and cost nothing.
-            if not is_done and left <= 0 and not (is_told and self._followed.get(switch) != (wanted, ports)):
+            is_unlisted = self._followed.get(switch) != (wanted, ports)
+            if not is_done and left <= 0 and not (is_told and is_unlisted):
                 self.is_behind = True
+                self.has_unlisted |= is_unlisted
                 continue
             self._followed[switch] = wanted, ports
             if not is_done:
@@ -288,7 +298,8 @@ class AclPlacement:
         if local is None:
             number, block, besides = -1, [], []
         elif fitting is not None:
-            number = self._block(made, old, has)
+            own = self._own_block(before, target, local, old)
+            number = self._block(made, old, has) if own is None else own
             block, besides = self._compiled(fitting, number), rules.besides(local)
         else:
             # Better nothing passes than what nobody looked at. The list before may read more than this one.
@@ -371,6 +382,15 @@ class AclPlacement:
                 self._made.clear()
             self._made[key] = made
         return made
+
+    @staticmethod
+    def _own_block(before: _Placed | None, target: Rules, local: LocalAcl, old: Rules) -> int | None:
+        """Return the block of the list before if it is the same one with other hosts, which stays where it is."""
+        if before is None or not before.is_compared or not before.is_counted or before.target is not target:
+            return None
+        number = rules.block_of(before.block[0])
+        is_above = any(rules.block_of(rule) not in before.other_blocks | {number} for rule in old.values())
+        return number if not is_above and local.differs_by_hosts(before.local) else None
 
     def _block(self, made: list[Rule], old: Rules, has: Rules | None) -> int:
         """Return the block of a list: where it is already, else one above all others, else the lowest free one."""

@@ -114,6 +114,8 @@ class Topology:
     #: Links and switches that are lost and were not found again, the oldest first.
     lost_links: dict[tuple[PortId, PortId], Loss] = field(default_factory=dict)
     lost_switches: dict[int, Loss] = field(default_factory=dict)
+    #: The ports that each of these switches had.
+    lost_ports: dict[int, dict[int, Port]] = field(default_factory=dict)
     _checks: dict[tuple[PortId, PortId], LinkCheck] = field(default_factory=dict)
     _look_at: float = 0.0
     _from: dict[PortId, dict[PortId, LinkDirection]] = field(default_factory=dict)
@@ -148,6 +150,7 @@ class Topology:
     def handle_switch(self, now: float, dpid: int, ports: Iterable[Port], address: str) -> None:
         """Take in a switch that has connected."""
         self.lost_switches.pop(dpid, None)
+        self.lost_ports.pop(dpid, None)
         self.switches[dpid] = Switch(dpid, address, now, {port.number: port for port in ports})
         for number in self.switches[dpid].up():
             self.up_since[PortId(dpid, number)] = now
@@ -158,8 +161,11 @@ class Topology:
 
     def handle_gone(self, now: float, dpid: int, why: str) -> None:
         """Take in that a switch's connection ended. It may still forward, so its links stay, stale."""
-        if self.switches.pop(dpid, None) is not None:
+        gone = self.switches.pop(dpid, None)
+        if gone is not None:
             _remember(self.lost_switches, dpid, Loss(now, why))
+            self.lost_ports[dpid] = gone.ports
+            self.lost_ports = {each: ports for each, ports in self.lost_ports.items() if each in self.lost_switches}
         self.changed = now
 
     def handle_port(self, now: float, dpid: int, port: Port, *, gone: bool) -> bool:
@@ -337,6 +343,11 @@ class Topology:
         """Return true if a port is up, and its switch connected."""
         switch = self.switches.get(port.switch)
         return switch is not None and port.port in switch.ports and switch.ports[port.port].up
+
+    def known_ports(self, dpid: int) -> Mapping[int, Port]:
+        """Return a switch's ports, or those that it had when it lost the controller; none if it is not known."""
+        switch = self.switches.get(dpid)
+        return self.lost_ports.get(dpid, {}) if switch is None else switch.ports
 
     def silent_ports(self) -> list[PortId]:
         """Return the ports that are up and were an end of a link since they came up, and hear nothing any more."""
