@@ -326,6 +326,26 @@ def test_a_host_that_comes_or_goes_changes_no_rules_but_its_own() -> None:
     assert len(before) - len(switch.installed[SWITCH]) == 4
 
 
+def test_rules_of_hosts_that_went_do_not_stay_where_others_come_all_the_time() -> None:
+    """Nor where the switch refuses rules of others."""
+    to_place = AclEntry(Action.DENY, target=End(place=ELSEWHERE), protocol=Protocol.UDP)
+    switch, placement = Switch(), AclPlacement(Acl((to_place,)))
+    switch.settle(placement)
+    for number in range(50):
+        came = replace(AROUND, hosts=[Host(mac(100 + number), PortId(2, 8))])
+        # The updater's turn never comes.
+        change = placement.follow(switch.target, switch.installed, came, has_whole_list=lambda _: False)
+        for _, rule in change.added:
+            if number % 2:
+                switch.installed[SWITCH][rule.key] = rule
+                switch.send(AddRule(rule))
+        for _, key in change.deleted:
+            del switch.installed[SWITCH][key]
+            switch.send(DeleteRule(key))
+        targets = {rule.match.eth_dst for rule in switch.pipeline.rules.values() if is_of_list(rule)}
+        assert targets <= {None, mac(100 + number)}
+
+
 def denies_tcp(port: int, action: Action = Action.DENY, *, default: Action = Action.PERMIT) -> Acl:
     return Acl((AclEntry(action, protocol=Protocol.TCP, ports=(port, port)),), default)
 
@@ -883,6 +903,27 @@ def test_the_list_before_stays_while_a_switch_refuses_rules_of_the_next_one(late
     assert old not in blocks_at(net)
     assert not got(net, "ha", "hb", tcp_frame(1, 2, 23))
     assert got(net, "ha", "hb", tcp_frame(1, 2, 80))
+
+
+def test_a_full_table_has_room_again_once_hosts_went() -> None:
+    there = End(place=Place(switch="B", port="hb"))
+    net = reads(Acl((AclEntry(Action.DENY, target=there, protocol=Protocol.TCP, ports=(22, 22)),)))
+    here = net.switches[1]
+
+    def listed() -> int:
+        return sum(map(is_of_list, here.rules.values()))
+
+    room = listed() + 20
+    here.refuses = lambda rule: is_of_list(rule) and rule.key not in here.rules and listed() >= room
+    for number in range(12):
+        net.send("hb", frame(mac(1000 + number), "ff:ff:ff:ff:ff:ff", b"forged"))
+        net.run(1)
+    assert listed() == room
+    for _ in range(90):
+        net.send("hb", frame(mac(5), "ff:ff:ff:ff:ff:ff", b"here I am"))
+        net.run(1)
+    assert listed() < room
+    assert not got(net, "ha", "hb", tcp_frame(1, 5, 22))
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.005, 0.02, 0.035])

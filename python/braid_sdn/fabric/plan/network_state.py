@@ -134,14 +134,16 @@ def resolve_places(acl: Acl, settings: Settings, topology: Topology) -> dict[Pla
 
 def surroundings(fabric: Controller) -> Surroundings:
     """Return what the rules of the access control list depend on besides the list."""
-    topology, hosts = fabric.topology, fabric.hosts
+    topology, known = fabric.topology, fabric.hosts.known
+    # Also those whose switch has lost the controller.
+    static = {host.mac for host in fabric.settings.hosts} | fabric.hosts.static.keys()
     # In the order in which they were learned.
-    learned = [host for mac, host in hosts.known.items() if mac not in hosts.static]
+    learned = [host for mac, host in known.items() if mac not in static]
     return Surroundings(
         links=fabric.plan.internal,
         ports={dpid: switch.ports.keys() for dpid, switch in topology.switches.items()},
         edges=fabric.edges,
-        hosts=[*hosts.static.values(), *learned],
+        hosts=[*(known[mac] for mac in sorted(static & known.keys())), *learned],
         places=resolve_places(fabric.acl.acl, fabric.settings, topology),
     )
 

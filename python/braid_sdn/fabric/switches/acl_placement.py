@@ -8,7 +8,8 @@ At every moment each packet is decided by one of the two lists, as a whole:
   its lowest rule first: a packet whose rule is gone finds the new list, since all rules below that one are gone too.
 - Where hosts come to a place or leave it, rules for them are added to the list's block, the highest first, and then
   others deleted, the lowest first. The first entry that matches a packet by either set of hosts is the first one by
-  one of them.
+  one of them. Those of hosts that are at no place any more are deleted at once: no rule takes over from them, and
+  hosts may come all the time.
 
 The old block is deleted by the updater, once the switch has said that it has the new one, and refused none of its
 rules. As long as it refuses some, as where its table is full, the old list decides what they would. Blocks of other
@@ -136,6 +137,7 @@ class AclPlacement:
     #: for which they were made.
     _made: dict[tuple[object, ...], list[Rule]] = field(default_factory=dict)
     _made_for: Mapping[Place, tuple[str, ...]] = field(default_factory=dict)
+    _places: Mapping[Place, tuple[int, int | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Count for the list that it begins with."""
@@ -193,9 +195,12 @@ class AclPlacement:
         change, left = Change(), most
         self.is_behind = self.has_unlisted = False
         behind = _behind(self.acl, around)
+        # Each switch compares these, which is quick with the same objects.
         if behind != self._made_for:
             self._made.clear()
             self._made_for = behind
+        if around.places != self._places:
+            self._places = around.places
         edges: dict[int, list[int]] = {}
         for edge in around.edges:
             edges.setdefault(edge.port.switch, []).append(edge.port.port)
@@ -212,7 +217,7 @@ class AclPlacement:
             has = installed.get(switch)
             is_inner = not here and links.issuperset(around.ports.get(switch, ()))
             ports = _Ports(links, here, is_inner)
-            made_of = (ports, *(() if is_inner else (around.places, behind)))
+            made_of = (ports, *(() if is_inner else (self._places, self._made_for)))
             has_list = not self.acl.permits_all
             acl = _NOTHING if is_inner else self.acl
             if known is None:
@@ -230,7 +235,7 @@ class AclPlacement:
             if not is_done:
                 local = None
                 if has_list:
-                    entries = tuple(rules.local_entries(acl, around.places, switch, behind))
+                    entries = tuple(rules.local_entries(acl, self._places, switch, self._made_for))
                     local = LocalAcl(acl, entries, links, here)
                 left -= self._place(change, switch, wanted, has, local, made_of, is_whole=has_whole_list(switch))
         return change
@@ -294,7 +299,7 @@ class AclPlacement:
         fitting = self._fitting(switch, local) if local is not None else None
         made = self._compiled(fitting, 0) if fitting is not None else []
         old = {key: rule for key, rule in (has or {}).items() if rules.is_of_list(rule)}
-        is_counted = True
+        is_counted, own = True, None
         if local is None:
             number, block, besides = -1, [], []
         elif fitting is not None:
@@ -338,6 +343,8 @@ class AclPlacement:
         if has is not None:
             change.added += [(switch, rule) for key, rule in wanted.items() if has.get(key) != rule]
             spare = [rule for rule in old.values() if rules.block_of(rule) not in others | {number}]
+            if own is not None and before is not None:
+                spare += _of_gone_hosts(before, block, old, is_whole=is_whole)
             change.deleted += [(switch, rule.key) for rule in sorted(spare, key=lambda rule: rule.priority)]
         if local is not None:
             packets = before.packets if before is not None else {}
@@ -412,6 +419,21 @@ def _latest(old: Rules) -> list[Rule]:
     numbers = [rules.block_of(rule) for rule in old.values() if rules.is_default(rule)]
     block = [rule for rule in old.values() if numbers and rules.block_of(rule) == max(numbers)]
     return sorted(block, key=lambda rule: -rule.priority)
+
+
+def _of_gone_hosts(before: _Placed, block: list[Rule], old: Rules, *, is_whole: bool) -> list[Rule]:
+    """Return the rules in a block that need no successor there: of hosts that it does not mean any more.
+
+    Where the rules that it had before are all there (`is_whole`), also those of a host that are older than these.
+    """
+    own, wanted = rules.block_of(block[0]), {rule.key for rule in block}
+    meant = {rule.match.eth_dst for rule in block}
+    last = {rule.key for rule in before.block} if is_whole else old.keys()
+    return [
+        rule
+        for key, rule in old.items()
+        if key not in wanted and rules.block_of(rule) == own and (rule.match.eth_dst not in meant or key not in last)
+    ]
 
 
 def _in_order(block: list[Rule], has: Rules) -> list[Rule]:
