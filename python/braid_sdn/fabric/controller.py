@@ -517,6 +517,7 @@ class Controller:
         elif self.topology.handle_probe(now, probe, arrived, seconds):
             self.hosts.lose_port(arrived)
             self._schedule.at_once(now, arrived)
+            self._schedule.measure(now, probe.source, arrived)
             self._throttle.improvement(now)
 
     def _inhabited(self) -> set[PortId]:

@@ -1,4 +1,9 @@
-"""Schedules discovery frames: at once when a port appears, then at intervals that grow with the number of ports."""
+"""Schedules discovery frames: at once when a port appears, then at intervals that grow with the number of ports.
+
+Each interval is a bit longer or shorter than the others (as in RFC 5880 §6.8.7, for another reason). Frames that were
+due in one turn of the controller's loop, as after a pause, would be due together for ever; each frame would have to
+wait for all those before it, always the same ones, and no minimum of many samples shows a delay that all have.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,10 @@ from braid_sdn.fabric.model import PortId
 FRAME_INTERVAL = 1.0
 #: Frames a second in a large network: each costs the controller two messages.
 MAX_FRAMES_PER_SECOND = 500.0
+#: Part of an interval by which it is longer or shorter.
+INTERVAL_JITTER = 0.2
+#: Multiples of it, less whole numbers, are spread evenly, however many there are.
+GOLDEN_RATIO = (5**0.5 - 1) / 2
 #: Seconds between two echoes of a switch, from which latencies are computed.
 ECHO_INTERVAL = 1.0
 #: A new port sends this many frames EARLY_INTERVAL seconds apart, and a new switch as many echoes: the neighbour may
@@ -32,6 +41,8 @@ class DiscoverySchedule:
     _echo: dict[int, float] = field(default_factory=dict)
     _early: dict[PortId, int] = field(default_factory=dict)
     _early_echo: dict[int, int] = field(default_factory=dict)
+    #: Intervals so far.
+    _count: int = 0
 
     @property
     def interval(self) -> float:
@@ -61,6 +72,13 @@ class DiscoverySchedule:
         self._due[port] = now
         heapq.heappush(self._queue, (now, port))
 
+    def measure(self, now: float, *ports: PortId) -> None:
+        """Send frames out of known ports as if they were new: of a link that is back nothing is measured yet."""
+        for port in ports:
+            if port in self._due and len(self._due) < SMALL_NETWORK_PORTS:
+                self._early[port] = EARLY_FRAMES - 1
+                self.at_once(now, port)
+
     def remove_port(self, port: PortId) -> None:
         """Forget a port that went down."""
         self._due.pop(port, None)
@@ -78,15 +96,19 @@ class DiscoverySchedule:
             early = self._early.get(port, 0)
             if early:
                 self._early[port] = early - 1
-            self._due[port] = now + (EARLY_INTERVAL if early else interval)
+            self._due[port] = now + self._varied(EARLY_INTERVAL if early else interval)
             heapq.heappush(self._queue, (self._due[port], port))
         switches = [switch for switch, at in self._echo.items() if at <= now]
         for switch in switches:
             early = self._early_echo.pop(switch, 0)
             if early:
                 self._early_echo[switch] = early - 1
-            self._echo[switch] = now + (EARLY_INTERVAL if early else self.echo_interval)
+            self._echo[switch] = now + self._varied(EARLY_INTERVAL if early else self.echo_interval)
         return ports, switches
+
+    def _varied(self, interval: float) -> float:
+        self._count += 1
+        return interval * (1 + INTERVAL_JITTER * (2 * (self._count * GOLDEN_RATIO % 1) - 1))
 
     def poll_timeout(self) -> float | None:
         """Return when the next one is due."""

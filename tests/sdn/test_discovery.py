@@ -1,0 +1,68 @@
+"""Times at which discovery frames are sent: what latencies are measured by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from braid_lab.fabric.shapes import Shape, parallel, two_paths
+from braid_sdn.fabric.view.discovery import EARLY_FRAMES
+from braid_sdn.fabric.view.latency import WindowedMinimum
+
+from .virtual import Network, ready
+
+
+class OneProcess(Network):
+    """Switches that are all one process, as bridges of one Open vSwitch: it takes one message or frame at a time."""
+
+    #: Seconds that each takes.
+    SERVICE = 0.0003
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self._idle_at = 0.0
+
+    def _deliver(self, dpid: int, message: object) -> None:
+        self._serve(lambda: super(OneProcess, self)._deliver(dpid, message))
+
+    def _serve(self, work: Callable[[], None]) -> None:
+        self._idle_at = max(self._idle_at, self.now) + self.SERVICE
+        self.at(self._idle_at, work)
+
+
+def test_frames_that_were_due_together_do_not_wait_for_one_another_for_ever() -> None:
+    """Paths that had kept one another waiting for a millisecond were left out beside one that had come later."""
+    net = OneProcess(parallel([(10, 0.2)] * 4))
+    for name in net.stations:
+        net.reflect.add(name)
+    # All connect at once, so all ports and echoes are due at once.
+    net.connect()
+    net.run(20)
+    latencies = [arc.latency for arc in net.controller.graph.arcs]
+    assert max(latencies) - min(latencies) < 0.0001
+    assert {len(pair.paths) for pair in net.controller.tables.pairs.values()} == {4}
+
+
+@dataclass
+class CountedSamples(WindowedMinimum):
+    """Counts what it is given."""
+
+    count: int = 0
+
+    def add(self, now: float, value: float) -> None:
+        self.count += 1
+        super().add(now, value)
+
+
+def test_a_link_that_is_back_is_measured_as_often_as_a_new_one() -> None:
+    """Its port was up all the time: a single frame a second gave it a latency that waiting had made."""
+    net = ready(two_paths(delay_ms=2))
+    net.silence("A", "P")
+    net.run_until(lambda: len(net.controller.topology.links()) == 6, within=10)
+    net.silence("A", "P", on=False)
+    net.run_until(lambda: len(net.controller.topology.links()) == 8, within=3)
+    # The plan follows after a second of quiet.
+    key = net.port_of("A", "P"), net.port_of("P", "A")
+    counted = net.controller.topology.heard[key].whole = CountedSamples()
+    net.run(1)
+    assert counted.count >= EARLY_FRAMES / 2
