@@ -335,3 +335,20 @@ def test_rules_of_the_layout_before_carry_traffic_until_all_switches_have_the_ne
         assert all(rules.is_ours(rule) for rule in switch.rules.values())
         assert (TREES, 5, Match(vlan=TAGGED)) not in switch.rules
     assert not net.codes()
+
+
+def test_a_port_gets_broadcasts_once_it_is_settled_whatever_was_planned_before() -> None:
+    shape = two_paths()
+    # Edges have plans made every two seconds anyway.
+    net = ready(replace(shape, stations=tuple(replace(each, edge=False) for each in shape.stations)))
+    place = net.stations["hb"]
+    for up in (False, True):
+        net.controller.handle(net.now, place.switch, net.switches[place.switch].set_port(place.port, up=up))
+        net.run(3 if not up else 0.01)
+    # A host appears, and the plan for it takes in all that was to come.
+    net.send("ha", frame(mac(77), "ff:ff:ff:ff:ff:ff"))
+    net.run(5)
+    net.received["hb"].clear()
+    net.send("ha", frame(mac(77), "ff:ff:ff:ff:ff:ff"))
+    net.run(1)
+    assert len(net.received["hb"]) == 1

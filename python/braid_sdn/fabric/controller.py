@@ -869,6 +869,10 @@ class Controller:
             self._graph_at = now
         self._is_work_urgent = self._throttle.urgent
         self._throttle.plan_begun()
+        # The plan that was to come once ports are settled may be this one, made sooner for something else.
+        settled_in = network_state.next_settled(now, self.topology)
+        if settled_in is not None:
+            self._throttle.rest(now, settled_in)
         most = sys.maxsize if not self.planned else max(1, MAX_TREE_ARCS // max(1, len(self.graph.arcs)))
         state = network_state.collect(now, self, self._review, most)
         self._work = planner.Work(self.plan, state)

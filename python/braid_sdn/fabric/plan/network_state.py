@@ -53,6 +53,13 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
     )
 
 
+def next_settled(now: float, topology: Topology) -> float | None:
+    """Return the seconds until broadcasts may go out of a port that came up lately; None if there is none."""
+    newest = [since for since in topology.up_since.values() if now - since < HOST_PORT_SETTLE_TIME]
+    # Not by a rounding error too early.
+    return min(newest) + HOST_PORT_SETTLE_TIME + 0.001 - now if newest else None
+
+
 def forbidden_hops(links: Iterable[Link], topology: Topology, graph: Graph) -> frozenset[Hop]:
     """Return the directions of forbidden links that are there."""
     found = set[Hop]()
