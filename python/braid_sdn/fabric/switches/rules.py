@@ -424,6 +424,7 @@ def links_in(switch: int, rules: Iterable[Rule]) -> set[PortId]:
         and rule.match.in_port is not None
         and rule.match.in_port != Reserved.CONTROLLER
         and rule.match.vlan is None
+        and rule.goto is not None
     }
 
 
