@@ -43,7 +43,7 @@ struct Finished {
 fn transfer(line: &Line, seed: u64) -> Finished {
     let mut noise = Noise(seed);
     let round_trip = Duration::from_secs_f64(line.round_trip);
-    let mut capacity = TransferCapacity::new(Time::ZERO, round_trip);
+    let mut capacity = TransferCapacity::new(Time::ZERO, &[round_trip]);
     let mut ages = vec![0.0];
     let (mut now, mut bits, mut owed) = (Time::ZERO, 0.0, 0.0);
     let mut queue: f64 = 0.0;
@@ -128,11 +128,32 @@ fn a_full_line_is_known_within_five_percent_in_a_second_and_a_half() {
                     each: 1e12,
                     noise,
                     dips,
-                    queue: 0.0,
+                    queue: 0.02,
                 };
                 let end = assert_known(&line, seed, 1.5);
                 assert!(end.found.error <= 0.1, "seed {seed}: {:?}", end.found);
             }
+        }
+    }
+}
+
+/// A policer has no queue. The rate is the line's if it is the same with twice the connections, both at rest.
+#[test]
+fn a_full_line_without_a_queue_is_known_at_rest() {
+    for (rate, noise) in [5.0, 20.0, 50.0, 100.0]
+        .map(|rate| [(rate, 0.0), (rate, 0.03)])
+        .concat()
+    {
+        for seed in 1..20 {
+            let line = Line {
+                rate: rate * MBIT,
+                round_trip: 0.04,
+                each: 1e12,
+                noise,
+                dips: 0.0,
+                queue: 0.0,
+            };
+            assert_known(&line, seed, 1.5);
         }
     }
 }
@@ -285,7 +306,7 @@ fn a_restless_line_ends_in_time_with_a_large_error() {
 
 #[test]
 fn nothing_carried_is_nothing_known() {
-    let mut capacity = TransferCapacity::new(Time::ZERO, Duration::from_millis(20));
+    let mut capacity = TransferCapacity::new(Time::ZERO, &[Duration::from_millis(20)]);
     let mut now = Time::ZERO;
     let ended = (0..300).any(|_| {
         now = now + POLL;
@@ -312,7 +333,7 @@ proptest! {
     ) {
         let round_trip = Duration::from_millis(round_trip);
         let shown = shown.map(Duration::from_millis);
-        let mut capacity = TransferCapacity::new(Time::ZERO, round_trip);
+        let mut capacity = TransferCapacity::new(Time::ZERO, &[round_trip]);
         let span = Duration::from_millis(span);
         let mut now = Time::ZERO;
         let most = carried.iter().copied().max().unwrap_or_default();

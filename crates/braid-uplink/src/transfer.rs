@@ -172,10 +172,13 @@ pub async fn transfer(
 ) -> Result<TransferResult, TransferError> {
     let (egress, address) = egress.resolve(url).await?;
     let exchange = Exchange::new(url.clone(), direction)?;
-    let began = Instant::now();
-    let first = (0..FIRST_CONNECTIONS).map(|_| establish(&egress, address));
-    let established = try_join_all(first).await?;
-    let round_trip = began.elapsed();
+    let first = (0..FIRST_CONNECTIONS).map(|_| async {
+        let began = Instant::now();
+        let stream = establish(&egress, address).await?;
+        Ok::<_, TransferError>((stream, began.elapsed()))
+    });
+    let (established, handshakes): (Vec<_>, Vec<_>) =
+        try_join_all(first).await?.into_iter().unzip();
     let mut running = Running {
         egress,
         address,
@@ -186,7 +189,7 @@ pub async fn transfer(
         exchanges: FuturesUnordered::new(),
     };
     running.add()?;
-    running.follow(round_trip, other_bytes, report).await
+    running.follow(&handshakes, other_bytes, report).await
 }
 
 impl TransferEgress {
@@ -274,11 +277,11 @@ impl Running {
 
     async fn follow(
         mut self,
-        round_trip: Duration,
+        handshakes: &[Duration],
         mut other_bytes: impl AsyncFnMut() -> Option<u64>,
         mut report: impl FnMut(&TransferProgress),
     ) -> Result<TransferResult, TransferError> {
-        let mut capacity = TransferCapacity::new(Time::ZERO, round_trip);
+        let mut capacity = TransferCapacity::new(Time::ZERO, handshakes);
         let mut others = other_bytes().await;
         let (mut carried, mut read_at) = (0, Time::ZERO);
         let mut polls = interval(POLL_INTERVAL);

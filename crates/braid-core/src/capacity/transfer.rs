@@ -14,21 +14,35 @@
 //! - A few connections may not fill the line: each has its window, and random loss keeps that
 //!   small. So connections are doubled until more of them carry no more. If that never happens,
 //!   the rate is a lower bound.
+//! - Two numbers of connections are compared in the same state alone. Where losses hold each connection, slow start
+//!   leaves windows of several times what they keep: while the old ones shrink to that, new ones carry as much more,
+//!   and the sum looks like a full line's. It is one if a short queue stood with both numbers, or if both rates were
+//!   at rest: long after slow start, and alike in both halves of the time. On a line with neither the rate is a lower
+//!   bound.
+//! - If the rate falls while there is no queue, losses hold the connections. Then there are four times as many at once.
 //! - A queue that was not there before the transfer shows that the line is full, and spares the trial with more
 //!   connections. While it stands the line is never idle, so all counts that was carried meanwhile, and the rate is
-//!   known once both halves of that time show the same. It counts from [`MIN_QUEUE`] and three packets on: on a slow line each
-//!   packet alone lengthens a round trip, and sockets tell smoothed ones, which hide that a short queue runs empty.
+//!   known once both halves of that time show the same. It counts from [`MIN_QUEUE`] and three packets on: on a slow
+//!   line each packet alone lengthens a round trip, and sockets tell smoothed ones, which hide that a short queue runs
+//!   empty.
 //!   A server that gives each connection little makes none.
 //! - Each new connection sends ten packets at once, and the queue of a slow line holds two dozen: four
 //!   of them lose most of theirs, and wait for timeouts instead of filling the line. So one begins
 //!   alone. If its first ten packets come together, the line is not slow, and the others follow at once, as
-//!   they do where it makes no queue; a slow line gets a quarter more at a time.
+//!   they do where it makes no queue (a queue of two packets keeps one connection from filling the line); a slow line
+//!   gets a quarter more at a time, unless more of them carry as much more.
 //! - A sample has sixteen packets or lasts [`MAX_SAMPLE`]: with fewer packets its rate is a
 //!   matter of luck.
+
+mod sample;
+mod stage;
 
 use std::time::Duration;
 
 use crate::{Bytes, Rate, Time};
+
+use sample::{Crucial, NARROW, Sample, crucial, mean};
+use stage::Stage;
 
 /// Connections on a line that is not slow, which are established at the beginning.
 pub const FIRST_CONNECTIONS: usize = 4;
@@ -42,8 +56,6 @@ const MAX_SAMPLE: Duration = Duration::from_millis(200);
 const SAMPLE_BYTES: u64 = 24_000;
 /// Longest transfer.
 const MAX_TIME: Duration = Duration::from_secs(6);
-/// Width of an interval, as a fraction of its rates, below which it is as narrow as any.
-const NARROW: f64 = 0.02;
 /// Samples without which nothing is known.
 const MIN_INSIDE: usize = 4;
 /// Relative change up to which the interval stays where it is.
@@ -56,17 +68,17 @@ const LATEST: usize = 4;
 const GOOD_ERROR: f64 = 0.05;
 /// Samples after which more connections are tried, or the transfer ends, with any error.
 const PATIENCE: usize = 16;
+/// The same without a queue, and on slow lines, in settling times.
+const SETTLING_PATIENCE: u32 = 7;
 /// Least time for new connections to show their effect.
 const SETTLING_TIME: Duration = Duration::from_millis(200);
 /// The same in round trips: the handshake, the request, and some rounds of slow start.
 const SETTLING_ROUND_TRIPS: u32 = 5;
-/// Growth with more connections, as a factor, up to which the line was full before.
-const FULL: f64 = 1.05;
-/// Least queue that counts.
+/// Settling times after which windows that losses hold have mostly shrunk from slow start's to their own: ten round
+/// trips.
+const REST: u32 = 2;
+/// Least queue that shows the line's rate.
 const MIN_QUEUE: Duration = Duration::from_millis(40);
-/// The same in packets.
-const QUEUE_PACKETS: f64 = 3.0;
-const PACKET_BITS: f64 = 1500.0 * 8.0;
 /// Rate below which a line is slow, in bits per second.
 const SLOW: f64 = 3e6;
 /// Bytes of a sender's first ten packets, nearly.
@@ -125,8 +137,8 @@ pub struct TransferCapacity {
     first_bytes: u64,
     /// Start of the time with this number of connections.
     stage_started: Time,
-    /// Rate with fewer connections, in bits per second.
-    before: Option<f64>,
+    /// The stage with fewer connections, if it can be compared.
+    before: Option<Stage>,
     /// The sample under way.
     span: Duration,
     bytes: u64,
@@ -138,44 +150,18 @@ pub struct TransferCapacity {
     /// Means of the crucial interval after each of the latest samples.
     means: Vec<f64>,
     saturated: bool,
+    /// The higher of the rates of a slow line that were the same with more connections; else zero.
+    full_rate: f64,
     /// Estimate by the queue that ended the transfer, if one did.
     by_queue: Option<TransferEstimate>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    seconds: f64,
-    bits: f64,
-    /// Part of the round trip at its end that was not there before the transfer; zero if that is not known.
-    queue: Duration,
-}
-
-impl Sample {
-    fn rate(&self) -> f64 {
-        self.bits / self.seconds
-    }
-
-    fn has_queue(&self) -> bool {
-        let packets = QUEUE_PACKETS * PACKET_BITS / self.rate();
-        self.queue >= MIN_QUEUE && self.queue.as_secs_f64() >= packets
-    }
-}
-
-/// The crucial interval of some samples.
-#[derive(Clone, Copy, Debug)]
-struct Crucial {
-    lowest: f64,
-    highest: f64,
-    mean: f64,
-    /// Upper quartile.
-    upper: f64,
-    inside: usize,
-}
-
 impl TransferCapacity {
-    /// Starts with one connection. Handshakes took this long.
+    /// Starts with one connection. Handshakes took so long; the shortest counts, since one whose SYN was lost takes a
+    /// second more.
     #[must_use]
-    pub fn new(now: Time, round_trip: Duration) -> TransferCapacity {
+    pub fn new(now: Time, handshakes: &[Duration]) -> TransferCapacity {
+        let round_trip = handshakes.iter().copied().min().unwrap_or_default();
         TransferCapacity {
             started: now,
             base: round_trip,
@@ -192,6 +178,7 @@ impl TransferCapacity {
             earlier: 0,
             means: Vec::new(),
             saturated: false,
+            full_rate: 0.0,
             by_queue: None,
         }
     }
@@ -216,21 +203,28 @@ impl TransferCapacity {
         if !is_over && !is_whole && self.span < MAX_SAMPLE {
             return TransferStep::Continue;
         }
+        self.end_sample(sample.end);
+        match is_over {
+            true => self.end(),
+            false if self.connections == 1 && !self.is_slow() => self.begin_all(sample.end),
+            false => self.next_step(sample.end),
+        }
+    }
+
+    fn end_sample(&mut self, now: Time) {
+        let span = std::mem::take(&mut self.span);
+        let age = now.since(self.stage_started).saturating_sub(span);
         let whole = Sample {
-            seconds: std::mem::take(&mut self.span).as_secs_f64(),
+            seconds: span.as_secs_f64(),
             bits: std::mem::take(&mut self.bytes) as f64 * 8.0,
             queue: self
                 .round_trip
                 .take()
                 .map_or(Duration::ZERO, |now| now.saturating_sub(self.base)),
+            at_rest: age >= self.settling * REST,
         };
         if whole.seconds > 0.0 && (whole.bits > 0.0 || !self.samples.is_empty()) {
             self.samples.push(whole);
-        }
-        match is_over {
-            true => TransferStep::Done,
-            false if self.connections == 1 && !self.is_slow() => self.begin_all(sample.end),
-            false => self.next_step(sample.end),
         }
     }
 
@@ -253,8 +247,9 @@ impl TransferCapacity {
     /// Returns true as long as one connection may be enough: it carries little, and from its second sample on it has a
     /// queue.
     fn is_slow(&self) -> bool {
-        let is_quick = self.samples.last().is_some_and(|last| last.rate() >= SLOW);
-        !is_quick && (self.samples.len() < 2 || self.samples.last().is_some_and(Sample::has_queue))
+        self.samples.last().is_some_and(|last| {
+            last.rate() < SLOW && (self.samples.len() < 2 || last.has_queue(MIN_QUEUE))
+        })
     }
 
     /// Goes on with the number of connections for a line that is not slow.
@@ -270,9 +265,10 @@ impl TransferCapacity {
     /// Returns the estimate so far; `None` before the first sample.
     #[must_use]
     pub fn estimate(&self) -> Option<TransferEstimate> {
-        let crucial = crucial(&self.samples)?;
+        let crucial = crucial(self.counted())?;
+        let rate = crucial.upper.max(self.full_rate);
         let by_rates = TransferEstimate {
-            rate: Rate::from_bits_per_sec(crucial.upper as u64),
+            rate: Rate::from_bits_per_sec(rate as u64),
             error: self.error(&crucial),
             saturated: self.saturated,
         };
@@ -280,47 +276,89 @@ impl TransferCapacity {
     }
 
     fn next_step(&mut self, now: Time) -> TransferStep {
-        let Some(found) = crucial(&self.samples) else {
+        let Some(found) = crucial(self.counted()) else {
             return TransferStep::Continue;
         };
         self.means.push(found.mean);
-        let of_stage = self.samples.len() - self.earlier;
-        let has_settled = now.since(self.stage_started) >= self.settling;
-        if has_settled && let Some(shown) = self.shown_by_queue() {
+        let age = now.since(self.stage_started);
+        if age < self.settling {
+            return TransferStep::Continue;
+        }
+        if let Some(shown) = self.shown_by_queue() {
             self.by_queue = Some(shown);
             return TransferStep::Done;
         }
-        let is_known = self.is_steady(&found) && self.error(&found) <= GOOD_ERROR;
-        if of_stage < MIN_INSIDE || !has_settled || !(is_known || of_stage >= PATIENCE) {
-            return TransferStep::Continue;
-        }
-        // Samples with fewer connections would hide a growth.
-        let Some(grown) = crucial(&self.samples[self.earlier..]) else {
+        let Some(stage) = self.stage() else {
             return TransferStep::Continue;
         };
-        if self
-            .before
-            .is_some_and(|before| grown.mean <= before * FULL)
-        {
+        let is_known = self.is_steady(&found) && self.error(&found) <= GOOD_ERROR;
+        let is_late = age >= self.settling * SETTLING_PATIENCE;
+        let is_comparable = match stage.has_queue {
+            true => is_known || self.samples.len() - self.earlier >= PATIENCE,
+            false => stage.comparable().is_some(),
+        };
+        let is_ready = is_comparable || is_late;
+        let before = self.before.as_ref();
+        if let Some(rate) = before.and_then(|before| stage.full_rate(before).filter(|_| is_ready)) {
             self.saturated = true;
+            // Samples of a slow line have few packets, and the densest may be those that lack one or two.
+            self.full_rate = if rate < SLOW { rate } else { 0.0 };
             return TransferStep::Done;
         }
-        if self.before.is_some() {
-            self.samples.drain(..self.earlier);
+        let has_grown = before.is_none_or(|before| stage.has_grown(before));
+        let grows = before.is_some_and(|before| stage.is_proportional(before));
+        let is_last = self.connections >= MAX_CONNECTIONS;
+        // If it was not full before, a lower bound is all that the last number can show.
+        let is_enough = is_known && (grows || is_last && has_grown);
+        match is_ready || is_enough || stage.is_held() {
+            true if is_last => self.end(),
+            true => self.add_connections(now, stage),
+            false => TransferStep::Continue,
         }
-        if self.connections >= MAX_CONNECTIONS {
-            return TransferStep::Done;
+    }
+
+    /// Returns the samples that count: those with fewer connections too if they can be compared, or while these have
+    /// carried nothing.
+    fn counted(&self) -> &[Sample] {
+        let of_stage = &self.samples[self.earlier..];
+        match self.before {
+            None if of_stage.iter().any(|each| each.bits > 0.0) => of_stage,
+            _ => &self.samples,
         }
-        let more = match grown.mean < SLOW {
+    }
+
+    /// Returns what this number of connections shows; `None` as long as its samples are too few.
+    fn stage(&self) -> Option<Stage> {
+        // Samples with fewer connections would hide a growth.
+        let samples = &self.samples[self.earlier..];
+        Stage::of(samples, self.connections, self.base, self.settling)
+    }
+
+    fn add_connections(&mut self, now: Time, stage: Stage) -> TransferStep {
+        let before = self.before.as_ref();
+        let grows = before.is_some_and(|before| stage.is_proportional(before));
+        let more = match stage.rate < SLOW && !grows {
+            _ if stage.is_held() => self.connections * 3,
             true => self.connections.div_ceil(4),
             false => self.connections,
         };
         self.connections = (self.connections + more).min(MAX_CONNECTIONS);
-        self.before = Some(grown.mean);
+        self.samples.drain(..self.earlier);
+        self.before = Some(stage).filter(|stage| !stage.is_held());
         self.earlier = self.samples.len();
         self.stage_started = now;
         self.means.clear();
         TransferStep::Connections(self.connections)
+    }
+
+    /// Ends with a lower bound: what fewer connections carried counts no more if these carry more.
+    fn end(&mut self) -> TransferStep {
+        let before = self.before.as_ref().map_or(0.0, |before| before.rate);
+        if self.stage().is_some_and(|stage| stage.rate > before) {
+            self.samples.drain(..self.earlier);
+            self.earlier = 0;
+        }
+        TransferStep::Done
     }
 
     /// Returns what the latest samples show, if a queue of this transfer stood at each of enough of them, and both
@@ -330,7 +368,7 @@ impl TransferCapacity {
             .samples
             .iter()
             .rev()
-            .take_while(|each| each.has_queue())
+            .take_while(|each| each.has_queue(MIN_QUEUE))
             .count();
         if number < MIN_INSIDE {
             return None;
@@ -365,14 +403,8 @@ impl TransferCapacity {
     /// Returns the expected error: twice the standard error of the samples since the first one of the interval,
     /// those outside of it included.
     fn error(&self, found: &Crucial) -> f64 {
-        let first = self
-            .samples
-            .iter()
-            .position(|sample| sample.rate() >= found.lowest);
-        let rates: Vec<f64> = self.samples[first.unwrap_or(0)..]
-            .iter()
-            .map(Sample::rate)
-            .collect();
+        let rates = self.counted().iter().map(Sample::rate);
+        let rates: Vec<f64> = rates.skip_while(|rate| *rate < found.lowest).collect();
         if found.inside < MIN_INSIDE || rates.len() < 2 {
             return 1.0;
         }
@@ -381,40 +413,4 @@ impl TransferCapacity {
         let variance = rates.iter().map(square).sum::<f64>() / (n - 1.0);
         (2.0 * (variance / n).sqrt() / found.mean).clamp(MIN_ERROR, 1.0)
     }
-}
-
-/// Returns the crucial interval: that with the largest product of number and density. Of equal ones the highest.
-fn crucial(samples: &[Sample]) -> Option<Crucial> {
-    let mut sorted: Vec<&Sample> = samples.iter().filter(|sample| sample.bits > 0.0).collect();
-    sorted.sort_by(|one, other| one.rate().total_cmp(&other.rate()));
-    let mut best: Option<(f64, usize, usize)> = None;
-    for low in 0..sorted.len() {
-        for high in low..sorted.len() {
-            let (lowest, highest) = (sorted[low].rate(), sorted[high].rate());
-            let width = (highest - lowest).max(highest * NARROW) / highest;
-            let worth = ((high - low + 1) as f64).powi(2) / width;
-            if best.is_none_or(|(most, ..)| worth >= most) {
-                best = Some((worth, low, high));
-            }
-        }
-    }
-    let (_, low, high) = best?;
-    let inside = &sorted[low..=high];
-    Some(Crucial {
-        lowest: sorted[low].rate(),
-        highest: sorted[high].rate(),
-        mean: mean(inside.iter().copied()),
-        upper: inside[inside.len() * 3 / 4].rate(),
-        inside: inside.len(),
-    })
-}
-
-/// Returns the mean rate of some samples, in bits per second.
-fn mean<'s>(samples: impl IntoIterator<Item = &'s Sample>) -> f64 {
-    let (bits, seconds) = samples
-        .into_iter()
-        .fold((0.0, 0.0), |(bits, seconds), each| {
-            (bits + each.bits, seconds + each.seconds)
-        });
-    bits / seconds
 }

@@ -4,8 +4,10 @@
 pub mod network;
 
 /// Numbers that look random, the same for the same seed.
+#[allow(dead_code, reason = "each test uses a part")]
 pub struct Noise(pub u64);
 
+#[allow(dead_code, reason = "each test uses a part")]
 impl Noise {
     /// Between 0 and 1.
     pub fn next(&mut self) -> f64 {

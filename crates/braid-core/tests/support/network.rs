@@ -2,12 +2,13 @@
 //!
 //! The lines are those of the lab ([`braid_emulate::Link`]). A server's TCP has slow start with a delay-based exit,
 //! loss recovery by selective acknowledgements, a tail probe and timeouts with backoff; every packet is acknowledged.
+//! A line may lose packets towards the client at random, and carry datagrams of others.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
-use braid_core::{Rate, Time};
+use braid_core::{Rate, Share, Time};
 use braid_emulate::config::Config;
 use braid_emulate::delay::Delay;
 use braid_emulate::queue::Limit;
@@ -30,6 +31,8 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 const REORDERING: u64 = 3;
 /// CUBIC's reduction.
 const REDUCTION: f64 = 0.7;
+/// Bytes of another's datagram, from the IP header on.
+const DATAGRAM: u32 = 1428;
 
 /// A packet.
 #[derive(Clone, Copy, Debug)]
@@ -56,13 +59,30 @@ enum Body {
         below: usize,
         stamp: u64,
     },
+    Datagram,
 }
 
 /// A line in both directions.
 struct Line {
     links: [Link<Packet>; 2],
+    rate: f64,
     delay: Duration,
     queue: Duration,
+    /// Loss at random towards the client.
+    loss: Share,
+    /// Interval between datagrams of others towards the client, and their bytes that have arrived.
+    datagrams: Option<Duration>,
+    datagram_bytes: u64,
+}
+
+impl Line {
+    fn configure(&mut self, now: Time) {
+        for (way, link) in self.links.iter_mut().enumerate() {
+            let loss = if way == DOWN { self.loss } else { Share::NONE };
+            let config = config(self.rate, self.delay, self.queue);
+            link.configure(now, Config { loss, ..config });
+        }
+    }
 }
 
 const DOWN: usize = 0;
@@ -139,6 +159,7 @@ enum Timer {
     Syn { flow: usize, before: u32 },
     Client(usize),
     Server(usize),
+    Datagram { line: usize },
 }
 
 /// The network.
@@ -150,6 +171,8 @@ pub struct Network {
     order: u64,
     flows: Vec<Flow>,
     events: std::collections::VecDeque<Event>,
+    /// Growth of a sender's window in a round trip after slow start, in segments.
+    pub window_growth: f64,
 }
 
 #[derive(Default)]
@@ -178,6 +201,23 @@ struct Client {
     min_rtt: Option<Duration>,
     packets: u64,
     rtt: Duration,
+    /// Latest time of the client's that came back, and the round trips that those have shown, smoothed; both in
+    /// milliseconds.
+    echoed: u64,
+    echo_rtt: Option<f64>,
+}
+
+impl Client {
+    /// Takes a time that came back, as Linux does since 6.16: a lower round trip counts at once.
+    fn note_echo(&mut self, now: Time, echo: u64) {
+        if echo <= self.echoed {
+            return;
+        }
+        self.echoed = echo;
+        let rtt = (now.as_nanos() / 1_000_000).saturating_sub(echo).max(1) as f64;
+        let before = self.echo_rtt.unwrap_or(rtt);
+        self.echo_rtt = Some(rtt.min((7.0 * before + rtt) / 8.0));
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -199,6 +239,8 @@ struct Server {
     lost: BTreeSet<usize>,
     numbers: u64,
     acked: u64,
+    delivered: u64,
+    growth: f64,
     recover: u64,
     window: f64,
     threshold: f64,
@@ -257,7 +299,7 @@ impl Server {
 
     /// Takes an acknowledgement.
     fn acknowledge(&mut self, now: Time, segment: usize, below: usize) {
-        let mut news = 0;
+        let mut news = 0_u32;
         let from = self.below;
         self.below = self.below.max(below);
         for one in (from..self.below).chain([segment]) {
@@ -282,10 +324,11 @@ impl Server {
         }
         self.backoff = 0;
         self.probed = false;
+        self.delivered += u64::from(news);
         if self.window < self.threshold {
             self.window += f64::from(news);
         } else {
-            self.window += f64::from(news) / self.window;
+            self.window += self.growth * f64::from(news) / self.window;
         }
         let mut reduce = false;
         while let Some((number, segment)) = self.in_flight.first_key_value() {
@@ -368,16 +411,29 @@ impl Server {
 impl Network {
     /// Starts with these lines, all at 50 Mbit/s.
     pub fn new(specs: &[LineSpec]) -> Network {
+        Network::with_seed(specs, 0)
+    }
+
+    /// Starts with these lines, all at 50 Mbit/s, which lose other packets with another seed.
+    pub fn with_seed(specs: &[LineSpec], seed: u64) -> Network {
         let line = |(place, spec): (usize, &LineSpec)| {
-            let (delay, queue) = (
+            let (rate, delay, queue) = (
+                50e6,
                 Duration::from_millis(spec.delay_ms),
                 Duration::from_millis(spec.queue_ms),
             );
-            let link = |way: u64| Link::new(config(50e6, delay, queue), 2 * place as u64 + way);
+            let link = |way: u64| {
+                let number = 2 * (seed * specs.len() as u64 + place as u64) + way;
+                Link::new(config(rate, delay, queue), number)
+            };
             Line {
                 links: [link(0), link(1)],
+                rate,
                 delay,
                 queue,
+                loss: Share::NONE,
+                datagrams: None,
+                datagram_bytes: 0,
             }
         };
         Network {
@@ -387,15 +443,51 @@ impl Network {
             order: 0,
             flows: Vec::new(),
             events: std::collections::VecDeque::new(),
+            window_growth: 1.0,
         }
     }
 
     /// Sets a line's rate in both directions, in bits per second.
     pub fn set_rate(&mut self, line: usize, rate: f64) {
-        let (now, line) = (self.now, &mut self.lines[line]);
-        for link in &mut line.links {
-            link.configure(now, config(rate, line.delay, line.queue));
-        }
+        let line = &mut self.lines[line];
+        line.rate = rate;
+        line.configure(self.now);
+    }
+
+    /// Sets a line's loss at random towards the client.
+    pub fn set_loss(&mut self, line: usize, loss: Share) {
+        let line = &mut self.lines[line];
+        line.loss = loss;
+        line.configure(self.now);
+    }
+
+    /// Has others send datagrams to the client at this rate, in bits per second from the IP header on. To be called
+    /// once for a line.
+    pub fn start_datagrams(&mut self, line: usize, rate: f64) {
+        let interval = Duration::from_secs_f64(f64::from(DATAGRAM) * 8.0 / rate);
+        self.lines[line].datagrams = Some(interval);
+        self.start(self.now, Timer::Datagram { line });
+    }
+
+    /// Returns the bytes of datagrams that have arrived, from the IP header on.
+    pub fn datagram_bytes(&self, line: usize) -> u64 {
+        self.lines[line].datagram_bytes
+    }
+
+    /// Returns the round trip that data shows to a connection's client; `None` before the first.
+    pub fn received_rtt(&self, flow: usize) -> Option<Duration> {
+        let shown = self.flows[flow].client.echo_rtt;
+        shown.map(|ms| Duration::from_secs_f64(ms / 1e3))
+    }
+
+    /// Returns the round trip that acknowledgements show to a connection's server; `None` before the first.
+    pub fn sent_rtt(&self, flow: usize) -> Option<Duration> {
+        self.flows[flow].server.srtt
+    }
+
+    /// Returns the bytes of acknowledged segments, from the IP header on, if all are full.
+    pub fn delivered_bytes(&self, flow: usize) -> u64 {
+        self.flows[flow].server.delivered * (SEGMENT + u64::from(HEADERS))
     }
 
     /// Sets the host's timer.
@@ -512,6 +604,15 @@ impl Network {
                     }
                 }
             }
+            Timer::Datagram { line } => {
+                let (flow, body) = (usize::MAX, Body::Datagram);
+                let packet = Packet { flow, body };
+                let of = &mut self.lines[line];
+                of.links[DOWN].handle_packet(now, DATAGRAM + ETHERNET, packet);
+                if let Some(interval) = of.datagrams {
+                    self.start(now + interval, timer);
+                }
+            }
             Timer::Server(flow) => {
                 let server = &mut self.flows[flow].server;
                 server.armed = false;
@@ -620,6 +721,10 @@ impl Network {
 
     fn deliver(&mut self, line: usize, packet: Packet, bytes: u32) {
         let (now, flow) = (self.now, packet.flow);
+        if let Body::Datagram = packet.body {
+            self.lines[line].datagram_bytes += u64::from(bytes);
+            return;
+        }
         let state = &mut self.flows[flow];
         if state.closed {
             return;
@@ -639,6 +744,7 @@ impl Network {
                     state.line = Some(line);
                     state.client.rtt = now.since(state.syn_at);
                     state.server.window = FIRST_WINDOW;
+                    state.server.growth = self.window_growth;
                     state.server.threshold = f64::INFINITY;
                 }
                 self.events.push_back(Event::SynAnswered {
@@ -677,6 +783,8 @@ impl Network {
                 self.send_segments(flow);
             }
             Body::Data { segment, echo } => self.receive(flow, line, segment, echo, bytes),
+            // Counted above.
+            Body::Datagram => {}
         }
     }
 
@@ -685,6 +793,7 @@ impl Network {
         let client = &mut self.flows[flow].client;
         client.again = None;
         client.packets += 1;
+        client.note_echo(now, echo);
         let gap = segment > client.highest;
         client.highest = client.highest.max(segment + 1);
         let mut queueing = None;

@@ -45,6 +45,9 @@ LOOK_SECONDS = 0.25
 #: An estimate counts from this time after the first one, s.
 SETTLED_SECONDS = 2.0
 
+#: Error of a transfer from which it is wrong that the line was full at the rate it says.
+WRONG_ERROR = 0.1
+
 
 @dataclass(frozen=True)
 class Case:
@@ -239,6 +242,8 @@ def capacity(run: Run) -> None:
     run.figure("error_p50_transfer", _percentile(found_errors, 0.5), better="lower", runs=len(transfers))
     run.figure("error_p95_transfer", _percentile(found_errors, 0.95), better="lower", runs=len(transfers))
     run.figure("saturated_transfer", sum(each.saturated for each in transfers) / len(transfers), better="higher")
+    wrong = [each for each in transfers if each.saturated and each.error > WRONG_ERROR]
+    run.figure("wrongly_saturated_transfer", len(wrong) / len(transfers), better="lower")
     run.measure("time_to_first_s_transfer", [each.took_s for each in transfers], unit="s", better="lower")
     run.measure("probe_bytes_transfer", [each.spent for each in transfers], unit="B", better="lower")
     run.measure("share_of_ten_seconds_transfer", [each.share for each in transfers], better="lower")
