@@ -144,16 +144,18 @@ fn a_full_line_without_a_queue_is_known_at_rest() {
         .map(|rate| [(rate, 0.0), (rate, 0.03)])
         .concat()
     {
-        for seed in 1..20 {
-            let line = Line {
-                rate: rate * MBIT,
-                round_trip: 0.04,
-                each: 1e12,
-                noise,
-                dips: 0.0,
-                queue: 0.0,
-            };
-            assert_known(&line, seed, 1.5);
+        for (round_trip, most_seconds) in [(0.04, 1.5), (0.1, 3.5)] {
+            for seed in 1..20 {
+                let line = Line {
+                    rate: rate * MBIT,
+                    round_trip,
+                    each: 1e12,
+                    noise,
+                    dips: 0.0,
+                    queue: 0.0,
+                };
+                assert_known(&line, seed, most_seconds);
+            }
         }
     }
 }
@@ -302,6 +304,37 @@ fn a_restless_line_ends_in_time_with_a_large_error() {
         assert!(end.seconds <= 6.1);
         assert!(end.found.error > 0.03, "{:?}", end.found);
     }
+}
+
+/// The estimate stays until new connections have carried something, and at the end is not missing.
+#[test]
+fn an_estimate_outlives_connections_that_carry_nothing() {
+    let mut capacity = TransferCapacity::new(Time::ZERO, &[Duration::from_millis(40)]);
+    let (mut now, mut connections, mut estimated) = (Time::ZERO, 1, false);
+    loop {
+        now = now + POLL;
+        let mbit = match now.since(Time::ZERO).as_millis() {
+            _ if connections > FIRST_CONNECTIONS => 0,
+            ..400 => 50,
+            _ => 20,
+        };
+        let sample = TransferSample {
+            end: now,
+            span: POLL,
+            carried: Bytes::new(mbit * 3_125),
+            round_trip: Some(Duration::from_millis(40)),
+        };
+        let step = capacity.note(&sample);
+        estimated |= capacity.estimate().is_some();
+        assert_eq!(capacity.estimate().is_some(), estimated, "{now:?}");
+        match step {
+            TransferStep::Connections(most) => connections = most,
+            TransferStep::Continue => {}
+            TransferStep::Done => break,
+        }
+    }
+    assert!(connections > 2 * FIRST_CONNECTIONS, "losses held the first");
+    assert!(estimated);
 }
 
 #[test]

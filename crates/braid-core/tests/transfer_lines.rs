@@ -299,3 +299,24 @@ fn a_line_that_losses_keep_from_being_full_has_a_lower_bound() {
         assert!(!end.found.saturated, "{case:?}, seed {seed}: {end:?}");
     }
 }
+
+/// Samples of a slow line beside others' datagrams have eight packets or more: one packet is a tenth.
+#[test]
+fn a_slow_line_is_known_although_its_samples_have_few_packets() {
+    for (others, up, seed) in [(0.0, false), (0.0, true), (0.5, false), (0.5, true)]
+        .into_iter()
+        .flat_map(|(others, up)| (1..=60).map(move |seed| (others, up, seed)))
+    {
+        let case = Case {
+            others,
+            up,
+            ..Case::new(1.0, 20, 0)
+        };
+        let end = Transfer::run(case, seed);
+        let is_right = (0.94..1.05).contains(&end.ratio) && end.found.saturated;
+        assert!(
+            is_right && end.seconds < 4.0,
+            "{case:?}, seed {seed}: {end:?}"
+        );
+    }
+}

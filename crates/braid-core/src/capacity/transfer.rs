@@ -68,8 +68,8 @@ const LATEST: usize = 4;
 const GOOD_ERROR: f64 = 0.05;
 /// Samples after which more connections are tried, or the transfer ends, with any error.
 const PATIENCE: usize = 16;
-/// The same without a queue, and on slow lines, in settling times.
-const SETTLING_PATIENCE: u32 = 7;
+/// The same in settling times: the time to be at rest, and one more.
+const SETTLING_PATIENCE: u32 = REST + 2;
 /// Least time for new connections to show their effect.
 const SETTLING_TIME: Duration = Duration::from_millis(200);
 /// The same in round trips: the handshake, the request, and some rounds of slow start.
@@ -292,12 +292,13 @@ impl TransferCapacity {
             return TransferStep::Continue;
         };
         let is_known = self.is_steady(&found) && self.error(&found) <= GOOD_ERROR;
-        let is_late = age >= self.settling * SETTLING_PATIENCE;
-        let is_comparable = match stage.has_queue {
-            true => is_known || self.samples.len() - self.earlier >= PATIENCE,
-            false => stage.comparable().is_some(),
+        let is_late = self.samples.len() - self.earlier >= PATIENCE;
+        let is_ready = match stage.has_queue {
+            true => is_known || is_late,
+            false => {
+                stage.comparable().is_some() || is_late && age >= self.settling * SETTLING_PATIENCE
+            }
         };
-        let is_ready = is_comparable || is_late;
         let before = self.before.as_ref();
         if let Some(rate) = before.and_then(|before| stage.full_rate(before).filter(|_| is_ready)) {
             self.saturated = true;
@@ -305,13 +306,9 @@ impl TransferCapacity {
             self.full_rate = if rate < SLOW { rate } else { 0.0 };
             return TransferStep::Done;
         }
-        let has_grown = before.is_none_or(|before| stage.has_grown(before));
-        let grows = before.is_some_and(|before| stage.is_proportional(before));
-        let is_last = self.connections >= MAX_CONNECTIONS;
-        // If it was not full before, a lower bound is all that the last number can show.
-        let is_enough = is_known && (grows || is_last && has_grown);
-        match is_ready || is_enough || stage.is_held() {
-            true if is_last => self.end(),
+        let grows = is_known && before.is_some_and(|before| stage.is_proportional(before));
+        match is_ready || grows || stage.is_held() {
+            true if self.connections >= MAX_CONNECTIONS => self.end(),
             true => self.add_connections(now, stage),
             false => TransferStep::Continue,
         }

@@ -74,11 +74,6 @@ impl Stage {
         (now <= before * FULL).then_some(now.max(before))
     }
 
-    /// Returns true if these connections carry more than fewer did.
-    pub fn has_grown(&self, before: &Stage) -> bool {
-        self.rate > before.rate * FULL
-    }
-
     /// Returns true if these connections carry as much more as they are more.
     pub fn is_proportional(&self, before: &Stage) -> bool {
         let more = self.connections as f64 / before.connections as f64;
