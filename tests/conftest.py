@@ -6,7 +6,7 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,14 +119,34 @@ def net(make_network: MakeNetwork) -> Topology:
     return make_network()
 
 
+#: True for tests that have failed.
+HAS_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Have fixtures know whether their test has failed."""
+    report = yield
+    if report.when == "call":
+        item.stash[HAS_FAILED] = report.failed
+    return report
+
+
+def tell_events(request: pytest.FixtureRequest, daemon: Braid) -> None:
+    """Add a daemon's events to the report if the test has failed."""
+    if request.node.stash.get(HAS_FAILED, False):
+        request.node.add_report_section("teardown", "braid events", daemon.call("events", check=False).text)
+
+
 @pytest.fixture
-def start_braid(datapath: Datapath) -> Iterator[StartBraid]:  # noqa: ARG001
+def start_braid(datapath: Datapath, request: pytest.FixtureRequest) -> Iterator[StartBraid]:  # noqa: ARG001
     """Start daemons by `braid up OPTIONS…` on a network's host; `braid down` follows at the test's end."""
     with contextlib.ExitStack() as stack:
 
         def start(net: Topology, *options: str | Path) -> Braid:
             daemon = Braid(net.host, net.scratch / f"braid-{net.host.name}")
             stack.callback(daemon.end)
+            stack.callback(tell_events, request, daemon)
             daemon.up(*options)
             return daemon
 
