@@ -428,6 +428,7 @@ def _status_text(told: dict[str, Any]) -> str:
             _number(each["latency_ms"], 2),
             _number(each["used_bit_s"] / 1e6, 1),
             _number(each["capacity_bit_s"] / 1e6, 1),
+            _number(each["frame_bytes"], 0),
         ]
         for each in told["links"]
     ]
@@ -438,7 +439,9 @@ def _status_text(told: dict[str, Any]) -> str:
     ]
     tables = [
         table(["SWITCH", "ID", "PORTS UP", "RULES", "ECHO ms", "ADDRESS"], switches, texts=(0, 1, 5)),
-        table(["LINK FROM", "TO", "LATENCY ms", "USED Mbit/s", "CAPACITY Mbit/s"], links, texts=(0, 1)),
+        table(
+            ["LINK FROM", "TO", "LATENCY ms", "USED Mbit/s", "CAPACITY Mbit/s", "PACKET bytes"], links, texts=(0, 1)
+        ),
         table(["HOST", "PORT", "ADDRESSES"], hosts, texts=(0, 1, 2)),
     ]
     if lost:

@@ -32,7 +32,7 @@ def test_no_file_is_a_configuration() -> None:
 def test_everything_that_can_be_said(tmp_path: Path) -> None:
     (tmp_path / "key").write_bytes(b"0123456789abcdef\n")
     text = 'listen = "[::1]:7000"\nkey_file = "key"\n' + configuration(east_asia())
-    text += '[paths]\nleave_out_skew = "100 ms"\nresequence_mdi = 0.1\nscheduler = "wrr"\n'
+    text += '[paths]\nleave_out_skew = "100 ms"\nresequence_mdi = 0.1\nscheduler = "wrr"\nframe_bytes = 9000\n'
     (tmp_path / "edge.key").write_bytes(b"fedcba9876543210\n")
     text += '[[edge]]\nname = "far away"\nswitch = "BEJ"\nport = "x"\nkey_file = "edge.key"\n'
     text += '[tls]\ncertificate = "c.pem"\nkey = "c.key"\nauthority = "/ca.pem"\n'
@@ -45,6 +45,7 @@ def test_everything_that_can_be_said(tmp_path: Path) -> None:
     assert config.settings.limits.leave_out_skew == pytest.approx(0.1)
     assert config.settings.limits.resequence_mdi == pytest.approx(0.1)
     assert (config.settings.scheduler, read(None).settings.scheduler) == (Scheduler.WRR, Scheduler.EARLIEST_ARRIVAL)
+    assert (config.settings.frame_bytes, read(None).settings.frame_bytes) == (9000, None)
     assert config.tls is not None
     assert (config.tls.certificate, config.tls.authority) == (tmp_path / "c.pem", Path("/ca.pem"))
 
@@ -54,6 +55,12 @@ def test_a_misspelt_scheduler_is_named_with_the_one_that_is_meant(tmp_path: Path
         read(written(tmp_path, '[paths]\nscheduler = "earliest_arival"\n'))
     said = "'earliest_arival' is not known; there are earliest-arrival, wrr; 'earliest-arrival' is meant?"
     assert str(refused.value).endswith(f"fabric.toml: paths.scheduler: {said}")
+
+
+@pytest.mark.parametrize(("text", "said"), [("1279", "not 1279"), ("9001", "not 9001"), ('"9 kB"', "a whole number")])
+def test_packets_are_of_a_size_that_can_be_measured(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"paths.frame_bytes: must be .*{said}$"):
+        read(written(tmp_path, f"[paths]\nframe_bytes = {text}\n"))
 
 
 BAD = """

@@ -71,6 +71,11 @@ class Network:
         self.control: dict[int, float] = {}
         #: Directions that swallow everything, without a sign at the ports.
         self.silent: set[PortId] = set()
+        #: Directions that swallow frames of which more than so many bytes are behind Ethernet's header and a tag.
+        self.carries: dict[PortId, int] = {}
+        #: Directions that send so many bit/s, one frame after the other, and when the last one is sent.
+        self.rate: dict[PortId, float] = {}
+        self._sent_at: dict[PortId, float] = {}
         self.stations: dict[str, PortId] = {}
         #: Stations that send edge probes back, as braid edge does.
         self.reflect: set[str] = set()
@@ -180,9 +185,16 @@ class Network:
                 else:
                     self.received[name].append(data)
         target = self.peer.get(source)
+        if len(data) - (18 if data[12:14] == b"\x81\x00" else 14) > self.carries.get(source, len(data)):
+            return
         if target is not None and source not in self.silent:
+            sent = self.now
+            if source in self.rate:
+                # Preamble, checksum and gap are 24 bytes.
+                sent = max(sent, self._sent_at.get(source, 0.0)) + 8 * (len(data) + 24) / self.rate[source]
+                self._sent_at[source] = sent
             self.at(
-                self.now + self.delay[source],
+                sent + self.delay[source],
                 lambda: self._outcomes(target.switch, list(self.switches[target.switch].receive(target.port, data))),
             )
 

@@ -29,6 +29,7 @@ port = 22
 [paths]
 leave_out_skew = "200 ms"
 scheduler = "earliest-arrival"
+frame_bytes = 9000
 
 [web]
 listen = "192.168.1.1:8444"
@@ -55,6 +56,7 @@ from braid_sdn.fabric.acl_config import read_acl
 from braid_sdn.fabric.cluster.etcd import Endpoint
 from braid_sdn.fabric.cluster.etcd_store import LEASE_TIME, PREFIX, ClusterSettings
 from braid_sdn.fabric.cluster.store import Member
+from braid_sdn.fabric.monitor.frame_sizes import MAX_PACKET
 from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.settings import EdgeSettings, HostSettings, LinkSettings, Settings
@@ -73,6 +75,9 @@ MIN_LEASE, MAX_LEASE = 2, 60
 
 #: A name of a machine (RFC 1123 §2.1).
 _HOST_NAME = re.compile(r"(?!-)[a-zA-Z0-9-]{1,63}(?:\.(?!-)[a-zA-Z0-9-]{1,63})*\.?")
+
+#: The least that links can be asked to carry: every packet of IPv6 may be so large (RFC 8200 §5), bytes.
+LEAST_PACKET = 1280
 
 #: Bytes of a generated key.
 KEY_BYTES = 32
@@ -188,7 +193,7 @@ def _config(reader: Reader, table: dict[str, Any], folder: Path) -> Config:
         cluster=dict,
     )
     names = _switches(reader, top.get("switch", []))
-    limits, scheduler = _paths(reader, top.get("paths", {}))
+    limits, scheduler, frame_bytes = _paths(reader, top.get("paths", {}))
     edges = _edges(reader, top.get("edge", []), folder, names)
     settings = Settings(
         # A restarted controller need not accept its predecessor's frames.
@@ -202,6 +207,7 @@ def _config(reader: Reader, table: dict[str, Any], folder: Path) -> Config:
         failover=top.get("failover", True),
         limits=limits,
         scheduler=scheduler,
+        frame_bytes=frame_bytes,
     )
     host, port = _address(reader, "listen", top.get("listen", "127.0.0.1:6653"))
     scraped = reader.table(top.get("metrics", {}), "metrics", listen=str)
@@ -416,16 +422,19 @@ def _links(reader: Reader, tables: list[Any], names: dict[int, str]) -> tuple[Li
     return tuple(links)
 
 
-def _paths(reader: Reader, table: Any) -> tuple[Thresholds, Scheduler]:
+def _paths(reader: Reader, table: Any) -> tuple[Thresholds, Scheduler, int | None]:
     known: dict[str, type] = {each.name: str if each.name.endswith("skew") else float for each in fields(Thresholds)}
-    found = reader.table(table, "paths", scheduler=str, **known)
+    found = reader.table(table, "paths", scheduler=str, frame_bytes=int, **known)
     scheduler = _scheduler(reader, found.pop("scheduler", Scheduler.EARLIEST_ARRIVAL.value))
+    frame_bytes = found.pop("frame_bytes", None)
+    if frame_bytes is not None and not LEAST_PACKET <= frame_bytes <= MAX_PACKET:
+        reader.wrong.append(f"paths.frame_bytes: must be from {LEAST_PACKET} to {MAX_PACKET}, not {frame_bytes}")
     for name, value in found.items():
         if name.endswith("skew"):
             found[name] = reader.amount(value, f"paths.{name}", _TIME)
         elif not 0 <= value <= 0.5:
             reader.wrong.append(f"paths.{name}: must be from 0 to 0.5, the range of MDI, not {value}")
-    return Thresholds(**found), scheduler
+    return Thresholds(**found), scheduler, frame_bytes
 
 
 def _scheduler(reader: Reader, text: str) -> Scheduler:

@@ -7,9 +7,10 @@ of a monotonic clock.
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from braid_sdn.fabric.acl import Acl
 from braid_sdn.fabric.cluster.store import Cluster
@@ -17,6 +18,7 @@ from braid_sdn.fabric.edges.distribution import Distributor, Tables
 from braid_sdn.fabric.edges.polling import CounterPoller
 from braid_sdn.fabric.model import Graph, PortId, Problem
 from braid_sdn.fabric.monitor.flapping_ports import FlappingPorts
+from braid_sdn.fabric.monitor.frame_sizes import FULL_PACKET, SHORT_PACKET, FrameSizes, Line, limited_switches, uneven
 from braid_sdn.fabric.monitor.packet_in_limit import (
     MUTED_BURST,
     MUTED_RATE,
@@ -30,7 +32,7 @@ from braid_sdn.fabric.monitor.problems import RETENTION, Problems
 from braid_sdn.fabric.plan import network_state, planner
 from braid_sdn.fabric.plan.forecast import Forecasts, PathSample, Scheduler
 from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Pair, Plan
-from braid_sdn.fabric.plan.policies import Policies
+from braid_sdn.fabric.plan.policies import Hop, Policies
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import acl, rules
@@ -46,7 +48,7 @@ from braid_sdn.fabric.view.hosts import Hosts
 from braid_sdn.fabric.view.load import COUNTER_PERIOD
 from braid_sdn.fabric.view.path_capacity import PathCapacity, PathLoad
 from braid_sdn.fabric.view.path_rates import PathRates
-from braid_sdn.fabric.view.topology import Topology
+from braid_sdn.fabric.view.topology import LinkDirection, Topology
 from braid_sdn.fabric.view.traffic import Traffic
 from braid_sdn.openflow.messages import (
     LAST_PORT,
@@ -100,6 +102,12 @@ MAX_REVIEWED_PER_SECOND = 16_000.0
 #: Links of the network times trees that are made or compared in one plan at most: rules of so many change in 30 ms.
 MAX_TREE_ARCS = 16_000
 
+#: Seconds between two looks at which links there are, for measuring what they carry.
+SIZED_INTERVAL = 1.0
+
+#: Pairs of edges whose paths are compared by what they carry: more would take longer than a turn of the loop may.
+MAX_COMPARED_PAIRS = 1000
+
 #: Switches whose own rules are made in one turn for the first plan: no switch is told of any before all are made.
 MAX_FIRST_SWITCHES = 100
 
@@ -151,6 +159,12 @@ class Controller:
         self.path_rates = PathRates()
         self.forecasts = Forecasts()
         self.probe_trains = ProbeTrains()
+        self.frame_sizes = FrameSizes(settings.frame_bytes or FULL_PACKET)
+        #: The topology's list of the links whose sizes are measured, and when it was read.
+        self._sized: Sequence[LinkDirection] = ()
+        self._sized_at = float("-inf")
+        #: Switches that seem to have a limit, and links that carry less than others, with what both depend on.
+        self._compared: tuple[tuple[int, int], dict[int, int], dict[Hop, int]] = ((-1, -1), {}, {})
         self.problems = Problems()
         self.plan = Plan()
         #: The plan that is being made, the seconds that it took so far, and when its last piece was made.
@@ -331,6 +345,7 @@ class Controller:
         for dpid in self.topology.due_counter_polls(now):
             self._tell(dpid, PortStatsRequest())
         self._probe(now)
+        self._measure_sizes(now)
         if self._count_at is not None and now >= self._count_at:
             self._count(now)
         if self._examine_at is not None and now >= self._examine_at:
@@ -423,6 +438,7 @@ class Controller:
             self._count_at,
             self._examine_at,
             self._schedule.poll_timeout(),
+            self.frame_sizes.poll_timeout(),
             self.topology.poll_timeout(),
             self.hosts.poll_timeout(),
             self.path_monitor.poll_timeout(),
@@ -510,6 +526,8 @@ class Controller:
             names = [edge.name for edge in self.edges if edge.port == arrived == probe.source]
             if names and self.path_monitor.handle_edge_probe(now, names[0], seconds):
                 self._throttle.improvement(now)
+        elif probe.kind is Kind.PADDED:
+            self._handle_padded(now, (probe.source, arrived), probe, seconds)
         elif self.topology.is_relayed(now, probe.source, arrived, self._inhabited):
             both = f"{self.topology.port_name(probe.source)} → {self.topology.port_name(arrived)}"
             text = "a host hands on our discovery frames: they make no link; if it is a new cable, plug it in again"
@@ -742,6 +760,52 @@ class Controller:
         for name in names:
             if name in ports and ports[name].switch in self.topology.switches:
                 self._send_probe(now, Kind.EDGE, ports[name])
+
+    def _measure_sizes(self, now: float) -> None:
+        """Send what is due to find the largest packets that links carry."""
+        # While a large network is found, its links change with every frame.
+        if now - self._sized_at >= SIZED_INTERVAL and (links := self.topology.links()) is not self._sized:
+            self._sized, self._sized_at = links, now
+            self.frame_sizes.set_links(now, {(link.source, link.target): link.first for link in links})
+        tried = self.frame_sizes.poll_try(now, self._line_of)
+        if tried is not None:
+            for size in (SHORT_PACKET, tried.packet_bytes):
+                probe = Probe(Kind.PADDED, tried.source, 0, tried.number, round(now * 1e9), size)
+                self._tell(tried.source.switch, PacketOut((tried.source.port,), seal(probe, self.settings.key)))
+
+    def _handle_padded(self, now: float, hop: Hop, probe: Probe, seconds: float) -> None:
+        link = self.topology.heard.get(hop)
+        if link is None:
+            # It came by another way, such as over a host.
+            return
+        delay = seconds - (link.whole.get(now) or 0.0)
+        if probe.packet_bytes == SHORT_PACKET:
+            self.frame_sizes.handle_short(hop, probe.nonce, delay)
+        else:
+            self.frame_sizes.handle_long(now, hop, probe.nonce, probe.packet_bytes, delay)
+
+    def _line_of(self, hop: Hop) -> Line | None:
+        link = self.topology.heard.get(hop)
+        if link is None or any(end.switch not in self.topology.switches for end in hop):
+            return None
+        return Line(self.traffic.capacity_of(link, self.topology), busy=self.traffic.is_busy(link, self.topology))
+
+    def unlike_sizes(self) -> tuple[dict[int, int], dict[Hop, int]]:
+        """Return the switches that seem to have a limit of their own, and links that carry less than a pair's others.
+
+        With each is the limit, or what those others carry, bytes. Where an operator has said what hosts send, no
+        links are compared.
+        """
+        depends = self.frame_sizes.changes, self.tables.generation
+        if self._compared[0] != depends:
+            known, links = self.frame_sizes.known, dict[Hop, int]()
+            if self.settings.frame_bytes is None:
+                split = (pair for pair in self.tables.pairs.values() if len(pair.paths) > 1)
+                pairs = itertools.islice(split, MAX_COMPARED_PAIRS)
+                paths = [[path.hops for path in pair.selection.paths] for pair in pairs]
+                links = uneven(known, paths, self.frame_sizes.at_least)
+            self._compared = depends, limited_switches(known), links
+        return self._compared[1:]
 
     def _is_idle(self, now: float, tag: int) -> bool:
         """Return true if a path carries next to nothing."""

@@ -66,5 +66,7 @@ class Settings:
     failover: bool = True
     limits: Thresholds = field(default_factory=Thresholds)
     scheduler: Scheduler = Scheduler.EARLIEST_ARRIVAL
+    #: The largest packet that hosts send, bytes; None: not configured, and links need to carry a full frame's.
+    frame_bytes: int | None = None
     #: Seconds for packets in flight to arrive when paths change.
     drain: float = DRAIN

@@ -109,6 +109,8 @@ def _link(link: dict[str, Any], places: dict[str, Point], *, wordy: bool) -> lis
         f"{link['source']} → {link['target']}: {rate(link['used_bit_s'])} of {rate(link['capacity_bit_s'])}, "
         f"{link['latency_ms']:g} ms"
     )
+    if link["frame_bytes"] is not None:
+        words += f", packets of {link['frame_bytes']} bytes"
     title = f"><title>{html.escape(words)}</title></line>"
     parts = [_line(one, other, "#dddddd", 5.0) + title]
     if load >= 0.01:

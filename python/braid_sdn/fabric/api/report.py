@@ -5,9 +5,10 @@ Rates are bit/s, times seconds unless a name says otherwise; docs/fabric.md desc
 
 from __future__ import annotations
 
+import heapq
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from braid_sdn.fabric.api import access, policy
@@ -18,9 +19,13 @@ from braid_sdn.fabric.plan import network_state
 from braid_sdn.fabric.plan.mdi import buffer_for, imbalance
 from braid_sdn.fabric.plan.paths import max_flow
 from braid_sdn.fabric.plan.plan import Host, Pair, PinnedPath
+from braid_sdn.fabric.plan.policies import Hop
 
 #: Incremented when a field is removed or changes its meaning, not when one is added.
 VERSION = 1
+
+#: Links that are named for one kind of problem; of others their number is told.
+MAX_NAMED_LINKS = 32
 
 
 def problems(fabric: Controller, now: float) -> list[Problem]:
@@ -81,7 +86,56 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
             link = f"{topology.port_name(hearing.source)} → {topology.port_name(hearing.target)}"
             text = "its switch lost the controller: used only where there is no other way"
             found.append(Problem("stale-link", link, text))
-    return found
+    return [*found, *_of_sizes(fabric)]
+
+
+def _of_sizes(fabric: Controller) -> Iterator[Problem]:
+    """Yield the links that carry packets which are smaller than is needed, or than those of a pair's other links.
+
+    Where a switch's way to the controller may be the cause, it is that switch.
+    """
+    sizes = fabric.frame_sizes
+    switches, others = fabric.unlike_sizes()
+    mend = "set the MTU of both ports, and of what is between them, so that it carries these and the tag's 4 bytes"
+    say = "or say by frame_bytes of [paths] what hosts send"
+    small = {
+        hop: f"carries packets of at most {sizes.known[hop]} bytes under a tag, and {sizes.need} are needed: larger "
+        f"ones vanish there without a word; {mend}"
+        for hop in sizes.small
+        if hop[1].switch not in switches
+    }
+    yield from _of_switches(fabric, "small-frames", {hop[1].switch for hop in sizes.small} & switches.keys())
+    yield from _of_links(fabric, "small-frames", small)
+    uneven = {
+        hop: f"carries packets of at most {sizes.known[hop]} bytes, and another path of a pair {others[hop]}: larger "
+        f"ones vanish there, of a split flow a part; {mend}, {say}"
+        for hop in others
+        if hop not in sizes.small and hop[1].switch not in switches
+    }
+    unlike = {hop[1].switch for hop in others if hop not in sizes.small}
+    yield from _of_switches(fabric, "uneven-frames", unlike & switches.keys())
+    yield from _of_links(fabric, "uneven-frames", uneven)
+
+
+def _of_links(fabric: Controller, code: str, texts: Mapping[Hop, str]) -> Iterator[Problem]:
+    """Yield a problem of each link, and one for those that are too many to be named."""
+    name = fabric.topology.port_name
+    for source, target in heapq.nsmallest(MAX_NAMED_LINKS, texts):
+        yield Problem(code, f"{name(source)} → {name(target)}", texts[source, target])
+    if len(texts) > MAX_NAMED_LINKS:
+        yield Problem(code, "further links", f"{len(texts) - MAX_NAMED_LINKS} more: see braid sdn fabric status")
+
+
+def _of_switches(fabric: Controller, code: str, switches: Collection[int]) -> Iterator[Problem]:
+    """Yield a problem of each switch that seems to have a limit of its own."""
+    limits = fabric.unlike_sizes()[0]
+    for dpid in sorted(switches):
+        text = (
+            f"hands on discovery frames with packets of at most {limits[dpid]} bytes, from whichever link, and its "
+            "links carry more the other way: its way to the controller may be limited and its links not; "
+            "send a large packet through it, and set the MTU of its ports if that does not arrive"
+        )
+        yield Problem(code, fabric.topology.name(dpid), text)
 
 
 def _refusal(name: str, count: int, reason: str) -> Problem:
@@ -123,6 +177,7 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
         "links": [
             {
                 **_link(fabric, arc),
+                "frame_bytes": fabric.frame_sizes.known.get((arc.source, arc.target)),
                 "stale": arc.source in stale,
                 "forbidden": (arc.source, arc.target) in forbidden,
             }

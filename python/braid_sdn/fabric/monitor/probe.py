@@ -2,7 +2,8 @@
 
 Each carries its subject, a nonce, the time of sending, and an HMAC-SHA-256 over all of it, so that a host can neither
 forge a link nor keep a dead one alive by replay: a frame is valid for `MAX_AGE` seconds, and only for the port from
-which it was sent.
+which it was sent. A padded frame says its size itself, at its beginning: so it does not matter if the switch that it
+comes to hands on a part of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.plan.plan import TAGS
 
 LLDP = 0x88CC
 #: IEEE 802 local experimental EtherType 1: for everything that is not LLDP.
@@ -29,10 +31,12 @@ MAX_AGE = 5.0
 
 #: Bytes of a train's frame.
 TRAIN_FRAME_BYTES = 1514
+#: Bytes of an Ethernet header with a tag in it.
+TAGGED_HEADER_BYTES = 18
 
 _MAGIC = b"BRD1"
 _ORGANISATION = b"\x42\x52\x44"
-_BODY = struct.Struct("!4sBQIHQQ")
+_BODY = struct.Struct("!4sBQIHQQH")
 _TAG_BYTES = 16
 
 
@@ -47,6 +51,8 @@ class Kind(IntEnum):
     EDGE = 3
     #: Along a path, as one of many full frames that are sent at once.
     TRAIN = 4
+    #: From a port to whatever is at its other end, under a tag and padded to a size.
+    PADDED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ class Probe:
     nonce: int
     #: Nanoseconds by the controller's monotonic clock.
     sent: int
+    #: Of a padded frame all that is behind the tag's EtherType, bytes, as the packet of another frame; else 0.
+    packet_bytes: int = 0
 
 
 def mac_bytes(mac: str) -> bytes:
@@ -75,9 +83,12 @@ def mac_text(raw: bytes) -> str:
 
 def seal(probe: Probe, key: bytes) -> bytes:
     """Return the frame for a probe: of links LLDP with everything in an organisation's own TLV, else EXPERIMENTAL."""
-    body = _BODY.pack(_MAGIC, probe.kind, probe.source.switch, probe.source.port, probe.tag, probe.nonce, probe.sent)
+    source = probe.source
+    body = _BODY.pack(
+        _MAGIC, probe.kind, source.switch, source.port, probe.tag, probe.nonce, probe.sent, probe.packet_bytes
+    )
     body += hmac.digest(key, body, "sha256")[:_TAG_BYTES]
-    if probe.kind is not Kind.LINK:
+    if probe.kind not in (Kind.LINK, Kind.PADDED):
         header = mac_bytes(PROBE_MAC) + _source_mac(probe.source)
         if probe.kind is not Kind.EDGE:
             header += struct.pack("!HH", 0x8100, probe.tag)
@@ -87,7 +98,11 @@ def seal(probe: Probe, key: bytes) -> bytes:
     port = b"\x07" + b"%d" % probe.source.port
     tlvs = _tlv(1, chassis) + _tlv(2, port) + _tlv(3, struct.pack("!H", round(MAX_AGE)))
     tlvs += _tlv(127, _ORGANISATION + b"\x01" + body) + _tlv(0, b"")
-    return mac_bytes(DISCOVERY_GROUP) + _source_mac(probe.source) + struct.pack("!H", LLDP) + tlvs
+    frame = mac_bytes(DISCOVERY_GROUP) + _source_mac(probe.source) + struct.pack("!H", LLDP) + tlvs
+    if probe.kind is Kind.LINK:
+        return frame
+    # Any tag that a path may have: discovery comes before paths at a switch.
+    return tagged(frame, TAGS.start).ljust(TAGGED_HEADER_BYTES + probe.packet_bytes, b"\0")
 
 
 def _source_mac(source: PortId) -> bytes:
@@ -115,11 +130,13 @@ def open_frame(frame: bytes, key: bytes, now: int) -> Probe | None:
     said, tag = body[: _BODY.size], body[_BODY.size : _BODY.size + _TAG_BYTES]
     if not hmac.compare_digest(hmac.digest(key, said, "sha256")[:_TAG_BYTES], tag):
         raise ForgedError("its authentication is wrong")
-    _, kind, switch, port, path, nonce, sent = _BODY.unpack(said)
+    _, kind, switch, port, path, nonce, sent, packet_bytes = _BODY.unpack(said)
     age = (now - sent) / 1e9
     if not 0 <= age <= MAX_AGE:
         raise ForgedError(f"it is {age:.1f} s old")
-    return Probe(Kind(kind), PortId(switch, port), path, nonce, sent)
+    if kind not in tuple(Kind):
+        raise ForgedError("it is of another version")
+    return Probe(Kind(kind), PortId(switch, port), path, nonce, sent, packet_bytes)
 
 
 def _body(frame: bytes) -> bytes | None:

@@ -154,7 +154,7 @@ export class NetworkView {
       const both = [[cable.there, cable.a, cable.b], [cable.back, cable.b, cable.a]].filter(([way]) => way);
       return both.flatMap(([way, from, to]) => {
         const line = beside(at.get(from), at.get(to), BESIDE);
-        const words = texts.linkWords(way.source, way.target, rate(way.used_bit_s), rate(way.capacity_bit_s), latency(way.latency_ms));
+        const words = texts.linkWords(way.source, way.target, rate(way.used_bit_s), rate(way.capacity_bit_s), latency(way.latency_ms), way.frame_bytes);
         const load = loadOf(way);
         const track = { key: `${way.source} ${way.target}`, kind: cable.state === "works" ? "track" : "unobserved", line, width: named ? WIDEST : 2, words };
         return load < 0.01 ? [track] : [track, { key: `${track.key} load`, kind: tone(load), line, width: Math.max(1.5, (named ? WIDEST : 4) * load), words }];
@@ -269,10 +269,17 @@ function makeTable() {
       column("latency", "figure latency", (cable) => latency(cable.latency)),
       column("there", "figure there", ({ there }, cell) => loadBar(there, cell)),
       column("back", "figure back", ({ back }, cell) => loadBar(back, cell)),
+      column("packet", "figure packet", ({ there, back }) => packet(there, back)),
       column("state", "why", ({ state, lost }) => (lost ? texts.linkStates.lost(moment(lost.since, true), lost.why) : texts.linkStates[state]())),
     ],
     ({ key }) => key,
   );
+}
+
+/** Returns the largest packet that passes a link, of both directions the smaller one. */
+function packet(there, back) {
+  const known = [there, back].map((way) => way?.frame_bytes).filter((bytes) => bytes != null);
+  return known.length ? texts.bytes(Math.min(...known)) : UNKNOWN;
 }
 
 function loadBar(way, cell) {

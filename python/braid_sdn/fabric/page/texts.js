@@ -44,19 +44,20 @@ const en = {
   drawingRoute: (name) => `The coloured lines are the paths from ${name}.`,
   legend: { calm: "load below half", busy: "half and more", full: "nearly full", lost: "down", unobserved: "not observed" },
   linkLabel: (latency, load) => `${latency} · ${load}`,
-  linkWords: (from, to, used, all, latency) => `${from} → ${to}: ${used} of ${all}, ${latency}`,
+  linkWords: (from, to, used, all, latency, packet) => `${from} → ${to}: ${used} of ${all}, ${latency}${packet == null ? "" : `, packets of ${number(packet)} bytes`}`,
   hostsHere: (n) => count(n, "host", "hosts"),
   edgeSilent: (name) => `${name} is silent`,
 
   links: "Links",
   linksCount: (shown, all) => (all > shown ? `The first ${number(shown)} of ${links(all)}: those that are down, then the busiest` : links(all)),
-  linkColumns: { link: "Link", ports: "Ports", latency: "Latency", there: "Load there", back: "Load back", state: "State" },
+  linkColumns: { link: "Link", ports: "Ports", latency: "Latency", there: "Load there", back: "Load back", packet: "Packet", state: "State" },
   linkStates: {
     works: () => "works",
     unobserved: () => "not observed: its switch lost the controller",
     lost: (since, why) => `down since ${since}: ${why}`,
   },
   load: (part, all) => `${part} of ${all}`,
+  bytes: (n) => `${number(n)} bytes`,
 
   pairLabel: "Pair of edges",
   pairOption: (source, target, n) => `${source} → ${target} (${paths(n)})`,

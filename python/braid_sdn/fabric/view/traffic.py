@@ -16,6 +16,9 @@ from braid_sdn.openflow.messages import FlowStats, PortCounters
 #: Factor of a link's capacity that no window of our own flows would exceed for a whole period.
 OVERLOAD_FACTOR = 2.0
 
+#: Part of a link's capacity from which on it is busy.
+BUSY_SHARE = 0.5
+
 #: Shortest time over which a rate is measured, seconds.
 MIN_RATE_PERIOD = COUNTER_PERIOD / 2
 
@@ -96,18 +99,28 @@ class Traffic:
             if sent and received:
                 link.saturation = observe(link.saturation, now, sent.sent, received.received)
 
+    def is_busy(self, link: LinkDirection, topology: Topology) -> bool:
+        """Return true if a link carries so much that it may drop packets."""
+        sent = self.rates.get(link.source)
+        is_full = sent is not None and sent.sent > BUSY_SHARE * self.capacity_of(link, topology)
+        return is_full or link.saturation.losing
+
+    def capacity_of(self, link: LinkDirection, topology: Topology) -> float:
+        """Return a link's capacity, bit/s."""
+        speeds = [
+            switch.ports[end.port].speed
+            for end in (link.source, link.target)
+            if (switch := topology.switches.get(end.switch)) and end.port in switch.ports
+        ]
+        return capacity(self.configured.get(link.source), link.saturation.limit, *speeds)
+
     def graph(self, now: float, topology: Topology) -> Graph:
         """Return the network with capacity and load of each link, our own paths included."""
         arcs = []
         echoes = topology.echoes(now)
         for link in topology.links():
-            speeds = [
-                switch.ports[end.port].speed
-                for end in (link.source, link.target)
-                if (switch := topology.switches.get(end.switch)) and end.port in switch.ports
-            ]
             promised = self.configured.get(link.source)
-            room = capacity(promised, link.saturation.limit, *speeds)
+            room = self.capacity_of(link, topology)
             sent = self.rates.get(link.source)
             used = room if link.stale else sent.sent if sent else 0.0
             latency = topology.latency(now, link, echoes) + (STALE_PENALTY if link.stale else 0.0)
