@@ -428,7 +428,7 @@ def _status_text(told: dict[str, Any]) -> str:
             _number(each["latency_ms"], 2),
             _number(each["used_bit_s"] / 1e6, 1),
             _number(each["capacity_bit_s"] / 1e6, 1),
-            _number(each["frame_bytes"], 0),
+            _number(each.get("frame_bytes"), 0),
         ]
         for each in told["links"]
     ]

@@ -97,10 +97,11 @@ def _of_sizes(fabric: Controller) -> Iterator[Problem]:
     sizes = fabric.frame_sizes
     switches, others = fabric.unlike_sizes()
     mend = "set the MTU of both ports, and of what is between them, so that it carries these and the tag's 4 bytes"
-    say = "or say by frame_bytes of [paths] what hosts send"
+    say = "or say by frame_bytes of [paths] what hosts send, such as 1400 over tunnels"
     small = {
         hop: f"carries packets of at most {sizes.known[hop]} bytes under a tag, and {sizes.need} are needed: larger "
-        f"ones vanish there without a word; {mend}"
+        "ones vanish there without a word, or the way of the switch there to the controller is limited to that; "
+        f"{mend}, {say}"
         for hop in sizes.small
         if hop[1].switch not in switches
     }

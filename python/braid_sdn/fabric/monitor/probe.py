@@ -122,11 +122,13 @@ def open_frame(frame: bytes, key: bytes, now: int) -> Probe | None:
     """Parse and verify a frame of ours; return None for any other frame.
 
     Raises:
-        ForgedError: the HMAC is wrong, or the frame is older than MAX_AGE seconds or from the future.
+        ForgedError: the HMAC is wrong, or the frame is too short, older than MAX_AGE seconds or from the future.
     """
     body = _body(frame)
-    if body is None or not body.startswith(_MAGIC) or len(body) < _BODY.size + _TAG_BYTES:
+    if body is None or not body.startswith(_MAGIC):
         return None
+    if len(body) < _BODY.size + _TAG_BYTES:
+        raise ForgedError("it is of another version, or was cut off")
     said, tag = body[: _BODY.size], body[_BODY.size : _BODY.size + _TAG_BYTES]
     if not hmac.compare_digest(hmac.digest(key, said, "sha256")[:_TAG_BYTES], tag):
         raise ForgedError("its authentication is wrong")
