@@ -284,6 +284,8 @@ def test_a_controller_takes_over_and_steps_down(tmp_path: Path, monkeypatch: pyt
         assert service.controller.policies.drained == {3}
         await until(lambda: len(service.controller.topology.links()) == 8 and service.controller.planned)
         assert [event.name for event in events][-1:] == ["leads"]
+        # Switches are told of a plan in turns after it is made.
+        await until(lambda: any(isinstance(each, Barrier) for each in sent))
         # Its lease is over, and the store has not said so yet: it sends nothing more.
         first = [each.token for each in sent if isinstance(each, Barrier)]
         store.leading = False
