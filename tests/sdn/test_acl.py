@@ -744,7 +744,7 @@ def test_numbers_are_asked_for_once_no_switch_refuses_them_any_more() -> None:
     assert not [rule for rule in hiding if not is_of_list(rule)]
 
 
-# What a list does to two hosts.
+# Decisions on packets between two hosts.
 
 
 def found(acl: Acl, one: HostEnd, other: HostEnd) -> list[tuple[int, str, str]]:

@@ -38,10 +38,8 @@ from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import LLDP
 from braid_sdn.fabric.switches.rules import ARP, DELIVERY, DESTINATIONS, TREES
 from braid_sdn.fabric.view.address_frames import arp
-from braid_sdn.openflow.messages import Port
+from braid_sdn.openflow.messages import CVLAN, Port
 
-#: EtherType of a tagged frame.
-TAGGED_TYPE = 0x8100
 #: Of a flow-mod: the cookie, table, command, hard timeout and priority (OpenFlow 1.3 §A.3.4.1).
 FLOW_MOD = struct.Struct("!8xQ8xBB2xHH")
 #: Bytes before its match.
@@ -186,7 +184,7 @@ class LeanNetwork(SimulatedNetwork[LeanSwitch]):
     def carry(self, source: PortId, frame: bytes) -> None:
         """Deliver a discovery frame to the other end of a wire, and a question to the host that it asks for."""
         target, kind = self.peer.get(source), int.from_bytes(frame[12:14], "big")
-        if kind == TAGGED_TYPE:
+        if kind == CVLAN:
             kind = int.from_bytes(frame[16:18], "big")
         if target is not None and kind == LLDP:
             self.switches[target.switch].tell_packet(target.port, frame)

@@ -80,7 +80,7 @@ class AclEntry:
     #: Ports of the target, and of the source; None is any.
     ports: Ports | None = None
     source_ports: Ports | None = None
-    #: What an operator calls it.
+    #: Name for people, if it has one.
     name: str = ""
 
     @property

@@ -58,7 +58,7 @@ class Settings:
     edges: tuple[EdgeSettings, ...] = ()
     links: tuple[LinkSettings, ...] = ()
     hosts: tuple[HostSettings, ...] = ()
-    #: Which packets of hosts the fabric carries.
+    #: The packets of hosts that the fabric carries.
     acl: Acl = field(default_factory=Acl)
     #: Seconds without a sign of life after which a host is forgotten.
     host_lifetime: float = HOST_LIFETIME

@@ -13,7 +13,7 @@ from operator import attrgetter
 from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
 
 from braid_sdn.openflow.flows import FILTER_FIELDS
-from braid_sdn.openflow.messages import TAGGED, UNTAGGED, Action, Match, Output, PopTag, PushTag, Rule, ToGroup
+from braid_sdn.openflow.messages import CVLAN, TAGGED, UNTAGGED, Action, Match, Output, PopTag, PushTag, Rule, ToGroup
 
 #: Cookie and its mask, table, command, timeouts, priority, buffer, port, group and flags (OpenFlow 1.3 §A.3.4.1).
 _FLOW_MOD = struct.Struct("!QQBBHHHIIIH2x")
@@ -37,7 +37,6 @@ _GOTO = struct.Struct("!HHB3x")
 _WRITE_METADATA = struct.Struct("!HH4xQQ")
 _METER = struct.Struct("!HHI")
 
-_CVLAN = 0x8100
 _BASIC: int = of.OFPXMC_OPENFLOW_BASIC
 _PRESENT = of.OFPVID_PRESENT
 #: Fields of a match that are encoded here, and those that are not.
@@ -195,7 +194,7 @@ def _actions(actions: tuple[Action, ...]) -> bytes | None:
             case Output(port):
                 made.append(_OUTPUT.pack(of.OFPAT_OUTPUT, _OUTPUT.size, port, of.OFPCML_NO_BUFFER))
             case PushTag(vlan):
-                made.append(_PUSH.pack(of.OFPAT_PUSH_VLAN, _PUSH.size, _CVLAN))
+                made.append(_PUSH.pack(of.OFPAT_PUSH_VLAN, _PUSH.size, CVLAN))
                 made.append(_SET_VLAN.pack(of.OFPAT_SET_FIELD, _SET_VLAN.size, _OF_VLAN, _PRESENT | vlan))
             case PopTag():
                 made.append(_POP.pack(of.OFPAT_POP_VLAN, _POP.size))

@@ -12,6 +12,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as parser
 from os_ken.ofproto.ofproto_protocol import ProtocolDesc  # type: ignore[import-untyped]
 
 from braid_sdn.openflow.messages import (
+    CVLAN,
     TAGGED,
     UNTAGGED,
     Action,
@@ -32,7 +33,6 @@ from braid_sdn.openflow.messages import (
 DIALECT = ProtocolDesc(version=of.OFP_VERSION)
 
 _PRESENT = of.OFPVID_PRESENT
-_CVLAN = 0x8100
 #: Flag of Open vSwitch's action for a translation of sources (NX_NAT_F_SRC).
 _NAT_SOURCE = 1
 
@@ -142,7 +142,7 @@ def actions_out(actions: Iterable[Action]) -> list[Any]:
             case Output(port):
                 made.append(parser.OFPActionOutput(port, of.OFPCML_NO_BUFFER))
             case PushTag(vlan):
-                made.append(parser.OFPActionPushVlan(_CVLAN))
+                made.append(parser.OFPActionPushVlan(CVLAN))
                 made.append(parser.OFPActionSetField(vlan_vid=_PRESENT | vlan))
             case PopTag():
                 made.append(parser.OFPActionPopVlan())

@@ -12,6 +12,9 @@ Mac = str
 #: The highest port number; above it are Reserved ones and the switch's own device.
 LAST_PORT = 0xFFFFFF00
 
+#: EtherType of a frame with a tag.
+CVLAN = 0x8100
+
 #: VLAN criteria of a match beside a VID.
 UNTAGGED = -1
 TAGGED = -2

@@ -107,7 +107,7 @@ class _Step(Enum):
 class _Direction:
     """A direction of a link that is being measured."""
 
-    #: When the link was found, and when the next try, or its end, is due.
+    #: Times at which the link was found, and at which the next try, or its end, is due.
     found: float
     due: float
     #: True if `due` is a time that was kept free at both switches.

@@ -96,9 +96,9 @@ def _dpids(topology: Topology) -> dict[str, int]:
 
 
 def _port(topology: Topology, dpids: dict[str, int], switch: str, name: str) -> PortId | None:
-    """Return a connected switch's port by its name or number."""
+    """Return the port of one of these switches by its name or number."""
     dpid = dpids.get(switch)
-    ports = topology.switches[dpid].ports.values() if dpid is not None else ()
+    ports = topology.known_ports(dpid).values() if dpid is not None else ()
     numbers = [port.number for port in ports if name in (port.name, str(port.number))]
     return PortId(dpid, numbers[0]) if dpid is not None and numbers else None
 
@@ -131,11 +131,11 @@ def resolve_places(acl: Acl, settings: Settings, topology: Topology) -> dict[Pla
     found: dict[Place, tuple[int, int | None]] = {}
     for place in acl.places():
         switch, port = edges.get(place.edge, ("", "")) if place.edge else (place.switch, place.port)
-        dpid = dpids.get(switch)
-        ports = topology.known_ports(dpid).values() if dpid is not None and port else ()
-        numbers = [each.number for each in ports if port in (each.name, str(each.number))]
-        if dpid is not None and (numbers or not port):
-            found[place] = (dpid, numbers[0] if port else None)
+        known = _port(topology, dpids, switch, port) if port else None
+        if known is not None:
+            found[place] = known
+        elif not port and switch in dpids:
+            found[place] = (dpids[switch], None)
     return found
 
 

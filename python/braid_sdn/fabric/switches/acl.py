@@ -26,7 +26,7 @@ from typing import Any
 from braid_sdn.fabric.acl import MAX_ENTRIES, Acl, AclEntry, Action, Network, Ports, Protocol
 from braid_sdn.fabric.monitor.probe import PROBE_MAC
 from braid_sdn.fabric.switches.rules import ARP, COOKIE, INGRESS, IPV6, PATHS, SOURCES, base, is_ours
-from braid_sdn.openflow.messages import TAGGED, UNTAGGED, Match, Rule
+from braid_sdn.openflow.messages import CVLAN, TAGGED, UNTAGGED, Match, Rule
 
 #: Priorities of the blocks, and of each of them.
 FIRST_PRIORITY, LAST_PRIORITY = 1_000, 59_999
@@ -43,7 +43,7 @@ MAX_RULES = 4096
 
 IPV4 = 0x0800
 #: EtherTypes behind a tag that hide a packet: an edge's numbers, and a second tag of either kind.
-HIDING = (0x88B6, 0x8100, 0x88A8)
+HIDING = (0x88B6, CVLAN, 0x88A8)
 _VERSIONS = {4: IPV4, 6: IPV6}
 _NUMBERS = {(Protocol.TCP, 4): 6, (Protocol.TCP, 6): 6, (Protocol.UDP, 4): 17, (Protocol.UDP, 6): 17}
 _NUMBERS |= {(Protocol.ICMP, 4): 1, (Protocol.ICMP, 6): 58}

@@ -92,9 +92,9 @@ class _Placed:
     """A list at one switch."""
 
     local: LocalAcl
-    #: What the list is made of there.
+    #: The ports there, and the hosts and places, that its rules depend on.
     made_of: tuple[object, ...]
-    #: What the switch is to have; the same object as long as it stays connected.
+    #: All rules that the switch is to have; the same object as long as it stays connected.
     target: Rules
     #: Rules of its block, the highest first, and all others.
     block: list[Rule]
