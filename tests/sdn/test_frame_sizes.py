@@ -44,7 +44,7 @@ from braid_sdn.fabric.plan.policies import Hop
 from braid_sdn.fabric.view.load import PortRates, Saturation
 from braid_sdn.openflow.messages import PacketIn, PacketOut
 
-from .virtual import KEY, Network, ready, tags
+from .virtual import KEY, Network, frame, mac, ready, tags
 
 HOP: Hop = (PortId(1, 1), PortId(2, 1))
 BACK: Hop = (PortId(2, 1), PortId(1, 1))
@@ -541,6 +541,22 @@ def test_tries_kill_no_path_over_slow_links(mbit: float) -> None:
     net.run(40)
     assert dead == []
     assert not health(net, "small-frames")
+
+
+def test_frames_that_are_lost_for_their_size_are_no_saturation() -> None:
+    """A link of 10 Gbit/s that carried 0.6 Mbit/s, beside five frames of 9,000 bytes, counted as one of 0.6."""
+    net = Network(two_paths(mbit=10), links=())
+    for wire in net.shape.wires:
+        narrowed(net, wire.one, wire.other, 1700)
+    net.connect()
+    net.run(3)
+    for number, name in enumerate(net.stations, 1):
+        net.send(name, frame(mac(number), "ff:ff:ff:ff:ff:ff"))
+    for _ in range(900):
+        net.send("ha", frame(mac(1), mac(2), bytes(1400)))
+        net.run(0.02)
+    assert not any(link.saturation.losing or link.saturation.limit for link in net.controller.topology.links())
+    assert {arc.capacity for arc in net.controller.graph.arcs} == {10e9}
 
 
 def test_of_many_links_some_are_named_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:

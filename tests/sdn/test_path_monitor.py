@@ -12,6 +12,7 @@ from braid_sdn.fabric.monitor.path_monitor import (
     DEAD_MISSED,
     HOLD_DOWN,
     MAX_HOLD_DOWN,
+    OWN_DELAY,
     PROBE_INTERVAL,
     REPEAT_WINDOW,
     PathMonitor,
@@ -65,6 +66,47 @@ def silent(monitor: PathMonitor, since: float, *, other_heard: bool) -> float:
 def test_a_path_that_falls_silent_while_others_are_heard_is_dead_sooner() -> None:
     assert DEAD_MISSED * PROBE_INTERVAL <= silent(two(), 1.0, other_heard=True) <= (DEAD_MISSED + 1) * PROBE_INTERVAL
     assert silent(two(), 1.0, other_heard=False) > ALL_SILENT_FACTOR * DEAD_MISSED * PROBE_INTERVAL
+
+
+def test_probes_behind_long_frames_of_ours_are_not_missing_until_a_later_one_has_come() -> None:
+    usual = silent(two(), 1.0, other_heard=True)
+    for hops, took in ((HOPS, OWN_DELAY), ((HOPS[0][::-1],), usual)):
+        monitor = two()
+        monitor.handle_own_frames(1.0, hops)
+        assert silent(monitor, 1.0, other_heard=True) == pytest.approx(took, abs=PROBE_INTERVAL)
+    # A probe that was sent before them says nothing of them; one that was sent later ends it.
+    for sent, took in ((0.99, OWN_DELAY - 0.3), (1.02, usual)):
+        monitor = two()
+        monitor.handle_own_frames(1.0, HOPS)
+        monitor.handle_path_probe(1.3, 7, 1.3 - sent)
+        # A delay that was seen is no silence either.
+        queued = 1.3 - sent - 0.025 if sent > 1.0 else 0.0
+        assert silent(monitor, 1.3, other_heard=True) == pytest.approx(took + queued, abs=PROBE_INTERVAL)
+
+
+def test_frames_of_ours_give_a_silent_path_no_more_time() -> None:
+    monitor = two()
+    now = 1.0
+    while 7 not in monitor.judge(now)[0]:
+        now += PROBE_INTERVAL / 2
+        monitor.handle_path_probe(now, 8, 0.025)
+        if now > 1.05:
+            monitor.handle_own_frames(now, HOPS)
+    assert now - 1.0 <= (DEAD_MISSED + 1) * PROBE_INTERVAL
+    monitor, now = two(), 1.0
+    while 7 not in monitor.judge(now)[0]:
+        monitor.handle_own_frames(now, HOPS)
+        now += PROBE_INTERVAL / 2
+        monitor.handle_path_probe(now, 8, 0.025)
+    assert now - 1.0 <= OWN_DELAY + PROBE_INTERVAL
+
+
+def test_an_edge_whose_probes_are_behind_long_frames_of_ours_is_not_believed() -> None:
+    monitor = two()
+    monitor.handle_own_frames(1.0, HOPS)
+    assert not monitor.handle_states(1.05, [], [7])
+    monitor.handle_path_probe(1.06, 7, 0.025)
+    assert monitor.handle_states(1.07, [], [7])
 
 
 def test_a_path_that_dies_again_and_again_rests_longer_each_time() -> None:

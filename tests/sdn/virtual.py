@@ -75,6 +75,8 @@ class Network:
         self.carries: dict[PortId, int] = {}
         #: Directions that send so many bit/s, one frame after the other, and when the last one is sent.
         self.rate: dict[PortId, float] = {}
+        #: Seconds that a frame waits in front of these at the most; it is dropped where it would wait longer.
+        self.queue: dict[PortId, float] = {}
         self._sent_at: dict[PortId, float] = {}
         self.stations: dict[str, PortId] = {}
         #: Stations that send edge probes back, as braid edge does.
@@ -190,6 +192,8 @@ class Network:
         if target is not None and source not in self.silent:
             sent = self.now
             if source in self.rate:
+                if self._sent_at.get(source, 0.0) - self.now > self.queue.get(source, float("inf")):
+                    return
                 # Preamble, checksum and gap are 24 bytes.
                 sent = max(sent, self._sent_at.get(source, 0.0)) + 8 * (len(data) + 24) / self.rate[source]
                 self._sent_at[source] = sent

@@ -26,8 +26,17 @@ from braid_sdn.fabric.monitor.packet_in_limit import (
     PacketInLimit,
 )
 from braid_sdn.fabric.monitor.path_monitor import PathMonitor
-from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, ForgedError, Kind, Probe, mac_text, open_frame, seal
-from braid_sdn.fabric.monitor.probe_train import TRAIN_FRAMES, ProbeTrains
+from braid_sdn.fabric.monitor.probe import (
+    EXPERIMENTAL,
+    TAGGED_HEADER_BYTES,
+    ForgedError,
+    Kind,
+    Probe,
+    mac_text,
+    open_frame,
+    seal,
+)
+from braid_sdn.fabric.monitor.probe_train import ProbeTrains
 from braid_sdn.fabric.monitor.problems import RETENTION, Problems
 from braid_sdn.fabric.plan import network_state, planner
 from braid_sdn.fabric.plan.forecast import Forecasts, PathSample, Scheduler
@@ -520,8 +529,9 @@ class Controller:
         seconds = now - probe.sent / 1e9
         if probe.kind is Kind.PATH:
             self.path_monitor.handle_path_probe(now, probe.tag, seconds)
+            self.probe_trains.handle_path_probe(probe.tag, probe.sent / 1e9)
         elif probe.kind is Kind.TRAIN:
-            self.probe_trains.handle_frame(now, probe.tag)
+            self.probe_trains.handle_frame(now, probe.tag, probe.sent / 1e9)
         elif probe.kind is Kind.EDGE:
             names = [edge.name for edge in self.edges if edge.port == arrived == probe.source]
             if names and self.path_monitor.handle_edge_probe(now, names[0], seconds):
@@ -737,25 +747,33 @@ class Controller:
         for dpid in switches:
             self._tell(dpid, Echo(round(now * 1e9).to_bytes(8, "big")))
 
-    def _send_probe(self, now: float, kind: Kind, source: PortId, tag: int = 0) -> None:
+    def _send_probe(self, now: float, kind: Kind, source: PortId, tag: int = 0, packet_bytes: int = 0) -> None:
         self._nonce += 1
-        frame = seal(Probe(kind, source, tag, self._nonce, round(now * 1e9)), self.settings.key)
+        frame = seal(Probe(kind, source, tag, self._nonce, round(now * 1e9), packet_bytes), self.settings.key)
         out = (Reserved.TABLE,) if kind in (Kind.PATH, Kind.TRAIN) else (source.port,)
         self._tell(source.switch, PacketOut(out, frame))
 
     def _probe(self, now: float) -> None:
         tags, names = self.path_monitor.due(now)
-        firsts = {path.tag: path.first for pair in self.tables.pairs.values() for path in pair.paths}
+        known = {path.tag: path for pair in self.tables.pairs.values() for path in pair.paths}
+        firsts = {tag: path.first for tag, path in known.items()}
         for tag in tags:
             if tag in firsts and firsts[tag] in self.topology.switches:
                 self._send_probe(now, Kind.PATH, PortId(firsts[tag], 0), tag)
-        train = self.probe_trains.poll_train(now, lambda tag: self._is_idle(now, tag))
+        train = self.probe_trains.poll_train(
+            now, lambda tag: firsts.get(tag) in self.topology.switches and self._is_idle(now, tag)
+        )
         while (found := self.probe_trains.poll_capacity()) is not None:
             if self.path_capacity.handle_measured(now, *found):
                 self._throttle.rest(now)
-        if train is not None and firsts.get(train) in self.topology.switches:
-            for _ in range(TRAIN_FRAMES):
-                self._send_probe(now, Kind.TRAIN, PortId(firsts[train], 0), train)
+        if train is not None:
+            tag, size = train
+            self.path_monitor.handle_own_frames(now, self.path_monitor.hops_of(tag))
+            for step in known[tag].steps:
+                self.traffic.handle_measuring(step, size.total_bytes)
+            packet = size.frame_bytes - TAGGED_HEADER_BYTES
+            for _ in range(size.frames):
+                self._send_probe(now, Kind.TRAIN, PortId(firsts[tag], 0), tag, packet)
         ports = {edge.name: edge.port for edge in self.edges}
         for name in names:
             if name in ports and ports[name].switch in self.topology.switches:
@@ -769,9 +787,13 @@ class Controller:
             self.frame_sizes.set_links(now, {(link.source, link.target): link.first for link in links})
         tried = self.frame_sizes.poll_try(now, self._line_of)
         if tried is not None:
+            hops = [(tried.source, target) for target in self.topology.neighbours().get(tried.source, ())]
+            self.path_monitor.handle_own_frames(now, hops)
             for size in (SHORT_PACKET, tried.packet_bytes):
                 probe = Probe(Kind.PADDED, tried.source, 0, tried.number, round(now * 1e9), size)
-                self._tell(tried.source.switch, PacketOut((tried.source.port,), seal(probe, self.settings.key)))
+                frame = seal(probe, self.settings.key)
+                self.traffic.handle_measuring(tried.source, len(frame))
+                self._tell(tried.source.switch, PacketOut((tried.source.port,), frame))
 
     def _handle_padded(self, now: float, hop: Hop, probe: Probe, seconds: float) -> None:
         link = self.topology.heard.get(hop)
@@ -808,8 +830,9 @@ class Controller:
         return self._compared[1:]
 
     def _is_idle(self, now: float, tag: int) -> bool:
-        """Return true if a path carries next to nothing."""
-        return self.path_rates.get(now, tag) < IDLE_RATE and not self.path_monitor.has_queue(tag)
+        """Return true if a path works and carries next to nothing."""
+        is_empty = self.path_monitor.is_answering(now, tag) and not self.path_monitor.has_queue(tag)
+        return is_empty and self.path_rates.get(now, tag) < IDLE_RATE
 
     def _ask_links(self, now: float, tag: int) -> None:
         """Check every link of a dead path."""

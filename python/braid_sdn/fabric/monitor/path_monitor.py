@@ -8,6 +8,11 @@ A full queue drops probes as it drops packets. So a path that delivers packets i
 one is left alone while all its links deliver other traffic. If probes find room in a queue where packets do not, the
 counters of the edges at both ends show the loss (`loss`).
 
+What the controller itself sends is no failure. After long frames of its own (`probe_train`, `frame_sizes`) have left
+for a hop, the probes of paths over it do not count as missing until one arrives that was sent later: a path is a
+FIFO, so these frames have left its queues then. That lasts OWN_DELAY at most, and begins only where no probe was
+missing.
+
 Edges probe the paths from them by themselves, and more often than the controller can where there are many. A path
 that its edge tells to be silent is dead at once.
 """
@@ -73,6 +78,11 @@ HOLD_DOWN = 3.0
 MAX_HOLD_DOWN = 12.0
 REPEAT_WINDOW = 30.0
 
+#: Seconds for which probes may be behind the controller's own long frames.
+OWN_DELAY = 1.0
+#: A probe bears its time in nanoseconds, rounded; seconds.
+CLOCK_ERROR = 1e-6
+
 #: Seconds between two probes of an edge, and the missed ones that make it silent.
 EDGE_PROBE_INTERVAL = 1.0
 EDGE_DEAD_MISSED = 3
@@ -102,6 +112,9 @@ class ProbedTarget:
     rx: CounterSample | None = None
     #: When packets last arrived by it or by another path of its pair.
     used: float = float("-inf")
+    #: When the controller's own long frames last left for a hop of it, and until when probes may be behind them.
+    behind: float = float("-inf")
+    excused: float = float("-inf")
     #: Time at which the edge at its beginning last told that it probes the path too.
     watched: float = float("-inf")
 
@@ -135,6 +148,8 @@ class ProbedTarget:
     def hear(self, now: float, seconds: float) -> None:
         """Take in a probe and its travel time."""
         self.heard, self.answered, self.before = now, True, None
+        if now - seconds > self.behind + CLOCK_ERROR:
+            self.excused = float("-inf")
         self.trip.add(now, seconds)
         self.base.add(now, seconds)
         self.least_queue = min(self.least_queue, seconds - (self.base.get(now) or seconds))
@@ -218,6 +233,17 @@ class PathMonitor:
         for hops in [hops for hops in self.dead if any(switch in (a.switch, b.switch) for a, b in hops)]:
             del self.dead[hops]
 
+    def handle_own_frames(self, now: float, hops: Iterable[Hop]) -> None:
+        """Take in that the controller has sent long frames over these hops."""
+        over = set(hops)
+        for tag, own in self._hops.items():
+            each = self.paths[tag]
+            if over.isdisjoint(own) or not (self.is_answering(now, tag) or now < each.excused):
+                continue
+            # More frames meanwhile give a silent path no more time.
+            each.excused = each.excused if now < each.excused else now + OWN_DELAY
+            each.behind = now
+
     def handle_path_probe(self, now: float, tag: int, seconds: float) -> None:
         """Take in a path's probe."""
         watched = self.paths.get(tag)
@@ -234,7 +260,11 @@ class PathMonitor:
         for tag in probed:
             if tag in self.paths:
                 self.paths[tag].watched = now
-        self._silent_paths |= {tag for tag in silent if tag in self.paths and self._hops[tag] not in self.dead}
+        self._silent_paths |= {
+            tag
+            for tag in silent
+            if tag in self.paths and now >= self.paths[tag].excused and self._hops[tag] not in self.dead
+        }
         return bool(self._silent_paths)
 
     def is_watched(self, now: float, tag: int) -> bool:
@@ -261,6 +291,11 @@ class PathMonitor:
     def has_queue(self, tag: int) -> bool:
         """Return true if a queue stands in front of a path."""
         return tag in self.paths and self.paths[tag].queued > QUEUE_THRESHOLD
+
+    def is_answering(self, now: float, tag: int) -> bool:
+        """Return true if no probe of a path is missing."""
+        each = self.paths.get(tag)
+        return each is not None and each.answered and now - each.heard <= SUSPECT_MISSED * each.pace
 
     def longest(self) -> float:
         """Return the longest travel time of the last probes, seconds."""
@@ -354,6 +389,10 @@ class PathMonitor:
             if tag in self.paths:
                 self.paths[tag].polled = now
 
+    def hops_of(self, tag: int) -> Hops:
+        """Return the hops of a path that is probed; none of others."""
+        return self._hops.get(tag, ())
+
     def sharing_links(self, tags: Iterable[int]) -> set[int]:
         """Return the tags of these paths and of all that share a hop with one of them."""
         hops = {hop for tag in tags for hop in self._hops.get(tag, ())}
@@ -389,6 +428,7 @@ class PathMonitor:
             tag
             for tag, each in self.paths.items()
             if each.late(now, DEAD_MISSED)
+            and now >= each.excused
             and not each.unanswered(now)
             and self._is_no_stall(now, each)
             and self._hops[tag] not in self.dead

@@ -29,7 +29,7 @@ PROBE_MAC = "02:42:52:41:49:44"
 #: Seconds for which a frame is valid.
 MAX_AGE = 5.0
 
-#: Bytes of a train's frame.
+#: Bytes of a full frame of a train.
 TRAIN_FRAME_BYTES = 1514
 #: Bytes of an Ethernet header with a tag in it.
 TAGGED_HEADER_BYTES = 18
@@ -49,7 +49,7 @@ class Kind(IntEnum):
     PATH = 2
     #: Out to an edge, which sends it back as it is.
     EDGE = 3
-    #: Along a path, as one of many full frames that are sent at once.
+    #: Along a path, as one of several frames that are sent at once, padded to a size.
     TRAIN = 4
     #: From a port to whatever is at its other end, under a tag and padded to a size.
     PADDED = 5
@@ -67,7 +67,7 @@ class Probe:
     nonce: int
     #: Nanoseconds by the controller's monotonic clock.
     sent: int
-    #: Of a padded frame all that is behind the tag's EtherType, bytes, as the packet of another frame; else 0.
+    #: Of a padded frame, or a train's, all that is behind the tag's EtherType, bytes, as the packet of another frame.
     packet_bytes: int = 0
 
 
@@ -92,7 +92,7 @@ def seal(probe: Probe, key: bytes) -> bytes:
         header = mac_bytes(PROBE_MAC) + _source_mac(probe.source)
         if probe.kind is not Kind.EDGE:
             header += struct.pack("!HH", 0x8100, probe.tag)
-        least = TRAIN_FRAME_BYTES if probe.kind is Kind.TRAIN else 60
+        least = TAGGED_HEADER_BYTES + probe.packet_bytes if probe.kind is Kind.TRAIN else 60
         return (header + struct.pack("!H", EXPERIMENTAL) + body).ljust(least, b"\0")
     chassis = b"\x07" + b"%016x" % probe.source.switch
     port = b"\x07" + b"%d" % probe.source.port

@@ -1,9 +1,15 @@
-"""Capacity of paths for which none is configured, by trains of full frames sent at once over idle paths.
+"""Capacity of paths for which none is configured, by trains of frames sent at once over idle paths.
 
 The frames of a train arrive at the rate of the narrowest line, so capacity = bits behind the first frame / time from
 its arrival to the last one's (packet-train dispersion). The controller itself takes time for each frame, so it can
 tell only lines up to MAX_RATE; of faster ones it says nothing. `view.path_capacity` corrects the result by what the
-path carries. Times are seconds, rates bit/s.
+path carries.
+
+A train delays all that is behind it, so probes of paths too. So the first one is two short frames. The next ones are
+as long as the line sends in MAX_LINE_TIME by what the last one showed, and at most MAX_GROWTH times as long as that:
+a machine that is held up reads both frames at once, and the line seems quick. Those of the size that is reached so
+count. One of which most is lost was too long for the line's queue: the next ones are half as long at the most.
+A path is a FIFO, so a train is over when a probe arrives that was sent later. Times are seconds, rates bit/s.
 """
 
 from __future__ import annotations
@@ -15,24 +21,95 @@ from dataclasses import dataclass, field
 from braid_sdn.fabric.monitor.probe import TRAIN_FRAME_BYTES
 from braid_sdn.fabric.plan.planner import Hops
 
-#: Frames of a train.
+#: Frames of the longest train.
 TRAIN_FRAMES = 24
-#: Frames that must arrive: a slow line's queue is shorter than the train.
-MIN_FRAMES = 8
-#: Trains of which the median counts: a machine that is held up for a moment falsifies one.
+#: Frames of the shortest train, and bytes of each: a line of 0.25 Mbit/s sends them in 33 ms.
+FIRST_FRAMES = 2
+FIRST_FRAME_BYTES = 512
+#: Seconds of the narrowest line that a train may take: half of the time after which a path counts as dead.
+MAX_LINE_TIME = 0.05
+#: Factor by which a train may have more bytes than the one before.
+MAX_GROWTH = 4.0
+#: Factor by which it must have more, or else the line does not allow more than the one before was.
+MIN_GROWTH = 1.5
+#: Part of a train's frames that must arrive: a slow line's queue may be shorter than the train.
+MIN_ARRIVED_RATIO = 1 / 3
+#: Trains of the same size of which the median counts: a machine that is held up for a moment falsifies one.
 TRAINS = 3
-#: Seconds between two trains, of all paths.
+#: Trains after which those that come count, whatever size they would need.
+MAX_GROWING_TRAINS = 8
+#: Seconds between two of the longest trains, of all paths; between shorter ones less, by their bytes.
 TRAIN_SPACING = 0.2
 #: Seconds after which no more frames of a train are expected.
 TRAIN_TIMEOUT = 1.0
 MAX_RATE = 30e6
+#: A frame bears its time in nanoseconds, rounded.
+CLOCK_ERROR = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class TrainSize:
+    """Size of a train."""
+
+    frames: int = FIRST_FRAMES
+    frame_bytes: int = FIRST_FRAME_BYTES
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all frames."""
+        return self.frames * self.frame_bytes
+
+    @classmethod
+    def within(cls, most_bytes: float) -> TrainSize:
+        """Return the largest size of at most so many bytes, of full frames if two fit, but none below the first."""
+        frames = int(min(most_bytes // TRAIN_FRAME_BYTES, TRAIN_FRAMES))
+        if frames >= FIRST_FRAMES:
+            return cls(frames, TRAIN_FRAME_BYTES)
+        return cls(FIRST_FRAMES, max(FIRST_FRAME_BYTES, int(most_bytes / FIRST_FRAMES)))
 
 
 @dataclass
 class _Train:
     tag: int
     began: float
+    size: TrainSize
     arrivals: list[float] = field(default_factory=list)
+
+
+@dataclass
+class _Search:
+    """State of a path's measurement."""
+
+    size: TrainSize = TrainSize()
+    #: Bytes that the queue may take.
+    most_bytes: float = float("inf")
+    #: Trains until now, and rates by those that count; infinite where one said nothing.
+    trains: int = 0
+    rates: list[float] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """True if more trains would not change the result."""
+        fast = sum(rate > MAX_RATE for rate in self.rates)
+        return len(self.rates) >= TRAINS or fast > TRAINS // 2
+
+    def handle_train(self, train: _Train) -> None:
+        """Take in a train that is over."""
+        self.trains += 1
+        count, total = len(train.arrivals), train.size.total_bytes
+        if count < max(FIRST_FRAMES, MIN_ARRIVED_RATIO * train.size.frames):
+            self.most_bytes = min(self.most_bytes, total / 2)
+            self.size = TrainSize.within(self.most_bytes)
+            if self.size == train.size or self.trains > MAX_GROWING_TRAINS:
+                self.rates.append(float("inf"))
+            return
+        seconds = train.arrivals[-1] - train.arrivals[0]
+        rate = 8 * train.size.frame_bytes * (count - 1) / seconds if seconds > 0 else float("inf")
+        self.size = TrainSize.within(min(MAX_LINE_TIME * rate / 8, MAX_GROWTH * total, self.most_bytes))
+        if self.trains <= MAX_GROWING_TRAINS and self.size.total_bytes >= MIN_GROWTH * total:
+            self.rates.clear()
+        else:
+            self.rates.append(rate)
 
 
 @dataclass
@@ -41,7 +118,7 @@ class ProbeTrains:
 
     #: Paths to be measured, by tag.
     _paths: dict[int, Hops] = field(default_factory=dict)
-    _results: dict[Hops, list[float]] = field(default_factory=dict)
+    _searches: dict[Hops, _Search] = field(default_factory=dict)
     _found: list[tuple[Hops, float]] = field(default_factory=list)
     _train: _Train | None = None
     _not_before: float = 0.0
@@ -50,27 +127,39 @@ class ProbeTrains:
         """Set the paths whose capacity is unknown; measured ones are not measured again as long as they are named."""
         self._paths = dict(paths)
         named = set(paths.values())
-        self._results = {hops: rates for hops, rates in self._results.items() if hops in named}
+        self._searches = {hops: search for hops, search in self._searches.items() if hops in named}
 
-    def poll_train(self, now: float, is_idle: Callable[[int], bool]) -> int | None:
-        """Return the tag of a path over which a train is due."""
-        if self._train is not None and now - self._train.began > TRAIN_TIMEOUT:
-            self._end(self._train)
-        if self._train is not None or now < self._not_before:
+    def poll_train(self, now: float, is_idle: Callable[[int], bool]) -> tuple[int, TrainSize] | None:
+        """Return the tag of a path over which a train is due, and its size."""
+        if self.under_way(now) is not None or now < self._not_before:
             return None
         for tag, hops in self._paths.items():
-            if len(self._results.get(hops, ())) < TRAINS and is_idle(tag):
-                self._train = _Train(tag, now)
-                self._not_before = now + TRAIN_SPACING
-                return tag
+            search = self._searches.setdefault(hops, _Search())
+            if not search.is_over and is_idle(tag):
+                self._train = _Train(tag, now, search.size)
+                part = search.size.total_bytes / (TRAIN_FRAMES * TRAIN_FRAME_BYTES)
+                self._not_before = now + TRAIN_SPACING * part
+                return tag, search.size
         return None
 
-    def handle_frame(self, now: float, tag: int) -> None:
-        """Take in a frame of a train."""
-        if self._train is None or self._train.tag != tag:
+    def under_way(self, now: float) -> int | None:
+        """Return the tag of the path on which a train may still be."""
+        if self._train is not None and now - self._train.began > TRAIN_TIMEOUT:
+            self._end(self._train)
+        return self._train.tag if self._train is not None else None
+
+    def handle_frame(self, now: float, tag: int, sent: float) -> None:
+        """Take in a frame of a train, and the time when it was sent."""
+        train = self._train
+        if train is None or train.tag != tag or sent < train.began - CLOCK_ERROR:
             return
-        self._train.arrivals.append(now)
-        if len(self._train.arrivals) == TRAIN_FRAMES:
+        train.arrivals.append(now)
+        if len(train.arrivals) == train.size.frames:
+            self._end(train)
+
+    def handle_path_probe(self, tag: int, sent: float) -> None:
+        """Take in a path's probe, and the time when it was sent: all frames from before have come or are lost."""
+        if self._train is not None and self._train.tag == tag and sent > self._train.began + CLOCK_ERROR:
             self._end(self._train)
 
     def poll_capacity(self) -> tuple[Hops, float] | None:
@@ -82,10 +171,8 @@ class ProbeTrains:
         hops = self._paths.get(train.tag)
         if hops is None:
             return
-        count = len(train.arrivals)
-        seconds = train.arrivals[-1] - train.arrivals[0] if count >= MIN_FRAMES else 0.0
-        rates = self._results.setdefault(hops, [])
-        rates.append(8 * TRAIN_FRAME_BYTES * (count - 1) / seconds if seconds > 0 else float("inf"))
-        rate = statistics.median(rates)
-        if len(rates) == TRAINS and rate <= MAX_RATE:
+        search = self._searches.setdefault(hops, _Search())
+        search.handle_train(train)
+        rate = statistics.median(search.rates) if search.rates else float("inf")
+        if search.is_over and rate <= MAX_RATE:
             self._found.append((hops, rate))

@@ -43,6 +43,10 @@ class Traffic:
     _rules: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
     #: Tags that each switch had rules of.
     _tags: dict[int, set[int]] = field(default_factory=dict)
+    #: Bytes that the controller had sent by each port to measure something, in this period and in the one before.
+    _own: dict[PortId, int] = field(default_factory=dict)
+    _own_before: dict[PortId, int] = field(default_factory=dict)
+    _observed: float = float("-inf")
 
     def handle_ports(self, switch: int, counters: Iterable[PortCounters]) -> None:
         """Take in a switch's port counters."""
@@ -92,12 +96,20 @@ class Traffic:
             for known in (self._rules, self.tagged, self.tagged_before):
                 known.pop((switch, tag), None)
 
+    def handle_measuring(self, port: PortId, size: int) -> None:
+        """Take in bytes that the controller has a port send to measure something: they may be lost at any load."""
+        self._own[port] = self._own.get(port, 0) + size
+
     def observe(self, now: float, links: Iterable[LinkDirection]) -> None:
         """Compare, after a period, the rates that entered and left each link."""
+        seconds = max(MIN_RATE_PERIOD, min(now - self._observed, COUNTER_PERIOD))
         for link in links:
             sent, received = self.rates.get(link.source), self.rates.get(link.target)
             if sent and received:
-                link.saturation = observe(link.saturation, now, sent.sent, received.received)
+                # Switches may have counted them in either period.
+                own = self._own.get(link.source, 0) + self._own_before.get(link.source, 0)
+                link.saturation = observe(link.saturation, now, sent.sent - 8 * own / seconds, received.received)
+        self._own_before, self._own, self._observed = self._own, {}, now
 
     def is_busy(self, link: LinkDirection, topology: Topology) -> bool:
         """Return true if a link carries so much that it may drop packets."""
