@@ -42,7 +42,7 @@ from braid_sdn.fabric.monitor.probe import (
 from braid_sdn.fabric.plan.plan import TAGS
 from braid_sdn.fabric.plan.policies import Hop
 from braid_sdn.fabric.view.load import PortRates, Saturation
-from braid_sdn.openflow.messages import PacketIn, PacketOut
+from braid_sdn.openflow.messages import PacketIn, PacketOut, Refused
 
 from .virtual import KEY, Network, frame, mac, ready, tags
 
@@ -557,6 +557,27 @@ def test_frames_that_are_lost_for_their_size_are_no_saturation() -> None:
         net.run(0.02)
     assert not any(link.saturation.losing or link.saturation.limit for link in net.controller.topology.links())
     assert {arc.capacity for arc in net.controller.graph.arcs} == {10e9}
+
+
+def test_a_switch_that_refuses_long_frames_refuses_no_rules() -> None:
+    """Open vSwitch drops them; others answer with an error, and were named as if they refused what they are told."""
+    net = Network(two_paths())
+    tell, most = net.controller._tell, FULL_PACKET + TAGGED_HEADER_BYTES
+
+    def telling(dpid: int, message: object) -> None:
+        if isinstance(message, PacketOut) and dpid == net.shape.dpid("P") and len(message.data) > most:
+            refused = Refused("error type 1 code 6", frame_bytes=len(message.data))
+            net.at(net.now, lambda: net.controller.handle(net.now, dpid, refused))
+        else:
+            tell(dpid, message)  # type: ignore[arg-type]
+
+    net.controller._tell = telling  # type: ignore[method-assign]
+    net.connect()
+    net.run(40)
+    assert sizes_of(net)["P", "A"] == FULL_PACKET
+    assert "refused" not in net.codes()
+    net.controller.handle(net.now, net.shape.dpid("P"), Refused("error type 1 code 6", frame_bytes=100))
+    assert "refused" in net.codes()
 
 
 def test_of_many_links_some_are_named_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,6 +226,21 @@ def test_a_refusal_names_its_rule() -> None:
     assert session.decode(error) == Refused("table-full", None)
 
 
+def test_a_refusal_of_a_frame_tells_its_length() -> None:
+    session = Session()
+    for ports in ((3,), (3, 4)):
+        sent = session.encode(PacketOut(ports, bytes(9000)))
+        # OFPBRC_BAD_LEN; "the data contains at least 64 bytes of the failed request" (OpenFlow 1.3 §A.4.4).
+        error = HEADER.pack(VERSION, 1, 76, HEADER.unpack_from(sent)[3]) + b"\x00\x01\x00\x06" + sent[:64]
+        assert session.decode(error) == Refused("error type 1 code 6", frame_bytes=9000)
+    # OFPBRC_IS_SLAVE is another matter, and so is another message.
+    error = HEADER.pack(VERSION, 1, 76, HEADER.unpack_from(sent)[3]) + b"\x00\x01\x00\x0a" + sent[:64]
+    assert session.decode(error) == Refused("slave")
+    other = session.encode(AddRule(base()[0]))
+    error = HEADER.pack(VERSION, 1, 76, 0) + b"\x00\x01\x00\x06" + other[:64].ljust(64, b"\0")
+    assert session.decode(error) == Refused("error type 1 code 6")
+
+
 @given(st.integers(0, 30), st.binary(max_size=120))
 @settings(max_examples=300)
 def test_no_message_makes_the_decoder_stumble(kind: int, body: bytes) -> None:

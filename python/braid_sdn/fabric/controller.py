@@ -716,6 +716,9 @@ class Controller:
             self._refused_failover(now, dpid, message.reason)
             if is_of_detour:
                 self._refused_marks.add(dpid)
+        if message.frame_bytes > TAGGED_HEADER_BYTES + SHORT_PACKET:
+            # It counts as lost, as where a switch says nothing, and is one that measures: no others are so long.
+            return
         if message.rule is None:
             if not is_by_group:
                 text = f"the switch refuses what it is told: {message.reason}"

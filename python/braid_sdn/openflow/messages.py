@@ -525,6 +525,8 @@ class Refused:
     reason: str
     #: The rule concerned, if known.
     rule: Rule | None = None
+    #: Bytes of the frame that it was to send, if it refused that, as one that is too long for its port; else 0.
+    frame_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -326,7 +326,9 @@ class Session:
             told.type == of.OFPET_GROUP_MOD_FAILED or (by_group and told.type == of.OFPET_BAD_ACTION)
         ):
             known = "group-unknown" if (told.type, told.code) == _BAD_OUT_GROUP else "group-refused"
-        return Refused(known or f"error type {told.type} code {told.code}", rule)
+        if known is None:
+            return Refused(f"error type {told.type} code {told.code}", rule, _refused_frame(told.data or b""))
+        return Refused(known, rule)
 
     def _collect(self, xid: int, flags: int, entries: Iterable[Any]) -> list[Any] | None:
         """Take in a part of a reply; return the whole with its last part, parts of other kinds included.
@@ -482,6 +484,15 @@ def _packet_out(xid: int, ports: tuple[int, ...], data: bytes, in_port: int) -> 
     length = HEADER.size + _PACKET_OUT.size + len(actions) + len(data)
     head = HEADER.pack(VERSION, of.OFPT_PACKET_OUT, length, xid)
     return head + _PACKET_OUT.pack(of.OFP_NO_BUFFER, in_port, len(actions)) + actions + data
+
+
+def _refused_frame(data: bytes) -> int:
+    """Return the bytes of a frame that was to be sent, from the beginning of the refused message; 0 of others."""
+    if len(data) < HEADER.size + _PACKET_OUT.size:
+        return 0
+    _, kind, length, _ = HEADER.unpack_from(data)
+    _, _, actions = _PACKET_OUT.unpack_from(data, HEADER.size)
+    return max(0, length - HEADER.size - _PACKET_OUT.size - actions) if kind == of.OFPT_PACKET_OUT else 0
 
 
 def _packet_in(data: bytes) -> PacketIn | None:
