@@ -8,6 +8,7 @@ measures, and by `fastest`. The paper's page load times: 8.6, 6.7 and, with true
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import threading
 import time
@@ -37,11 +38,18 @@ CASES = ("wifi", "lte", "wrr_true", "wrr", "fastest")
 PAGE_TIMEOUT_S = 40.0
 
 
+#: Span of the walk whose pages are left out together for the standard error of a ratio: longer than most pages that a
+#: gap catches.
+SPAN_S = 20.0
+
+
 @dataclass
 class Loads:
     """Page load times of one case, and the page under way at its end."""
 
     seconds: list[float] = field(default_factory=list)
+    #: Second of the walk in which each page began.
+    begun: list[float] = field(default_factory=list)
     #: Connections that Braid has opened, and those of them on WiFi in a second of a gap.
     opened: int = 0
     into_gaps: int = 0
@@ -116,20 +124,25 @@ def _weights(wifi: float, lte: float) -> str:
 
 
 def play(net: Topology, walk: Campus, case: Case, load: Callable[[int], float]) -> Loads:
-    """Load pages one after another while the walk is played once; `load` returns the seconds of a page by number."""
+    """Load pages one after another while the walk is played once; `load` returns the seconds of a page by number.
+
+    A page's number is the second of the walk in which it begins, so that all cases load the same page there: sizes of
+    pages differ by more than the cases do.
+    """
     loads, over = Loads(), threading.Event()
     failures: list[BaseException] = []
 
     def browse() -> None:
-        number = 0
+        first = time.monotonic()
         try:
             while not over.is_set():
                 begun = time.monotonic()
                 try:
-                    loads.seconds.append(load(number))
+                    seconds = load(int(begun - first))
                 except LabError:
-                    loads.seconds.append(time.monotonic() - begun)
-                number += 1
+                    seconds = time.monotonic() - begun
+                loads.seconds.append(seconds)
+                loads.begun.append(begun - first)
         except BaseException as error:
             failures.append(error)
 
@@ -166,6 +179,28 @@ def _set(net: Topology, wifi: float, lte: float) -> None:
         emulator.request({"set": {"rate": f"{rate:.3f}Mbit/s"}})
 
 
+def ratio_error(one: Loads, other: Loads) -> float | None:
+    """Return the standard error of the ratio of two cases' mean page load times on the same walk.
+
+    It is the jackknife's: spans of the walk are left out of both cases in turn. It covers the chance of single pages,
+    and not how the ratio differs from walk to walk. None if fewer than three spans are left to compare, or it is not
+    known when the pages began.
+    """
+    if any(len(loads.begun) != len(loads.seconds) for loads in (one, other)):
+        return None
+
+    def without(loads: Loads, span: int) -> list[float]:
+        pages = zip(loads.begun, loads.seconds, strict=True)
+        return [seconds for begun, seconds in pages if int(begun / SPAN_S) != span]
+
+    spans = {int(begun / SPAN_S) for loads in (one, other) for begun in loads.begun}
+    left = [(without(one, span), without(other, span)) for span in sorted(spans)]
+    ratios = [statistics.mean(top) / statistics.mean(bottom) for top, bottom in left if top and bottom]
+    if len(ratios) < 3:
+        return None
+    return math.sqrt((len(ratios) - 1) * statistics.pvariance(ratios))
+
+
 def record(run: Run, measured: dict[str, Loads]) -> None:
     """Record the figures, the table and the charts of all cases."""
     means = {case: statistics.mean(loads.seconds) for case, loads in measured.items() if loads.seconds}
@@ -183,6 +218,9 @@ def record(run: Run, measured: dict[str, Loads]) -> None:
             )
     if "wrr" in means and "wrr_true" in means:
         run.figure("measured_vs_true", means["wrr"] / means["wrr_true"], better="lower")
+        error = ratio_error(measured["wrr"], measured["wrr_true"])
+        if error is not None:
+            run.figure("measured_vs_true_error", error, better="none")
     for case, loads in measured.items():
         if loads.opened:
             run.figure(f"flows_into_gaps_{case}", loads.into_gaps / loads.opened, better="lower", runs=loads.opened)
