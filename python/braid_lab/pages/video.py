@@ -22,13 +22,26 @@ QUALITIES = (0.4, 0.7, 1.0)
 SEGMENT_SECONDS = 2
 FRAMES_PER_SECOND = 24
 
+#: What dash.js has ahead when it pauses between segments: its `bufferTimeAtTopQuality`, by default.
+FULL_SECONDS = 30.0
+
 PLAYER = "dash.all.min.js"
 
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>A clip of the lab</title>
 <video id="video" muted width="640" height="360"></video>
 <script src="/dash.all.min.js"></script>
 <script>
-  const told = {bytes: 0, requests: 0, switches: 0, stalls: 0, stalled_s: 0, started: null, ended: false, errors: []};
+  const told = {bytes: 0, switches: 0, stalls: 0, stalled_s: 0, started: null, ended: false, errors: []};
+  // The player tells of whole segments alone, each of two seconds.
+  const send = XMLHttpRequest.prototype.send;
+  XMLHttpRequest.prototype.send = function (...body) {
+    let had = 0;
+    this.addEventListener("progress", ({loaded}) => {
+      told.bytes += loaded - had;
+      had = loaded;
+    });
+    return send.apply(this, body);
+  };
   const video = document.querySelector("#video");
   const player = dashjs.MediaPlayer().create();
   let stalledAt = null, quality = null;
@@ -36,10 +49,6 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>A clip of 
     if (stalledAt !== null) told.stalled_s += (performance.now() - stalledAt) / 1000;
     stalledAt = null;
   };
-  player.on("fragmentLoadingCompleted", ({request, response}) => {
-    told.requests += 1;
-    told.bytes += response ? response.byteLength : 0;
-  });
   player.on("qualityChangeRendered", (change) => {
     const now = change.newRepresentation ? change.newRepresentation.bandwidth : change.newQuality;
     if (quality !== null && now !== quality) told.switches += 1;
@@ -61,6 +70,7 @@ PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>A clip of 
 TOLD = """JSON.stringify({
   ...told,
   played_s: video.currentTime,
+  ahead_s: player.getBufferLength("video"),
   quality: player.getCurrentRepresentationForType("video").bandwidth,
   qualities: player.getRepresentationsByType("video").length,
 })"""
@@ -78,8 +88,9 @@ class Clip:
 class Playback:
     """Playback until a moment."""
 
-    #: Seconds of the clip that were shown, and bytes of media that came.
+    #: Seconds of the clip that were shown, seconds that the player has ahead, and bytes of media that came.
     played_s: float
+    ahead_s: float
     bytes: int
     #: Seconds from the navigation to the first picture.
     started_s: float
@@ -121,6 +132,12 @@ def begin(tab: Tab) -> None:
     tab.wait("typeof told !== 'undefined' && told.started !== null", timeout=30.0)
 
 
+def await_pause(tab: Tab) -> None:
+    """Wait until the player has as much ahead as it wants."""
+    full = FULL_SECONDS - SEGMENT_SECONDS
+    tab.wait(f"player.getBufferLength('video') >= {full:g}", timeout=4 * FULL_SECONDS)
+
+
 def playback(tab: Tab) -> Playback:
     """Ask the player; LabError if it has failed."""
     told: dict[str, Any] = json.loads(tab.evaluate(TOLD))
@@ -128,5 +145,5 @@ def playback(tab: Tab) -> Playback:
         raise LabError(f"the player failed: {', '.join(told['errors'])}")
     if told["qualities"] != len(QUALITIES):
         raise LabError(f"the player sees {told['qualities']} qualities in place of {len(QUALITIES)}")
-    keys = ("played_s", "bytes", "switches", "stalls", "stalled_s", "quality")
+    keys = ("played_s", "ahead_s", "bytes", "switches", "stalls", "stalled_s", "quality")
     return Playback(**{key: told[key] or 0 for key in keys}, started_s=told["started"])

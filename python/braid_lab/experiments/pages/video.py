@@ -1,8 +1,13 @@
 """`pages/video`: web sites in one window while a clip plays in another, over HTTP/3 ([host] §5.2.2, Figs. 12 and 13).
 
+"We continuously streamed a short video", "background traffic for the simultaneously occurring web flows": pages begin
+once the player has as much ahead as it wants. Until then it takes whatever its line gives, also alone, and its
+throughput says nothing of the clip's. Each way loads its pages one after the other at its own pace, as the paper's
+host does: none waits for a slower one, so no video recovers while no page is under way.
+
 The reference is the clip alone over a single line: "where there is no web traffic and video traffic has exclusive
-access to the available link capacity". The clip begins anew with each group of sites, which are loaded while it
-plays.
+access to the available link capacity". It is taken over the very time that a way's pages take. The clip begins anew
+with each group of sites.
 """
 
 from __future__ import annotations
@@ -10,11 +15,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from braid_lab.concurrency import run_concurrently
 from braid_lab.experiment import Run, experiment
@@ -34,8 +43,14 @@ from braid_lab.programs.devtools import Tab
 #: [host] §5.2.2: the video "is 3 minutes long".
 CLIP_SECONDS = 180.0
 
-#: Bytes of a group of sites: over a single line, beside the clip, they take less than the clip does.
-GROUP_BYTES = 0.6 * CLIP_SECONDS * (MBIT - video.QUALITIES[-1]) * 1e6 / 8
+#: Bytes of a group of sites: over a single line, beside the clip, they take less time than there is from the moment
+#: at which a player has what it wants ahead, after as much time over 2 Mbit/s, until it has fetched the clip's end. A
+#: tenth is left for round trips.
+GROUP_BYTES = 0.9 * (CLIP_SECONDS - 2 * video.FULL_SECONDS) * (MBIT - video.QUALITIES[-1]) * 1e6 / 8
+
+#: Interval at which the reference is polled, and the length of the smoke form's clip.
+POLL_SECONDS = 0.5
+SMOKE_SECONDS = 80.0
 
 FULL = Extent(sites=100, loads=10)
 QUICK = Extent(sites=4, loads=1)
@@ -84,7 +99,7 @@ def beside_video(run: Run) -> None:
     run.display.expect(2 + len(left))
     with contextlib.ExitStack() as stack:
         with run.step("encode the clip"):
-            seconds = run.of_form(full=CLIP_SECONDS, quick=CLIP_SECONDS, smoke=20.0)
+            seconds = run.of_form(full=CLIP_SECONDS, quick=CLIP_SECONDS, smoke=SMOKE_SECONDS)
             clip = video.encode(Path(scratch.directory()) / "clip", seconds)
         with run.step(f"build {len(WAYS)} hosts with two lines, sites and windows"):
             hosts = {way: stack.enter_context(_host(way, made, clip, run.seed)) for way in WAYS}
@@ -120,34 +135,86 @@ def _host(way: str, made: Plan, clip: Clip, seed: int) -> Iterator[Windows]:
         yield Windows(load, tab, None if way == "bond" else lines.daemon)
 
 
+@dataclass(frozen=True)
+class Moment:
+    """A playback, and the bytes of the host's QUIC flows, at a time."""
+
+    at: float
+    playback: Playback
+    flows: dict[str, int]
+
+
+def _moment(host: Windows) -> Moment:
+    return Moment(time.monotonic(), video.playback(host.tab), host.flow_bytes())
+
+
 def _group(hosts: dict[str, Windows], group: Sequence[Site], clip: Clip) -> list[dict[str, Any]]:
     """Play the clip on all hosts while the group's sites are loaded; return a row for each load and each playback."""
-    rows: list[dict[str, Any]] = []
     run_concurrently([functools.partial(video.begin, host.tab) for host in hosts.values()])
-    began, before = time.monotonic(), _playbacks(hosts)
+    run_concurrently([functools.partial(video.await_pause, host.tab) for host in hosts.values()])
     # No page is under way, so the clip's is the flow of this moment.
-    flows_before = {way: host.flow_bytes() for way, host in hosts.items()}
+    before = {way: _moment(host) for way, host in hosts.items()}
     browsing = {way: host.load for way, host in hosts.items() if host.load is not None}
-    for site in group:
-        work: list[Callable[[], Any]] = [functools.partial(load, site) for load in browsing.values()]
-        for way, page in zip(browsing, run_concurrently(work), strict=True):
-            rows.append({"way": way, "site": site.name, **page.row()})
-    seconds, after = time.monotonic() - began, _playbacks(hosts)
-    flows_after = {way: host.flow_bytes() for way, host in hosts.items()}
-    if any(each.played_s >= clip.seconds for each in after.values()):
-        raise LabError(f"the clip of {clip.seconds:.0f} s ended before the group of {len(group)} sites")
-    for way, each in after.items():
-        mbit = 8e-6 * (each.bytes - before[way].bytes) / seconds
-        told = {"video_mbit": mbit, "flow_mbit": None, **asdict(each)}
-        grown = [flows_after[way].get(flow, 0) - count for flow, count in flows_before[way].items()]
-        if grown:
-            told["flow_mbit"] = 8e-6 * max(grown) / seconds
-        rows.append({"way": way, "site": None, "seconds": seconds, **told})
+    with _polled(hosts["reference"]) as alone:
+        work = [functools.partial(_browse, hosts[way], load, group) for way, load in browsing.items()]
+        browsed = dict(zip(browsing, run_concurrently(work), strict=True))
+    if alone[-1].playback.played_s + alone[-1].playback.ahead_s > clip.seconds - video.SEGMENT_SECONDS:
+        raise LabError(f"the clip of {clip.seconds:.0f} s had come before the group of {len(group)} sites")
+    rows: list[dict[str, Any]] = []
+    for way, (loads, after) in browsed.items():
+        rows += [{"way": way, **row} for row in loads]
+        rows.append({"way": way, "site": None, **_throughput(before[way], after, alone)})
+    rows.append({"way": "reference", "site": None, **_throughput(before["reference"], alone[-1], alone)})
     return rows
 
 
-def _playbacks(hosts: dict[str, Windows]) -> dict[str, Playback]:
-    return {way: video.playback(host.tab) for way, host in hosts.items()}
+def _browse(host: Windows, load: Load, group: Sequence[Site]) -> tuple[list[dict[str, Any]], Moment]:
+    """Load sites one after the other; return a row for each, and the moment at which the last one was loaded."""
+    loads = [{"site": site.name, **load(site).row()} for site in group]
+    return loads, _moment(host)
+
+
+@contextlib.contextmanager
+def _polled(host: Windows) -> Iterator[list[Moment]]:
+    """Poll a host for the length of a block; its moments are there after it, the last one at its end."""
+    moments = [_moment(host)]
+    over = threading.Event()
+
+    def poll() -> None:
+        while not over.wait(POLL_SECONDS):
+            moments.append(_moment(host))
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        polling = pool.submit(poll)
+        try:
+            yield moments
+        finally:
+            over.set()
+        polling.result()
+    moments.append(_moment(host))
+
+
+def _throughput(before: Moment, after: Moment, alone: Sequence[Moment]) -> dict[str, Any]:
+    """Return the rates of a playback, and that of the clip alone over the same time."""
+    seconds = after.at - before.at
+    bits = 8 * (after.playback.bytes - before.playback.bytes)
+    grown = [after.flows.get(flow, 0) - count for flow, count in before.flows.items()]
+    return {
+        "seconds": seconds,
+        "video_mbit": 1e-6 * bits / seconds,
+        "alone_mbit": 8e-6 * (bytes_at(alone, after.at) - bytes_at(alone, before.at)) / seconds,
+        "flow_mbit": 8e-6 * max(grown) / seconds if grown else None,
+        "stalls": after.playback.stalls - before.playback.stalls,
+        "stalled_s": after.playback.stalled_s - before.playback.stalled_s,
+        "switches": after.playback.switches - before.playback.switches,
+        "ahead_s": after.playback.ahead_s,
+        "quality": after.playback.quality,
+    }
+
+
+def bytes_at(moments: Sequence[Moment], at: float) -> float:
+    """Return the bytes of media that had come at a time, between the moments as if they came evenly."""
+    return float(np.interp(at, [each.at for each in moments], [each.playback.bytes for each in moments]))
 
 
 def _record(run: Run, made: Plan, rows: Sequence[dict[str, Any]]) -> None:
@@ -158,12 +225,11 @@ def _record(run: Run, made: Plan, rows: Sequence[dict[str, Any]]) -> None:
     worst = min(("wrr", "fastest"), key=lambda way: found[way][0])
     spread = (min(found[worst][1]), max(found[worst][1]))
     run.figure("mean_reduction", found[worst][0], better="higher", paper=PAPER_REDUCTION, runs=runs, spread=spread)
-    reference = _mbit(plays, "reference")
     run.table.append(["", "mean s", "reduction", "video Mbit/s", "vs reference", "stalls", "switches"])
     shares = {}
     for way in WAYS:
         mine = [row for row in plays if row["way"] == way]
-        shares[way] = _mbit(plays, way) / reference
+        shares[way] = _mbit(plays, way) / _mbit(plays, way, "alone_mbit")
         stalls, switches = (sum(row[name] for row in mine) for name in ("stalls", "switches"))
         run.figure(f"video_mbit_{way}", _mbit(plays, way), unit="Mbit/s", better="higher", runs=len(mine))
         polled = [row["flow_mbit"] for row in mine if row["flow_mbit"] is not None]
@@ -198,14 +264,14 @@ def _record(run: Run, made: Plan, rows: Sequence[dict[str, Any]]) -> None:
     run.notes += [
         f"Loader: {made.loader}. A clip of up to {video.QUALITIES[-1]:g} Mbit/s, dash.js, lines of {MBIT:g} Mbit/s. "
         "`video_throughput_vs_reference` and `mean_reduction` are the worse of wrr and fastest.",
-        "The throughput is that of media as the player counts it, from the first picture to the end of the group's "
-        "last page; so it has what a player fetches ahead at the beginning.",
+        "The throughput is that of media, from the moment at which the player first pauses to the end of the way's "
+        "last page of the group, over that of the clip alone in the same time.",
     ]
 
 
-def _mbit(plays: Sequence[dict[str, Any]], way: str) -> float:
-    """Return the mean rate of media over all groups, weighted by their lengths."""
+def _mbit(plays: Sequence[dict[str, Any]], way: str, column: str = "video_mbit") -> float:
+    """Return the mean rate of a way's media, or of the clip alone, over all groups, weighted by their lengths."""
     mine = [row for row in plays if row["way"] == way]
-    megabits: float = sum(row["video_mbit"] * row["seconds"] for row in mine)
+    megabits: float = sum(row[column] * row["seconds"] for row in mine)
     seconds: float = sum(row["seconds"] for row in mine)
     return megabits / seconds
