@@ -27,11 +27,15 @@ const TIMEOUT: Duration = Duration::from_secs(40);
 /// Objects of a page by host, and of a small one.
 const OBJECTS: [usize; 8] = [34, 20, 12, 9, 7, 5, 4, 3];
 const FEW_OBJECTS: [usize; 8] = [10, 6, 3, 2, 2, 1, 1, 1];
+/// Those of a page over HTTP/3, which has one connection to each of its hosts.
+const HTTP3_OBJECTS: [usize; 20] = [10, 5, 4, 3, 3, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
 const GAP: f64 = 0.05;
 const LOAD_AVERAGING_S: f64 = 2.0;
 const MEMORY: Duration = Duration::from_secs(120);
-const SEGMENT: Duration = Duration::from_secs(4);
-const SEGMENTS_AHEAD: Duration = Duration::from_secs(8);
+const SEGMENT: Duration = Duration::from_secs(2);
+/// What a player has ahead at most, and above which it judges by that alone. Those of dash.js 5.
+const FULL_BUFFER: Duration = Duration::from_secs(30);
+const STABLE_BUFFER: Duration = Duration::from_secs(18);
 const QUALITIES: [f64; 3] = [0.4e6, 0.7e6, 1.0e6];
 const RTT_RISE: Duration = Duration::from_secs(1);
 
@@ -93,16 +97,48 @@ struct Conn {
     bytes: u64,
 }
 
-/// A player with segments of 4 s, of the best quality that the last ones had the rate for, and up to 8 s of them ahead.
+/// A player as dash.js is: with little ahead it asks for the best quality that the last segments had the rate for, with more for
+/// the one that BOLA finds (Spiteri, Urgaonkar and Sitaraman, INFOCOM 2016).
 #[derive(Default)]
 struct Video {
     flow: usize,
     /// Time of the request for the segment under way, and its bytes.
     asked: Option<(Time, u64)>,
     plays_until: Time,
-    rate: f64,
-    fetched: u64,
+    /// Rates of the last segments, in bits per second.
+    rates: VecDeque<f64>,
+    by_buffer: bool,
+    /// True once it had as much ahead as it wants.
+    full: bool,
     stalled: Duration,
+}
+
+impl Video {
+    fn quality(&mut self, ahead: Duration) -> f64 {
+        let least = if self.by_buffer {
+            STABLE_BUFFER / 2
+        } else {
+            STABLE_BUFFER
+        };
+        self.by_buffer = ahead > least;
+        if self.by_buffer {
+            return bola(ahead.as_secs_f64());
+        }
+        let mean = self.rates.iter().sum::<f64>() / self.rates.len().max(1) as f64;
+        let fits = |quality: &&f64| **quality <= 0.9 * mean;
+        *QUALITIES.iter().rev().find(fits).unwrap_or(&QUALITIES[0])
+    }
+}
+
+/// Returns the quality of the highest utility for its size, with so many seconds ahead.
+fn bola(ahead: f64) -> f64 {
+    let utility = |quality: f64| 1.0 + (quality / QUALITIES[0]).ln();
+    let gain = (utility(QUALITIES[2]) - 1.0) / (STABLE_BUFFER.as_secs_f64() / 10.0 - 1.0);
+    let score = |quality: &f64| (10.0 / gain * (utility(*quality) + gain) - ahead) / quality;
+    *QUALITIES
+        .iter()
+        .max_by(|one, other| score(one).total_cmp(&score(other)))
+        .expect("there are qualities")
 }
 
 struct Browser {
@@ -124,7 +160,9 @@ struct Browser {
     rates: Vec<f64>,
     turn: usize,
     seed: u64,
-    objects: [usize; 8],
+    objects: &'static [usize],
+    /// Connections to each host at most.
+    connections: usize,
     app_limited: AppLimitedFlows<usize>,
     video: Option<Video>,
 }
@@ -189,7 +227,8 @@ impl Browser {
             rates: vec![50.0; specs.len()],
             turn: 0,
             seed,
-            objects: OBJECTS,
+            objects: &OBJECTS,
+            connections: 6,
             app_limited: AppLimitedFlows::default(),
             video: None,
         }
@@ -224,18 +263,22 @@ impl Browser {
         });
     }
 
+    fn video_bytes(&self) -> u64 {
+        self.conns[self.video.as_ref().expect("a video").flow].bytes
+    }
+
     /// Asks for the next segment if there is room for it.
     fn fetch_segment(&mut self) {
         let now = self.network.now;
         let Some(video) = self.video.as_mut().filter(|video| video.asked.is_none()) else {
             return;
         };
-        if video.plays_until.since(now) > SEGMENTS_AHEAD || self.conns[video.flow].line.is_none() {
+        let ahead = video.plays_until.since(now);
+        video.full |= ahead >= FULL_BUFFER;
+        if ahead >= FULL_BUFFER || self.conns[video.flow].line.is_none() {
             return;
         }
-        let fits = |quality: &&f64| **quality <= 0.9 * video.rate;
-        let quality = QUALITIES.iter().rev().find(fits).unwrap_or(&QUALITIES[0]);
-        let bytes = (quality * SEGMENT.as_secs_f64() / 8.0) as u64;
+        let bytes = (video.quality(ahead) * SEGMENT.as_secs_f64() / 8.0) as u64;
         video.asked = Some((now, bytes));
         self.network.request(video.flow, bytes);
     }
@@ -246,22 +289,20 @@ impl Browser {
         let Some((asked, bytes)) = video.asked.take() else {
             return;
         };
-        let rate = bytes as f64 * 8.0 / now.since(asked).as_secs_f64();
-        video.rate = if video.fetched == 0 {
-            rate
-        } else {
-            (video.rate + rate) / 2.0
-        };
-        if video.fetched > 0 {
+        if !video.rates.is_empty() {
             video.stalled += now.since(video.plays_until);
         }
-        video.fetched += bytes;
+        let rate = bytes as f64 * 8.0 / now.since(asked).as_secs_f64();
+        video.rates.push_back(rate);
+        if video.rates.len() > 4 {
+            video.rates.pop_front();
+        }
         video.plays_until = video.plays_until.max(now) + SEGMENT;
     }
 
     fn start_page(&mut self) {
         self.idle_until = None;
-        self.queues = page(&self.objects, self.seed, self.page);
+        self.queues = page(self.objects, self.seed, self.page);
         self.page += 1;
         self.began = self.network.now;
         let flow = self.connect(0, Duration::ZERO);
@@ -442,8 +483,9 @@ impl Browser {
                 if self.origin == Some(flow) {
                     self.origin = None;
                     let mut after = Duration::ZERO;
-                    for host in 0..OBJECTS.len() {
-                        let connections = (self.queues[host].len() + usize::from(host == 0)).min(6);
+                    for host in 0..self.queues.len() {
+                        let wanted = self.queues[host].len() + usize::from(host == 0);
+                        let connections = wanted.min(self.connections);
                         for slot in 0..connections {
                             if host == 0 && slot == 0 {
                                 continue;
@@ -793,6 +835,12 @@ const SLOW: [LineSpec; 2] = [LineSpec {
     queue_ms: 250,
 }; 2];
 
+/// Those of `pages/video`.
+const LAB: [LineSpec; 2] = [LineSpec {
+    delay_ms: 20,
+    queue_ms: 1000,
+}; 2];
+
 fn mean(of: &[f64]) -> f64 {
     of.iter().sum::<f64>() / of.len() as f64
 }
@@ -858,7 +906,7 @@ fn survey_of_whole_walks() {
 fn of_one_line(
     lines: &[LineSpec; 2],
     rates: [f64; 2],
-    objects: [usize; 8],
+    objects: &'static [usize],
     earlier: PacketCounts,
 ) -> [f64; 3] {
     let policies = [Policy::Only(1), Policy::Fastest, Policy::Rr, Policy::Wrr];
@@ -886,7 +934,7 @@ fn no_policy_loads_a_page_over_two_steady_lines_faster_than_fastest() {
             packets: 15_000,
             lost,
         };
-        let [fastest, turns, weighted] = of_one_line(&DEMO, [20.0, 30.0], OBJECTS, earlier);
+        let [fastest, turns, weighted] = of_one_line(&DEMO, [20.0, 30.0], &OBJECTS, earlier);
         println!(
             "{lost} lost: of LTE alone: fastest {fastest:.3}, rr {turns:.3}, wrr {weighted:.3}"
         );
@@ -899,39 +947,87 @@ fn no_policy_loads_a_page_over_two_steady_lines_faster_than_fastest() {
 #[test]
 fn the_queue_of_one_page_does_not_decide_the_next() {
     let nothing = PacketCounts::default();
-    let [fastest, turns, weighted] = of_one_line(&SLOW, [2.0, 2.0], FEW_OBJECTS, nothing);
+    let [fastest, turns, weighted] = of_one_line(&SLOW, [2.0, 2.0], &FEW_OBJECTS, nothing);
     println!("of one line: fastest {fastest:.3}, rr {turns:.3}, wrr {weighted:.3}");
     assert!(fastest <= turns.min(weighted) + 0.02);
 }
 
-/// Returns the mean page load time on two slow lines beside a video, the video's share of the best quality, and the time
-/// for which it stood still.
-fn beside_a_video(policy: Policy, seeds: u64) -> (f64, f64, Duration) {
-    let mut pages = Vec::new();
-    let (mut quality, mut stalled) = (0.0, Duration::ZERO);
-    for seed in 1..=seeds {
-        let mut browser = Browser::new(policy, &SLOW, seed);
-        browser.objects = FEW_OBJECTS;
-        browser.start_video();
-        browser.idle_until = Some(Time::ZERO + Duration::from_secs(15));
-        pages.extend(steady(&mut browser, [2.0, 2.0], 20));
-        let video = browser.video.expect("a video");
-        let wanted = QUALITIES[2] / 8.0 * video.plays_until.since(Time::ZERO).as_secs_f64();
-        quality += video.fetched as f64 / wanted / seeds as f64;
-        stalled += video.stalled;
-    }
-    (mean(&pages), quality, stalled)
+/// Pages beside a video: their mean load time, the video's throughput over that of a video alone, and the time for which it
+/// stood still.
+#[derive(Clone, Copy, Debug)]
+struct Beside {
+    page: f64,
+    video: f64,
+    stalled: Duration,
 }
 
-/// "A video shares its line": [host] Fig. 13 on two lines of 2 Mbit/s.
+/// Loads pages one after the other on two slow lines while a video plays, from the moment at which its player has as much
+/// ahead as it wants.
+fn beside_a_video(
+    policy: Policy,
+    (objects, connections): (&'static [usize], usize),
+    seeds: u64,
+) -> Beside {
+    let mut pages = Vec::new();
+    let (mut carried, mut reference, mut stalled) = (0, 0, Duration::ZERO);
+    for seed in 1..=seeds {
+        let mut browser = playing(policy, seed);
+        (browser.objects, browser.connections) = (objects, connections);
+        let before = browser.video_bytes();
+        let began = browser.network.now;
+        browser.idle_until = Some(began);
+        pages.extend(steady(&mut browser, [2.0, 2.0], 20));
+        carried += browser.video_bytes() - before;
+        stalled += browser.video.as_ref().expect("a video").stalled;
+        let took = browser.network.now.since(began);
+        let mut browser = playing(Policy::Only(0), seed);
+        let before = browser.video_bytes();
+        browser.run_until(browser.network.now + took);
+        reference += browser.video_bytes() - before;
+    }
+    Beside {
+        page: mean(&pages),
+        video: carried as f64 / reference as f64,
+        stalled,
+    }
+}
+
+/// Returns a host whose video has just as much ahead as it wants.
+fn playing(policy: Policy, seed: u64) -> Browser {
+    let mut browser = Browser::new(policy, &LAB, seed);
+    browser.idle_until = None;
+    for line in 0..LAB.len() {
+        browser.set(line, 2.0);
+    }
+    browser.start_video();
+    while !browser.video.as_ref().expect("a video").full {
+        let until = browser.network.now + TICK;
+        browser.run_until(until);
+    }
+    browser
+}
+
+/// "Around 22%" and an "increasing video quality" by turns ([host] §5.2.2, Figs. 12 and 13): here at least 0.28, and 0.97 of the
+/// throughput of a video alone under `fastest`. Large pages crowd a line for 20 s; with those the second is a miss.
 #[test]
 fn a_video_keeps_its_line_beside_pages() {
-    let [alone, turns, fastest] =
-        [Policy::Only(0), Policy::Rr, Policy::Fastest].map(|policy| beside_a_video(policy, 8));
-    println!("one line {alone:?}, rr {turns:?}, fastest {fastest:?}");
-    assert!(
-        fastest.1 > 0.93 && fastest.1 > turns.1 + 0.05,
-        "{fastest:?}"
-    );
-    assert!(fastest.0 < 0.6 * alone.0 && fastest.0 < turns.0);
+    let small: (&[usize], usize) = (&FEW_OBJECTS, 6);
+    let cases = [
+        (small, 0.97),
+        ((&HTTP3_OBJECTS, 1), 0.97),
+        ((&OBJECTS, 6), 0.9),
+    ];
+    for (objects, least) in cases {
+        let policies = [Policy::Only(0), Policy::Rr, Policy::Fastest];
+        let [alone, turns, fastest] = policies.map(|policy| beside_a_video(policy, objects, 8));
+        let reduction = |found: Beside| 1.0 - found.page / alone.page;
+        println!(
+            "one line {alone:?}; rr {turns:?}, reduction {:.3}; fastest {fastest:?}, reduction {:.3}",
+            reduction(turns),
+            reduction(fastest)
+        );
+        assert!(fastest.video > least, "{fastest:?}");
+        assert!(fastest.video >= turns.video && fastest.stalled.is_zero());
+        assert!(reduction(fastest) > 0.28 && reduction(turns) > 0.28);
+    }
 }
