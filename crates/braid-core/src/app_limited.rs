@@ -13,8 +13,9 @@
 //! - A rate counts for less the more of the last ten seconds showed nothing of that kind. So does that of a download
 //!   that leaves a gap now and then. A player fills its buffer without a pause at first, and is known soon after that.
 //! - While others crowd the line, such a flow neither pauses nor finds room. So it is taken to want the most that it
-//!   wanted in the last minute. With half a minute's confidence alone, pages of 20 s, one after the other, had used up
-//!   what was left to a video by the third page.
+//!   wanted in the last minute, or ten seconds while the line has room: a connection that is kept after a download
+//!   shows then that it wants nothing. With half a minute's confidence alone, pages of 20 s, one after the other, had
+//!   used up what was left to a video by the third page.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -82,7 +83,7 @@ struct Demand {
     seconds: f64,
     /// Bits and seconds since then.
     unconfirmed: (f64, f64),
-    /// Highest rate of late, in bits per second, and the seconds since it was seen.
+    /// Highest rate of late, in bits per second, and the seconds since it was seen; those with room count six times.
     held: (f64, f64),
     /// Seconds that were confirmed, and all, of late.
     confirmed: (f64, f64),
@@ -114,7 +115,11 @@ impl Demand {
 
     fn note(&mut self, total: FlowTotal, span: Duration, line: LineState) {
         self.observe(total, span, line);
-        let (rate, age) = (self.rate(), self.held.1 + span.as_secs_f64());
+        let ageing = match line {
+            LineState::Room => HOLD_TIME.as_secs_f64() / CONFIDENCE_TIME.as_secs_f64(),
+            LineState::Full | LineState::Stalled => 1.0,
+        };
+        let (rate, age) = (self.rate(), self.held.1 + ageing * span.as_secs_f64());
         self.held = match rate >= self.held.0 || age > HOLD_TIME.as_secs_f64() {
             true => (rate, 0.0),
             false => (self.held.0, age),

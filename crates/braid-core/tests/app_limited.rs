@@ -81,10 +81,9 @@ proptest! {
         for _ in 0..buffering {
             watch.second(&[line], true);
         }
-        // What it took to fill its buffer is held for a minute.
-        plays(&mut watch, line, part * line, segment, 120);
+        plays(&mut watch, line, part * line, segment, 60);
         let error = watch.demand() / (part * line);
-        prop_assert!((0.6..1.8).contains(&error), "{error}");
+        prop_assert!((0.6..1.5).contains(&error), "{error}");
     }
 
     #[test]
@@ -136,6 +135,19 @@ fn a_video_is_known_soon_after_its_beginning_and_after_a_page() {
         watch.second(&[0.1], true);
     }
     assert!(watch.demand() > 0.6, "{}", watch.demand());
+}
+
+/// A program keeps its connection for the next download, which may come or not.
+#[test]
+fn a_connection_that_is_kept_after_a_download_wants_nothing_soon() {
+    let mut watch = Watch::new(1);
+    for _ in 0..20 {
+        watch.second(&[20.0], true);
+    }
+    for _ in 0..15 {
+        watch.second(&[0.0], false);
+    }
+    assert!(watch.demand() < 4.0, "{}", watch.demand());
 }
 
 /// A download whose sender waits for a timeout now and then.
