@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from braid_lab.fabric.cut_gap import Sides, all_pairs_used, cut_gap, settle
-from braid_lab.fabric.edges import SAME_LATENCY, EdgedNetwork, edged_network
+from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.observe import answered_pings
 from braid_lab.process import LabError, Process, wait_until
 
@@ -21,7 +21,7 @@ MAX_GAP_S = 0.25
 def network() -> Iterator[EdgedNetwork]:
     """Two edges, four paths."""
     sides = Sides(1, 1, 4)
-    with edged_network(sides.shape, limits=SAME_LATENCY) as made:
+    with edged_network(sides.shape) as made:
         settle(made, sides)
         with all_pairs_used(made, sides):
             yield made

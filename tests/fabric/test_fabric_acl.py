@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from braid_lab.fabric.controller import configuration
-from braid_lab.fabric.edges import SAME_LATENCY, EdgedNetwork, edged_network
+from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.ovs import Station
 from braid_lab.fabric.shapes import Station as Place
 from braid_lab.fabric.shapes import two_paths
@@ -115,7 +115,7 @@ def entries(*ports: int) -> str:
 @pytest.fixture(scope="module")
 def network() -> Iterator[EdgedNetwork]:
     """Two paths between two edges, and two hosts without; tcp and udp to one port are refused."""
-    with edged_network(SHAPE, limits=SAME_LATENCY, more=entries(REFUSED)) as made:
+    with edged_network(SHAPE, more=entries(REFUSED)) as made:
         made.settle("ha", "hb", 2)
         # Without a controller ARP waits for 15 s, so hosts that are to reach each other then have done so before.
         for source, target in pairs(made):
@@ -166,7 +166,7 @@ def entry(network: EdgedNetwork, name: str) -> dict[str, Any]:
 
 def reload(network: EdgedNetwork, more: str) -> None:
     fabric = network.fabric
-    fabric.config.write_text(f"{configuration(SHAPE, probe=True)}\n[paths]\n{SAME_LATENCY}\n{more}")
+    fabric.config.write_text(f"{configuration(SHAPE, probe=True)}\n{more}")
     assert fabric.process is not None
     fabric.process.signal(signal.SIGHUP)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from braid_lab.fabric.shapes import Shape, parallel, two_paths
 from braid_sdn.fabric.view.discovery import EARLY_FRAMES
-from braid_sdn.fabric.view.latency import WindowedMinimum
+from braid_sdn.fabric.view.latency import LowestSamples
 
 from .virtual import Network, ready
 
@@ -44,7 +44,7 @@ def test_frames_that_were_due_together_do_not_wait_for_one_another_for_ever() ->
 
 
 @dataclass
-class CountedSamples(WindowedMinimum):
+class CountedSamples(LowestSamples):
     """Counts what it is given."""
 
     count: int = 0

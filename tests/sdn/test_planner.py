@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pytest
@@ -10,6 +11,7 @@ from braid_sdn.fabric.model import Arc, Graph, PortId
 from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.plan.plan import TAGS, Edge, Host, Pair, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, make
+from braid_sdn.fabric.plan.policies import Policies
 
 HA, HB = Edge("ha", PortId(1, 9)), Edge("hb", PortId(2, 9))
 
@@ -23,6 +25,8 @@ class Way:
 
     mbit: float
     ms: float
+    #: ms by which that may be wrong.
+    uncertain: float = 0.0
 
 
 def pair(before: Pair | None, by_3: Way, by_4: Way, limits: Thresholds) -> Pair:
@@ -31,7 +35,10 @@ def pair(before: Pair | None, by_3: Way, by_4: Way, limits: Thresholds) -> Pair:
     for middle, way in ((3, by_3), (4, by_4)):
         for one, other in ((1, middle), (middle, 2)):
             ends = PortId(one, other), PortId(other, one)
-            arcs += [Arc(*each, 20e6, 20e6 - 1e6 * way.mbit, way.ms / 2000) for each in (ends, ends[::-1])]
+            used = 20e6 - 1e6 * way.mbit
+            arcs += [
+                Arc(*each, 20e6, used, way.ms / 2000, uncertainty=way.uncertain / 2000) for each in (ends, ends[::-1])
+            ]
     plan = Plan(pairs={before.key: before} if before else {})
     return make(plan, NetworkState(Graph.of(arcs), edges=(HA, HB), limits=limits)).pairs["ha", "hb"]
 
@@ -87,6 +94,56 @@ def test_a_path_is_left_out_for_a_reason_also_in_plans_that_change_nothing() -> 
     both = pair(pair(None, Way(10, 20), Way(10, 38), limits), Way(10, 20), Way(10, 41), limits)
     assert used(both) == [3, 4]
     assert both.selection.left_out == ()
+
+
+def test_a_path_is_left_out_if_it_is_slower_by_more_than_is_uncertain() -> None:
+    limits = Thresholds()
+    assert used(pair(None, Way(10, 0.2), Way(10, 5.2), limits)) == [3]
+    assert used(pair(None, Way(10, 0.2, 2.0), Way(10, 5.2, 2.9), limits)) == [3]
+    both = pair(None, Way(10, 0.2, 2.0), Way(10, 5.2, 3.1), limits)
+    assert used(both) == [3, 4]
+    # What is uncertain varies: it stays until that is half of what it is slower by, and out until that is all of it.
+    assert used(pair(both, Way(10, 0.2, 2.0), Way(10, 5.2, 0.6), limits)) == [3, 4]
+    alone = pair(both, Way(10, 0.2, 2.0), Way(10, 5.2, 0.4), limits)
+    assert used(alone) == [3]
+    assert used(pair(alone, Way(10, 0.2, 2.0), Way(10, 5.2, 2.9), limits)) == [3]
+
+
+def square(*by_2_and_by_3: Way) -> Graph:
+    """Return a network in which switch 1 reaches switch 4 by 2 and by 3."""
+    return Graph.of(
+        Arc(PortId(one, other), PortId(other, one), 1e9, 0.0, way.ms / 2000, uncertainty=way.uncertain / 2000)
+        for middle, way in enumerate(by_2_and_by_3, 2)
+        for one, other in ((1, middle), (middle, 1), (middle, 4), (4, middle))
+    )
+
+
+CORNERS = Edge("ha", PortId(1, 9)), Edge("hb", PortId(4, 9))
+CORNER_HOSTS = tuple(Host(f"02:00:00:00:00:0{number}", edge.port) for number, edge in enumerate(CORNERS, 1))
+
+
+def at_corners(before: Plan, graph: Graph, drained: frozenset[int] = frozenset()) -> Plan:
+    policies = Policies(drained=drained)
+    return make(before, NetworkState(graph, CORNER_HOSTS, edges=CORNERS, policies=policies, review=(4,)))
+
+
+@pytest.mark.parametrize(("uncertain", "after"), [(0.0, 3), (2.5, 3), (3.5, 2)])
+def test_a_tree_is_not_replaced_by_one_that_may_be_no_quicker(uncertain: float, after: int) -> None:
+    tree = at_corners(Plan(), square(Way(10, 20), Way(10, 30)))
+    assert tree.trees[4].onward[1] == 2
+    now = square(Way(10, 20, 3.0), Way(10, 14, uncertain))
+    assert at_corners(tree, now).trees[4].onward[1] == after
+
+
+@pytest.mark.parametrize("uncertain", [0.0, 1000.0, math.inf])
+def test_a_drained_switch_is_left_however_uncertain_latencies_are(uncertain: float) -> None:
+    graph = square(Way(10, 20, uncertain), Way(10, 20, uncertain))
+    before = at_corners(Plan(), graph)
+    assert len(before.pairs["ha", "hb"].paths) == 2
+    through = before.trees[4].onward[1]
+    after = at_corners(before, graph, frozenset({through}))
+    assert after.trees[4].onward[1] == 5 - through
+    assert used(after.pairs["ha", "hb"]) == [5 - through]
 
 
 def test_a_share_that_is_off_by_a_little_moves_no_slot() -> None:

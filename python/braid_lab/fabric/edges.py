@@ -22,9 +22,6 @@ T = TypeVar("T")
 MAX_ATTEMPTS = 6
 #: Events of the controller that are shown where a network does not settle.
 SHOWN_EVENTS = 30
-#: `[paths]` for networks whose paths have the same latency, next to none. On a busy machine the controller measures a
-#: millisecond for one and a tenth for another, which is an imbalance that is not there.
-SAME_LATENCY = 'tolerable_skew = "50 ms"'
 
 
 def measure_undisturbed(settle: Callable[[], object], plan: Callable[[], object], measure: Callable[[], T]) -> T:

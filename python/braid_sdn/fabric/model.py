@@ -36,6 +36,8 @@ class Arc:
     latency: float = 0.0
     #: Configured capacity, bit/s; infinite if not configured.
     promised: float = math.inf
+    #: Seconds by which the latency may be wrong, either way; infinite if it is not measured.
+    uncertainty: float = 0.0
 
     @property
     def free(self) -> float:
@@ -113,6 +115,11 @@ class Path:
     def latency(self) -> float:
         """Seconds from end to end."""
         return sum(arc.latency for arc in self.arcs)
+
+    @property
+    def uncertainty(self) -> float:
+        """Seconds by which the latency may be wrong, either way: delays of all its links' messages add up."""
+        return sum(arc.uncertainty for arc in self.arcs)
 
     @property
     def switches(self) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.fabric.control import discovered, simulated_network
 from braid_lab.fabric.controller import Fabric
 from braid_lab.fabric.cut_gap import FLOWS, SPACING_S, Sides, all_pairs_used, cut_gap, settle
-from braid_lab.fabric.edges import SAME_LATENCY, edged_network
+from braid_lab.fabric.edges import edged_network
 from braid_lab.fabric.simulated_switches import shape_of
 from braid_lab.process import Process, processor_seconds, wait_until
 
@@ -188,7 +188,7 @@ def _cut(run: Run, case: str, sides: Sides) -> None:
     (source, *_), (target, *_) = sides.names
     with contextlib.ExitStack() as stack:
         with run.step(f"{case}: {sides.near + sides.far} edges"):
-            network = stack.enter_context(edged_network(sides.shape, limits=SAME_LATENCY))
+            network = stack.enter_context(edged_network(sides.shape))
             settle(network, sides)
             stack.enter_context(all_pairs_used(network, sides))
         gaps: list[float] = []

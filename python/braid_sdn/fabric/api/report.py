@@ -467,6 +467,7 @@ def _way_by(fabric: Controller, tag: int, arcs: Sequence[Arc]) -> dict[str, Any]
         "tag": tag,
         "switches": [fabric.topology.name(each) for each in way.switches],
         "latency_ms": _ms(way.latency),
+        "latency_uncertainty_ms": _uncertainty_ms(way.uncertainty),
         "free_bit_s": round(way.capacity),
     }
 
@@ -489,6 +490,7 @@ def _pair(fabric: Controller, now: float, pair: Pair) -> dict[str, Any]:
                 "tag": tagged.tag,
                 "switches": [fabric.topology.name(each) for each in path.switches],
                 "latency_ms": _ms(path.latency),
+                "latency_uncertainty_ms": _uncertainty_ms(path.uncertainty),
                 "capacity_bit_s": round(path.capacity),
                 "share": pair.share(tagged.tag),
                 "probe_ms": _ms(watched.trip.get(now))
@@ -503,6 +505,7 @@ def _pair(fabric: Controller, now: float, pair: Pair) -> dict[str, Any]:
             {
                 "switches": [fabric.topology.name(each) for each in left.path.switches],
                 "latency_ms": _ms(left.path.latency),
+                "latency_uncertainty_ms": _uncertainty_ms(left.path.uncertainty),
                 "mdi": round(imbalance(chosen.paths[0].latency, left.path.latency), 4),
                 "why": left.reason,
             }
@@ -526,6 +529,7 @@ def _link(fabric: Controller, arc: Arc) -> dict[str, Any]:
         "capacity_bit_s": round(arc.capacity),
         "used_bit_s": round(arc.used),
         "latency_ms": _ms(arc.latency),
+        "latency_uncertainty_ms": _uncertainty_ms(arc.uncertainty),
     }
 
 
@@ -548,3 +552,7 @@ def _way(fabric: Controller, path: Path) -> str:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(1000 * seconds, 3)
+
+
+def _uncertainty_ms(seconds: float) -> float | None:
+    return None if math.isinf(seconds) else _ms(seconds)

@@ -2,7 +2,8 @@
 
 [mpsdn] §V-1 criticises its own measure: being relative, it cannot "work equally well for all latencies". So each
 threshold on MDI is accompanied by one on the skew itself, and below a skew that any receiver tolerates MDI is
-ignored.
+ignored. It is also ignored below what is uncertain about both latencies: on a busy machine equal paths measure 0.1 ms
+and 1.1 ms, and are as imbalanced as 25 ms and 275 ms.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ FRAME_BYTES = 1518
 
 #: Factor by which a path in use may exceed a threshold.
 HYSTERESIS = 1.1
+#: Factor of what is uncertain about latencies by which a path in use must be slower to be left out: that varies with
+#: each low sample, and one that is near to it must not come and go.
+UNCERTAINTY_HYSTERESIS = 2.0
+#: Seconds that may be uncertain about a difference at most; more is where latencies are not measured yet. Ways that
+#: are the last choice (by drained switches, by links of lost ones) count as 10 s longer, so they are left anyway.
+MAX_UNCERTAINTY = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +98,19 @@ def imbalance(least: float, most: float) -> float:
     return 0.0 if most <= 0.0 else most / (most + least) - 0.5
 
 
-def against(path: Path, quickest: Path, limits: Thresholds) -> str | None:
-    """Return the reason why a path cannot be used with the quickest one, or None if it can."""
+def uncertain_difference(one: float, other: float) -> float:
+    """Return what is uncertain about the difference of two latencies, seconds, by what is about each."""
+    return min(one + other, MAX_UNCERTAINTY)
+
+
+def against(path: Path, quickest: Path, limits: Thresholds, uncertain: float = 1.0) -> str | None:
+    """Return the reason why a path cannot be used with the quickest one, or None if it can.
+
+    One that is slower by no more than `uncertain` times what is uncertain about both may be as quick.
+    """
     skew = path.latency - quickest.latency
     mdi = imbalance(quickest.latency, path.latency)
-    if skew <= limits.tolerable_skew:
+    if skew <= max(limits.tolerable_skew, uncertain * uncertain_difference(path.uncertainty, quickest.uncertainty)):
         return None
     if mdi > limits.leave_out_mdi:
         return f"delay imbalance {mdi:.2f} is above {limits.leave_out_mdi:g} (mdi)"
@@ -104,8 +119,8 @@ def against(path: Path, quickest: Path, limits: Thresholds) -> str | None:
     return None
 
 
-def select(paths: Sequence[Path], limits: Thresholds) -> Selection | None:
-    """Choose the paths to use together; None if there are none.
+def select(paths: Sequence[Path], limits: Thresholds, *, uncertain: float = 1.0) -> Selection | None:
+    """Choose the paths to use together; None if there are none. `uncertain` is that of `against`.
 
     Each path is tried as the quickest of a set. The set with the largest capacity wins, of equal ones the quickest;
     no set is chosen that carries less than its best single path.
@@ -113,19 +128,19 @@ def select(paths: Sequence[Path], limits: Thresholds) -> Selection | None:
     ordered = sorted(paths, key=lambda path: (path.latency, -path.capacity, path.hops))
     best: Selection | None = None
     for number in range(len(ordered)):
-        chosen = _set_of(ordered, number, limits)
+        chosen = _set_of(ordered, number, limits, uncertain)
         # A slower set must carry clearly more than the quicker one.
         if best is None or chosen.capacity > 1.05 * best.capacity:
             best = chosen
     return best
 
 
-def _set_of(ordered: Sequence[Path], first: int, limits: Thresholds) -> Selection:
+def _set_of(ordered: Sequence[Path], first: int, limits: Thresholds, uncertain: float) -> Selection:
     quickest = ordered[first]
     left_out = [LeftOut(path, "a set of slower paths carries more (capacity)") for path in ordered[:first]]
     chosen = [quickest]
     for path in ordered[first + 1 :]:
-        reason = against(path, quickest, limits)
+        reason = against(path, quickest, limits, uncertain)
         if reason is None:
             chosen.append(path)
         else:

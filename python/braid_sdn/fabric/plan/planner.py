@@ -14,7 +14,13 @@ from enum import Enum
 
 from braid_sdn.fabric.model import Arc, Graph, Path, PortId
 from braid_sdn.fabric.plan import slot_table
-from braid_sdn.fabric.plan.mdi import Selection, Thresholds, select
+from braid_sdn.fabric.plan.mdi import (
+    UNCERTAINTY_HYSTERESIS,
+    Selection,
+    Thresholds,
+    select,
+    uncertain_difference,
+)
 from braid_sdn.fabric.plan.paths import (
     HOP_COST,
     MIN_FLOW_BIT_S,
@@ -32,7 +38,7 @@ MIN_CAPACITY_GAIN = 1.1
 MIN_SHARE_CHANGE = 0.05
 #: Added latency of a link that leads on from a drained switch, seconds: longer than any other way.
 DRAINED_PENALTY = 10.0
-#: Another tree must be quicker by this factor and this many seconds.
+#: Another tree must be quicker by this factor and this many seconds, and by more than what is uncertain about both.
 MIN_TREE_GAIN = 1.2
 MIN_TREE_GAIN_SECONDS = 0.001
 
@@ -217,7 +223,9 @@ def _avoiding(graph: Graph, drained: frozenset[int]) -> Graph:
         return graph
     return Graph.of(
         (
-            replace(arc, latency=arc.latency + DRAINED_PENALTY) if arc.source.switch in drained else arc
+            replace(arc, latency=arc.latency + DRAINED_PENALTY, uncertainty=0.0)
+            if arc.source.switch in drained
+            else arc
             for arc in graph.arcs
         ),
         graph.switches,
@@ -504,20 +512,26 @@ def _distance(
 
 def _near(kept: Mapping[int, Arc], best: Mapping[int, Arc], root: int) -> bool:
     """Return true if a tree still reaches its root from everywhere, about as quickly as the best one."""
-    ours: dict[int, float] = {root: 0.0}
-    theirs: dict[int, float] = {root: 0.0}
+    ours, theirs = {root: (0.0, 0.0)}, {root: (0.0, 0.0)}
     for switch in kept:
         mine = _latency(kept, switch, ours)
         if mine is None or switch not in best:
             return False
-        other = _latency(best, switch, theirs) or 0.0
-        if mine > MIN_TREE_GAIN * other + MIN_TREE_GAIN_SECONDS:
+        if _is_clearly_less(_latency(best, switch, theirs) or (0.0, 0.0), mine):
             return False
     return True
 
 
-def _latency(tree: Mapping[int, Arc], switch: int, known: dict[int, float]) -> float | None:
-    """Return the latency from a switch to the root, seconds; None if it cannot reach it."""
+def _is_clearly_less(latency: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Return true if a latency is worth a change from another one; with each is its uncertainty."""
+    is_worth_it = other[0] > MIN_TREE_GAIN * latency[0] + MIN_TREE_GAIN_SECONDS
+    return is_worth_it and other[0] - latency[0] > uncertain_difference(latency[1], other[1])
+
+
+def _latency(
+    tree: Mapping[int, Arc], switch: int, known: dict[int, tuple[float, float]]
+) -> tuple[float, float] | None:
+    """Return the latency from a switch to the root, and its uncertainty, seconds; None if it cannot reach it."""
     walked: list[int] = []
     here = switch
     while here not in known:
@@ -526,7 +540,8 @@ def _latency(tree: Mapping[int, Arc], switch: int, known: dict[int, float]) -> f
         walked.append(here)
         here = tree[here].target.switch
     for back in reversed(walked):
-        known[back] = known[tree[back].target.switch] + tree[back].latency
+        latency, uncertainty = known[tree[back].target.switch]
+        known[back] = latency + tree[back].latency, uncertainty + tree[back].uncertainty
     return known[switch]
 
 
@@ -684,7 +699,7 @@ def _as_before(before: Pair, graph: Graph, now: NetworkState) -> Selection | Non
         for hop in path.hops:
             left[hop] -= room
         again.append(_capped(Path(tuple(arcs[hop] for hop in path.hops), room), now))
-    kept = select(again, now.limits.for_those_in_use())
+    kept = select(again, now.limits.for_those_in_use(), uncertain=UNCERTAINTY_HYSTERESIS)
     return kept if kept is not None and len(kept.paths) == len(again) else None
 
 
@@ -692,8 +707,8 @@ def _better(fresh: Selection, kept: Selection) -> bool:
     """Return true if new paths carry clearly more, or as much with clearly less latency."""
     if fresh.capacity > MIN_CAPACITY_GAIN * kept.capacity:
         return True
-    slowest, now_slowest = fresh.paths[-1].latency, kept.paths[-1].latency
-    sooner = now_slowest > MIN_TREE_GAIN * slowest + MIN_TREE_GAIN_SECONDS
+    slowest, now_slowest = fresh.paths[-1], kept.paths[-1]
+    sooner = _is_clearly_less((slowest.latency, slowest.uncertainty), (now_slowest.latency, now_slowest.uncertainty))
     return sooner and fresh.capacity * MIN_CAPACITY_GAIN >= kept.capacity
 
 

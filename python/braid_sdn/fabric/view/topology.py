@@ -8,13 +8,14 @@ bytes is alive without them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from braid_sdn.fabric.model import PortId, Problem
 from braid_sdn.fabric.monitor.probe import Probe
-from braid_sdn.fabric.view.latency import BASE_WINDOW, WindowedMinimum, link_latency
+from braid_sdn.fabric.view.latency import Estimate, LowestSamples, link_latency, link_uncertainty
 from braid_sdn.fabric.view.load import Saturation
 from braid_sdn.openflow.messages import Port, PortCounters
 
@@ -56,7 +57,7 @@ class LinkDirection:
     unanswered: int = 0
     #: When its far end was last seen to have counted more bytes than before.
     brought: float = float("-inf")
-    whole: WindowedMinimum = field(default_factory=lambda: WindowedMinimum(BASE_WINDOW))
+    whole: LowestSamples = field(default_factory=LowestSamples)
     saturation: Saturation = field(default_factory=Saturation)
     #: True if discovery is impossible because an end's switch has lost the controller: the link may work or not, and
     #: is used only if there is no other path.
@@ -71,7 +72,7 @@ class Switch:
     address: str
     since: float
     ports: dict[int, Port]
-    echo: WindowedMinimum = field(default_factory=lambda: WindowedMinimum(BASE_WINDOW))
+    echo: LowestSamples = field(default_factory=LowestSamples)
 
     def up(self) -> Iterator[int]:
         """Return the numbers of ports that are up."""
@@ -392,17 +393,22 @@ class Topology:
             ]
         return self._links
 
-    def echoes(self, now: float) -> dict[int, float | None]:
-        """Return the round trip of each switch's echoes, seconds; None where it is not measured."""
-        return {dpid: switch.echo.get(now) for dpid, switch in self.switches.items()}
+    def echoes(self, now: float) -> dict[int, Estimate | None]:
+        """Return the round trip of each switch's echoes; None where it is not measured."""
+        return {dpid: switch.echo.estimate(now) for dpid, switch in self.switches.items()}
 
-    def latency(self, now: float, hearing: LinkDirection, echoes: Mapping[int, float | None]) -> float:
-        """Return a direction's latency, seconds ([mpsdn] §III-A); 0 while echoes of an end are not measured."""
-        whole = hearing.whole.get(now)
+    def latency(
+        self, now: float, hearing: LinkDirection, echoes: Mapping[int, Estimate | None]
+    ) -> tuple[float, float]:
+        """Return a direction's latency ([mpsdn] §III-A) and its uncertainty, seconds.
+
+        While echoes of an end are not measured, these are 0 and infinite.
+        """
+        whole = hearing.whole.estimate(now)
         source, target = echoes.get(hearing.source.switch), echoes.get(hearing.target.switch)
         if whole is None or source is None or target is None:
-            return 0.0
-        return link_latency(whole, source, target)
+            return 0.0, math.inf
+        return link_latency(whole.least, source.least, target.least), link_uncertainty(whole, source, target)
 
     def problems(self, now: float, edge_ports: dict[PortId, str]) -> list[Problem]:
         """Return what is wrong with the wiring, by name."""

@@ -135,10 +135,12 @@ class Traffic:
             room = self.capacity_of(link, topology)
             sent = self.rates.get(link.source)
             used = room if link.stale else sent.sent if sent else 0.0
-            latency = topology.latency(now, link, echoes) + (STALE_PENALTY if link.stale else 0.0)
-            arcs.append(
-                Arc(link.source, link.target, room, used, latency, math.inf if promised is None else promised)
-            )
+            latency, uncertainty = topology.latency(now, link, echoes)
+            if link.stale:
+                # It is the last choice for certain.
+                latency, uncertainty = latency + STALE_PENALTY, 0.0
+            promised = math.inf if promised is None else promised
+            arcs.append(Arc(link.source, link.target, room, used, latency, promised, uncertainty))
         # Links are in the order of arcs already.
         ends = {arc.source.switch for arc in arcs}
         return Graph(frozenset(ends | topology.switches.keys()), tuple(arcs))
