@@ -19,7 +19,6 @@ that its edge tells to be silent is dead at once.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -179,6 +178,8 @@ class PathMonitor:
     #: Last hold-down of each path, and its end.
     _hold_downs: dict[Hops, tuple[float, float]] = field(default_factory=dict)
     _hops: dict[int, Hops] = field(default_factory=dict)
+    #: Tags of the paths over each hop.
+    _tags: dict[Hop, list[int]] = field(default_factory=dict)
     #: When a probe or a packet last arrived over a hop.
     _last_delivery: dict[Hop, float] = field(default_factory=dict)
     _judged: float | None = None
@@ -191,9 +192,11 @@ class PathMonitor:
     def set_targets(self, now: float, paths: Iterable[tuple[TaggedPath, Hops]], edges: Iterable[Edge]) -> None:
         """Set the paths and edges to probe."""
         wanted = {path.tag: hops for path, hops in paths}
-        self._hops = wanted
-        hops = set(itertools.chain.from_iterable(wanted.values()))
-        self._last_delivery = {hop: at for hop, at in self._last_delivery.items() if hop in hops}
+        self._hops, self._tags = wanted, {}
+        for tag, hops in wanted.items():
+            for hop in hops:
+                self._tags.setdefault(hop, []).append(tag)
+        self._last_delivery = {hop: at for hop, at in self._last_delivery.items() if hop in self._tags}
         self.paths = {tag: self.paths.get(tag) or ProbedTarget(now, now, PROBE_INTERVAL, now) for tag in wanted}
         self._set_paces(now)
         names = [edge.name for edge in edges]
@@ -235,14 +238,12 @@ class PathMonitor:
 
     def handle_own_frames(self, now: float, hops: Iterable[Hop]) -> None:
         """Take in that the controller has sent long frames over these hops."""
-        over = set(hops)
-        for tag, own in self._hops.items():
+        for tag in self._over(hops):
             each = self.paths[tag]
-            if over.isdisjoint(own) or not (self.is_answering(now, tag) or now < each.excused):
-                continue
-            # More frames meanwhile give a silent path no more time.
-            each.excused = each.excused if now < each.excused else now + OWN_DELAY
-            each.behind = now
+            if self.is_answering(now, tag) or now < each.excused:
+                # More frames meanwhile give a silent path no more time.
+                each.excused = each.excused if now < each.excused else now + OWN_DELAY
+                each.behind = now
 
     def handle_path_probe(self, now: float, tag: int, seconds: float) -> None:
         """Take in a path's probe."""
@@ -395,8 +396,7 @@ class PathMonitor:
 
     def sharing_links(self, tags: Iterable[int]) -> set[int]:
         """Return the tags of these paths and of all that share a hop with one of them."""
-        hops = {hop for tag in tags for hop in self._hops.get(tag, ())}
-        return {tag for tag, own in self._hops.items() if not hops.isdisjoint(own)}
+        return self._over(hop for tag in tags for hop in self._hops.get(tag, ()))
 
     def handle_edge_probe(self, now: float, name: str, seconds: float) -> bool:
         """Take in an edge's probe; return true if the edge had been silent."""
@@ -458,6 +458,10 @@ class PathMonitor:
         """Return true if other paths' probes arrive, or all are missing for too long to be a stall of ours."""
         others = max((other.heard for other in self.paths.values() if other is not each), default=each.heard)
         return others > each.heard + SUSPECT_MISSED * each.pace or each.late(now, ALL_SILENT_FACTOR * DEAD_MISSED)
+
+    def _over(self, hops: Iterable[Hop]) -> set[int]:
+        """Return the tags of the paths over these hops."""
+        return {tag for hop in hops for tag in self._tags.get(hop, ())}
 
     def _hold_down(self, now: float, hops: Hops) -> None:
         rest, until = self._hold_downs.get(hops, (0.0, 0.0))
