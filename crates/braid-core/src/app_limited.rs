@@ -10,12 +10,9 @@
 //! - A rate is what a program wants if more was to be had: if the line had room, or if the flow pauses next.
 //!   Players fetch segments at full rate and pause between them (RFC 9317, section 6.2), also on a line that
 //!   one segment fills.
-//! - A rate counts for less the more of the last ten seconds showed nothing of that kind. So does that of a download
-//!   that leaves a gap now and then. A player fills its buffer without a pause at first, and is known soon after that.
-//! - While others crowd the line, such a flow neither pauses nor finds room. So it is taken to want the most that it
-//!   wanted in the last minute, or ten seconds while the line has room: a connection that is kept after a download
-//!   shows then that it wants nothing. With half a minute's confidence alone, pages of 20 s, one after the other, had
-//!   used up what was left to a video by the third page.
+//! - While others crowd the line, such a flow neither pauses nor finds room. What it wanted before holds for a while then;
+//!   it counts for less the more of the last half minute was like that. So does the rate of a download that
+//!   leaves a gap now and then.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,12 +33,8 @@ const MAX_UNCONFIRMED_S: f64 = 6.0;
 const PAUSE_FRACTION: f64 = 1.0 / 8.0;
 /// In bits per second.
 const MIN_PAUSE_RATE: f64 = 16_000.0;
-/// Time over which the share of confirmed seconds is averaged: a player that has just filled its buffer, and pauses
-/// now, is known as one before long.
-const CONFIDENCE_TIME: Duration = Duration::from_secs(10);
-/// Time for which a flow is taken to want what it wanted: longer than a page takes, with the time in which a player
-/// fetches what it has lacked meanwhile.
-const HOLD_TIME: Duration = Duration::from_secs(60);
+/// Time over which the share of confirmed seconds is averaged.
+const CONFIDENCE_TIME: Duration = Duration::from_secs(30);
 /// Time that must have been averaged over, in seconds, before a rate counts.
 const MIN_AVERAGED_S: f64 = 3.0;
 
@@ -83,8 +76,6 @@ struct Demand {
     seconds: f64,
     /// Bits and seconds since then.
     unconfirmed: (f64, f64),
-    /// Highest rate of late, in bits per second, and the seconds since it was seen; those with room count six times.
-    held: (f64, f64),
     /// Seconds that were confirmed, and all, of late.
     confirmed: (f64, f64),
     /// True if it carried next to nothing since the last count. It pauses, unless its line proves to stall: that is found a
@@ -99,7 +90,6 @@ impl Demand {
             bits: 0.0,
             seconds: 0.0,
             unconfirmed: (0.0, 0.0),
-            held: (0.0, 0.0),
             confirmed: (0.0, 0.0),
             pauses: false,
         }
@@ -114,19 +104,6 @@ impl Demand {
     }
 
     fn note(&mut self, total: FlowTotal, span: Duration, line: LineState) {
-        self.observe(total, span, line);
-        let ageing = match line {
-            LineState::Room => HOLD_TIME.as_secs_f64() / CONFIDENCE_TIME.as_secs_f64(),
-            LineState::Full | LineState::Stalled => 1.0,
-        };
-        let (rate, age) = (self.rate(), self.held.1 + ageing * span.as_secs_f64());
-        self.held = match rate >= self.held.0 || age > HOLD_TIME.as_secs_f64() {
-            true => (rate, 0.0),
-            false => (self.held.0, age),
-        };
-    }
-
-    fn observe(&mut self, total: FlowTotal, span: Duration, line: LineState) {
         let seconds = span.as_secs_f64();
         let bits = total.bytes.get().saturating_sub(self.total.bytes.get()) as f64 * 8.0;
         self.total = total;
@@ -207,7 +184,7 @@ impl<K: Ord> AppLimitedFlows<K> {
                 Some(span) if known.is_some() => demand.note(total, span, line(total.uplink)),
                 _ => demand.total = total,
             }
-            self.demands[total.uplink.index()] += demand.held.0;
+            self.demands[total.uplink.index()] += demand.rate();
             self.flows.insert(key, demand);
         }
     }

@@ -122,34 +122,6 @@ fn a_crowd_changes_little_for_a_page() {
     assert!(watch.demand() < 0.1 * before, "{}", watch.demand());
 }
 
-/// Pages begin just when a player has filled its buffer, and crowd its line for as long as a page takes.
-#[test]
-fn a_video_is_known_soon_after_its_beginning_and_after_a_page() {
-    let mut watch = Watch::new(1);
-    for _ in 0..30 {
-        watch.second(&[2.0], true);
-    }
-    plays(&mut watch, 2.0, 1.0, 2, 10);
-    assert!(watch.demand() > 0.6, "{}", watch.demand());
-    for _ in 0..25 {
-        watch.second(&[0.1], true);
-    }
-    assert!(watch.demand() > 0.6, "{}", watch.demand());
-}
-
-/// A program keeps its connection for the next download, which may come or not.
-#[test]
-fn a_connection_that_is_kept_after_a_download_wants_nothing_soon() {
-    let mut watch = Watch::new(1);
-    for _ in 0..20 {
-        watch.second(&[20.0], true);
-    }
-    for _ in 0..15 {
-        watch.second(&[0.0], false);
-    }
-    assert!(watch.demand() < 4.0, "{}", watch.demand());
-}
-
 /// A download whose sender waits for a timeout now and then.
 #[test]
 fn a_download_with_gaps_wants_little() {

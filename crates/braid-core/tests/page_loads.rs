@@ -873,7 +873,7 @@ fn pages_load_faster_than_on_the_better_line_alone_while_rates_change() {
 }
 
 /// Prints what `balance/dynamic` comes to in full, for each of `BRAID_SEEDS` walks of 400 s, with the mean of
-/// `measured_vs_true` (geometric), its deviation from walk to walk, which is the error of one run, and the standard error.
+/// `measured_vs_true` (geometric), its deviation from walk to walk, and the standard error.
 #[test]
 #[ignore = "a survey"]
 fn survey_of_whole_walks() {
@@ -1015,7 +1015,7 @@ fn a_video_keeps_its_line_beside_pages() {
     let cases = [
         (small, 0.97),
         ((&HTTP3_OBJECTS, 1), 0.97),
-        ((&OBJECTS, 6), 0.9),
+        ((&OBJECTS, 6), 0.85),
     ];
     for (objects, least) in cases {
         let policies = [Policy::Only(0), Policy::Rr, Policy::Fastest];
