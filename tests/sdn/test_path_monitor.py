@@ -109,6 +109,47 @@ def test_an_edge_whose_probes_are_behind_long_frames_of_ours_is_not_believed() -
     assert monitor.handle_states(1.07, [], [7])
 
 
+def test_an_edge_that_called_a_path_silent_behind_our_frames_is_believed_once_they_must_have_left() -> None:
+    monitor = two()
+    monitor.handle_own_frames(1.0, HOPS)
+    assert not monitor.handle_states(1.05, [], [7])
+    assert monitor.judge(1.06)[0] == []
+    assert monitor.poll_timeout() is not None
+    for now in (1.2, 1.5, 1.8):
+        monitor.handle_own_frames(now, HOPS)
+        monitor.handle_path_probe(now, 8, 0.025)
+    monitor.handle_path_probe(1.0 + OWN_DELAY, 8, 0.025)
+    assert monitor.judge(1.0 + OWN_DELAY)[0] == [7]
+
+
+@pytest.mark.parametrize(("paths", "stall_every"), [(100, 1e9), (100, 0.45), (1000, 4.0)])
+def test_our_frames_excuse_no_dead_path_again_and_again(paths: int, stall_every: float) -> None:
+    """A path dies at 10 s among many that are probed rarely; its edge tells it once, and our frames go on."""
+    monitor, now, stalled, ours = PathMonitor(), 0.0, 0.0, 0.0
+    beyond = [((PortId(2, 2), PortId(3, tag)),) for tag in range(paths)]
+    monitor.set_targets(
+        0.0, [(TaggedPath(tag, (PortId(1, 1), PortId(2, 2))), HOPS + beyond[tag]) for tag in range(paths)], []
+    )
+    is_told, died = False, None
+    while died is None and now < 20:
+        is_stall = now >= stalled + stall_every
+        now += 0.05 if is_stall else 0.02
+        stalled = now if is_stall else stalled
+        for tag in monitor.due(now)[0]:
+            if tag != 7 or now < 10:
+                monitor.handle_path_probe(now + 0.001, tag, 0.001)
+        if now >= ours + 0.2:
+            monitor.handle_own_frames(now, HOPS)
+            ours = now
+        if now >= 10.3 and not is_told:
+            monitor.handle_states(now, [7], [7])
+            is_told = True
+        if 7 in monitor.judge(now)[0]:
+            died = now
+    assert died is not None
+    assert died < 10.3 + OWN_DELAY
+
+
 def test_a_path_that_dies_again_and_again_rests_longer_each_time() -> None:
     monitor, now, rests = two(), 1.0, []
     for _ in range(4):

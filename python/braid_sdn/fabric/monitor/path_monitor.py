@@ -240,10 +240,12 @@ class PathMonitor:
         """Take in that the controller has sent long frames over these hops."""
         for tag in self._over(hops):
             each = self.paths[tag]
-            if self.is_answering(now, tag) or now < each.excused:
+            if now < each.excused:
                 # More frames meanwhile give a silent path no more time.
-                each.excused = each.excused if now < each.excused else now + OWN_DELAY
                 each.behind = now
+            elif each.excused == float("-inf") and self.is_answering(now, tag):
+                # Nor do later ones, until a probe has come that was sent after those before.
+                each.excused, each.behind = now + OWN_DELAY, now
 
     def handle_path_probe(self, now: float, tag: int, seconds: float) -> None:
         """Take in a path's probe."""
@@ -253,6 +255,9 @@ class PathMonitor:
                 # All packets sent before it have arrived or are lost: the edges' counters show it now.
                 watched.polled = float("-inf")
             watched.hear(now, seconds)
+            if watched.excused == float("-inf"):
+                # An edge that called it silent waited for what was behind our frames.
+                self._silent_paths.discard(tag)
             watched.ledger.handle_probe(now, now - seconds)
             self._record_delivery(now, tag)
 
@@ -261,12 +266,8 @@ class PathMonitor:
         for tag in probed:
             if tag in self.paths:
                 self.paths[tag].watched = now
-        self._silent_paths |= {
-            tag
-            for tag in silent
-            if tag in self.paths and now >= self.paths[tag].excused and self._hops[tag] not in self.dead
-        }
-        return bool(self._silent_paths)
+        self._silent_paths |= {tag for tag in silent if tag in self.paths and self._hops[tag] not in self.dead}
+        return any(now >= self.paths[tag].excused for tag in self._silent_paths if tag in self.paths)
 
     def is_watched(self, now: float, tag: int) -> bool:
         """Return true if the edge at a path's beginning probes it too."""
@@ -441,10 +442,15 @@ class PathMonitor:
         died += [
             tag
             for tag in self._silent_paths
-            if tag in self.paths and tag not in died and self._hops[tag] not in self.dead
+            if tag in self.paths
+            and now >= self.paths[tag].excused
+            and tag not in died
+            and self._hops[tag] not in self.dead
         ]
         self._losing.clear()
-        self._silent_paths.clear()
+        self._silent_paths = {
+            tag for tag in self._silent_paths if tag in self.paths and now < self.paths[tag].excused
+        }
         for tag in died:
             self._hold_down(now, self._hops[tag])
         rested = [hops for hops, until in self.dead.items() if until <= now]
@@ -488,5 +494,5 @@ class PathMonitor:
     def poll_timeout(self) -> float | None:
         """Return when the next probe is due; at once if an edge told that a path is silent."""
         every = [each.due for each in (*self.paths.values(), *self.edges.values())]
-        told = [float("-inf")] if self._silent_paths else []
+        told = [self.paths[tag].excused for tag in self._silent_paths if tag in self.paths]
         return min([*every, *self.dead.values(), *told], default=None)
