@@ -132,8 +132,23 @@ def test_a_path_that_brings_no_frame_is_given_up() -> None:
     trains, line = ProbeTrains(), Line(1e6, queue_bytes=-1000)
     trains.set_paths({2: P})
     line.measure(trains, 2)
-    assert len(line.sizes) <= TRAINS
+    # Each one lost is tried once more: any frame may be lost.
+    assert len(line.sizes) <= 2 * TRAINS
     assert line.found == {}
+
+
+def test_a_frame_that_is_lost_once_makes_no_train_shorter() -> None:
+    trains = ProbeTrains()
+    trains.set_paths({2: P})
+    assert trains.poll_train(1.0, lambda _: True) == (2, TrainSize())
+    trains.handle_frame(1.01, 2, 1.0)
+    trains.handle_path_probe(2, 1.02)
+    assert trains.poll_train(2.0, lambda _: True) == (2, TrainSize())
+    for at in (2.01, 2.0104):
+        trains.handle_frame(at, 2, 2.0)
+    due = trains.poll_train(3.0, lambda _: True)
+    assert due is not None
+    assert due[1].total_bytes > 2 * TrainSize().total_bytes
 
 
 def test_frames_of_no_train_are_ignored() -> None:
@@ -209,9 +224,10 @@ def test_trains_kill_no_path_over_slow_lines(mbit: float, queue_ms: float) -> No
     net.run(15)
     assert net.dead == []
     # Of each frame 24 bytes on the line are none of the frame's own: the shortest ones show 4.5 % less. A queue that
-    # does not hold two frames tells nothing.
+    # does not hold two frames tells nothing, or the truth.
     is_told = 1e6 * mbit * queue_ms / 1000 > 8 * FIRST_FRAMES * FIRST_FRAME_BYTES
-    assert net.limits() == pytest.approx([1e6 * mbit] * (4 if is_told else 0), rel=0.05)
+    assert len(net.limits()) == 4 or not is_told
+    assert net.limits() == pytest.approx([1e6 * mbit] * len(net.limits()), rel=0.05)
 
 
 def test_a_line_that_is_slower_than_any_train_allows_kills_no_path() -> None:

@@ -7,8 +7,9 @@ path carries.
 
 A train delays all that is behind it, so probes of paths too. So the first one is two short frames. The next ones are
 as long as the line sends in MAX_LINE_TIME by what the last one showed, and at most MAX_GROWTH times as long as that:
-a machine that is held up reads both frames at once, and the line seems quick. Those of the size that is reached so
-count. One of which most is lost was too long for the line's queue: the next ones are half as long at the most.
+a machine that is held up reads both frames at once, and the line seems quick. Only trains of the size that is reached
+so count. If most of two trains in a row is lost, they were too long for the line's queue: the next ones are half as
+long at most.
 A path is a FIFO, so a train is over when a probe arrives that was sent later. Times are seconds, rates bit/s.
 """
 
@@ -86,6 +87,8 @@ class _Search:
     #: Trains until now, and rates by those that count; infinite where one said nothing.
     trains: int = 0
     rates: list[float] = field(default_factory=list)
+    #: True if most of the last train was lost, and of none before: any frame may be lost once.
+    was_lost: bool = False
 
     @property
     def is_over(self) -> bool:
@@ -98,11 +101,14 @@ class _Search:
         self.trains += 1
         count, total = len(train.arrivals), train.size.total_bytes
         if count < max(FIRST_FRAMES, MIN_ARRIVED_RATIO * train.size.frames):
-            self.most_bytes = min(self.most_bytes, total / 2)
-            self.size = TrainSize.within(self.most_bytes)
-            if self.size == train.size or self.trains > MAX_GROWING_TRAINS:
+            if self.was_lost:
+                self.most_bytes = min(self.most_bytes, total / 2)
+                self.size = TrainSize.within(self.most_bytes)
+            if (self.was_lost and self.size == train.size) or self.trains > MAX_GROWING_TRAINS:
                 self.rates.append(float("inf"))
+            self.was_lost = not self.was_lost
             return
+        self.was_lost = False
         seconds = train.arrivals[-1] - train.arrivals[0]
         rate = 8 * train.size.frame_bytes * (count - 1) / seconds if seconds > 0 else float("inf")
         self.size = TrainSize.within(min(MAX_LINE_TIME * rate / 8, MAX_GROWTH * total, self.most_bytes))
@@ -134,8 +140,9 @@ class ProbeTrains:
         if self.under_way(now) is not None or now < self._not_before:
             return None
         for tag, hops in self._paths.items():
-            search = self._searches.setdefault(hops, _Search())
-            if not search.is_over and is_idle(tag):
+            search = self._searches.get(hops)
+            if (search is None or not search.is_over) and is_idle(tag):
+                search = self._searches.setdefault(hops, _Search())
                 self._train = _Train(tag, now, search.size)
                 part = search.size.total_bytes / (TRAIN_FRAMES * TRAIN_FRAME_BYTES)
                 self._not_before = now + TRAIN_SPACING * part
