@@ -148,7 +148,7 @@ def test_a_path_that_is_slower_is_left_out_once_the_machine_is_idle_and_stays_ou
     net.control = Delays(seed, 0.00005)
     counts = net.watch(30)
     assert counts[-15:] == [1] * 15
-    # What was learned outlasts the quiet.
+    # The low samples of the quiet machine still count once it is busy.
     net.control = Delays(seed, 0.003)
     assert set(net.watch(60)) == {1}
 

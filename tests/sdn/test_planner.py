@@ -102,7 +102,7 @@ def test_a_path_is_left_out_if_it_is_slower_by_more_than_is_uncertain() -> None:
     assert used(pair(None, Way(10, 0.2, 2.0), Way(10, 5.2, 2.9), limits)) == [3]
     both = pair(None, Way(10, 0.2, 2.0), Way(10, 5.2, 3.1), limits)
     assert used(both) == [3, 4]
-    # What is uncertain varies: it stays until that is half of what it is slower by, and out until that is all of it.
+    # The uncertainty varies. The path stays until that is half of the difference, and out until that is all of it.
     assert used(pair(both, Way(10, 0.2, 2.0), Way(10, 5.2, 0.6), limits)) == [3, 4]
     alone = pair(both, Way(10, 0.2, 2.0), Way(10, 5.2, 0.4), limits)
     assert used(alone) == [3]

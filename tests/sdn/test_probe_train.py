@@ -247,6 +247,6 @@ def test_a_path_that_falls_silent_during_a_train_is_dead_at_most_a_timeout_later
     assert tag is not None
     net.run(after)
     net.silent.add(monitor._hops[tag][0][0])
-    # What a probe that is late has been late by before counts as well.
+    # The delay that a late probe had before counts as well.
     net.run_until(lambda: bool(net.dead), within=TRAIN_TIMEOUT + 2 * DEAD_MISSED * PROBE_INTERVAL)
     assert [dead for _, dead in net.dead] == [tag]

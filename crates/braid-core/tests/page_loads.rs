@@ -33,8 +33,9 @@ const GAP: f64 = 0.05;
 const LOAD_AVERAGING_S: f64 = 2.0;
 const MEMORY: Duration = Duration::from_secs(120);
 const SEGMENT: Duration = Duration::from_secs(2);
-/// What a player has ahead at most, and above which it judges by that alone. Those of dash.js 5.
+/// Playing time that a player keeps ahead at most, as dash.js 5 does.
 const FULL_BUFFER: Duration = Duration::from_secs(30);
+/// Playing time ahead from which it chooses the quality by that alone, as dash.js 5 does.
 const STABLE_BUFFER: Duration = Duration::from_secs(18);
 const QUALITIES: [f64; 3] = [0.4e6, 0.7e6, 1.0e6];
 const RTT_RISE: Duration = Duration::from_secs(1);

@@ -22,7 +22,7 @@ QUALITIES = (0.4, 0.7, 1.0)
 SEGMENT_SECONDS = 2
 FRAMES_PER_SECOND = 24
 
-#: What dash.js has ahead when it pauses between segments: its `bufferTimeAtTopQuality`, by default.
+#: Playing time ahead with which dash.js pauses between segments: its `bufferTimeAtTopQuality`, by default.
 FULL_SECONDS = 30.0
 
 PLAYER = "dash.all.min.js"

@@ -36,8 +36,6 @@ CASES = ("wifi", "lte", "wrr_true", "wrr", "fastest")
 
 #: A page that takes longer than this is given up and counts as that long: a gap in the only line.
 PAGE_TIMEOUT_S = 40.0
-
-
 #: Span of the walk whose pages are left out together for the standard error of a ratio: longer than most pages that a
 #: gap catches.
 SPAN_S = 20.0

@@ -6,14 +6,13 @@ import contextlib
 import itertools
 import json
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from braid_lab.clients.paced_udp import BIN_SECONDS
+from braid_lab.concurrency import repeated
 from braid_lab.experiment import Run
 from braid_lab.experiments.bond import testbed
 from braid_lab.experiments.bond.site import BOND_DEVICE, Site
@@ -124,21 +123,14 @@ def _stats(place: Site) -> dict[str, Any]:
 def sampled_links(place: Site) -> Iterator[list[LinkSample]]:
     """Sample the lines' counters for the length of a block; the yielded list grows."""
     samples: list[LinkSample] = []
-    over = threading.Event()
 
     def sample() -> None:
-        while not over.wait(SAMPLE_INTERVAL_SECONDS):
-            stats = _stats(place)
-            carried = {name: each["up"]["packets"]["delivered"]["bytes"] for name, each in stats.items()}
-            samples.append(LinkSample(time.monotonic(), carried, _dropped(stats)))
+        stats = _stats(place)
+        carried = {name: each["up"]["packets"]["delivered"]["bytes"] for name, each in stats.items()}
+        samples.append(LinkSample(time.monotonic(), carried, _dropped(stats)))
 
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        sampling = pool.submit(sample)
-        try:
-            yield samples
-        finally:
-            over.set()
-        sampling.result()
+    with repeated(sample, SAMPLE_INTERVAL_SECONDS):
+        yield samples
 
 
 def _rows(

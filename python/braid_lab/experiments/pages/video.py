@@ -15,17 +15,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from braid_lab.concurrency import run_concurrently
+from braid_lab.concurrency import repeated, run_concurrently
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.pages import charts
 from braid_lab.experiments.pages.testbed import MBIT, Extent, Plan, by_site, journal, plan, reductions, two_lines
@@ -178,19 +176,8 @@ def _browse(host: Windows, load: Load, group: Sequence[Site]) -> tuple[list[dict
 def _polled(host: Windows) -> Iterator[list[Moment]]:
     """Poll a host for the length of a block; its moments are there after it, the last one at its end."""
     moments = [_moment(host)]
-    over = threading.Event()
-
-    def poll() -> None:
-        while not over.wait(POLL_SECONDS):
-            moments.append(_moment(host))
-
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        polling = pool.submit(poll)
-        try:
-            yield moments
-        finally:
-            over.set()
-        polling.result()
+    with repeated(lambda: moments.append(_moment(host)), POLL_SECONDS):
+        yield moments
     moments.append(_moment(host))
 
 

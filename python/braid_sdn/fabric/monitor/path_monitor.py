@@ -198,6 +198,7 @@ class PathMonitor:
                 self._tags.setdefault(hop, []).append(tag)
         self._last_delivery = {hop: at for hop, at in self._last_delivery.items() if hop in self._tags}
         self.paths = {tag: self.paths.get(tag) or ProbedTarget(now, now, PROBE_INTERVAL, now) for tag in wanted}
+        self._silent_paths &= wanted.keys()
         self._set_paces(now)
         names = [edge.name for edge in edges]
         self.edges = {
@@ -267,7 +268,7 @@ class PathMonitor:
             if tag in self.paths:
                 self.paths[tag].watched = now
         self._silent_paths |= {tag for tag in silent if tag in self.paths and self._hops[tag] not in self.dead}
-        return any(now >= self.paths[tag].excused for tag in self._silent_paths if tag in self.paths)
+        return any(now >= self.paths[tag].excused for tag in self._silent_paths)
 
     def is_watched(self, now: float, tag: int) -> bool:
         """Return true if the edge at a path's beginning probes it too."""
@@ -439,18 +440,10 @@ class PathMonitor:
         died += [
             tag for tag in self._losing if tag in self.paths and tag not in died and self._hops[tag] not in self.dead
         ]
-        died += [
-            tag
-            for tag in self._silent_paths
-            if tag in self.paths
-            and now >= self.paths[tag].excused
-            and tag not in died
-            and self._hops[tag] not in self.dead
-        ]
+        believed = {tag for tag in self._silent_paths if now >= self.paths[tag].excused}
+        died += [tag for tag in believed if tag not in died and self._hops[tag] not in self.dead]
         self._losing.clear()
-        self._silent_paths = {
-            tag for tag in self._silent_paths if tag in self.paths and now < self.paths[tag].excused
-        }
+        self._silent_paths -= believed
         for tag in died:
             self._hold_down(now, self._hops[tag])
         rested = [hops for hops, until in self.dead.items() if until <= now]
@@ -494,5 +487,5 @@ class PathMonitor:
     def poll_timeout(self) -> float | None:
         """Return when the next probe is due; at once if an edge told that a path is silent."""
         every = [each.due for each in (*self.paths.values(), *self.edges.values())]
-        told = [self.paths[tag].excused for tag in self._silent_paths if tag in self.paths]
+        told = [self.paths[tag].excused for tag in self._silent_paths]
         return min([*every, *self.dead.values(), *told], default=None)
