@@ -454,6 +454,9 @@ class Switches:
         for switch in self.has:
             self.updater.handle_rules(0.0, switch, [])
         self.peer = {arc.source: arc.target.switch for arc in fabric.whole.arcs}
+        #: Tags of trees, and where each switch may send packets under them.
+        self.tags: set[int] = set()
+        self.onward: dict[int, dict[int, dict[State, set[State]]]] = {switch: {} for switch in self.has}
         self.start = 0
 
     def follow(self, changed: dict[int, set[object]], *, most: int = 1 << 30) -> None:
@@ -484,7 +487,7 @@ class Switches:
                     self.has[switch].pop(key, None)
                 case Barrier(token):
                     self.updater.handle_barrier(0.0, switch, token)
-            self.look_for_loops()
+            self.look_for_loops(switch)
             self.look_for_doubles()
         self._collect()
 
@@ -506,20 +509,36 @@ class Switches:
         for switch, message in self.updater.poll_messages():
             self.under_way.setdefault(switch, []).append(message)
 
-    def look_for_loops(self) -> None:
-        """No packet under a tag comes to a switch twice alike, whichever ports are down at any moment."""
-        onward: dict[int, dict[State, set[State]]] = {}
-        for switch, rules in self.has.items():
-            drops = no_detour().key in rules
-            for (table, _, match), rule in rules.items():
-                if table == PATHS and match.vlan in self.tags and match.eth_type is None:
-                    ways = onward.setdefault(match.vlan or 0, {})
-                    marked = match.vlan_pcp is not None
-                    ways.setdefault((switch, marked), set()).update(self._next(switch, rule, marked=marked))
-                    if not marked and not drops and (PATHS, 40, Match(vlan=match.vlan, vlan_pcp=2)) not in rules:
-                        ways.setdefault((switch, True), set()).update(self._next(switch, rule, marked=True))
-        for tag, ways in onward.items():
+    def look_for_loops(self, changed: int) -> None:
+        """No packet under a tag comes to a switch twice alike, whichever ports are down at any moment.
+
+        A switch has changed since the last time, and no other one.
+        """
+        tags = {tree.tag for tree in self.fabric.plan.trees.values()}
+        if tags != self.tags:
+            self.tags = tags
+            self.onward = {switch: self._onward(switch) for switch in self.has}
+        else:
+            before, self.onward[changed] = self.onward[changed], self._onward(changed)
+            after = self.onward[changed]
+            tags = {tag for tag in before.keys() | after.keys() if before.get(tag) != after.get(tag)}
+        for tag in tags:
+            ways = {here: there for each in self.onward.values() for here, there in each.get(tag, {}).items()}
             assert not goes_round(ways), f"tag {tag}"
+
+    def _onward(self, switch: int) -> dict[int, dict[State, set[State]]]:
+        """Return where a switch may send packets, by the tag of a tree."""
+        onward: dict[int, dict[State, set[State]]] = {}
+        rules = self.has[switch]
+        drops = no_detour().key in rules
+        for (table, _, match), rule in rules.items():
+            if table == PATHS and match.vlan in self.tags and match.eth_type is None:
+                ways = onward.setdefault(match.vlan or 0, {})
+                marked = match.vlan_pcp is not None
+                ways.setdefault((switch, marked), set()).update(self._next(switch, rule, marked=marked))
+                if not marked and not drops and (PATHS, 40, Match(vlan=match.vlan, vlan_pcp=2)) not in rules:
+                    ways.setdefault((switch, True), set()).update(self._next(switch, rule, marked=True))
+        return onward
 
     def look_for_doubles(self) -> None:
         """No packet that is flooded comes to a switch twice, whichever lost links carry some still."""
@@ -527,11 +546,6 @@ class Switches:
         self.start = self.start % len(self.has) + 1
         there = reached(self.has, self.fabric.whole, self.start)
         assert len(there) == len({*there}), f"from {self.start}"
-
-    @property
-    def tags(self) -> set[int]:
-        """Tags of trees."""
-        return {tree.tag for tree in self.fabric.plan.trees.values()}
 
     def _next(self, switch: int, rule: Rule, *, marked: bool) -> set[State]:
         """Return where a rule may send a packet: by any bucket of a group."""

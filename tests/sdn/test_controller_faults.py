@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from braid_lab.fabric.pipeline import Pipeline
 from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.model import PortId
@@ -120,6 +122,7 @@ def fail_open(net: Network, *names: str) -> None:
         assert not list(switch.handle(net.now, AddRule(Rule(0, 0, Match(), flood))))
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_switch_that_floods_by_itself_is_named_and_makes_no_copies() -> None:
     net = ready(two_paths())
     fail_open(net, "P")
@@ -139,6 +142,7 @@ def test_a_switch_that_floods_by_itself_is_named_and_makes_no_copies() -> None:
     assert not net.codes()
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_switches_that_lost_their_rules_without_a_restart_are_named() -> None:
     net = ready(two_paths())
     for fail_open_there in (True, False):
@@ -170,6 +174,7 @@ def test_a_rule_of_others_that_we_cannot_read_is_named_while_it_is_there() -> No
     assert not net.codes()
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_rules_of_another_programme_are_removed_and_named() -> None:
     net = ready(two_paths())
     strange = Rule(0, 300, Match(eth_type=0x0800), (Output(1),))
@@ -181,6 +186,7 @@ def test_rules_of_another_programme_are_removed_and_named() -> None:
     assert "foreign-rule" in net.codes()
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_second_controller_is_named_and_its_frames_are_not_called_forged() -> None:
     net = ready(two_paths())
     net.run(5)
@@ -223,6 +229,7 @@ def test_a_configured_link_that_is_nowhere_is_named() -> None:
     assert net.codes() == {"link-unknown"}
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_host_that_moved_is_reached_although_a_switch_refuses_to_change_its_rule() -> None:
     """The old rule goes at once; without one the host's packets are flooded, and the switch is named."""
     net = ready(two_paths(), host_lifetime=1e6)
@@ -268,6 +275,7 @@ def count_of(net: Network, switch: Pipeline, is_counted: Callable[[Rule], bool])
     return lambda: seen
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_paths_are_not_led_again_and_again_through_a_switch_that_takes_none() -> None:
     net = Network(two_paths())
     net.switches[3].refuses = lambda rule: rule.table == rules.PATHS and rule.match.vlan in path_tags(net)

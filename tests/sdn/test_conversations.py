@@ -124,6 +124,7 @@ def test_a_host_that_moves_is_followed_by_those_that_speak_with_it() -> None:
 
 
 @pytest.mark.usefixtures("large")
+@pytest.mark.usefixtures("rare_probes")
 def test_the_rule_of_a_conversation_goes_when_nobody_uses_it_for_a_hosts_lifetime() -> None:
     net = tree()
     talk(net, 1, 2)
@@ -156,6 +157,7 @@ def test_a_switch_that_leaves_and_comes_back_is_told_what_its_hosts_need() -> No
 
 
 @pytest.mark.usefixtures("large")
+@pytest.mark.usefixtures("rare_probes")
 def test_a_host_that_sends_to_nobody_known_is_kept_from_the_controller() -> None:
     net = tree()
     before = net.controller.packet_ins

@@ -151,6 +151,7 @@ def test_a_host_whose_edge_tags_its_answer_is_learned() -> None:
 # Ageing.
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_quiet_host_is_asked_before_it_is_forgotten_and_stays_if_it_answers() -> None:
     net = with_bystanders(host_lifetime=20.0)
     announce(net)
@@ -170,6 +171,7 @@ def test_a_quiet_host_is_asked_before_it_is_forgotten_and_stays_if_it_answers() 
     assert not net.received["hb"]
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_host_that_is_gone_is_forgotten_and_its_rules_with_it() -> None:
     net = with_bystanders(host_lifetime=20.0)
     announce(net)
@@ -185,6 +187,7 @@ def test_a_host_that_is_gone_is_forgotten_and_its_rules_with_it() -> None:
     everybody_reaches_everybody(net)
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_host_that_sends_is_not_forgotten_although_it_has_no_address() -> None:
     net = with_bystanders(host_lifetime=20.0)
     for _ in range(20):
@@ -427,6 +430,7 @@ def test_a_port_is_down_only_where_it_is() -> None:
     assert net.controller.topology.unreachable([net.stations["x"]])[1] == {net.stations["x"]}
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_port_that_goes_down_and_up_again_and_again_is_named_for_a_while() -> None:
     net = with_bystanders()
     x = net.stations["x"]

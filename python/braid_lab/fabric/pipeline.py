@@ -6,16 +6,12 @@ no packet back out of the port it came from. It can have a small table, and it c
 
 from __future__ import annotations
 
-import ipaddress
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from braid_sdn.fabric.monitor.probe import mac_bytes
-from braid_sdn.openflow.flows import FILTER_FIELDS
+from braid_lab.fabric.classifier import METADATA, PRESENT, Classifier, header_fields
 from braid_sdn.openflow.messages import (
-    TAGGED,
-    UNTAGGED,
     Action,
     AddRule,
     Barrier,
@@ -33,7 +29,6 @@ from braid_sdn.openflow.messages import (
     GroupFeaturesRequest,
     GroupsReply,
     GroupsRequest,
-    Match,
     MeterFeatures,
     MeterFeaturesRequest,
     Output,
@@ -95,7 +90,7 @@ class Pipeline:
     lapses: dict[RuleKey, float] = field(default_factory=dict)
     #: When it started; None until the first message after a restart.
     started: float | None = 0.0
-    _by_table: dict[int, list[Rule]] = field(default_factory=dict)
+    _tables: dict[int, Classifier] = field(default_factory=dict)
 
     def handle(self, now: float, message: ToSwitch) -> Iterator[Outcome]:
         """Handle a message of the controller."""
@@ -115,12 +110,12 @@ class Pipeline:
                 self.rules[rule.key] = rule
                 self.matched[rule.key] = (0, 0)
                 self.added[rule.key] = now
-                self._by_table.pop(rule.table, None)
+                self._tables.setdefault(rule.table, Classifier()).add(rule)
                 if rule.lease:
                     self.lapses[rule.key] = now + rule.lease
             case DeleteRule(key):
                 if self.rules.pop(key, None):
-                    self._by_table.pop(key[0], None)
+                    self._tables[key[0]].remove(key)
             case SetFailoverGroup(number, buckets, is_new):
                 if is_new and number in self.groups:
                     yield Refused("group-exists")
@@ -168,7 +163,7 @@ class Pipeline:
         for key in [key for key, at in self.lapses.items() if at <= now]:
             del self.lapses[key]
             if self.rules.pop(key, None):
-                self._by_table.pop(key[0], None)
+                self._tables[key[0]].remove(key)
 
     def receive(self, port: int, frame: bytes) -> Iterator[Outcome]:
         """Receive a frame at a port."""
@@ -188,7 +183,7 @@ class Pipeline:
         self.groups.clear()
         self.matched.clear()
         self.counters.clear()
-        self._by_table.clear()
+        self._tables.clear()
 
     def _counters(self, number: int, now: float) -> PortCounters:
         received, sent = self.counters.get(number, [0, 0])
@@ -206,12 +201,14 @@ class Pipeline:
     def _run_pipeline(self, in_port: int, frame: bytes) -> Iterator[Outcome]:
         table: int | None = 0
         metadata = 0
+        header = header_fields(in_port, metadata, frame)
         while table is not None:
-            rule = self._lookup(table, in_port, metadata, frame)
+            rule = self.find_rule(table, header)
             if rule is None:
                 return
             packets, octets = self.matched[rule.key]
             self.matched[rule.key] = (packets + 1, octets + len(frame))
+            before = frame
             for action in self._actions(rule):
                 match action:
                     case Output(port):
@@ -224,6 +221,14 @@ class Pipeline:
                         frame = frame[:14] + bytes([frame[14] & 0x1F | value << 5]) + frame[15:]
             metadata = metadata if rule.metadata is None else rule.metadata
             table = rule.goto
+            if frame is not before:
+                header = header_fields(in_port, metadata, frame)
+            header[METADATA] = metadata | PRESENT
+
+    def find_rule(self, table: int, header: Sequence[int]) -> Rule | None:
+        """Return the rule of a table that a frame with these fields (`header_fields`) matches."""
+        found = self._tables.get(table)
+        return found.find(header) if found is not None else None
 
     def _actions(self, rule: Rule) -> Iterator[Action]:
         """Yield a rule's actions, those of a group by its first bucket that lives in place of it."""
@@ -234,108 +239,3 @@ class Pipeline:
                 yield from next((each.actions for each in alive), ())
             else:
                 yield action
-
-    def _lookup(self, table: int, in_port: int, metadata: int, frame: bytes) -> Rule | None:
-        ordered = self._by_table.get(table)
-        if ordered is None:
-            ordered = sorted((r for r in self.rules.values() if r.table == table), key=lambda r: -r.priority)
-            self._by_table[table] = ordered
-        fields = Fields.of(frame)
-        return next((rule for rule in ordered if fields.match(rule.match, in_port, metadata)), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """Header fields of a frame that rules match on."""
-
-    target: bytes
-    source: bytes
-    vlan: int
-    vlan_pcp: int
-    kind: int
-    ip_proto: int | None
-    icmpv6_type: int | None
-    #: Source and destination; empty where there are none.
-    addresses: tuple[bytes, ...] = ()
-    #: Source and destination of TCP or UDP; 0 in later fragments.
-    ports: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, frame: bytes) -> Fields:
-        """Parse a frame."""
-        at, vlan, pcp = 12, UNTAGGED, 0
-        while frame[at : at + 2] in (b"\x81\x00", b"\x88\xa8"):
-            if vlan == UNTAGGED:
-                vlan = int.from_bytes(frame[at + 2 : at + 4], "big") & 0xFFF
-                pcp = frame[at + 2] >> 5
-            at += 4
-        kind = int.from_bytes(frame[at : at + 2], "big")
-        body = frame[at + 2 :]
-        proto, icmp, addresses, rest = None, None, tuple[bytes, ...](), b""
-        if kind == 0x86DD and len(body) > 40:
-            proto, addresses, rest = body[6], (body[8:24], body[24:40]), body[40:]
-            icmp = body[40] if proto == 58 else None
-        elif kind == 0x0800 and len(body) >= 20 and body[0] >> 4 == 4:
-            proto, addresses = body[9], (body[12:16], body[16:20])
-            is_later = int.from_bytes(body[6:8], "big") & 0x1FFF
-            rest = bytes(4) if is_later else body[4 * (body[0] & 15) :]
-        ports = struct.unpack_from("!HH", rest) if proto in (6, 17) and len(rest) >= 4 else ()
-        return cls(frame[:6], frame[6:12], vlan, pcp, kind, proto, icmp, addresses, ports)
-
-    def match(self, match: Match, in_port: int, metadata: int) -> bool:
-        """Return whether a rule matches this frame."""
-        if match.metadata is not None and match.metadata != metadata:
-            return False
-        if match.in_port is not None and match.in_port != in_port:
-            return False
-        if match.vlan is not None:
-            if match.vlan == TAGGED and self.vlan == UNTAGGED:
-                return False
-            if match.vlan != TAGGED and match.vlan != self.vlan:
-                return False
-        if match.vlan_pcp is not None and (self.vlan == UNTAGGED or match.vlan_pcp != self.vlan_pcp):
-            return False
-        if match.eth_type is not None and match.eth_type != self.kind:
-            return False
-        if match.eth_src is not None and mac_bytes(match.eth_src) != self.source:
-            return False
-        if match.eth_dst is not None and not self._to(match.eth_dst, match.eth_dst_mask):
-            return False
-        if match.ip_proto is not None and match.ip_proto != self.ip_proto:
-            return False
-        if match.icmpv6_type is not None and match.icmpv6_type != self.icmpv6_type:
-            return False
-        return not any(getattr(match, name) is not None for name in FILTER_FIELDS) or self._passes(match)
-
-    def _passes(self, match: Match) -> bool:
-        """Return whether the fields match that filters alone use."""
-        networks = ((match.ipv4_src, match.ipv4_dst, 4), (match.ipv6_src, match.ipv6_dst, 16))
-        for source, target, size in networks:
-            for number, wanted in enumerate((source, target)):
-                if wanted is None:
-                    continue
-                if not self.addresses or len(self.addresses[0]) != size:
-                    return False
-                base, slash, mask = wanted.partition("/")
-                bits = ipaddress.ip_address(mask).packed if slash else b"\xff" * size
-                wanted_bytes = ipaddress.ip_address(base).packed
-                if any((a ^ b) & m for a, b, m in zip(self.addresses[number], wanted_bytes, bits, strict=True)):
-                    return False
-        for source_port, target_port, proto in (
-            (match.tcp_src, match.tcp_dst, 6),
-            (match.udp_src, match.udp_dst, 17),
-        ):
-            for number, port in enumerate((source_port, target_port)):
-                if port is None:
-                    continue
-                value, bits_of_port = port if isinstance(port, tuple) else (port, 0xFFFF)
-                if self.ip_proto != proto or not self.ports or self.ports[number] & bits_of_port != value:
-                    return False
-        return True
-
-    def _to(self, target: str, mask: str | None) -> bool:
-        wanted = mac_bytes(target)
-        if mask is None:
-            return wanted == self.target
-        bits = mac_bytes(mask)
-        return all(a & m == b & m for a, b, m in zip(self.target, wanted, bits, strict=True))
