@@ -244,7 +244,7 @@
 #define LOSS_HALVING_PACKETS 32768
 
 // Constants of the prediction. `braid_core::forecast` computes the same and explains them;
-// tests/forecast.rs compares the two.
+// tests/suite/forecast.rs compares the two.
 #define PREDICT_PRIOR_PACKETS	   500
 #define PREDICT_MIN_LOSS_PPM	   10
 #define PREDICT_MIN_RTT_US	   100

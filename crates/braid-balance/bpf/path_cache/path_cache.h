@@ -298,7 +298,7 @@ static __always_inline __u32 loss_of(const struct uplink_forecast *forecast, __u
 }
 
 // Returns the time in us that a long transfer is expected to take. `braid_core::forecast` computes
-// the same; tests/forecast.rs compares the two.
+// the same; tests/suite/forecast.rs compares the two.
 __noinline __u64 predict(__u32 rtt, __u32 loss, __u32 headroom)
 {
 	__u64 squared, rate;

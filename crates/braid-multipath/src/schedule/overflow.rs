@@ -12,7 +12,7 @@
 //!   interval T_report in which no loss has been reported".
 //! - Weights are whole numbers: "a very small loss fraction would not change w_mobile" (§3.2). The
 //!   paper does not say how eq. 1 is rounded; rounding to the nearest comes closest to its Fig. 3
-//!   (`tests/overflow_grid.rs`), fractions or rounding down are far off.
+//!   (`tests/suite/overflow_grid.rs`), fractions or rounding down are far off.
 //! - Weights are clamped to `w_max`, which "keeps IWI from overshooting".
 //!
 //! The paper has two links. With more, in ascending order of cost, each link's loss feeds the next

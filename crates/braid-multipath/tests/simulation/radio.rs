@@ -1,7 +1,7 @@
 //! One flow over two radio links: the bond beside each link alone, in the same phase of the same
 //! rates.
 //!
-//! `BRAID_TRACES=DIR cargo test --release -p braid-core --test simulation -- radio --nocapture`
+//! `BRAID_TRACES=DIR cargo test --release -p braid-multipath --test simulation -- radio --nocapture`
 //! replays the recordings of a directory, with CUBIC and BBR and queues of 300 ms and 1 s.
 //! `BRAID_CASE=TEXT` selects the cases whose names contain it, `BRAID_INNER=cubic` or `bbr` one
 //! kind of flow. With `BRAID_QUICK` only the bond runs, with queues of 300 ms.

@@ -1,7 +1,7 @@
 """`bond/paper-single`: [l3b] §5.2, one UDP flow whose demand rises above the fixed line and falls again.
 
 `overflow` with every pair of parameters of Fig. 3, and `adaptive` on the same ramp. The host that joined is the
-sender. `tests/overflow_grid.rs` in `crates/braid-multipath` runs the grid in virtual time, too.
+sender. `tests/suite/overflow_grid.rs` in `crates/braid-multipath` runs the grid in virtual time, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 //! Capacity estimates on generated traces: a queue behind which senders probe for the line's rate,
 //! or want less.
 
-mod support;
-
 use std::time::Duration;
 
 use braid_core::capacity::{
@@ -11,7 +9,7 @@ use braid_core::capacity::{
 use braid_core::{Bytes, Rate, Time};
 use proptest::prelude::*;
 
-use support::Noise;
+use crate::support::Noise;
 
 const STEP: Duration = Duration::from_millis(5);
 const INTERVAL: Duration = Duration::from_millis(200);

@@ -4,8 +4,6 @@
 //! The lines, TCP and the browser are models. The estimates, the detection of stalls and the predictions are the
 //! product's; the averages of `Loads` and the counts of the datapath's `forecasts` are repeated here.
 
-mod support;
-
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -17,8 +15,8 @@ use braid_core::forecast::{
 };
 use braid_core::{Bytes, Rate, Time, UplinkId};
 
-use support::Noise;
-use support::network::{Event, LineSpec, Network};
+use crate::support::Noise;
+use crate::support::network::{Event, LineSpec, Network};
 
 const MBIT: f64 = 1e6;
 const TICK: Duration = Duration::from_millis(200);

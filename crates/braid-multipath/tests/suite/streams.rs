@@ -10,6 +10,8 @@ use braid_multipath::resequence::{
 };
 use proptest::prelude::*;
 
+const NOTHING: [u32; 0] = [];
+
 const SIZE: u32 = 1448;
 /// More than any queue of these paths adds, less than the shortest wait.
 const MOST_HOLD: Duration = Duration::from_millis(400);
@@ -138,7 +140,7 @@ fn a_loss_on_the_only_path_in_use_is_shown_soon() {
     let mut streams = ours(&[10, 30]);
     let (next, now) = over_one_path(&mut streams);
     streams.handle_segment(at(now), 1, data((next + 1) * SIZE, 0), next + 1);
-    assert_eq!(drained(&mut streams), []);
+    assert_eq!(drained(&mut streams), NOTHING);
     // Path 1 is 20 ms slower; the sender may have taken it up with the missing segment.
     let due = streams.poll_timeout().expect("a deadline");
     assert!(due > at(now + 20_000), "{due:?}");
@@ -188,19 +190,19 @@ fn what_is_sent_again_goes_on_once_every_path_has_brought_what_was_sent_later() 
     };
     assert_eq!(take(0, 0, 0), [0]);
     assert_eq!(take(1, 1, 1), [1]);
-    assert_eq!(take(2, 3, 0), []);
-    assert_eq!(take(3, 5, 0), []);
+    assert_eq!(take(2, 3, 0), NOTHING);
+    assert_eq!(take(3, 5, 0), NOTHING);
     // Sent again after 5.
-    assert_eq!(take(4, 2, 0), []);
+    assert_eq!(take(4, 2, 0), NOTHING);
     // Sent before 5: known lost is 2, and what was sent before its retransmission may still come.
     assert_eq!(take(1_000, 4, 1), [3, 4, 5]);
     assert_eq!(take(1_001, 6, 1), [2, 6]);
     // A later retransmission shows it as well.
-    assert_eq!(take(1_002, 9, 0), []);
-    assert_eq!(take(1_003, 7, 0), []);
+    assert_eq!(take(1_002, 9, 0), NOTHING);
+    assert_eq!(take(1_003, 7, 0), NOTHING);
     assert_eq!(take(1_004, 10, 1), [7, 9, 10]);
     assert_eq!(take(1_005, 11, 0), [11]);
-    assert_eq!(take(1_006, 8, 0), []);
+    assert_eq!(take(1_006, 8, 0), NOTHING);
     // The slowest path's own retransmissions wait for nothing.
     assert_eq!(take(1_007, 10, 1), [8, 10]);
 }
@@ -450,8 +452,8 @@ fn algorithm_1_forwards_what_is_expected_and_what_was_stored_behind_it() {
     flows.handle_segment(1, open(0), 99);
     assert_eq!(flows.poll_delivery(), Some(99));
     assert_eq!(passed(&mut flows, 0), [0]);
-    assert_eq!(passed(&mut flows, 2), []);
-    assert_eq!(passed(&mut flows, 3), []);
+    assert_eq!(passed(&mut flows, 2), NOTHING);
+    assert_eq!(passed(&mut flows, 3), NOTHING);
     assert_eq!(passed(&mut flows, 1), [1, 2, 3]);
     // "immediately forward duplicates"
     assert_eq!(passed(&mut flows, 2), [2]);
@@ -469,14 +471,14 @@ fn algorithm_1_releases_all_beyond_t_and_then_passes_lrf_segments_as_they_come()
     flows.handle_segment(1, open(0), 99);
     flows.poll_delivery();
     for number in [4, 2, 3, 5] {
-        assert_eq!(passed(&mut flows, number), []);
+        assert_eq!(passed(&mut flows, number), NOTHING);
     }
     assert_eq!(passed(&mut flows, 6), [2, 3, 4, 5, 6]);
     // expected = 6 + 20
     for number in [9, 7, 25, 1] {
         assert_eq!(passed(&mut flows, number), [number]);
     }
-    assert_eq!(passed(&mut flows, 27), []);
+    assert_eq!(passed(&mut flows, 27), NOTHING);
     assert_eq!(passed(&mut flows, 26), [26, 27]);
 }
 
@@ -486,8 +488,8 @@ fn algorithm_1_sends_the_lowest_when_the_buffer_is_full() {
     let mut flows = paper(2, 10);
     flows.handle_segment(1, open(0), 99);
     flows.poll_delivery();
-    assert_eq!(passed(&mut flows, 3), []);
-    assert_eq!(passed(&mut flows, 5), []);
+    assert_eq!(passed(&mut flows, 3), NOTHING);
+    assert_eq!(passed(&mut flows, 5), NOTHING);
     assert_eq!(passed(&mut flows, 4), [3]);
     assert_eq!(passed(&mut flows, 2), [2]);
 }

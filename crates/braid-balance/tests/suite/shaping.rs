@@ -1,17 +1,15 @@
 //! Virtual queues: packets above the rate that an uplink is shaped to.
 
-mod support;
-
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use crate::support::net::PATIENCE;
+use crate::support::probe::{Probe, Verdict};
+use crate::support::talk::SERVER;
+use crate::support::world::{OUTSIDE, World};
 use braid_balance::{Attachments, HookKind, ShapeCounters, ShapeEntry};
 use braid_core::{Rate, UplinkId};
 use braid_packet::build;
-use support::net::PATIENCE;
-use support::probe::{Probe, Verdict};
-use support::talk::SERVER;
-use support::world::{OUTSIDE, World};
 
 const TARGET: Duration = Duration::from_millis(5);
 /// Time for which a queue has to stand before CoDel acts.

@@ -1,15 +1,13 @@
 //! Fate of flows whose uplink dies, packet by packet.
 
-mod support;
-
 use std::net::IpAddr;
 
+use crate::support::probe::{Outcome, Probe, Verdict};
+use crate::support::talk::{CLIENT, CLIENT6, INNER, INNER6};
+use crate::support::world::{OUTSIDE, QUIC, SERVER_V4, SERVER_V6};
 use Verdict::{Dropped, Passed, Sent};
 use braid_balance::{Choice, FlowState};
 use braid_packet::build::{self, flags::*};
-use support::probe::{Outcome, Probe, Verdict};
-use support::talk::{CLIENT, CLIENT6, INNER, INNER6};
-use support::world::{OUTSIDE, QUIC, SERVER_V4, SERVER_V6};
 
 const PORT: u16 = 4000;
 const FAMILIES: [(IpAddr, IpAddr, IpAddr); 2] =

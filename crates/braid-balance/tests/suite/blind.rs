@@ -1,15 +1,13 @@
 //! Segments of a sender that sees nothing but knows both ends of a connection: they change nothing that the datapath
 //! believes, and pass, since the connection's own end refuses them.
 
-mod support;
-
 use std::net::IpAddr;
 
+use crate::support::probe::{Probe, Verdict};
+use crate::support::talk::{ACK, FIN, INNER, RST, SERVER, SYN};
+use crate::support::world::uplink_of;
 use braid_balance::FlowState;
 use braid_packet::build;
-use support::probe::{Probe, Verdict};
-use support::talk::{ACK, FIN, INNER, RST, SERVER, SYN};
-use support::world::uplink_of;
 
 const PORT: u16 = 4000;
 const FORGED: u32 = 1000;

@@ -1,8 +1,6 @@
 //! Transfers in virtual time over the lines of `measure/capacity`: a model of TCP behind emulated lines with a short or
 //! a long queue, random loss, and datagrams of others.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -11,7 +9,7 @@ use braid_core::capacity::{
 };
 use braid_core::{Bytes, Share, Time};
 
-use support::network::{Event, LineSpec, Network};
+use crate::support::network::{Event, LineSpec, Network};
 
 const MBIT: f64 = 1e6;
 const POLL: Duration = Duration::from_millis(25);

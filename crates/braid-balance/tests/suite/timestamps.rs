@@ -1,14 +1,12 @@
 //! Round trips inside flows, by TCP timestamps.
 
-mod support;
-
 use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::support::probe::{Probe, Verdict};
+use crate::support::talk::{ACK, INNER, SERVER, handshake};
 use braid_packet::{build, protocol};
-use support::probe::{Probe, Verdict};
-use support::talk::{ACK, INNER, SERVER, handshake};
 
 /// A flow's fixed end.
 type End = (IpAddr, u16);

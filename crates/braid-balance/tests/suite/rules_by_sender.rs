@@ -1,7 +1,5 @@
 //! Rules about who sends, with real sockets: the host's users and control groups, a LAN's devices.
 
-mod support;
-
 use std::fs;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -9,12 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::choose::class;
+use crate::support::net::{Client, Namespace};
+use crate::support::unique;
+use crate::support::world::{PORT, SERVER_V4, SERVER_V6, World, uplink_of};
 use braid_balance::{ClassId, Datapath, HookKind, LbMethod, RuleEntry};
 use braid_core::UplinkId;
-use support::choose::class;
-use support::net::{Client, Namespace};
-use support::unique;
-use support::world::{PORT, SERVER_V4, SERVER_V6, World, uplink_of};
 
 /// A world whose flows leave by uplink 0, and by uplink 1 if they satisfy a rule.
 fn world() -> (World, Datapath) {

@@ -1,7 +1,5 @@
 //! Capacity by transfer on generated traces: slow start, noise, and connections that fill the line or do not.
 
-mod support;
-
 use std::time::Duration;
 
 use braid_core::capacity::{
@@ -11,7 +9,7 @@ use braid_core::capacity::{
 use braid_core::{Bytes, Time};
 use proptest::prelude::*;
 
-use support::Noise;
+use crate::support::Noise;
 
 const POLL: Duration = Duration::from_millis(25);
 const PACKET: f64 = 1500.0 * 8.0;

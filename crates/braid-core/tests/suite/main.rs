@@ -1,0 +1,14 @@
+//! The estimates and decisions of balancing, fed by generated and emulated traffic.
+
+mod app_limited;
+mod aqm;
+mod capacity;
+mod forecast;
+mod page_loads;
+mod shaping;
+mod slots;
+mod stall;
+mod support;
+mod transfer;
+mod transfer_lines;
+mod units;
