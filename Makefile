@@ -105,6 +105,7 @@ demo: setup build ## two emulated uplinks, one page and one bulk load, alone and
 # processors, which those that watch the clock would notice: they come by themselves. They wait even more, and in their
 # smoke form no figure counts.
 TEST_WORKERS ?= 5
+export RUST_TEST_THREADS ?= 4
 EXPERIMENT_WORKERS ?= 6
 # These need Chromium, which the other tests do without: `make bench` has it.
 PAGE_TESTS := tests/web/test_page_in_browser.py tests/web/test_fabric_page_in_browser.py tests/lab/test_sites_in_browser.py
