@@ -284,8 +284,9 @@ impl Pair {
         while let Some(event) = self.client.poll_event() {
             self.client_events.push((self.now, event));
         }
+        let hub_now = self.hub_now();
         for (_, tunnel) in self.server.tunnels() {
-            while let Some(packet) = tunnel.poll_inner(self.now) {
+            while let Some(packet) = tunnel.poll_inner(hub_now) {
                 self.at_hub.push((self.now, packet.to_vec()));
             }
             while let Some(event) = tunnel.poll_event() {
