@@ -40,7 +40,7 @@ from braid_sdn.openflow.messages import (
     Rule,
     RuleCountersRequest,
 )
-from braid_sdn.openflow.server import MAX_HANDSHAKE_MESSAGE, MAX_PORTS, Connection, Server
+from braid_sdn.openflow.server import MAX_HELLO_BYTES, MAX_PORTS, Connection, Server
 from braid_sdn.openflow.turns import Turns
 from braid_sdn.openflow.wire import HEADER, MAX_OUTSTANDING, VERSION
 
@@ -169,7 +169,8 @@ def openflow(data: bytes) -> None:
             if wire.closed:
                 break
             connection.data_received(stream[at : at + piece])
-            assert len(connection._buffer) < (MAX_HANDSHAKE_MESSAGE if stranger and not ear.hellos else LONGEST)
+            greets = connection._handshake == connection._hello
+            assert len(connection._buffer) < (MAX_HELLO_BYTES if greets else LONGEST)
             assert len(connection._ports) <= MAX_PORTS
             assert len(connection.session._parts) <= MAX_OUTSTANDING
         assert len(ear.hellos) <= 1

@@ -350,6 +350,24 @@ def test_who_speaks_no_openflow_is_shown_out(words: bytes) -> None:
     serving(test)
 
 
+def test_a_switch_that_sends_a_hosts_frame_before_its_features_is_welcome() -> None:
+    def message(kind: int, body: bytes = b"", xid: int = 0) -> bytes:
+        return HEADER.pack(VERSION, kind, HEADER.size + len(body), xid) + body
+
+    async def test(service: Service, address: tuple[str, int]) -> None:
+        match = b"\x00\x01\x00\x04" + bytes(4)
+        packet_in = b"\xff\xff\xff\xff\x05\xea" + bytes(2 + 8) + match + bytes(2) + bytes(1514)
+        features = (9).to_bytes(8, "big") + bytes(4) + b"\xfe\x00" + bytes(10)
+        said = [message(0), message(10, packet_in), message(6, features, 1), message(19, b"\x00\x0d" + bytes(6), 2)]
+        _, writer = await asyncio.open_connection(*address)
+        writer.write(b"".join(said))
+        await until(lambda: 9 in service.controller.topology.switches)
+        assert not codes(service) & {"malformed"}
+        writer.close()
+
+    serving(test)
+
+
 def ports(xid: int, number: int) -> bytes:
     """A part of a description of ports, with more to come (OpenFlow 1.3 §A.3.5)."""
     body = b"\x00\x0d\x00\x01\x00\x00\x00\x00" + number * bytes(64)

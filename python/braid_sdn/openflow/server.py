@@ -42,8 +42,8 @@ MAX_WAITING_BYTES = 64 << 10
 
 #: First byte of a TLS connection: a record of a handshake (RFC 8446 §5.1).
 TLS_HANDSHAKE = 0x16
-#: Bytes; no message before a switch's features is longer.
-MAX_HANDSHAKE_MESSAGE = 1024
+#: Bytes; no hello is longer. Later messages may have any length: a switch sends hosts' frames before its features.
+MAX_HELLO_BYTES = 1024
 
 
 class Listener(Protocol):
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
                 text = "speaks TLS, and [tls] is not configured: do that, or use tcp: in ovs-vsctl set-controller"
                 self._refuse(now, "tls-refused", text)
                 return True
-            if length < HEADER.size or (self._features is None and length > MAX_HANDSHAKE_MESSAGE):
+            if length < HEADER.size or (self._handshake == self._hello and length > MAX_HELLO_BYTES):
                 self._refuse(now, "malformed", f"sends a message of length {length}: not OpenFlow")
                 return True
             if len(self._buffer) - at < length:
