@@ -3,11 +3,12 @@
 
 use std::net::IpAddr;
 
+use braid_balance::FlowState;
+use braid_packet::build;
+
 use crate::support::probe::{Probe, Verdict};
 use crate::support::talk::{ACK, FIN, INNER, RST, SERVER, SYN};
 use crate::support::world::uplink_of;
-use braid_balance::FlowState;
-use braid_packet::build;
 
 const PORT: u16 = 4000;
 const FORGED: u32 = 1000;

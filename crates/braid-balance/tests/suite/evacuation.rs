@@ -5,10 +5,12 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-use crate::support::net::{Client, Namespace, PATIENCE, udp_socket};
-use crate::support::world::{OUTSIDE, PORT, QUIC, SERVER_V4, SERVER_V6, World, reason, uplink_of};
 use braid_balance::{Datapath, Flow, FlowState, HookKind, KernelTime, Layer, Release};
 use braid_core::UplinkId;
+
+use crate::support;
+use crate::support::net::{Client, Namespace, PATIENCE, udp_socket};
+use crate::support::world::{OUTSIDE, PORT, QUIC, SERVER_V4, SERVER_V6, World, reason, uplink_of};
 
 /// Says that an uplink is dead, before anything else is done about it.
 fn bury(world: &World, datapath: &mut Datapath, uplink: usize) {
@@ -382,7 +384,7 @@ fn flows_are_released_from_an_uplink_that_works() {
         let mut leaves = connect(from, tcp, 0);
         let mut stays = connect(from, tcp, 1);
         let socket = from.enter(|| udp_socket(quic));
-        let before = crate::support::net::ask(&socket, quic).expect("an answer");
+        let before = support::net::ask(&socket, quic).expect("an answer");
         let release = |flow: &braid_balance::Flow| match flow.protocol.0 {
             17 => Release::Move,
             6 if flow.uplink == UplinkId(0) => Release::Reset,
@@ -400,7 +402,7 @@ fn flows_are_released_from_an_uplink_that_works() {
             flows.into_iter().find(what).expect("a flow")
         };
         assert_eq!(flow(|flow| flow.protocol.0 == 17).outer, before);
-        let after = crate::support::net::ask(&socket, quic).expect("an answer");
+        let after = support::net::ask(&socket, quic).expect("an answer");
         let moved = flow(|flow| flow.protocol.0 == 17);
         assert_eq!(
             (moved.outer, moved.came_from),
@@ -431,11 +433,7 @@ fn what_was_moved_away_goes_back_to_where_it_was() {
     let sockets: Vec<_> = (0..8)
         .map(|_| world.host.enter(|| udp_socket(quic)))
         .collect();
-    let ask = |socket| {
-        crate::support::net::ask(socket, quic)
-            .expect("an answer")
-            .ip()
-    };
+    let ask = |socket| support::net::ask(socket, quic).expect("an answer").ip();
     let first: Vec<_> = sockets.iter().map(ask).collect();
     bury(&world, &mut datapath, 0);
     for socket in &sockets {

@@ -2,12 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::support::probe::{Outcome, Probe, Verdict};
-use crate::support::talk::{ACK, CLIENT, FIN, INNER, RST, SERVER, SYN, answer, handshake, tcp};
-use crate::support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
 use Verdict::{Dropped, Passed, Sent};
 use braid_balance::{FlowState, KernelTime, LbMethod, UplinkEntry};
 use braid_packet::build;
+
+use crate::support::probe::{Outcome, Probe, Verdict};
+use crate::support::talk::{ACK, CLIENT, FIN, INNER, RST, SERVER, SYN, answer, handshake, tcp};
+use crate::support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
 
 /// An ICMP error that `router` inside sends about a packet as the inside has received it.
 fn complain(router: IpAddr, received: &Outcome) -> Vec<u8> {

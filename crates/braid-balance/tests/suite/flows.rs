@@ -3,9 +3,11 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
+use braid_balance::{FlowState, HookKind, Layer, LbMethod};
+
+use crate::support;
 use crate::support::net::{Client, Namespace, ask, ask_with, serve, udp_socket};
 use crate::support::world::{OUTSIDE, PORT, QUIC, SERVER_V4, SERVER_V6, World, reason, uplink_of};
-use braid_balance::{FlowState, HookKind, Layer, LbMethod};
 
 /// Enough for super-packets, congestion control and both directions at once.
 const BULK: usize = 1 << 20;
@@ -132,7 +134,7 @@ fn a_closed_connection_is_remembered_as_closing() {
     assert_eq!(open.outer, client.seen);
     assert_eq!(open.remote, Some(server));
     drop(client);
-    let deadline = std::time::Instant::now() + crate::support::net::PATIENCE;
+    let deadline = std::time::Instant::now() + support::net::PATIENCE;
     while flow(FlowState::Closing).is_none() {
         assert!(
             std::time::Instant::now() < deadline,
@@ -192,7 +194,7 @@ fn errors_of_the_network_reach_the_sender() {
         socket.connect(server).expect("a route");
         socket.send(b"nobody listens").expect("sent");
         socket
-            .set_read_timeout(Some(crate::support::net::PATIENCE))
+            .set_read_timeout(Some(support::net::PATIENCE))
             .expect("a timeout");
         let error = socket.recv(&mut [0; 16]).expect_err("nobody answers");
         assert_eq!(
@@ -226,7 +228,7 @@ fn path_mtu_is_learned_through_the_translation() {
     let world = World::new();
     world.offloads(false);
     // A link behind the uplinks that carries less: the servers move behind it.
-    let peer = Namespace::new(&crate::support::unique());
+    let peer = Namespace::new(&support::unique());
     world.narrow(&peer, 1300);
     let (datapath, _) = world.start(&world.options(HookKind::Auto));
     let payload = vec![7; 100_000];
@@ -286,8 +288,8 @@ fn what_comes_inside_a_vlan_is_left_to_its_device() {
     for (id, counted) in [(5, "in_vlan"), (0, "in_no_flow")] {
         let before = reason(&datapath, counted);
         let frame = [&macs[..], &tag(id), &packet].concat();
-        crate::support::frame::send(&world.inet, "isp0", &frame);
-        let deadline = std::time::Instant::now() + crate::support::net::PATIENCE;
+        support::frame::send(&world.inet, "isp0", &frame);
+        let deadline = std::time::Instant::now() + support::net::PATIENCE;
         while reason(&datapath, counted) == before {
             assert!(std::time::Instant::now() < deadline, "{counted}");
             std::thread::yield_now();
@@ -340,7 +342,7 @@ fn clients_reach_each_other_by_their_outer_ends() {
         let receive = |socket: &std::net::UdpSocket, from: Option<SocketAddr>| {
             let mut bytes = [0; 100];
             socket
-                .set_read_timeout(Some(crate::support::net::PATIENCE))
+                .set_read_timeout(Some(support::net::PATIENCE))
                 .expect("a socket");
             let (length, seen) = socket.recv_from(&mut bytes).expect("a datagram");
             assert!(from.is_none_or(|from| from == seen), "{seen} for {from:?}");
@@ -366,7 +368,7 @@ fn clients_reach_each_other_by_their_outer_ends() {
 fn clients_of_another_lan_are_not_reached_behind_the_firewall_s_back() {
     let world = World::new();
     world.serve();
-    let guests = Namespace::new(&crate::support::unique());
+    let guests = Namespace::new(&support::unique());
     world.add_lan(&guests);
     let (mut datapath, _) = world.start(&world.options(HookKind::Auto));
     let mut attachments = world.attachments();

@@ -4,10 +4,6 @@ use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use crate::support::choose::flow_of;
-use crate::support::probe::Verdict::Sent;
-use crate::support::race::{ONCE, RACING_UPLINKS, Track, uplink_at};
-use crate::support::talk::{INNER, SYN};
 use braid_balance::{CachedPath, Choice, LbMethod, PathCacheEntry, UplinkForecast, prefix_of};
 use braid_core::forecast::{
     MAX_RACE_TIME_RATIO, PathStats, UplinkLoad, in_turn, kilobytes_per_sec, ppm,
@@ -16,6 +12,11 @@ use braid_core::{Rate, UplinkId};
 use braid_packet::{Packet, build};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+
+use crate::support::choose::flow_of;
+use crate::support::probe::Verdict::Sent;
+use crate::support::race::{ONCE, RACING_UPLINKS, Track, uplink_at};
+use crate::support::talk::{INNER, SYN};
 
 /// Flows that are opened one after the other on the same figures.
 const FLOWS: u16 = 5;

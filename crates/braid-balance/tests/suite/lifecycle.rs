@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::support::net::{Client, ask, serve, udp_socket};
-use crate::support::world::{OUTSIDE, PORT, SERVER_V4, World, reason};
 use aya::maps::{Array, Map, MapData};
 use aya::programs::SchedClassifier;
 use braid_balance::{
     Attachments, Datapath, Error, FlowState, HookKind, KernelTime, Opened, Options, Removed,
     TCP_ESTABLISHED_IDLE, TCP_TRANSITORY_IDLE, remove,
 };
+
+use crate::support::net::{Client, ask, serve, udp_socket};
+use crate::support::world::{OUTSIDE, PORT, SERVER_V4, World, reason};
 
 const SERVER: SocketAddr = SocketAddr::new(SERVER_V4, PORT);
 /// Offsets in `struct meta` of bpf/layout.h.

@@ -2,15 +2,16 @@
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
+use Verdict::{Dropped, Passed, Sent};
+use braid_balance::{Choice, FlowState, Layer, LbMethod, UplinkEntry};
+use braid_core::UplinkId;
+use braid_packet::{Transport, build, protocol};
+
 use crate::support::probe::{Outcome, Probe, Verdict};
 use crate::support::talk::{
     ACK, CLIENT, FIN, INNER, INNER6, RST, SERVER, SYN, answer, handshake, tcp,
 };
 use crate::support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
-use Verdict::{Dropped, Passed, Sent};
-use braid_balance::{Choice, FlowState, Layer, LbMethod, UplinkEntry};
-use braid_core::UplinkId;
-use braid_packet::{Transport, build, protocol};
 
 #[test]
 fn tcp_from_syn_to_fin() {

@@ -5,12 +5,6 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::choose::{flow_of, set_classes};
-use crate::support::probe::{Outcome, Verdict};
-use crate::support::race::{ALWAYS, ONCE, RACING_UPLINKS, Track, forecast, racing, uplink_at};
-use crate::support::race_twin::{Event, Twin};
-use crate::support::talk::{ACK, CLIENT, CLIENT6, FIN, INNER, INNER6, RST, SYN};
-use crate::support::world::{SERVER_V4, SERVER_V6};
 use Verdict::{Dropped, Passed, Sent};
 use braid_balance::{
     CachedPath, Choice, KernelTime, LbMethod, PathCacheEntry, RaceSettings, UplinkForecast,
@@ -20,6 +14,14 @@ use braid_core::UplinkId;
 use braid_packet::{Packet, Transport, build};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+
+use crate::support;
+use crate::support::choose::{flow_of, set_classes};
+use crate::support::probe::{Outcome, Verdict};
+use crate::support::race::{ALWAYS, ONCE, RACING_UPLINKS, Track, forecast, racing, uplink_at};
+use crate::support::race_twin::{Event, Twin};
+use crate::support::talk::{ACK, CLIENT, CLIENT6, FIN, INNER, INNER6, RST, SYN};
+use crate::support::world::{SERVER_V4, SERVER_V6};
 
 const PORT: u16 = 4000;
 const SEQUENCE: u32 = 999;
@@ -750,8 +752,7 @@ fn each_uplink_gets_the_segment_size_that_fits_it() {
     syn[32] = 6 << 4;
     let length = u16::try_from(syn.len()).expect("small");
     syn[2..4].copy_from_slice(&length.to_be_bytes());
-    let syn =
-        crate::support::twin::translate(&syn, crate::support::twin::Side::Source, V4.local, false);
+    let syn = support::twin::translate(&syn, support::twin::Side::Source, V4.local, false);
     let sent = track.probe.out(&syn).is(Sent, "race_begun");
     let mut all = track.copies(RACING_UPLINKS - 1);
     all.push(sent.packet.clone());

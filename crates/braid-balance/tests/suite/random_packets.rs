@@ -5,13 +5,14 @@ use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use crate::support::probe::{Outcome, Probe, Verdict};
-use crate::support::twin::{Side, alike, translate};
-use crate::support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
 use braid_balance::KernelTime;
 use braid_packet::{Packet, Transport, build, protocol};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
+
+use crate::support::probe::{Outcome, Probe, Verdict};
+use crate::support::twin::{Side, alike, translate};
+use crate::support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
 
 const INNER: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 8)),

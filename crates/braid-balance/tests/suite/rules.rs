@@ -4,15 +4,16 @@ use std::cell::Cell;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::support::choose::{class, flow_of, ip, open, set_classes, set_rules, uplink};
-use crate::support::probe::{Probe, Verdict};
-use crate::support::talk::{CLIENT, INNER, INNER6, SERVER, SYN};
-use crate::support::world::{SERVER_V4, SERVER_V6};
 use Verdict::{Dropped, Passed, Sent};
 use braid_balance::{Choice, ClassId, Family, FlowFacts, KernelTime, Name, NameBit, RuleEntry};
 use braid_packet::{build, checksum, protocol};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+
+use crate::support::choose::{class, flow_of, ip, open, set_classes, set_rules, uplink};
+use crate::support::probe::{Probe, Verdict};
+use crate::support::talk::{CLIENT, INNER, INNER6, SERVER, SYN};
+use crate::support::world::{SERVER_V4, SERVER_V6};
 
 const DEFAULT: ClassId = ClassId(0);
 /// Randomly chosen rules and packets that the program and the twin must agree on.

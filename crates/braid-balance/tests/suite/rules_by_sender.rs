@@ -7,12 +7,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use braid_balance::{ClassId, Datapath, HookKind, LbMethod, RuleEntry};
+use braid_core::UplinkId;
+
 use crate::support::choose::class;
 use crate::support::net::{Client, Namespace};
 use crate::support::unique;
 use crate::support::world::{PORT, SERVER_V4, SERVER_V6, World, uplink_of};
-use braid_balance::{ClassId, Datapath, HookKind, LbMethod, RuleEntry};
-use braid_core::UplinkId;
 
 /// A world whose flows leave by uplink 0, and by uplink 1 if they satisfy a rule.
 fn world() -> (World, Datapath) {

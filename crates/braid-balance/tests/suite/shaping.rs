@@ -3,13 +3,14 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use braid_balance::{Attachments, HookKind, ShapeCounters, ShapeEntry};
+use braid_core::{Rate, UplinkId};
+use braid_packet::build;
+
 use crate::support::net::PATIENCE;
 use crate::support::probe::{Probe, Verdict};
 use crate::support::talk::SERVER;
 use crate::support::world::{OUTSIDE, World};
-use braid_balance::{Attachments, HookKind, ShapeCounters, ShapeEntry};
-use braid_core::{Rate, UplinkId};
-use braid_packet::build;
 
 const TARGET: Duration = Duration::from_millis(5);
 /// Time for which a queue has to stand before CoDel acts.

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use braid_packet::{build, protocol};
+
 use crate::support::probe::{Probe, Verdict};
 use crate::support::talk::{ACK, INNER, SERVER, handshake};
-use braid_packet::{build, protocol};
 
 /// A flow's fixed end.
 type End = (IpAddr, u16);

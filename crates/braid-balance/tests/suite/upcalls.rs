@@ -3,15 +3,17 @@
 use std::net::{IpAddr, UdpSocket};
 use std::time::Instant;
 
-use crate::support::net::{Namespace, PATIENCE, udp_socket};
-use crate::support::probe::{Probe, Verdict, mac};
-use crate::support::talk::{INNER, INNER6, SYN};
-use crate::support::world::{OUTSIDE, PORT, SERVER_V4, SERVER_V6, World, reason, uplink_of};
 use Verdict::{Dropped, Passed, Sent};
 use braid_balance::{
     Datapath, Fragments, HookKind, KernelTime, Protocol, Translation, Upcall, Upcalls,
 };
 use braid_packet::{build, checksum};
+
+use crate::support;
+use crate::support::net::{Namespace, PATIENCE, udp_socket};
+use crate::support::probe::{Probe, Verdict, mac};
+use crate::support::talk::{INNER, INNER6, SYN};
+use crate::support::world::{OUTSIDE, PORT, SERVER_V4, SERVER_V6, World, reason, uplink_of};
 
 const RESOLVER: (IpAddr, u16) = (SERVER_V4, 53);
 
@@ -317,7 +319,7 @@ fn send(namespace: &Namespace, device: &str, to: [u8; 6], packets: &[Vec<u8>]) {
             [8, 0]
         };
         let frame = [&to[..], &[2, 0, 0, 0, 0, 1], &kind, packet].concat();
-        crate::support::frame::send(namespace, device, &frame);
+        support::frame::send(namespace, device, &frame);
     }
 }
 

@@ -5,10 +5,6 @@ use std::net::IpAddr;
 use std::thread;
 use std::time::Duration;
 
-use crate::support::choose::{class, flow_of, ip, open, set_classes, set_rules, sticky, uplink};
-use crate::support::probe::{Probe, Verdict};
-use crate::support::talk::{ACK, CLIENT, INNER, INNER6, SERVER, SYN, answer, handshake, tcp};
-use crate::support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
 use Verdict::{Dropped, Passed, Sent};
 use braid_balance::{
     Choice, ClassEntry, ClassId, Family, KernelTime, LbMethod, Name, NameBit, RuleEntry, Site,
@@ -16,6 +12,11 @@ use braid_balance::{
 };
 use braid_core::UplinkId;
 use braid_packet::build;
+
+use crate::support::choose::{class, flow_of, ip, open, set_classes, set_rules, sticky, uplink};
+use crate::support::probe::{Probe, Verdict};
+use crate::support::talk::{ACK, CLIENT, INNER, INNER6, SERVER, SYN, answer, handshake, tcp};
+use crate::support::world::{OUTSIDE, SERVER_V4, SERVER_V6};
 
 #[test]
 fn a_class_takes_its_own_turns() {

@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
-use crate::support::probe::{Outcome, Probe, Verdict};
-use crate::support::talk::{CLIENT, CLIENT6, INNER, INNER6};
-use crate::support::world::{OUTSIDE, QUIC, SERVER_V4, SERVER_V6};
 use Verdict::{Dropped, Passed, Sent};
 use braid_balance::{Choice, FlowState};
 use braid_packet::build::{self, flags::*};
+
+use crate::support::probe::{Outcome, Probe, Verdict};
+use crate::support::talk::{CLIENT, CLIENT6, INNER, INNER6};
+use crate::support::world::{OUTSIDE, QUIC, SERVER_V4, SERVER_V6};
 
 const PORT: u16 = 4000;
 const FAMILIES: [(IpAddr, IpAddr, IpAddr); 2] =
