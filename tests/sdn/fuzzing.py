@@ -127,14 +127,15 @@ class Ear:
         self.codes.append(code)
 
 
-def _message(kind: int, body: bytes = b"", xid: int = 1) -> bytes:
+def switch_message(kind: int, body: bytes = b"", xid: int = 1) -> bytes:
+    """Return a message of a switch."""
     return HEADER.pack(VERSION, kind, HEADER.size + len(body), xid) + body
 
 
 def introduction() -> bytes:
     """Return the handshake of a switch without ports."""
     features = DPID.to_bytes(8, "big") + bytes(4) + b"\xfe\x00" + bytes(10)
-    return _message(0) + _message(6, features) + _message(19, b"\x00\x0d" + bytes(6), 2)
+    return switch_message(0) + switch_message(6, features) + switch_message(19, b"\x00\x0d" + bytes(6), 2)
 
 
 def openflow(data: bytes) -> None:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import struct
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from braid_lab.fabric.classifier import Classifier, header_fields
-from braid_sdn.fabric.monitor.probe import tagged
+from braid_lab.packets.codec import Flag, FragmentInfo, Packet, Raw, Tcp, Udp, encode
+from braid_sdn.fabric.monitor.probe import mac_bytes, tagged
 from braid_sdn.openflow.messages import TAGGED, UNTAGGED, Match, Rule
 
-from .virtual import mac
+from .virtual import frame, mac, solicitation
 
 
-def ipv4(source: str, target: str, proto: int, *ports: int, fragment: int = 0) -> bytes:
-    addresses = bytes(int(part) for part in f"{source}.{target}".split("."))
-    header = struct.pack("!BBHHHBBH", 0x45, 0, 44, 1, fragment, 64, proto, 0) + addresses
-    return ends() + b"\x08\x00" + header + struct.pack("!HH", *ports) + bytes(20)
+def ipv4(target: str, body: Tcp | Udp | Raw, **more: Any) -> bytes:
+    return frame(mac(1), mac(2), encode(Packet("10.0.0.1", target, body, **more)))
 
 
-def ends(target: int = 2, source: int = 1) -> bytes:
-    return bytes.fromhex((mac(target) + mac(source)).replace(":", ""))
+def tcp(source: int, target: int) -> Tcp:
+    return Tcp(source, target, Flag.ACK)
 
 
-TCP = ipv4("10.0.0.1", "10.0.1.2", 6, 1024, 80)
-UDP = ipv4("10.0.0.1", "10.0.1.2", 17, 1024, 80)
-IPV6 = ends() + b"\x86\xdd" + struct.pack("!IHBB", 6 << 28, 24, 58, 255) + bytes(31) + b"\x01" + b"\x87" + bytes(23)
+TCP = ipv4("10.0.1.2", tcp(1024, 80))
+UDP = ipv4("10.0.1.2", Udp(1024, 80))
+IPV6 = solicitation(mac(1), "::2", "::1")
+LATER = ipv4("10.0.1.2", Raw(6, b"\x00\x01\x00\x50" + bytes(20)), piece=FragmentInfo(40, more=False))
 
 
 @pytest.mark.parametrize(
@@ -38,26 +38,30 @@ IPV6 = ends() + b"\x86\xdd" + struct.pack("!IHBB", 6 << 28, 24, 58, 255) + bytes
         (Match(vlan=0), [tagged(TCP, 0)], [TCP, tagged(TCP, 7)]),
         (Match(vlan_pcp=0), [tagged(TCP, 7)], [TCP]),
         (Match(eth_type=0x0800), [TCP, tagged(UDP, 7)], [IPV6]),
-        (Match(eth_dst=mac(2), eth_src=mac(1)), [TCP], [ends(3) + TCP[12:], ends(2, 3) + TCP[12:]]),
+        (
+            Match(eth_dst=mac(2), eth_src=mac(1)),
+            [TCP],
+            [TCP.replace(mac_bytes(mac(each)), mac_bytes(mac(3))) for each in (1, 2)],
+        ),
         (Match(eth_dst="01:00:00:00:00:00", eth_dst_mask="01:00:00:00:00:00"), [b"\x33" + TCP[1:]], [TCP]),
-        (Match(ipv4_dst="10.0.0.0/255.255.254.0"), [TCP, UDP], [ipv4("10.0.0.1", "10.0.2.2", 6, 1, 2), IPV6]),
-        (Match(ipv6_dst="::1"), [IPV6], [TCP, IPV6[:53] + b"\x02" + IPV6[54:]]),
+        (Match(ipv4_dst="10.0.0.0/255.255.254.0"), [TCP, UDP], [ipv4("10.0.2.2", tcp(1, 2)), IPV6]),
+        (Match(ipv6_dst="::1"), [IPV6], [TCP, solicitation(mac(1), "::2", "::3")]),
         (Match(icmpv6_type=135), [IPV6], [TCP]),
-        (Match(tcp_dst=80), [TCP], [UDP, ipv4("10.0.0.1", "10.0.1.2", 6, 80, 81)]),
-        (Match(udp_src=(1024, 0xFC00)), [UDP], [TCP, ipv4("10.0.0.1", "10.0.1.2", 17, 2048, 80)]),
+        (Match(tcp_dst=80), [TCP], [UDP, ipv4("10.0.1.2", tcp(80, 81))]),
+        (Match(udp_src=(1024, 0xFC00)), [UDP], [TCP, ipv4("10.0.1.2", Udp(2048, 80))]),
         # A later fragment has no ports: Open vSwitch has zeros there.
-        (Match(tcp_dst=0), [ipv4("10.0.0.1", "10.0.1.2", 6, 1, 80, fragment=5)], [TCP]),
+        (Match(tcp_dst=0), [LATER], [TCP]),
     ],
 )
 def test_a_match_takes_these_frames_and_no_others(match: Match, matching: list[bytes], others: list[bytes]) -> None:
     table, rule = Classifier(), Rule(0, 1, match)
     table.add(rule)
-    for frame in matching:
-        assert table.find(header_fields(1, 0, frame)) is rule
-    for frame in others:
-        assert table.find(header_fields(1, 0, frame)) is None
+    for each in matching:
+        assert table.find(header_fields(1, 0, each)) is rule
+    for each in others:
+        assert table.find(header_fields(1, 0, each)) is None
     table.remove(rule.key)
-    assert all(table.find(header_fields(1, 0, frame)) is None for frame in matching)
+    assert all(table.find(header_fields(1, 0, each)) is None for each in matching)
 
 
 def test_a_match_that_the_fake_switch_does_not_know_is_an_error() -> None:
@@ -88,8 +92,8 @@ def test_the_highest_priority_counts_whatever_was_added_and_removed(
         elif rule.key in known:
             table.remove(rule.key)
             del known[rule.key]
-    frame = ipv4("10.0.0.1", "10.0.1.2", 6, 1024, port)
-    header = header_fields(in_port or 0, metadata or 0, tagged(frame, vlan) if vlan else frame)
+    sent = ipv4("10.0.1.2", tcp(1024, port))
+    header = header_fields(in_port or 0, metadata or 0, tagged(sent, vlan) if vlan else sent)
 
     def alone(rule: Rule) -> bool:
         one = Classifier()

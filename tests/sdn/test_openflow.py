@@ -18,6 +18,7 @@ from os_ken.ofproto import ofproto_v1_3_parser as of_parser  # type: ignore[impo
 
 from braid_lab.fabric.fake_switches import FakeNetwork, _flow_stats
 from braid_lab.fabric.shapes import east_asia, two_paths
+from braid_lab.fabric.simulated_switches import PACKET_IN
 from braid_sdn.fabric.config import Config
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan.plan import Edge, Flood, Host, PinnedPath, Plan, TaggedPath, Tree
@@ -63,6 +64,7 @@ from braid_sdn.openflow.messages import (
 from braid_sdn.openflow.tls import TlsFiles
 from braid_sdn.openflow.wire import HEADER, MAX_OUTSTANDING, VERSION, Session, _flow_mod, parse
 
+from .fuzzing import DPID, introduction, switch_message
 from .virtual import KEY
 
 
@@ -351,17 +353,13 @@ def test_who_speaks_no_openflow_is_shown_out(words: bytes) -> None:
 
 
 def test_a_switch_that_sends_a_hosts_frame_before_its_features_is_welcome() -> None:
-    def message(kind: int, body: bytes = b"", xid: int = 0) -> bytes:
-        return HEADER.pack(VERSION, kind, HEADER.size + len(body), xid) + body
-
     async def test(service: Service, address: tuple[str, int]) -> None:
-        match = b"\x00\x01\x00\x04" + bytes(4)
-        packet_in = b"\xff\xff\xff\xff\x05\xea" + bytes(2 + 8) + match + bytes(2) + bytes(1514)
-        features = (9).to_bytes(8, "big") + bytes(4) + b"\xfe\x00" + bytes(10)
-        said = [message(0), message(10, packet_in), message(6, features, 1), message(19, b"\x00\x0d" + bytes(6), 2)]
+        head = PACKET_IN.pack(0xFFFFFFFF, 1514, 0, 0, 0, 1, 12, 0x80000004, 1)
+        packet_in = switch_message(10, head + bytes(6) + bytes(1514))
+        hello, others = introduction()[: HEADER.size], introduction()[HEADER.size :]
         _, writer = await asyncio.open_connection(*address)
-        writer.write(b"".join(said))
-        await until(lambda: 9 in service.controller.topology.switches)
+        writer.write(hello + packet_in + others)
+        await until(lambda: DPID in service.controller.topology.switches)
         assert not codes(service) & {"malformed"}
         writer.close()
 
@@ -370,8 +368,7 @@ def test_a_switch_that_sends_a_hosts_frame_before_its_features_is_welcome() -> N
 
 def ports(xid: int, number: int) -> bytes:
     """A part of a description of ports, with more to come (OpenFlow 1.3 §A.3.5)."""
-    body = b"\x00\x0d\x00\x01\x00\x00\x00\x00" + number * bytes(64)
-    return HEADER.pack(VERSION, 19, HEADER.size + len(body), xid) + body
+    return switch_message(19, b"\x00\x0d\x00\x01\x00\x00\x00\x00" + number * bytes(64), xid)
 
 
 def test_a_switch_with_ports_without_end_is_shown_out() -> None:

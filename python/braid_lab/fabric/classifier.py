@@ -11,6 +11,9 @@ import struct
 from bisect import insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
+from enum import IntEnum, auto
+
+from os_ken.ofproto import ofproto_v1_3 as of  # type: ignore[import-untyped]
 
 from braid_sdn.fabric.monitor.probe import mac_bytes
 from braid_sdn.openflow.messages import TAGGED, UNTAGGED, Match, Rule, RuleKey
@@ -18,37 +21,51 @@ from braid_sdn.openflow.messages import TAGGED, UNTAGGED, Match, Rule, RuleKey
 #: Set in each field that a frame has, so that one that is absent equals no value.
 PRESENT = 1 << 128
 ALL_BITS = PRESENT - 1
-#: The bit of OpenFlow's VLAN_VID that says that there is a tag.
-_VID_PRESENT = 0x1000
 
-_FIELDS = (
-    *("in_port", "metadata", "eth_dst", "eth_src", "vlan", "vlan_pcp", "eth_type", "ip_proto", "icmpv6_type"),
-    *("ipv4_src", "ipv4_dst", "ipv6_src", "ipv6_dst", "tcp_src", "tcp_dst", "udp_src", "udp_dst"),
-)
-_INDEX = {name: index for index, name in enumerate(_FIELDS)}
-METADATA = _INDEX["metadata"]
+
+class Field(IntEnum):
+    """Places of a frame's fields, which have their names in a match."""
+
+    IN_PORT = 0
+    METADATA = auto()
+    ETH_DST = auto()
+    ETH_SRC = auto()
+    VLAN = auto()
+    VLAN_PCP = auto()
+    ETH_TYPE = auto()
+    IP_PROTO = auto()
+    ICMPV6_TYPE = auto()
+    IPV4_SRC = auto()
+    IPV4_DST = auto()
+    IPV6_SRC = auto()
+    IPV6_DST = auto()
+    TCP_SRC = auto()
+    TCP_DST = auto()
+    UDP_SRC = auto()
+    UDP_DST = auto()
+
+
+_INDEX = {each.name.lower(): int(each) for each in Field}
 #: The other fields of a match: a mask of one of these, and those that no rule of a fabric has.
-_UNKNOWN = {each.name for each in fields(Match) if each.compare} - set(_FIELDS) - {"eth_dst_mask"}
+_UNKNOWN = {each.name for each in fields(Match) if each.compare} - _INDEX.keys() - {"eth_dst_mask"}
 
 
 def header_fields(in_port: int, metadata: int, frame: bytes) -> list[int]:
-    """Return the fields of a frame, in the order of their indices."""
-    found = [0] * len(_FIELDS)
-    found[:4] = (
-        in_port | PRESENT,
-        metadata | PRESENT,
-        int.from_bytes(frame[:6], "big") | PRESENT,
-        int.from_bytes(frame[6:12], "big") | PRESENT,
-    )
+    """Return the fields of a frame, each at its place."""
+    found = [0] * len(Field)
+    found[Field.IN_PORT] = in_port | PRESENT
+    found[Field.METADATA] = metadata | PRESENT
+    found[Field.ETH_DST] = int.from_bytes(frame[:6], "big") | PRESENT
+    found[Field.ETH_SRC] = int.from_bytes(frame[6:12], "big") | PRESENT
     vlan, at = PRESENT, 12
     while frame[at : at + 2] in (b"\x81\x00", b"\x88\xa8"):
         if vlan == PRESENT:
             tag = int.from_bytes(frame[at + 2 : at + 4], "big")
-            vlan |= _VID_PRESENT | tag & 0xFFF
-            found[5] = tag >> 13 | PRESENT
+            vlan |= of.OFPVID_PRESENT | tag & 0xFFF
+            found[Field.VLAN_PCP] = tag >> 13 | PRESENT
         at += 4
     kind = int.from_bytes(frame[at : at + 2], "big")
-    found[4], found[6] = vlan, kind | PRESENT
+    found[Field.VLAN], found[Field.ETH_TYPE] = vlan, kind | PRESENT
     if kind in (0x0800, 0x86DD):
         _read_ip(found, kind, frame[at + 2 :])
     return found
@@ -56,22 +73,24 @@ def header_fields(in_port: int, metadata: int, frame: bytes) -> list[int]:
 
 def _read_ip(found: list[int], kind: int, packet: bytes) -> None:
     if kind == 0x86DD and len(packet) > 40:
-        proto, ends, size, rest = packet[6], _INDEX["ipv6_src"], 16, packet[40:]
-        addresses = packet[8:40]
+        proto, rest = packet[6], packet[40:]
+        source, addresses = Field.IPV6_SRC, packet[8:40]
         if proto == 58:
-            found[8] = packet[40] | PRESENT
+            found[Field.ICMPV6_TYPE] = rest[0] | PRESENT
     elif kind == 0x0800 and len(packet) >= 20 and packet[0] >> 4 == 4:
-        proto, ends, size, addresses = packet[9], _INDEX["ipv4_src"], 4, packet[12:20]
+        proto = packet[9]
+        source, addresses = Field.IPV4_SRC, packet[12:20]
         is_later_fragment = int.from_bytes(packet[6:8], "big") & 0x1FFF
         rest = bytes(4) if is_later_fragment else packet[4 * (packet[0] & 15) :]
     else:
         return
-    found[7] = proto | PRESENT
-    found[ends] = int.from_bytes(addresses[:size], "big") | PRESENT
-    found[ends + 1] = int.from_bytes(addresses[size:], "big") | PRESENT
+    size = len(addresses) // 2
+    found[Field.IP_PROTO] = proto | PRESENT
+    found[source] = int.from_bytes(addresses[:size], "big") | PRESENT
+    found[source + 1] = int.from_bytes(addresses[size:], "big") | PRESENT
     if proto in (6, 17) and len(rest) >= 4:
-        at = _INDEX["tcp_src" if proto == 6 else "udp_src"]
-        found[at : at + 2] = (port | PRESENT for port in struct.unpack_from("!HH", rest))
+        port = Field.TCP_SRC if proto == 6 else Field.UDP_SRC
+        found[port], found[port + 1] = (each | PRESENT for each in struct.unpack_from("!HH", rest))
 
 
 #: A field's index and the bits of it that are looked at.
@@ -93,8 +112,8 @@ def _wanted(match: Match) -> Iterator[tuple[Mask, int]]:
                 mask = int.from_bytes(mac_bytes(match.eth_dst_mask), "big")
             value = int.from_bytes(mac_bytes(value), "big")
         elif name == "vlan":
-            value, mask = {UNTAGGED: (0, ALL_BITS), TAGGED: (_VID_PRESENT, _VID_PRESENT)}.get(
-                value, (_VID_PRESENT | value, ALL_BITS)
+            value, mask = {UNTAGGED: (0, ALL_BITS), TAGGED: (of.OFPVID_PRESENT, of.OFPVID_PRESENT)}.get(
+                value, (of.OFPVID_PRESENT | value, ALL_BITS)
             )
         elif isinstance(value, str):
             base, slash, bits = value.partition("/")

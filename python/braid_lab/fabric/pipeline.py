@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from braid_lab.fabric.classifier import METADATA, PRESENT, Classifier, header_fields
+from braid_lab.fabric.classifier import PRESENT, Classifier, Field, header_fields
 from braid_sdn.openflow.messages import (
     Action,
     AddRule,
@@ -221,9 +221,10 @@ class Pipeline:
                         frame = frame[:14] + bytes([frame[14] & 0x1F | value << 5]) + frame[15:]
             metadata = metadata if rule.metadata is None else rule.metadata
             table = rule.goto
-            if frame is not before:
+            if frame is before:
+                header[Field.METADATA] = metadata | PRESENT
+            else:
                 header = header_fields(in_port, metadata, frame)
-            header[METADATA] = metadata | PRESENT
 
     def find_rule(self, table: int, header: Sequence[int]) -> Rule | None:
         """Return the rule of a table that a frame with these fields (`header_fields`) matches."""

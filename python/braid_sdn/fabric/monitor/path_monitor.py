@@ -485,7 +485,7 @@ class PathMonitor:
         self._judged = now
 
     def poll_timeout(self) -> float | None:
-        """Return when the next probe is due; at once if an edge told that a path is silent."""
+        """Return when the next probe is due, or a path that an edge called silent is excused no longer."""
         every = [each.due for each in (*self.paths.values(), *self.edges.values())]
         told = [self.paths[tag].excused for tag in self._silent_paths]
         return min([*every, *self.dead.values(), *told], default=None)
