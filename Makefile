@@ -1,8 +1,9 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build release package package-test demo test page-test screenshots check advisories verifier kernels bench experiments fuzz fuzz-log model clean
-.PHONY: setup setup-rust setup-target setup-bench setup-kernels setup-package-test setup-release setup-fuzz setup-model
+.PHONY: help build release package package-test demo test page-test screenshots check dependencies advisories verifier kernels bench experiments fuzz fuzz-log model clean
+.PHONY: setup setup-rust setup-target setup-bench setup-dependencies setup-kernels setup-package-test setup-release
+.PHONY: setup-fuzz setup-model
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 CARGO := cargo
@@ -33,6 +34,11 @@ endif
 setup-bench: setup
 ifneq ($(SETUP),skip)
 	@tools/setup bench
+endif
+
+setup-dependencies: setup-rust
+ifneq ($(SETUP),skip)
+	@tools/setup dependencies
 endif
 
 setup-package-test: setup
@@ -124,7 +130,7 @@ page-test: setup-bench build ## in a real browser: the page with faults, logins,
 screenshots: setup-bench build ## pictures of the page into out/screenshots: wide and narrow, light and dark (root)
 	BRAID_SCREENSHOTS=out/screenshots BRAID_SCREENSHOT_SECONDS=45 $(PYTHON_BIN)/pytest $(PAGE_TESTS) -k screenshots
 
-check: setup ## formatting, lints, types, licences of dependencies
+check: setup ## formatting, lints, types
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --quiet
@@ -133,11 +139,18 @@ check: setup ## formatting, lints, types, licences of dependencies
 	$(PYTHON_BIN)/ruff check .
 	$(PYTHON_BIN)/mypy
 	$(PYTHON_BIN)/lint-imports --no-logo
-	.tools/bin/cargo-deny --locked check licenses bans sources
 	shellcheck --external-sources $(SHELL_SCRIPTS)
+	@sha256sum --check --status $(DEPENDENCIES_LOCK) || { echo 'The licences of these dependencies were not looked at:' \
+		'run make dependencies, then commit $(DEPENDENCIES_LOCK).' >&2; exit 1; }
+
+# Building what looks takes longer than all other lints, so those of one Cargo.lock are looked at once.
+DEPENDENCIES_LOCK := tools/dependencies.lock
+dependencies: setup-dependencies ## licences, sources and duplicates of the dependencies, for every change of Cargo.lock
+	.tools/bin/cargo-deny --locked check licenses bans sources
+	sha256sum Cargo.lock deny.toml >$(DEPENDENCIES_LOCK)
 
 # Asks a database that is fetched, so its answer changes without a change here: no part of the tests.
-advisories: setup ## known vulnerabilities of the dependencies
+advisories: setup-dependencies ## known vulnerabilities of the dependencies
 	.tools/bin/cargo-deny --locked check advisories
 
 verifier: setup-kernels ## the eBPF programs before the verifiers of other kernels, for every change of bpf/ (root)
