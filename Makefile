@@ -1,7 +1,7 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build release package package-test demo test page-test screenshots check dependencies advisories verifier kernels bench experiments fuzz fuzz-log model clean
+.PHONY: help build release package package-test demo test test-all page-test screenshots check dependencies advisories verifier kernels bench experiments fuzz fuzz-log model clean
 .PHONY: setup setup-rust setup-target setup-bench setup-dependencies setup-kernels setup-package-test setup-release
 .PHONY: setup-fuzz setup-model
 
@@ -110,19 +110,23 @@ demo: setup build ## two emulated uplinks, one page and one bulk load, alone and
 # Most end-to-end tests wait, so more of them than there are processors run at once. Experiments fill lines and
 # processors, which those that watch the clock would notice: they come by themselves. They wait even more, and in their
 # smoke form no figure counts.
-TEST_WORKERS ?= 5
+TEST_WORKERS ?= 6
 export RUST_TEST_THREADS ?= 4
 EXPERIMENT_WORKERS ?= 6
 # These need Chromium, which the other tests do without: `make bench` has it.
 PAGE_TESTS := tests/web/test_page_in_browser.py tests/web/test_fabric_page_in_browser.py tests/lab/test_sites_in_browser.py
+EXPERIMENT_TESTS := tests/lab/test_experiments.py
+END_TO_END := BRAID_BIN=target/debug tools/end-to-end
 # Binaries and tests are built together: apart, binaries would have fewer features of tokio and rustix, and these, clap,
 # hyper, axum and most of our crates would be built twice.
-test: check ## formatting, lints, types, and every test, with the checks of a debug build (root)
+test: check ## formatting, lints, types, and every test but those of tests/thorough.txt, in a debug build (root)
+test-all: check ## the same, and those of tests/thorough.txt (root)
+test: BRIEF := --brief
+test test-all:
 	$(CARGO) build --workspace --bins --tests --locked
 	$(CARGO) test --workspace --locked
-	BRAID_BIN=target/debug tools/end-to-end tests -n $(TEST_WORKERS) --ignore tests/lab/test_experiments.py \
-		$(PAGE_TESTS:%=--ignore %)
-	BRAID_BIN=target/debug tools/end-to-end tests/lab/test_experiments.py -n $(EXPERIMENT_WORKERS)
+	$(END_TO_END) $(BRIEF) tests -n $(TEST_WORKERS) --ignore $(EXPERIMENT_TESTS) $(PAGE_TESTS:%=--ignore %)
+	$(END_TO_END) $(BRIEF) $(EXPERIMENT_TESTS) -n $(EXPERIMENT_WORKERS)
 
 page-test: setup-bench build ## in a real browser: the page with faults, logins, keyboard, axe-core; web sites (root)
 	$(PYTHON_BIN)/pytest $(PAGE_TESTS)

@@ -52,6 +52,36 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+#: Tests that `--brief` leaves out, with the reasons.
+THOROUGH = Path(__file__).with_name("thorough.txt")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Have the option by which `make test` stays short."""
+    parser.addoption("--brief", action="store_true", help="leave out what tests/thorough.txt names")
+
+
+def thorough() -> dict[str, re.Pattern[str]]:
+    """Return each line that names tests, with the pattern of their ids."""
+    lines = [line for line in THOROUGH.read_text().splitlines() if line and not line.startswith("#")]
+    return {line: re.compile(re.escape(line).replace(r"\*", ".*")) for line in lines}
+
+
+#: Lines of that file that name no test of the files that were collected.
+STALE = pytest.StashKey[list[str]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the thorough tests if that was asked for."""
+    named = {line: {item.nodeid for item in items if ids.fullmatch(item.nodeid)} for line, ids in thorough().items()}
+    files = {item.nodeid.partition("::")[0] for item in items}
+    config.stash[STALE] = [line for line, ids in named.items() if line.partition("::")[0] in files and not ids]
+    if config.option.brief:
+        left_out = set().union(*named.values())
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
+        items[:] = [item for item in items if item.nodeid not in left_out]
+
+
 #: Tests that one worker runs in sequence, by file or by test. They share fixtures of a file, or use resources of the
 #: machine: control groups, and leftovers that `braid-lab clean` finds.
 TOGETHER = {
