@@ -116,15 +116,18 @@ EXPERIMENT_WORKERS ?= 6
 # These need Chromium, which the other tests do without: `make bench` has it.
 PAGE_TESTS := tests/web/test_page_in_browser.py tests/web/test_fabric_page_in_browser.py tests/lab/test_sites_in_browser.py
 EXPERIMENT_TESTS := tests/lab/test_experiments.py
+THOROUGH_RUST = $(shell sed -n 's/^crates.* //p' tests/thorough.txt)
 END_TO_END := BRAID_BIN=target/debug tools/end-to-end
 # Binaries and tests are built together: apart, binaries would have fewer features of tokio and rustix, and these, clap,
 # hyper, axum and most of our crates would be built twice.
 test: check ## formatting, lints, types, and every test but those of tests/thorough.txt, in a debug build (root)
 test-all: check ## the same, and those of tests/thorough.txt (root)
 test: BRIEF := --brief
+# What lets a later build be shorter makes this one longer by a twentieth.
+test test-all: export CARGO_INCREMENTAL ?= 0
 test test-all:
 	$(CARGO) build --workspace --bins --tests --locked
-	$(CARGO) test --workspace --locked
+	$(CARGO) test --workspace --locked -- $(if $(BRIEF),$(THOROUGH_RUST:%=--skip %))
 	$(END_TO_END) $(BRIEF) tests -n $(TEST_WORKERS) --ignore $(EXPERIMENT_TESTS) $(PAGE_TESTS:%=--ignore %)
 	$(END_TO_END) $(BRIEF) $(EXPERIMENT_TESTS) -n $(EXPERIMENT_WORKERS)
 

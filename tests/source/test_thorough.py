@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from conftest import STALE
+from braid_lab.product import repository
+from conftest import STALE, THOROUGH
 
 
 def test_each_line_names_a_test(pytestconfig: pytest.Config) -> None:
     assert pytestconfig.stash[STALE] == []
+
+
+def test_each_rust_test_is_there() -> None:
+    lines = re.findall(r"^(crates/\S+) (?:\w+::)*(\w+)::(\w+)$", THOROUGH.read_text(), flags=re.MULTILINE)
+    assert len(lines) == THOROUGH.read_text().count("\ncrates/")
+    for folder, module, name in lines:
+        assert f"fn {name}()" in (repository() / folder / f"{module}.rs").read_text()
