@@ -123,8 +123,6 @@ END_TO_END := BRAID_BIN=target/debug tools/end-to-end
 test: check ## formatting, lints, types, and every test but those of tests/thorough.txt, in a debug build (root)
 test-all: check ## the same, and those of tests/thorough.txt (root)
 test: BRIEF := --brief
-# What lets a later build be shorter makes this one longer by a twentieth.
-test test-all: export CARGO_INCREMENTAL ?= 0
 test test-all:
 	$(CARGO) build --workspace --bins --tests --locked
 	$(CARGO) test --workspace --locked -- $(if $(BRIEF),$(THOROUGH_RUST:%=--skip %))
