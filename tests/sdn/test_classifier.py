@@ -35,6 +35,8 @@ LATER = ipv4("10.0.1.2", Raw(6, b"\x00\x01\x00\x50" + bytes(20)), piece=Fragment
     [
         (Match(vlan=UNTAGGED), [TCP], [tagged(TCP, 7)]),
         (Match(vlan=TAGGED), [tagged(TCP, 7), tagged(TCP, 0)], [TCP]),
+        (Match(vlan=(8, 0xFF8)), [tagged(TCP, 8), tagged(TCP, 15)], [TCP, tagged(TCP, 7), tagged(TCP, 16)]),
+        (Match(vlan=(0, 0xFF8)), [tagged(TCP, 0), tagged(TCP, 7)], [TCP, tagged(TCP, 8)]),
         (Match(vlan=0), [tagged(TCP, 0)], [TCP, tagged(TCP, 7)]),
         (Match(vlan_pcp=0), [tagged(TCP, 7)], [TCP]),
         (Match(eth_type=0x0800), [TCP, tagged(UDP, 7)], [IPV6]),

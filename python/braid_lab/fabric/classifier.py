@@ -112,9 +112,7 @@ def _wanted(match: Match) -> Iterator[tuple[Mask, int]]:
                 mask = int.from_bytes(mac_bytes(match.eth_dst_mask), "big")
             value = int.from_bytes(mac_bytes(value), "big")
         elif name == "vlan":
-            value, mask = {UNTAGGED: (0, ALL_BITS), TAGGED: (of.OFPVID_PRESENT, of.OFPVID_PRESENT)}.get(
-                value, (of.OFPVID_PRESENT | value, ALL_BITS)
-            )
+            value, mask = _wanted_vlan(value)
         elif isinstance(value, str):
             base, slash, bits = value.partition("/")
             value, mask = int(ipaddress.ip_address(base)), int(ipaddress.ip_address(bits)) if slash else ALL_BITS
@@ -122,6 +120,18 @@ def _wanted(match: Match) -> Iterator[tuple[Mask, int]]:
             value, mask = value
         mask |= PRESENT
         yield (index, mask), (value | PRESENT) & mask
+
+
+def _wanted_vlan(vlan: int | tuple[int, int]) -> tuple[int, int]:
+    """Return the VID that a match wants and its mask, each with the bit that a tagged frame has."""
+    if isinstance(vlan, tuple):
+        vid, mask = vlan
+        return of.OFPVID_PRESENT | vid, of.OFPVID_PRESENT | mask
+    if vlan == UNTAGGED:
+        return 0, ALL_BITS
+    if vlan == TAGGED:
+        return of.OFPVID_PRESENT, of.OFPVID_PRESENT
+    return of.OFPVID_PRESENT | vlan, ALL_BITS
 
 
 def _key(match: Match) -> tuple[tuple[Mask, ...], int, tuple[int, ...]]:

@@ -21,6 +21,7 @@ _MATCH = struct.Struct("!HH")
 #: Headers of match fields, for their class, number, mask and length (§A.2.3.3), in the order of their numbers.
 _IN_PORT = struct.Struct("!II")
 _METADATA = struct.Struct("!IQ")
+_METADATA_MASKED = struct.Struct("!IQQ")
 _ETH = struct.Struct("!I6s")
 _ETH_MASKED = struct.Struct("!I6s6s")
 _SHORT = struct.Struct("!IH")
@@ -64,6 +65,7 @@ def _oxm(number: int, length: int, *, masked: bool = False) -> int:
 
 _OF_IN_PORT = _oxm(of.OFPXMT_OFB_IN_PORT, 4)
 _OF_METADATA = _oxm(of.OFPXMT_OFB_METADATA, 8)
+_OF_METADATA_MASKED = _oxm(of.OFPXMT_OFB_METADATA, 8, masked=True)
 _OF_ETH_DST = _oxm(of.OFPXMT_OFB_ETH_DST, 6)
 _OF_ETH_DST_MASKED = _oxm(of.OFPXMT_OFB_ETH_DST, 6, masked=True)
 _OF_ETH_SRC = _oxm(of.OFPXMT_OFB_ETH_SRC, 6)
@@ -146,7 +148,9 @@ def _match(match: Match) -> bytes | None:
     made = []
     if match.in_port is not None:
         made.append(_IN_PORT.pack(_OF_IN_PORT, match.in_port))
-    if match.metadata is not None:
+    if isinstance(match.metadata, tuple):
+        made.append(_METADATA_MASKED.pack(_OF_METADATA_MASKED, *match.metadata))
+    elif match.metadata is not None:
         made.append(_METADATA.pack(_OF_METADATA, match.metadata))
     if match.eth_dst is not None:
         target = bytes.fromhex(match.eth_dst.replace(":", ""))
@@ -161,6 +165,8 @@ def _match(match: Match) -> bytes | None:
         made.append(_SHORT.pack(_OF_ETH_TYPE, match.eth_type))
     if match.vlan == TAGGED:
         made.append(_SHORT_MASKED.pack(_OF_VLAN_MASKED, _PRESENT, _PRESENT))
+    elif isinstance(match.vlan, tuple):
+        made.append(_SHORT_MASKED.pack(_OF_VLAN_MASKED, *(_PRESENT | each for each in match.vlan)))
     elif match.vlan is not None:
         made.append(_SHORT.pack(_OF_VLAN, 0 if match.vlan == UNTAGGED else _PRESENT | match.vlan))
     if match.vlan_pcp is not None:

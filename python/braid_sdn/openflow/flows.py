@@ -99,6 +99,8 @@ def match_out(match: Match) -> Any:
         fields["vlan_vid"] = of.OFPVID_NONE
     elif match.vlan == TAGGED:
         fields["vlan_vid"] = (_PRESENT, _PRESENT)
+    elif isinstance(match.vlan, tuple):
+        fields["vlan_vid"] = (_PRESENT | match.vlan[0], _PRESENT | match.vlan[1])
     elif match.vlan is not None:
         fields["vlan_vid"] = _PRESENT | match.vlan
     return parser.OFPMatch(**fields)
@@ -127,6 +129,10 @@ def match_in(match: Any, known: Set[str] = LINK_FIELDS) -> Match:
             fields[name] = "/".join(value)
         elif name == "vlan_vid" and value == (_PRESENT, _PRESENT):
             fields["vlan"] = TAGGED
+        elif name == "vlan_vid" and isinstance(value, tuple) and value[0] & value[1] & _PRESENT:
+            fields["vlan"] = (value[0] & ~_PRESENT, value[1] & ~_PRESENT)
+        elif name == "metadata" and name in known and isinstance(value, tuple):
+            fields["metadata"] = value
         elif name == "vlan_vid" and isinstance(value, int):
             fields["vlan"] = value & ~_PRESENT if value & _PRESENT else UNTAGGED
         else:

@@ -41,8 +41,8 @@ class Match:
     eth_dst: Mac | None = None
     #: Mask of `eth_dst`; None is all bits.
     eth_dst_mask: Mac | None = None
-    #: A VID, UNTAGGED, TAGGED (any VID), or None.
-    vlan: int | None = None
+    #: A VID, UNTAGGED, TAGGED (any VID), a VID and its mask, or None.
+    vlan: int | tuple[int, int] | None = None
     #: Priority in the 802.1Q header, for packets that have one.
     vlan_pcp: int | None = None
     ip_proto: int | None = None
@@ -65,8 +65,8 @@ class Match:
     #: Value and mask of the connection tracker's verdict, and of the connection's mark; extensions of Open vSwitch.
     ct_state: tuple[int, int] | None = None
     ct_mark: tuple[int, int] | None = None
-    #: A number that an earlier table has written.
-    metadata: int | None = None
+    #: A number that an earlier table has written, or one and its mask.
+    metadata: int | tuple[int, int] | None = None
     _hash: int | None = field(default=None, init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:

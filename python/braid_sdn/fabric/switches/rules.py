@@ -411,7 +411,7 @@ def carry_over(known: Iterable[Rule]) -> tuple[list[Rule], list[AddRule | Delete
 def tag_of(key: RuleKey) -> int | None:
     """Return the tag of a rule of paths: while a switch has it, it must not be assigned anew."""
     table, _, match = key
-    return match.vlan if table == PATHS and match.vlan != TAGGED else None
+    return match.vlan if table == PATHS and isinstance(match.vlan, int) and match.vlan != TAGGED else None
 
 
 def links_in(switch: int, rules: Iterable[Rule]) -> set[PortId]:

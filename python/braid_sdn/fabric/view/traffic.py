@@ -70,7 +70,7 @@ class Traffic:
             tag = each.rule.match.vlan
             match = each.rule.match
             others = (match.eth_type, match.vlan_pcp, match.in_port)
-            if each.rule.table != PATHS or tag is None or any(field is not None for field in others):
+            if each.rule.table != PATHS or not isinstance(tag, int) or any(field is not None for field in others):
                 continue
             key = (switch, tag)
             listed.add(tag)
