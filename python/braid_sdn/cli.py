@@ -62,7 +62,8 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("--run-dir", type=Path, default=default, metavar="DIR", help=f"default: {RUN_DIR}")
         return made
 
-    text = "control the switches that connect; SIGHUP reads the access control list anew; ends by SIGINT or SIGTERM"
+    text = "control the switches that connect; SIGHUP reads access control list and tenants anew; "
+    text += "ends by SIGINT or SIGTERM"
     run = command("run", text)
     run.add_argument("--config", type=Path, metavar="FILE", help="configuration (docs/fabric.md); default: none")
     run.add_argument("--listen", metavar="ADDRESS:PORT", help="address for switches (default: 127.0.0.1:6653)")
@@ -80,6 +81,7 @@ def parser() -> argparse.ArgumentParser:
         ("explain", "show the route of traffic between two hosts or edges, and the reasons"),
         ("events", "show what changed lately, when, and why"),
         ("acl", "show the access control list, and how many packets each entry decided"),
+        ("tenants", "show tenants with their ports, hosts and tags"),
         ("policies", "show drained switches, forbidden links and pinned pairs, and whether they are in force"),
     ):
         shown = command(name, text)
@@ -354,6 +356,24 @@ def _acl_text(told: dict[str, Any]) -> str:
     return "\n".join(tables)
 
 
+def _tenants(options: argparse.Namespace) -> int:
+    return _show(options, _ask(options, "tenants"), _tenants_text)
+
+
+def _tenants_text(told: dict[str, Any]) -> str:
+    rows = [
+        [
+            each["name"],
+            each["hosts"],
+            f"{each['tags_used']} of {each['tags_available']}",
+            each["tags"],
+            " ".join(each["ports"]) if each["name"] != "default" else "all others",
+        ]
+        for each in told["tenants"]
+    ]
+    return table(["TENANT", "HOSTS", "TAGS USED", "TAGS", "PORTS"], rows, texts=(0, 2, 3, 4))
+
+
 def _policies_text(told: dict[str, Any]) -> str:
     rows = [["drained", each["switch"], "yes" if each["done"] else "no", each["why"]] for each in told["drained"]]
     rows += [["forbidden", " – ".join(each["between"]), "yes", ""] for each in told["forbidden"]]
@@ -479,6 +499,7 @@ def _events_text(told: dict[str, Any]) -> str:
 
 
 def _hosts_text(told: dict[str, Any]) -> str:
+    any_tenant = any(each["tenant"] != "default" for each in told["hosts"])
     rows = [
         [
             each["mac"],
@@ -486,10 +507,12 @@ def _hosts_text(told: dict[str, Any]) -> str:
             _number(each["silent_ms"] / 1000, 0),
             "never: configured" if each["static"] else f"in {_number(each['forgotten_in_ms'] / 1000, 0)} s",
             " ".join(each["addresses"]),
+            *([each["tenant"]] if any_tenant else []),
         ]
         for each in told["hosts"]
     ]
-    return table(["HOST", "PORT", "SILENT s", "FORGOTTEN", "ADDRESSES"], rows, texts=(0, 1, 3, 4))
+    head = ["HOST", "PORT", "SILENT s", "FORGOTTEN", "ADDRESSES", *(["TENANT"] if any_tenant else [])]
+    return table(head, rows, texts=(0, 1, 3, 4, 5))
 
 
 def _paths_text(told: dict[str, Any]) -> str:

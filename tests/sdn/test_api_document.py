@@ -23,6 +23,7 @@ from braid_sdn.fabric.api.server import Api
 from braid_sdn.fabric.cluster.store import Cluster, Member, StoreError
 from braid_sdn.fabric.plan.policies import Policies
 from braid_sdn.fabric.settings import HostSettings
+from braid_sdn.fabric.tenants import Tenant, Tenants
 from braid_sdn.web.access import WebAccess, WebSettings
 from braid_sdn.web.auth import Role
 
@@ -247,7 +248,10 @@ def crowded() -> Network:
     """Return two networks: with a split pair that leaves a path out, and with edges that nothing leads to."""
     split = parallel([(10, 25), (10, 25), (10, 400)])
     acl = Acl((AclEntry(Action.DENY, End(mac=mac(99)), name="stolen"),))
-    net = ready(beside(split, parallel([(10, 25)], prefix="X")), hosts=(HostSettings(mac(1), "A", "ha"),), acl=acl)
+    blue = Tenant("blue", 2000, 2099, (("XA", "hxa"), ("XB", "hxb")))
+    shape = beside(split, parallel([(10, 25)], prefix="X"))
+    tenants = Tenants((blue,), discovers_links=True)
+    net = ready(shape, hosts=(HostSettings(mac(1), "A", "ha"),), acl=acl, tenants=tenants)
     net.send("hb", arp(mac(2), "10.0.0.2", "10.0.0.1"))
     net.run(1)
     return net
@@ -331,6 +335,7 @@ def test_what_the_controller_answers_is_what_it_says(tmp_path: Path) -> None:
             Event("leads", {"generation": 5}),
             Event("follows", {"leader": "beta"}),
             Event("acl-changed", {"acl": "entries 1, default permit", "rest": "is as before"}),
+            Event("tenants-changed", {"tenants": "blue"}),
         ):
             live.note(BEGAN, event)
         await read(reader)

@@ -39,8 +39,8 @@ from braid_sdn.fabric.monitor.probe import (
     open_frame,
     seal,
 )
-from braid_sdn.fabric.plan.plan import TAGS
 from braid_sdn.fabric.plan.policies import Hop
+from braid_sdn.fabric.tenants import TAGS
 from braid_sdn.fabric.view.load import PortRates, Saturation
 from braid_sdn.openflow.messages import PacketIn, PacketOut, Refused
 

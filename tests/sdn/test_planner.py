@@ -9,9 +9,10 @@ import pytest
 
 from braid_sdn.fabric.model import Arc, Graph, PortId
 from braid_sdn.fabric.plan.mdi import Thresholds
-from braid_sdn.fabric.plan.plan import TAGS, Edge, Host, Pair, Plan
+from braid_sdn.fabric.plan.plan import Edge, Host, Pair, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, make
 from braid_sdn.fabric.plan.policies import Policies
+from braid_sdn.fabric.tenants import TAGS
 
 HA, HB = Edge("ha", PortId(1, 9)), Edge("hb", PortId(2, 9))
 

@@ -26,6 +26,11 @@ to = "beijing"
 protocol = "tcp"
 port = 22
 
+[[tenant]]
+name = "blue"
+tags = "2000-2499"
+ports = ["BEJ:eth3", "SHA:eth4"]
+
 [paths]
 leave_out_skew = "200 ms"
 scheduler = "earliest-arrival"
@@ -45,6 +50,7 @@ from __future__ import annotations
 import difflib
 import hmac
 import ipaddress
+import math
 import re
 import secrets
 import tomllib
@@ -52,7 +58,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from braid_sdn.fabric.acl_config import read_acl
+from braid_sdn.fabric.acl_config import Names, read_acl
 from braid_sdn.fabric.cluster.etcd import Endpoint
 from braid_sdn.fabric.cluster.etcd_store import LEASE_TIME, PREFIX, ClusterSettings
 from braid_sdn.fabric.cluster.store import Member
@@ -60,6 +66,7 @@ from braid_sdn.fabric.monitor.frame_sizes import MAX_PACKET
 from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.settings import EdgeSettings, HostSettings, LinkSettings, Settings
+from braid_sdn.fabric.tenant_config import read_port, read_tenants
 from braid_sdn.fabric.view.hosts import HOST_LIFETIME
 from braid_sdn.openflow.tls import TlsFiles
 from braid_sdn.web.access import WebSettings
@@ -181,6 +188,8 @@ def _config(reader: Reader, table: dict[str, Any], folder: Path) -> Config:
         host_lifetime=str,
         acl_default=str,
         failover=bool,
+        discovered_links=bool,
+        tenant=list,
         switch=list,
         link=list,
         edge=list,
@@ -195,12 +204,18 @@ def _config(reader: Reader, table: dict[str, Any], folder: Path) -> Config:
     names = _switches(reader, top.get("switch", []))
     limits, scheduler, frame_bytes = _paths(reader, top.get("paths", {}))
     edges = _edges(reader, top.get("edge", []), folder, names)
+    links = _links(reader, top.get("link", []), names)
+    discovers = top.get("discovered_links", False)
+    tenants = read_tenants(reader, top.get("tenant", []), names, links, discovers_links=discovers)
+    if "discovered_links" in top and "tenant" not in top:
+        reader.wrong.append("discovered_links: is about tenants, and there is no [[tenant]]")
     settings = Settings(
         # A restarted controller need not accept its predecessor's frames.
         key=_key(reader, "", top["key_file"], folder) if "key_file" in top else secrets.token_bytes(KEY_BYTES),
         names=names,
         edges=edges,
-        links=_links(reader, top.get("link", []), names),
+        links=links,
+        tenants=tenants,
         hosts=_hosts(reader, top.get("host", []), names),
         acl=read_acl(reader, top.get("acl", []), top.get("acl_default", "permit"), names, edges),
         host_lifetime=_lifetime(reader, top["host_lifetime"]) if "host_lifetime" in top else HOST_LIFETIME,
@@ -410,16 +425,35 @@ def _links(reader: Reader, tables: list[Any], names: dict[int, str]) -> tuple[Li
     for number, each in enumerate(tables, 1):
         where = f"link {number}"
         found = reader.table(each, where, between=list, capacity=str)
-        if not reader.need(found, where, "between", "capacity"):
+        if not reader.need(found, where, "between"):
             continue
-        capacity = reader.amount(found["capacity"], f"{where}.capacity", _RATE)
+        capacity = math.inf
+        if "capacity" in found:
+            capacity = reader.amount(found["capacity"], f"{where}.capacity", _RATE)
         ends = found["between"]
-        if len(ends) == 2 and all(isinstance(end, str) for end in ends) and ends[0] != ends[1]:
-            one, other = (_switch(reader, f"{where}.between", end, names) for end in ends)
-            links.append(LinkSettings((one, other), capacity))
-        else:
-            reader.wrong.append(f"{where}.between: must name two switches")
+        if not (len(ends) == 2 and all(isinstance(end, str) for end in ends) and ends[0] != ends[1]):
+            reader.wrong.append(f"{where}.between: must name two switches, or a port of each as SWITCH:PORT")
+            continue
+        one, other = (_end(reader, f"{where}.between", end, names) for end in ends)
+        if bool(one[1]) != bool(other[1]):
+            reader.wrong.append(f"{where}.between: names a port of one switch alone: write SWITCH:PORT for both")
+        elif one[0] == other[0]:
+            reader.wrong.append(f"{where}.between: must name two switches, or a port of each as SWITCH:PORT")
+        if not one[1]:
+            reader.need(found, where, "capacity")
+        links.append(LinkSettings((one[0], other[0]), capacity, (one[1], other[1])))
     return tuple(links)
+
+
+def _end(reader: Reader, where: str, text: str, names: dict[int, str]) -> tuple[str, str]:
+    """Return the switch and the port, if it is named, of a link's end."""
+    if ":" not in text or text in names.values():
+        return _switch(reader, where, text, names), ""
+    place = read_port(text, Names(names, ()))
+    if isinstance(place, str):
+        reader.wrong.append(f"{where}: {place}")
+        return text, ""
+    return place
 
 
 def _paths(reader: Reader, table: Any) -> tuple[Thresholds, Scheduler, int | None]:

@@ -46,10 +46,12 @@ from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import acl, rules
 from braid_sdn.fabric.switches.acl_placement import AclPlacement
+from braid_sdn.fabric.switches.admission import Admission, SwitchPorts
 from braid_sdn.fabric.switches.arp_relay import ArpRelay
 from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, Audit
 from braid_sdn.fabric.switches.compiler import MAX_HOST_RULES, Compiler
 from braid_sdn.fabric.switches.updater import RuleUpdater, Step
+from braid_sdn.fabric.tenants import DPID_BITS, NOBODY
 from braid_sdn.fabric.view.address_frames import address_claim, address_probe, address_request
 from braid_sdn.fabric.view.conversations import Conversations
 from braid_sdn.fabric.view.discovery import DiscoverySchedule
@@ -59,6 +61,7 @@ from braid_sdn.fabric.view.path_capacity import PathCapacity, PathLoad
 from braid_sdn.fabric.view.path_rates import PathRates
 from braid_sdn.fabric.view.topology import LinkDirection, Topology
 from braid_sdn.fabric.view.traffic import Traffic
+from braid_sdn.fabric.view.untrusted_links import UntrustedLinks
 from braid_sdn.openflow.messages import (
     LAST_PORT,
     AddRule,
@@ -84,6 +87,7 @@ from braid_sdn.openflow.messages import (
     PortStatus,
     Refused,
     Reserved,
+    Rule,
     RuleKey,
     SetMeter,
     ToSwitch,
@@ -160,7 +164,8 @@ class Controller:
         #: Tells this controller's tables from those of its predecessors.
         self.nonce = nonce
         self.topology = Topology(names=dict(settings.names))
-        self.hosts = Hosts(settings.host_lifetime)
+        self.hosts = Hosts(settings.host_lifetime, tenant_of=self.tenant_of)
+        self.untrusted_links = UntrustedLinks()
         self.conversations = Conversations(settings.host_lifetime)
         self.traffic = Traffic()
         self.path_monitor = PathMonitor()
@@ -207,11 +212,12 @@ class Controller:
         self.packet_ins = 0
         #: When the first switch connected.
         self.first_switch: float | None = None
-        self.compiler = Compiler()
-        self.acl = AclPlacement(settings.acl)
+        self.compiler = Compiler(tenants=settings.tenants, digest=settings.tenants.digest(settings.names))
+        self.acl = AclPlacement(settings.acl, rules.SOURCES if settings.tenants else rules.PATHS)
         #: Why the configuration was not read anew; empty if the last one is followed.
         self.reload_refused = ""
         self.updater = RuleUpdater(drain=settings.drain, rank=self.compiler.rank, last_barrier=last_barrier)
+        self.admission = Admission(self._roles_of_ports, self.updater.new_barrier)
         # Hosts that have no address to be asked for show by their counters that they are there.
         self.audit = Audit(min(AUDIT_INTERVAL, settings.host_lifetime / 3))
         self._schedule = DiscoverySchedule()
@@ -267,6 +273,26 @@ class Controller:
 
     def handle_switch(self, now: float, hello: Hello) -> None:
         """Take in a switch that has connected."""
+        if not self.settings.tenants:
+            self._join(now, hello)
+            return
+        if hello.dpid in self.topology.switches:
+            self.handle_gone(now, hello.dpid, "it connected anew")
+        if hello.dpid >> DPID_BITS:
+            text = f"is not served: with tenants a datapath id has at most {DPID_BITS // 4} hex digits"
+            self.problems.report(now, Problem("wide-id", self.topology.name(hello.dpid), text))
+            return
+        for message in self.admission.handle_switch(hello):
+            self._tell(hello.dpid, message)
+
+    def hellos(self) -> list[Hello]:
+        """Return the switches that are connected, as another controller is to be told of them."""
+        known = self.topology.switches
+        joined = [Hello(dpid, tuple(each.ports.values()), each.address) for dpid, each in sorted(known.items())]
+        return [*joined, *(each.hello for each in self.admission.applicants.values())]
+
+    def _join(self, now: float, hello: Hello) -> None:
+        """Begin discovery at a switch."""
         dpid = hello.dpid
         if self.first_switch is None:
             self.first_switch, self._count_at = now, now + COUNTER_PERIOD
@@ -286,6 +312,7 @@ class Controller:
 
     def handle_gone(self, now: float, dpid: int, why: str) -> None:
         """Take in that a switch's connection ended, and why."""
+        self.admission.handle_gone(dpid)
         self.topology.handle_gone(now, dpid, why)
         if self.updater.installed.get(dpid):
             self._left[dpid] = now
@@ -303,6 +330,12 @@ class Controller:
 
     def handle(self, now: float, dpid: int, message: FromSwitch) -> None:
         """Take in a switch's message."""
+        if dpid in self.admission.applicants:
+            for reply in self.admission.handle(dpid, message):
+                self._tell(dpid, reply)
+            hello = self.admission.poll_admitted(dpid, message)
+            if hello is not None:
+                self._join(now, hello)
         if dpid not in self.topology.switches:
             return
         match message:
@@ -454,7 +487,7 @@ class Controller:
             self.updater.poll_timeout(),
             self.audit.poll_timeout(idle=self.updater.idle and not self._is_urgent),
             self.distributor.poll_timeout(),
-            self._arp_relay.poll_timeout(self._flood),
+            self._arp_relay.poll_timeout() if self._arp_relay.is_holding and self._floods() else None,
         )
         return min((at for at in every if at is not None), default=None)
 
@@ -510,8 +543,10 @@ class Controller:
         meter = port.port if port.port <= self._meters.get(port.switch, 0) else None
         if meter is not None:
             self._tell(port.switch, SetMeter(meter, MUTED_RATE, MUTED_BURST))
-        flood = self._flood.tag if self._flood is not None else None
-        for rule in rules.muted(port.port, flood, meter, edge=self._is_edge(port)):
+        tenant = self.tenant_of(port)
+        known = self._floods().get(tenant)
+        flood = known.tag if known is not None else None
+        for rule in rules.muted(port.port, flood, meter, edge=self._is_edge(port), tenant=tenant):
             self._tell(port.switch, AddRule(rule))
 
     def _forged(self, now: float, arrived: PortId, why: str) -> None:
@@ -538,6 +573,12 @@ class Controller:
                 self._throttle.improvement(now)
         elif probe.kind is Kind.PADDED:
             self._handle_padded(now, (probe.source, arrived), probe, seconds)
+        elif not self._may_link(probe.source, arrived):
+            tenants, ends = self.settings.tenants, (probe.source, arrived)
+            listed = frozenset(end for end in ends if tenants.is_listed(*self._names_of(end)))
+            if self.untrusted_links.handle(now, *ends, listed):
+                # No broadcasts go out there from now on: a cable may lead back.
+                self._throttle.failure(now)
         elif self.topology.is_relayed(now, probe.source, arrived, self._inhabited):
             both = f"{self.topology.port_name(probe.source)} → {self.topology.port_name(arrived)}"
             text = "a host hands on our discovery frames: they make no link; if it is a new cable, plug it in again"
@@ -548,12 +589,59 @@ class Controller:
             self._schedule.measure(now, probe.source, arrived)
             self._throttle.improvement(now)
 
+    def _names_of(self, port: PortId) -> tuple[str, str, int]:
+        """Return a port's switch, and its name and number there."""
+        known = self.topology.known_ports(port.switch).get(port.port)
+        return self.topology.name(port.switch), known.name if known is not None else "", port.port
+
+    def _may_link(self, source: PortId, arrived: PortId) -> bool:
+        """Return true if a discovery frame from one port at another may show a link."""
+        tenants = self.settings.tenants
+        if not tenants or source == arrived:
+            return True
+        ends = (source, arrived)
+        if any(tenants.is_listed(*self._names_of(end)) for end in ends):
+            return False
+        return tenants.has_link(*(network_state.places_of(end, self.topology) for end in ends))
+
+    def find_host(self, word: str) -> Host | None:
+        """Return the host with this MAC or IP address; with tenants it may be TENANT/ADDRESS.
+
+        None where an address alone is in several tenants.
+        """
+        tenants = self.settings.tenants
+        name, slash, address = word.partition("/")
+        number = tenants.called(name) if slash and tenants else None
+        if number is not None:
+            return self.hosts.find(address, (number,))
+        return self.hosts.find(word, tenants.numbers)
+
+    def tenant_of(self, port: PortId) -> int:
+        """Return the tenant of a port; nobody's where there are no tenants, or it is an end of a link."""
+        return network_state.tenant_at(port, self.settings, self.topology)
+
+    def _roles_of_ports(self, hello: Hello, known: list[Rule]) -> SwitchPorts:
+        """Return the roles of a switch's ports by the configuration, before the switch is part of the network."""
+        tenants, name = self.settings.tenants, self.topology.name(hello.dpid)
+        ports = {port.number: port.name for port in hello.ports}
+        linked = {end.port for end in rules.links_in(hello.dpid, known)}
+
+        def tenant_of(port: int) -> int:
+            return tenants.at(name, ports[port], port) if port in ports else NOBODY
+
+        def may_link(port: int) -> bool:
+            if port not in ports or tenants.is_listed(name, ports[port], port):
+                return False
+            return tenants.is_end(name, ports[port], port) or (tenants.discovers_links and port in linked)
+
+        return SwitchPorts(tenants, self.compiler.digest, tenant_of, may_link)
+
     def _inhabited(self) -> set[PortId]:
         """Return the ports of hosts and edges."""
         return self.hosts.ports() | {edge.port for edge in self.edges}
 
     def _from_host(self, now: float, arrived: PortId, frame: bytes) -> None:
-        if self.topology.is_heard(arrived):
+        if self.topology.is_heard(arrived) or (self.settings.tenants and self.tenant_of(arrived) == NOBODY):
             return
         mac = mac_text(frame[6:12])
         fresh = self.hosts.see(now, mac, arrived)
@@ -575,9 +663,9 @@ class Controller:
         if source is None or source.port != arrived:
             return
         question = address_request(frame) if frame[0] & 1 else None
-        known = self.hosts.by_address(question.wanted) if question is not None else None
+        known = self.hosts.by_address(question.wanted, source.tenant) if question is not None else None
         target = known if known is not None else self.hosts.known.get(mac_text(frame[:6]))
-        if target is None or target.port.switch == source.port.switch:
+        if target is None or target.port.switch == source.port.switch or target.tenant != source.tenant:
             return
         for here, there in ((source, target), (target, source)):
             if self.conversations.begin(now, here.port.switch, there.mac):
@@ -639,7 +727,9 @@ class Controller:
             # One rule, for discovery, was sent with the question.
             if left is not None and not any(rules.is_ours(rule) and rule.table != rules.INGRESS for rule in known):
                 self._emptied[dpid] = left
-            self.hosts.adopt(now, rules.hosts_in(dpid, known))
+            hosts = rules.hosts_in(dpid, known)
+            tenants = self.settings.tenants
+            self.hosts.adopt(now, [each for each in hosts if not tenants or self.tenant_of(each.port) != NOBODY])
             if not (self.planned and self.compiler.everywhere):
                 for mac, _ in rules.remote_counters(message.rules):
                     self.conversations.begin(now, dpid, mac)
@@ -1019,10 +1109,10 @@ class Controller:
         """True if that rest waits for no switch: what lost a link, and the first plan, of which none was told yet."""
         return self.planned and (self.compiler.is_repairing or not self._is_first_followed)
 
-    @property
-    def _flood(self) -> Flood | None:
-        """The flood whose rules switches have or get before all else; None before the first plan is followed."""
-        return self.compiler.flood if self._is_first_followed else None
+    def _floods(self) -> dict[int, Flood]:
+        """Return each tenant's flood whose rules switches have or get before all else; none before the first plan."""
+        found = {tenant: self.compiler.flood_of(tenant) for tenant in self.settings.tenants.numbers}
+        return {tenant: each for tenant, each in found.items() if each is not None and self._is_first_followed}
 
     def _follow(self, now: float) -> None:
         """Change rules to those of the plan, or as many as may be in one turn."""
@@ -1112,9 +1202,11 @@ class Controller:
         # Tables that were distributed before the present update began do not concern it.
         if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:
             self.updater.handle_published(now, affected)
-        in_place = self.updater.step in (Step.IDLE, Step.DRAIN) and not self._is_urgent
-        edges = [edge.port for edge in self.edges]
-        self._out += self._arp_relay.release(now, self._flood, self.plan.outside, edges, in_place=in_place)
+        if self._arp_relay.is_holding:
+            in_place = self.updater.step in (Step.IDLE, Step.DRAIN) and not self._is_urgent
+            edges = [edge.port for edge in self.edges]
+            floods = self._floods()
+            self._out += self._arp_relay.release(now, floods, self.plan, self.tenant_of, edges, in_place=in_place)
 
     def _distribute(self, now: float) -> None:
         """Distribute tables and probe the new paths once all new tags' rules are in place."""

@@ -157,7 +157,7 @@ class Service:
                 await asyncio.sleep(0)
 
     def reload(self, read: Callable[[], Config]) -> None:
-        """Take the access control list of a configuration that is read anew, or keep the one before if it is bad."""
+        """Take the list and the tenants of a configuration that is read anew, or keep those before if it is bad."""
         known = self.config.settings
         try:
             fresh = read().settings
@@ -166,16 +166,24 @@ class Service:
             self._tell_operator(Event("reload-refused", {"text": self._reload_refused}, warning=True))
             return
         self._reload_refused = self.controller.reload_refused = ""
+        taken = replace(known, acl=fresh.acl)
+        if fresh.tenants != known.tenants:
+            # Their ports and links have names of switches.
+            taken = replace(taken, tenants=fresh.tenants, names=fresh.names, links=fresh.links)
         # A generated key is another one each time.
-        is_whole = replace(fresh, acl=known.acl, key=known.key) == known
+        is_whole = replace(fresh, key=known.key) == taken
         rest = "is as before" if is_whole else "differs and takes a restart: systemctl restart braid-sdn"
-        self.config = replace(self.config, settings=replace(known, acl=fresh.acl))
-        entries = f"entries {len(fresh.acl.entries)}, default {fresh.acl.default}"
+        self.config = replace(self.config, settings=taken)
+        fields = {"acl": f"entries {len(fresh.acl.entries)}, default {fresh.acl.default}", "rest": rest}
+        if fresh.tenants != known.tenants:
+            fields["tenants"] = ", ".join(each.name for each in fresh.tenants.listed) or "none"
+            self._begin_anew(Event("tenants-changed", fields, warning=not is_whole))
+            return
         name = "reloaded"
         if fresh.acl != known.acl:
             name = "acl-changed"
             self.controller.set_acl(self._loop.time(), fresh.acl)
-        self._tell_operator(Event(name, {"acl": entries, "rest": rest}, warning=not is_whole))
+        self._tell_operator(Event(name, fields, warning=not is_whole))
         self._pump.run_soon()
 
     def _tell_operator(self, event: Event) -> None:
@@ -222,8 +230,7 @@ class Service:
     def _begin_anew(self, event: Event) -> None:
         """Have a new controller, as after a restart, but keep the connections of switches."""
         self._unsent.clear()
-        now, known = self._loop.time(), self.controller.topology.switches
-        hellos = [Hello(dpid, tuple(each.ports.values()), each.address) for dpid, each in sorted(known.items())]
+        now, hellos = self._loop.time(), self.controller.hellos()
         self.controller = self._new_controller(self.controller.updater.last_barrier)
         self._show_cluster()
         # Before all else: what is sent next is refused to any other master.
@@ -233,8 +240,7 @@ class Service:
         self._api.attach(self.controller)
         # Changes that it does not know yet are not lost.
         self._logged = Snapshot.of(self.controller, now)
-        self._log(event)
-        self._live.note(_unix_ms(), event)
+        self._tell_operator(event)
         self._pump.run_soon()
 
     def _ask_for_role(self) -> None:

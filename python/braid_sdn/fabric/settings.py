@@ -8,6 +8,7 @@ from braid_sdn.fabric.acl import Acl
 from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.switches.updater import DRAIN
+from braid_sdn.fabric.tenants import Tenants
 from braid_sdn.fabric.view.hosts import HOST_LIFETIME
 
 
@@ -43,8 +44,10 @@ class LinkSettings:
     """Capacity of a link between two switches, each way."""
 
     between: tuple[str, str]
-    #: bit/s.
+    #: bit/s; infinite if the ports' speed says it.
     capacity: float
+    #: The ports' names or numbers; empty if the entry is about all links between the two switches.
+    ports: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class Settings:
     host_lifetime: float = HOST_LIFETIME
     #: True if switches with fast failover groups lead packets around a port that is down by themselves.
     failover: bool = True
+    #: Groups of ports that are kept apart.
+    tenants: Tenants = field(default_factory=Tenants)
     limits: Thresholds = field(default_factory=Thresholds)
     scheduler: Scheduler = Scheduler.EARLIEST_ARRIVAL
     #: The largest packet that hosts send, bytes; None: not configured, and links need to carry a full frame's.

@@ -91,7 +91,7 @@ def steps(fabric: Controller, told: list[dict[str, Any]]) -> list[str]:
 
 def end_of(fabric: Controller, word: str, port: PortId) -> HostEnd:
     """Return a host, or any host behind an edge, as the list sees it."""
-    return _host_end(fabric, port, fabric.hosts.find(word))
+    return _host_end(fabric, port, fabric.find_host(word))
 
 
 def _host_end(fabric: Controller, port: PortId, host: Host | None) -> HostEnd:

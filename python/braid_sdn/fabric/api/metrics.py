@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from braid_sdn.fabric.api import tenants
 from braid_sdn.fabric.api.report import problems
 from braid_sdn.fabric.controller import Controller
 
@@ -44,6 +45,14 @@ def _families(fabric: Controller, now: float) -> Iterator[tuple[str, str, str, S
     yield "pair_capacity_bytes_per_second", "gauge", "Free capacity of a pair's paths at the last plan.", free
     health: Samples = [({"code": code}, count) for code, count in sorted(found.items())]
     yield "health_problems", "gauge", "Present problems, by their code.", health
+    in_tenants: Samples = []
+    tags: Samples = []
+    for each in tenants.listed(fabric):
+        of_tenant = {"tenant": each["name"]}
+        in_tenants.append((of_tenant, each["hosts"]))
+        tags.append((of_tenant, each["tags_used"]))
+    yield "tenant_hosts", "gauge", "Known hosts of a tenant; none without tenants.", in_tenants
+    yield "tenant_tags_used", "gauge", "Tags that a tenant's packets take; none without tenants.", tags
     policies: Samples = [
         ({"kind": "drained"}, len(fabric.policies.drained)),
         ({"kind": "forbidden"}, len(fabric.policies.forbidden)),

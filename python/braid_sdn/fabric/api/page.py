@@ -35,6 +35,7 @@ SHOWN = (
     "paths",
     "policies",
     "acl",
+    "tenants",
     "explain",
     "events",
     "figures",

@@ -201,22 +201,26 @@ def _permit(fabric: Controller, link: Link) -> tuple[Policies, str]:
 def _pair(fabric: Controller, source: str, target: str) -> tuple[tuple[str, int], tuple[str, int]]:
     """Return the names of two edges, or the MACs of two hosts without an edge, and their switches."""
     edges = {edge.name: edge for edge in fabric.edges}
-    found = []
+    found, ports = [], []
     for word in (source, target):
         if word in edges:
+            ports.append(edges[word].port)
             found.append((word, edges[word].port.switch, True))
             continue
-        host = fabric.hosts.find(word)
+        host = fabric.find_host(word)
         if host is None:
             text = f"{word}: no edge or host is known by that; see braid sdn fabric status"
             raise PolicyError(404, text)
         behind = [edge.name for edge in fabric.edges if edge.port == host.port]
         if behind:
             raise PolicyError(409, f"{word} is behind the edge {behind[0]}: pin the edge")
+        ports.append(host.port)
         found.append((host.mac, host.port.switch, False))
     (one, here, is_edge), (other, there, is_other_edge) = found
     if is_edge != is_other_edge:
         raise PolicyError(409, f"{source} and {target}: two edges can be pinned, or two hosts without one")
+    if len({fabric.tenant_of(port) for port in ports}) > 1:
+        raise PolicyError(409, f"{source} and {target} are of two tenants: no packet passes between them")
     if here == there:
         raise PolicyError(409, f"{source} and {target} are at one switch: nothing between them leaves it")
     return (one, here), (other, there)
@@ -250,7 +254,7 @@ def _unpin(fabric: Controller, source: str, target: str) -> tuple[Policies, str]
 
 def _pinned_end(fabric: Controller, word: str) -> str:
     """Return an edge's name or a host's MAC; either may be gone."""
-    host = fabric.hosts.find(word)
+    host = fabric.find_host(word)
     if host is not None:
         return host.mac
     return word.lower() if ":" in word else word

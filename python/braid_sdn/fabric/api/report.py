@@ -11,14 +11,14 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from braid_sdn.fabric.api import access, policy
+from braid_sdn.fabric.api import access, policy, tenants
 from braid_sdn.fabric.cluster.store import Cluster
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Arc, Path, PortId, Problem
 from braid_sdn.fabric.plan import network_state
 from braid_sdn.fabric.plan.mdi import buffer_for, imbalance
 from braid_sdn.fabric.plan.paths import max_flow
-from braid_sdn.fabric.plan.plan import Host, Pair, PinnedPath
+from braid_sdn.fabric.plan.plan import Host, Pair, PinnedPath, tree_key
 from braid_sdn.fabric.plan.policies import Hop
 
 #: Incremented when a field is removed or changes its meaning, not when one is added.
@@ -71,9 +71,10 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
         found.append(Problem("slow-switch", topology.name(dpid), text))
     for dpid, count in sorted(fabric.updater.refusals().items()):
         found.append(_refusal(topology.name(dpid), count, fabric.refusals.get(dpid, "")))
-    for root in fabric.plan.tagless:
+    for key in fabric.plan.tagless:
         text = "no tag is left for the single paths to it: packets to its hosts are flooded; use fewer paths or edges"
-        found.append(Problem("tags-exhausted", topology.name(root), text))
+        found.append(Problem("tags-exhausted", *tenants.tagless(fabric, key, text)))
+    found += tenants.problems(fabric, now)
     if fabric.plan.is_flood_old:
         text = "no tag is left for the flood over the present links: some hosts may get no broadcasts"
         found.append(Problem("tags-exhausted", "flood", text))
@@ -206,7 +207,7 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
         "tags_used": len(plan.trees)
         + sum(len(pair.paths) for pair in plan.pairs.values())
         + len(plan.pinned)
-        + (plan.flood is not None),
+        + len(plan.all_floods()),
         "changing": not fabric.updater.idle,
         "planned": fabric.planned,
         **_cluster(fabric),
@@ -232,6 +233,11 @@ def _cluster(fabric: Controller) -> dict[str, Any]:
 def leader(cluster: Cluster) -> dict[str, str] | None:
     """Return the controller that leads; None if nobody does, or nobody knows."""
     return {"name": cluster.leader.name, "address": cluster.leader.address} if cluster.leader is not None else None
+
+
+def tenants_of(fabric: Controller, now: float) -> dict[str, Any]:
+    """Return the tenants, with their ports, hosts and tags."""
+    return {"version": VERSION, "tenants": tenants.listed(fabric), "health": health(fabric, now)}
 
 
 def policies(fabric: Controller, now: float) -> dict[str, Any]:
@@ -379,9 +385,18 @@ def explain(fabric: Controller, now: float, source: str, target: str) -> dict[st
     answer: dict[str, Any] = {"version": VERSION, "source": source, "target": target, "steps": steps}
     macs = [kind.removeprefix("host ") for kind, _, _ in ends]
     pinned = fabric.plan.pinned.get((macs[0], macs[1]))
-    single = _single(fabric, here, there) if pinned is None else _way_of(fabric, pinned)
+    owners = [fabric.tenant_of(end[1]) for end in ends]
+    single = None
+    if owners[0] == owners[1]:
+        single = _single(fabric, here, there, owners[0]) if pinned is None else _way_of(fabric, pinned)
     answer["single"] = single
-    if here == there:
+    names_of = [fabric.settings.tenants.name(each) for each in owners]
+    answer["tenants"] = names_of
+    if fabric.settings.tenants and owners[0] == owners[1]:
+        steps.append(f"both are of tenant {names_of[0]}")
+    if owners[0] != owners[1]:
+        steps.append(f"they are of two tenants, {names_of[0]} and {names_of[1]}: no packet passes between them")
+    elif here == there:
         steps.append("both are on one switch: nothing leaves it")
     elif single is None:
         steps.append("no single path leads there")
@@ -393,7 +408,7 @@ def explain(fabric: Controller, now: float, source: str, target: str) -> dict[st
     if pair is not None:
         answer["pair"] = _pair(fabric, now, pair)
         steps += _pair_steps(fabric, pair)
-    elif names[0] and names[1] and here != there:
+    elif names[0] and names[1] and here != there and owners[0] == owners[1]:
         why = fabric.plan.unserved.get((names[0], names[1]), "its paths are not in place yet")
         steps.append(f"from edge {names[0]} to edge {names[1]}: {why}")
     decided = access.findings(fabric, *(access.end_of(fabric, *each) for each in _named(source, target, ends)))
@@ -432,15 +447,18 @@ def _end(fabric: Controller, word: str) -> tuple[str, PortId, str | None]:
     for edge in fabric.edges:
         if edge.name == word:
             return "edge", edge.port, edge.name
-    host = fabric.hosts.find(word)
+    host = fabric.find_host(word)
     if host is None:
+        among = tenants.among(fabric, word)
+        if among:
+            raise UnknownEndError(f"{word}: is a host of several tenants: write {' or '.join(among)}")
         raise UnknownEndError(f"{word}: no host or edge is known by that; see braid sdn fabric status")
     names = [edge.name for edge in fabric.edges if edge.port == host.port]
     return f"host {host.mac}", host.port, names[0] if names else None
 
 
-def _single(fabric: Controller, here: int, there: int) -> dict[str, Any] | None:
-    tree = fabric.plan.trees.get(there)
+def _single(fabric: Controller, here: int, there: int, tenant: int) -> dict[str, Any] | None:
+    tree = fabric.plan.trees.get(tree_key(there, tenant))
     if tree is None or here == there:
         return None
     by_port = {arc.source: arc for arc in fabric.graph.arcs}
@@ -540,6 +558,7 @@ def _host(fabric: Controller, now: float, host: Host) -> dict[str, Any]:
         "port": fabric.topology.port_name(host.port),
         "switch": fabric.topology.name(host.port.switch),
         "addresses": sorted(host.addresses),
+        "tenant": fabric.settings.tenants.name(host.tenant),
         "static": host.mac in fabric.hosts.static,
         "silent_ms": _ms(silent),
         "forgotten_in_ms": _ms(left),

@@ -9,7 +9,7 @@ GET  /v1/fabric/figures     /v1/fabric/openapi.json
 GET  /v1/fabric/edges/NAME                        (ETag, If-None-Match)
 GET  /v1/fabric/hosts                             /metrics, /v1/metrics
 GET  /v1/fabric/events?after=NUMBER
-GET  /v1/fabric/policies                          /v1/fabric/acl
+GET  /v1/fabric/policies                          /v1/fabric/acl        /v1/fabric/tenants
 POST /v1/fabric/hosts/HOST/forget                 (on the Unix socket, as the next three)
 POST /v1/fabric/switches/SWITCH/drain?force=1     …/undrain
 POST /v1/fabric/links/ONE/OTHER/forbid?force=1    …/permit
@@ -355,7 +355,7 @@ class Api:
 
     def _forget(self, word: str) -> Response:
         """Forget a host by its MAC or IP address."""
-        host = self.fabric.hosts.find(word)
+        host = self.fabric.find_host(word)
         if host is None:
             return _error(404, f"{word}: no host is known by that; see braid sdn fabric hosts")
         if host.mac in self.fabric.hosts.static:
@@ -402,6 +402,8 @@ class Api:
                 return _json(report.policies(self.fabric, now))
             case ["v1", "fabric", "acl"]:
                 return _json(report.acl(self.fabric, now))
+            case ["v1", "fabric", "tenants"]:
+                return _json(report.tenants_of(self.fabric, now))
             case ["v1", "fabric", "paths"]:
                 return _json(report.paths(self.fabric, now))
             case ["v1", "fabric", "topology.svg"]:

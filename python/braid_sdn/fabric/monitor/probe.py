@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from braid_sdn.fabric.model import PortId
-from braid_sdn.fabric.plan.plan import TAGS
+from braid_sdn.fabric.tenants import TAGS
 
 LLDP = 0x88CC
 #: IEEE 802 local experimental EtherType 1: for everything that is not LLDP.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from braid_sdn.fabric.plan.plan import Edge, Host
 from braid_sdn.fabric.plan.policies import Hop, Link, LinkEnd
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches.acl_placement import Surroundings
+from braid_sdn.fabric.tenants import NOBODY, PortName
 from braid_sdn.fabric.view.topology import Topology
 
 if TYPE_CHECKING:
@@ -26,14 +28,18 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
     around = fabric.topology.neighbours()
     # Many hosts may be behind an edge: one that echoes frames must not cost the others their broadcasts.
     looped = fabric.topology.echoed(now) - {edge.port for edge in fabric.edges}
+    looped |= fabric.untrusted_links.ports(now)
     outside: dict[int, set[int]] = {}
     for port, since in fabric.topology.up_since.items():
         if port not in around and port not in looped and now - since >= HOST_PORT_SETTLE_TIME:
             outside.setdefault(port.switch, set()).add(port.port)
+    port_tenants = tenants_of_ports(fabric)
     return planner.NetworkState(
         graph=fabric.graph,
         hosts=tuple(fabric.hosts.known.values()),
         edges=tuple(edge for edge in fabric.edges if edge.port not in around),
+        tenants=fabric.settings.tenants,
+        port_tenants=port_tenants,
         outside={switch: frozenset(ports) for switch, ports in outside.items()},
         tags_in_use=fabric.updater.tags_in_use() | fabric.compiler.tags(),
         dead=frozenset(fabric.path_monitor.dead),
@@ -51,6 +57,47 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
         forbidden=forbidden_hops(fabric.policies.forbidden, fabric.topology, fabric.graph),
         seen_by=lambda graph, pair: fabric.traffic.without_own(graph, {path.tag: path.steps for path in pair.paths}),
     )
+
+
+def tenants_of_ports(fabric: Controller) -> dict[int, dict[int, int]]:
+    """Return the tenant of each port of switches that is no link; nothing where there are no tenants."""
+    if not fabric.settings.tenants:
+        return {}
+    around = fabric.topology.neighbours()
+    made: dict[int, dict[int, int]] = {}
+    for dpid, switch in fabric.topology.switches.items():
+        ports = {number: fabric.tenant_of(PortId(dpid, number)) for number in sorted(switch.ports)}
+        made[dpid] = {
+            number: tenant
+            for number, tenant in ports.items()
+            if tenant != NOBODY and PortId(dpid, number) not in around
+        }
+    return made
+
+
+def tenant_at(port: PortId, settings: Settings, topology: Topology) -> int:
+    """Return the tenant of a port; nobody's if the port is not known, or an end of a listed link."""
+    known = topology.known_ports(port.switch).get(port.port) if settings.tenants else None
+    if known is None:
+        return NOBODY
+    return settings.tenants.at(topology.name(port.switch), known.name, port.port)
+
+
+def places_of(port: PortId, topology: Topology) -> list[PortName]:
+    """Return how the configuration may name a port."""
+    switch, known = topology.name(port.switch), topology.known_ports(port.switch).get(port.port)
+    return [(switch, str(port.port)), *([(switch, known.name)] if known is not None else [])]
+
+
+def missing_tenant_ports(settings: Settings, topology: Topology) -> list[tuple[str, str, bool]]:
+    """Return the tenants' ports that do not exist, by tenant and name; true if their switch is connected."""
+    dpids = _dpids(topology)
+    return [
+        (each.name, f"{switch}:{port}", switch in dpids)
+        for each in settings.tenants.listed
+        for switch, port in each.ports
+        if _port(topology, dpids, switch, port) is None
+    ]
 
 
 def next_settled(now: float, topology: Topology) -> float | None:
@@ -109,8 +156,9 @@ def resolve_edges(settings: Settings, topology: Topology) -> tuple[Edge, ...]:
     dpids = _dpids(topology)
     for edge in settings.edges:
         port = _port(topology, dpids, edge.switch, edge.port)
-        if port is not None:
-            found.append(Edge(edge.name, port))
+        tenant = tenant_at(port, settings, topology) if port is not None else NOBODY
+        if port is not None and (tenant != NOBODY or not settings.tenants):
+            found.append(Edge(edge.name, port, tenant))
     return tuple(found)
 
 
@@ -118,7 +166,11 @@ def resolve_hosts(settings: Settings, topology: Topology) -> list[Host]:
     """Return the configured hosts whose switch and port are connected."""
     dpids = _dpids(topology)
     places = ((host, _port(topology, dpids, host.switch, host.port)) for host in settings.hosts)
-    return [Host(host.mac, port, host.addresses) for host, port in places if port is not None]
+    return [
+        Host(host.mac, port, host.addresses)
+        for host, port in places
+        if port is not None and not (settings.tenants and tenant_at(port, settings, topology) == NOBODY)
+    ]
 
 
 def resolve_places(acl: Acl, settings: Settings, topology: Topology) -> dict[Place, tuple[int, int | None]]:
@@ -168,10 +220,23 @@ def missing_links(settings: Settings, topology: Topology) -> list[tuple[str, str
 def configured_capacities(settings: Settings, topology: Topology) -> dict[PortId, float]:
     """Return the configured capacity of each known link by its source port, bit/s."""
     dpids = _dpids(topology)
-    configured = {frozenset(dpids.get(name) for name in link.between): link.capacity for link in settings.links}
+    configured: dict[frozenset[object], float] = {}
+    for each in settings.links:
+        if math.isinf(each.capacity):
+            continue
+        if any(each.ports):
+            configured[frozenset(zip(each.between, each.ports, strict=True))] = each.capacity
+        else:
+            configured[frozenset(dpids.get(name) for name in each.between)] = each.capacity
     capacities = {}
     for link in topology.links() if configured else ():
-        capacity = configured.get(frozenset((link.source.switch, link.target.switch)))
+        keys: list[frozenset[object]] = [
+            frozenset((one, other))
+            for one in places_of(link.source, topology)
+            for other in places_of(link.target, topology)
+        ]
+        keys.append(frozenset((link.source.switch, link.target.switch)))
+        capacity = next((configured[key] for key in keys if key in configured), None)
         if capacity is not None:
             capacities[link.source] = capacity
     return capacities

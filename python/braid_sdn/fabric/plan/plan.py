@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan.mdi import Selection
-
-#: VIDs that may be path tags; 0 and 4095 are reserved, 1 is many switches' default VLAN.
-TAGS = range(2, 4095)
+from braid_sdn.fabric.tenants import DEFAULT, DPID_BITS, NOBODY, TAGS
 
 #: Ports up to which packets are sent on by another one: two of them fit into the number of a switch's group.
 MAX_DETOUR_PORT = 0xFFF
@@ -24,6 +23,8 @@ class Edge:
 
     name: str
     port: PortId
+    #: The tenant of its port; 0 where there are none.
+    tenant: int = NOBODY
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,16 @@ class Host:
     mac: str
     port: PortId
     addresses: frozenset[str] = frozenset()
+    #: The tenant of its port; 0 where there are none.
+    tenant: int = NOBODY
+
+
+def tree_key(root: int, tenant: int) -> int:
+    """Return the key of a tenant's tree to a switch: that switch, with the tenant above it unless it is the default.
+
+    With tenants no switch is served whose datapath id would reach that far.
+    """
+    return root if tenant in (NOBODY, DEFAULT) else tenant << DPID_BITS | root
 
 
 @dataclass(frozen=True)
@@ -53,6 +64,13 @@ class Tree:
     #: Ports of switches to which their detour leads or has led, and from where they get packets by this tree: these
     #: have a rule of their own, which stays as long as the tag, since one that is deleted too late leads astray.
     turning: dict[int, frozenset[int]] = field(default_factory=dict)
+    #: The tenant whose packets take it; 0 where there are none.
+    tenant: int = NOBODY
+
+    @property
+    def key(self) -> int:
+        """Its key among all trees."""
+        return tree_key(self.root, self.tenant)
 
     def detour_port(self, switch: int) -> int | None:
         """Return the port by which a switch sends packets whose output port is down; None if there is none."""
@@ -102,6 +120,8 @@ class PinnedPath:
     steps: tuple[PortId, ...]
     #: The target's switch.
     last: int
+    #: The tenant of both hosts; 0 where there are none.
+    tenant: int = NOBODY
 
 
 @dataclass(frozen=True)
@@ -156,7 +176,9 @@ class Plan:
     internal: dict[int, frozenset[int]] = field(default_factory=dict)
     #: Ports on which hosts get broadcasts.
     outside: dict[int, frozenset[int]] = field(default_factory=dict)
+    #: By their keys.
     trees: dict[int, Tree] = field(default_factory=dict)
+    #: That of the default tenant, whose packets are all where there are no tenants.
     flood: Flood | None = None
     pairs: dict[tuple[str, str], Pair] = field(default_factory=dict)
     #: Pairs that cannot be served, and why.
@@ -176,3 +198,22 @@ class Plan:
     drained: frozenset[int] = frozenset()
     #: Paths of pairs of hosts, by their MACs.
     pinned: dict[tuple[str, str], PinnedPath] = field(default_factory=dict)
+    #: Floods of the other tenants.
+    floods: dict[int, Flood] = field(default_factory=dict)
+    #: The tenant of each switch's ports for hosts; empty where there are none.
+    port_tenants: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    #: Tags to try next, of the other tenants.
+    next_tags: dict[int, int] = field(default_factory=dict)
+
+    def all_floods(self) -> dict[int, Flood]:
+        """Return the flood of each tenant that has one."""
+        first = DEFAULT if self.port_tenants else NOBODY
+        return {first: self.flood, **self.floods} if self.flood is not None else self.floods
+
+    def outside_of(self, switch: int, tenant: int) -> frozenset[int]:
+        """Return a switch's ports on which a tenant's hosts get broadcasts."""
+        ports = self.outside.get(switch, frozenset())
+        if tenant == NOBODY:
+            return ports
+        known = self.port_tenants.get(switch, {})
+        return frozenset(port for port in ports if known.get(port, NOBODY) == tenant)

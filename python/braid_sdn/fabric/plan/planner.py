@@ -5,6 +5,7 @@ Pure: graph, hosts and edges in, plan out. Unchanged paths keep their tags, so t
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import heapq
 import sys
@@ -29,8 +30,9 @@ from braid_sdn.fabric.plan.paths import (
     detour_towards,
     tree_towards,
 )
-from braid_sdn.fabric.plan.plan import TAGS, Edge, Flood, Host, Pair, PinnedPath, Plan, TaggedPath, Tree
+from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Pair, PinnedPath, Plan, TaggedPath, Tree, tree_key
 from braid_sdn.fabric.plan.policies import Hop, Policies, along
+from braid_sdn.fabric.tenants import TAGS, Tenants
 
 #: Factor by which other paths must carry more to replace those in use.
 MIN_CAPACITY_GAIN = 1.1
@@ -52,7 +54,7 @@ Hops = tuple[tuple[PortId, PortId], ...]
 
 
 class TagsExhaustedError(Exception):
-    """All 4093 tags are in use."""
+    """All tags of a tenant are in use: 4093 where there is one."""
 
 
 @dataclass
@@ -60,15 +62,19 @@ class _Tags:
     """Assigns tags that no switch knows."""
 
     taken: set[int]
-    cursor: int = TAGS.start
+    tenants: Tenants
+    #: The tag to try next of each tenant.
+    cursors: dict[int, int]
 
-    def new(self) -> int:
-        """Return an unused tag; raises TagsExhaustedError."""
-        for step in range(len(TAGS)):
-            tag = TAGS.start + (self.cursor - TAGS.start + step) % len(TAGS)
+    def new(self, tenant: int) -> int:
+        """Return an unused tag of a tenant; raises TagsExhaustedError."""
+        own = self.tenants.tags(tenant)
+        first = bisect.bisect_left(own, self.cursors.get(tenant, TAGS.start))
+        for step in range(len(own)):
+            tag = own[(first + step) % len(own)]
             if tag not in self.taken:
                 self.taken.add(tag)
-                self.cursor = tag + 1
+                self.cursors[tenant] = tag + 1
                 return tag
         raise TagsExhaustedError
 
@@ -106,6 +112,9 @@ class NetworkState:
     failover: frozenset[int] = frozenset()
     #: Directions of forbidden links.
     forbidden: frozenset[Hop] = frozenset()
+    tenants: Tenants = field(default_factory=Tenants)
+    #: The tenant of each switch's ports for hosts; empty where there are none.
+    port_tenants: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     #: The graph as a pair sees it: its own traffic does not count as load.
     seen_by: Callable[[Graph, Pair], Graph] = lambda graph, _: graph
 
@@ -139,7 +148,9 @@ def make(before: Plan, now: NetworkState) -> Plan:
 
 
 def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
-    tags = _Tags(set(now.tags_in_use) | _tags_of(before), before.next_tag)
+    default, *others = now.tenants.numbers
+    cursors = {default: before.next_tag, **before.next_tags}
+    tags = _Tags(set(now.tags_in_use) | _tags_of(before), now.tenants, cursors)
     drained = now.policies.drained & now.graph.switches
     permitted = _permitted(now.graph, now.forbidden)
     wiring = permitted.wiring
@@ -147,13 +158,23 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
     unserved: dict[tuple[str, str], str] = {}
     trees: dict[int, Tree] = {}
     flood, is_flood_old = before.flood, before.is_flood_old or before.flood is None or not is_same
+    floods = dict(before.floods)
     pairs: dict[tuple[str, str], Pair] = {}
     left: list[int] = []
     tagless: list[int] = []
     if is_flood_old:
-        with contextlib.suppress(TagsExhaustedError):
-            flood, is_flood_old = _flood(before.flood, permitted, tags, drained), False
-        yield
+        is_flood_old = False
+        for tenant in now.tenants.numbers:
+            try:
+                made_flood = _flood(before.all_floods().get(tenant), permitted, tags, drained, tenant)
+            except TagsExhaustedError:
+                is_flood_old = True
+                continue
+            if tenant == default:
+                flood = made_flood
+            elif made_flood is not None:
+                floods[tenant] = made_flood
+            yield
     around = replace(now, graph=_avoiding(permitted, drained))
     for root, tree in _trees(before, around, tags, wiring, is_same=is_same):
         match tree:
@@ -167,13 +188,13 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
     left += [root for root in now.review[now.most_trees :] if root in trees]
     for source in now.edges:
         for target in now.edges:
-            if source.port.switch == target.port.switch:
+            if source.port.switch == target.port.switch or source.tenant != target.tenant:
                 continue
             key = (source.name, target.name)
             try:
                 made = _pair(before.pairs.get(key), now, source, target, tags)
             except TagsExhaustedError:
-                made = "no tags are left"
+                made = f"no tags are left{_of_tenant(now.tenants, source.tenant)}"
             if isinstance(made, Pair):
                 pairs[key] = made
             else:
@@ -192,19 +213,26 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
         wiring,
         switches,
         tuple(left),
-        tags.cursor,
+        cursors.get(default, TAGS.start),
         is_flood_old,
         tuple(tagless),
         drained,
         pinned,
+        floods,
+        now.port_tenants,
+        {tenant: cursors[tenant] for tenant in others if tenant in cursors},
     )
+
+
+def _of_tenant(tenants: Tenants, number: int) -> str:
+    return f" to tenant {tenants.name(number)}: give it a wider range of tags" if tenants else ""
 
 
 def _tags_of(plan: Plan) -> set[int]:
     used = {tree.tag for tree in plan.trees.values()}
     used |= {path.tag for pair in plan.pairs.values() for path in pair.paths}
     used |= {path.tag for path in plan.pinned.values()}
-    return used | ({plan.flood.tag} if plan.flood else set())
+    return used | {flood.tag for flood in plan.all_floods().values()}
 
 
 # Policies.
@@ -240,7 +268,7 @@ def _pinned_hosts(before: Plan, now: NetworkState, tags: _Tags) -> dict[tuple[st
         for source, target in ((one, other), (other, one)):
             switches = now.policies.pin_of(source, target) or ()
             here, there = hosts.get(source), hosts.get(target)
-            if here is None or there is None or len(switches) < 2:
+            if here is None or there is None or len(switches) < 2 or here.tenant != there.tenant:
                 continue
             if (here.port.switch, there.port.switch) != (switches[0], switches[-1]):
                 continue
@@ -251,8 +279,10 @@ def _pinned_hosts(before: Plan, now: NetworkState, tags: _Tags) -> dict[tuple[st
                 continue
             steps = tuple(arc.source for arc in way)
             with contextlib.suppress(TagsExhaustedError):
-                tag = known.tag if known is not None and known.steps == steps else tags.new()
-                found[source, target] = PinnedPath(tag, source, target, here.port.port, steps, switches[-1])
+                is_known = known is not None and (known.steps, known.tenant) == (steps, here.tenant)
+                tag = known.tag if known is not None and is_known else tags.new(here.tenant)
+                port, last = here.port.port, switches[-1]
+                found[source, target] = PinnedPath(tag, source, target, port, steps, last, here.tenant)
     return found
 
 
@@ -276,36 +306,39 @@ def _trees(
     lost = {source for source, _ in before.wiring - wiring}
     review = set(now.review[: now.most_trees])
     made = 0
-    roots = {host.port.switch for host in now.hosts}
-    detours = _Detours(now, roots)
-    for root in sorted(roots):
-        known = before.trees.get(root)
+    wanted = {(host.tenant, host.port.switch) for host in now.hosts}
+    detours = _Detours(now, {root for _, root in wanted}, len(wanted))
+    for tenant, root in sorted(wanted):
+        key = tree_key(root, tenant)
+        known = before.trees.get(key)
         made += known is None
         if known is None and made > now.most_trees:
-            yield root, _NoTree.LATER
+            yield key, _NoTree.LATER
             continue
         try:
             if known is None or known.tag in now.doubtful:
-                yield root, _new_tree(now.graph, root, tags, detours)
+                yield key, _new_tree(now.graph, root, tags, detours, tenant)
                 continue
             tree = known if is_same or _is_whole(known, now.graph, lost) else _repaired(known, now.graph, lost, root)
             tree = detours.mended(tree, lost, is_same=is_same)
             if tree is not known and any(_differs(tree, known, switch) for switch in now.unreachable):
                 # It would go on by its old rule, and might lead packets of the same tag round.
-                tree = _new_tree(now.graph, root, tags, detours)
+                tree = _new_tree(now.graph, root, tags, detours, tenant)
         except TagsExhaustedError:
             # Also where there was a tree: it cannot be used any more, and without it there is a tag again.
-            yield root, _NoTree.NO_TAG
+            yield key, _NoTree.NO_TAG
             continue
-        if root in review:
+        if key in review:
             with contextlib.suppress(TagsExhaustedError):
                 tree = _reviewed(tree, now.graph, root, tags, detours)
-        yield root, tree
+        yield key, tree
 
 
-def _new_tree(graph: Graph, root: int, tags: _Tags, detours: _Detours, best: Mapping[int, Arc] | None = None) -> Tree:
+def _new_tree(
+    graph: Graph, root: int, tags: _Tags, detours: _Detours, tenant: int, best: Mapping[int, Arc] | None = None
+) -> Tree:
     arcs = best if best is not None else tree_towards(graph, root)
-    return detours.added(_tree(root, tags.new(), arcs), arcs)
+    return detours.added(replace(_tree(root, tags.new(tenant), arcs), tenant=tenant), arcs)
 
 
 def _tree(root: int, tag: int, arcs: Mapping[int, Arc]) -> Tree:
@@ -319,8 +352,8 @@ def _reviewed(tree: Tree, graph: Graph, root: int, tags: _Tags, detours: _Detour
     best = tree_towards(graph, root)
     is_whole = kept.keys() >= best.keys()
     if not (is_whole and _near(kept, best, root)):
-        return _new_tree(graph, root, tags, detours, best)
-    return tree if not detours.is_better(tree, kept) else _new_tree(graph, root, tags, detours, kept)
+        return _new_tree(graph, root, tags, detours, tree.tenant, best)
+    return tree if not detours.is_better(tree, kept) else _new_tree(graph, root, tags, detours, tree.tenant, kept)
 
 
 def _is_whole(tree: Tree, graph: Graph, lost: Iterable[PortId]) -> bool:
@@ -340,14 +373,14 @@ def _differs(one: Tree, other: Tree, switch: int) -> bool:
 class _Detours:
     """Makes the detours of trees."""
 
-    def __init__(self, now: NetworkState, roots: Collection[int]) -> None:
+    def __init__(self, now: NetworkState, roots: Collection[int], trees: int) -> None:
         #: Switches with hosts, or with ports for some.
         self._inhabited = frozenset(roots) | {switch for switch, ports in now.outside.items() if ports}
         self._failover = now.failover & now.graph.switches
         self._whole = self._graph = now.graph
         # One that lost the controller gets no rule of a new tag, but keeps what it has.
         usable = self._failover - now.unreachable
-        size = len(roots) * len(now.graph.switches)
+        size = trees * len(now.graph.switches)
         self._are_made = bool(self._failover) and size <= MAX_DETOUR_RULES
         self._are_kept = bool(self._failover) and size <= 2 * MAX_DETOUR_RULES
         if self._are_kept and usable != now.graph.switches:
@@ -399,7 +432,8 @@ class _Detours:
         if not self._are_made or tree.root not in self._failover:
             return None
         weight = self._weights(tree.root, arcs)
-        found = _tree(tree.root, tree.tag, detour_towards(self._graph, tree.root, arcs, weight))
+        made = _tree(tree.root, tree.tag, detour_towards(self._graph, tree.root, arcs, weight))
+        found = replace(made, tenant=tree.tenant)
         return found if self._served(replace(tree, detour=found), weight) else None
 
     def _weights(self, root: int, arcs: Mapping[int, Arc]) -> dict[int, int]:
@@ -545,7 +579,7 @@ def _latency(
     return known[switch]
 
 
-def _flood(before: Flood | None, graph: Graph, tags: _Tags, drained: frozenset[int]) -> Flood | None:
+def _flood(before: Flood | None, graph: Graph, tags: _Tags, drained: frozenset[int], tenant: int) -> Flood | None:
     """Return a spanning forest (Kruskal, by latency) that prefers the links of the last one.
 
     Links of drained switches come last, so that these are leaves where they can be.
@@ -579,7 +613,7 @@ def _flood(before: Flood | None, graph: Graph, tags: _Tags, drained: frozenset[i
     same = before is not None and all(
         each <= made.get(switch, frozenset()) for switch, each in before.ports.items() if switch in graph.switches
     )
-    return Flood(before.tag if same and before else tags.new(), made)
+    return Flood(before.tag if same and before else tags.new(tenant), made)
 
 
 # Pairs of edges.
@@ -717,7 +751,7 @@ def _pair_of(before: Pair | None, source: Edge, target: Edge, chosen: Selection,
     paths = []
     for path in chosen.paths:
         steps = (*(arc.source for arc in path.arcs), target.port)
-        paths.append(TaggedPath(known.get(steps) or tags.new(), steps))
+        paths.append(TaggedPath(known.get(steps) or tags.new(source.tenant), steps))
     weights = {tagged.tag: path.capacity for tagged, path in zip(paths, chosen.paths, strict=True)}
     return Pair(source, target, chosen, tuple(paths), _slots(before, weights))
 

@@ -130,8 +130,8 @@ def through(plan: Plan, graph: Graph, switch: int) -> int:
     """Return the number of trees and paths by which packets between others pass a switch."""
     arriving = [arc.source for arc in graph.arriving.get(switch, ())]
     trees = sum(
-        root != switch and any(tree.onward.get(port.switch) == port.port for port in arriving)
-        for root, tree in plan.trees.items()
+        tree.root != switch and any(tree.onward.get(port.switch) == port.port for port in arriving)
+        for tree in plan.trees.values()
     )
     paths = [path.steps for pair in plan.pairs.values() for path in pair.paths]
     passed = sum(any(step.switch == switch for step in steps[1:-1]) for steps in paths)

@@ -81,6 +81,8 @@ class LocalAcl:
     entries: tuple[LocalEntry, ...]
     links: frozenset[int] = frozenset()
     edges: tuple[int, ...] = ()
+    #: The table to which packets of edges with a tag go: with tenants one that looks at the tag.
+    edge_table: int = PATHS
 
     def differs_by_hosts(self, other: LocalAcl) -> bool:
         """Return true if the two have the same rules at the same priorities but for hosts of places."""
@@ -156,7 +158,7 @@ def besides(local: LocalAcl) -> list[Rule]:
     made += [_rule(ABOVE + 80, Match(in_port=port, vlan=UNTAGGED), None, PATHS) for port in sorted(local.links)]
     for port in local.edges:
         # Edges' probes of their paths, which no host takes in.
-        made.append(_rule(ABOVE + 80, Match(in_port=port, vlan=TAGGED, eth_dst=PROBE_MAC), None, PATHS))
+        made.append(_rule(ABOVE + 80, Match(in_port=port, vlan=TAGGED, eth_dst=PROBE_MAC), None, local.edge_table))
         if local.acl.reads_ip:
             made += hidden(port)
     return made
@@ -251,7 +253,7 @@ def _each_way(
     for edge in local.edges:
         if port in (None, edge):
             tagged = Match(in_port=edge, vlan=TAGGED, **fields)
-            yield _rule(priority, tagged, number, PATHS if permits else None)
+            yield _rule(priority, tagged, number, local.edge_table if permits else None)
 
 
 def _packets(entry: AclEntry) -> Iterator[Fields]:

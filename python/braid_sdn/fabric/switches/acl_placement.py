@@ -37,7 +37,7 @@ from braid_sdn.fabric.acl import Acl, Action, DecisionCounters, Place
 from braid_sdn.fabric.plan.plan import Edge, Host
 from braid_sdn.fabric.switches import acl as rules
 from braid_sdn.fabric.switches.acl import BLOCKS, MAX_RULES, LocalAcl
-from braid_sdn.fabric.switches.rules import INGRESS, Rules, base
+from braid_sdn.fabric.switches.rules import INGRESS, PATHS, Rules, base
 from braid_sdn.openflow.messages import AddRule, DeleteRule, FlowStats, Rule, RuleKey
 
 #: The rule by which a switch forwards hosts' packets.
@@ -116,6 +116,8 @@ class AclPlacement:
     """The list at all switches."""
 
     acl: Acl = field(default_factory=Acl)
+    #: The table to which packets of edges with a tag go.
+    edge_table: int = PATHS
     #: Packets that each entry decided.
     counted: DecisionCounters = field(default_factory=DecisionCounters)
     #: Rules that the list would have at switches where these are too many.
@@ -236,7 +238,7 @@ class AclPlacement:
                 local = None
                 if has_list:
                     entries = tuple(rules.local_entries(acl, self._places, switch, self._made_for))
-                    local = LocalAcl(acl, entries, links, here)
+                    local = LocalAcl(acl, entries, links, here, self.edge_table)
                 left -= self._place(change, switch, wanted, has, local, made_of, is_whole=has_whole_list(switch))
         return change
 
@@ -308,7 +310,7 @@ class AclPlacement:
             block, besides = self._compiled(fitting, number), rules.besides(local)
         else:
             # Better nothing passes than what nobody looked at. The list before may read more than this one.
-            nothing = LocalAcl(_NOTHING, (), local.links, local.edges)
+            nothing = LocalAcl(_NOTHING, (), local.links, local.edges, self.edge_table)
             if before is not None and before.is_compared and before.target is target:
                 block = before.block
                 is_counted = before.is_counted and before.local.acl is local.acl

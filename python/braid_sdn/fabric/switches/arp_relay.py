@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import mac_text, tagged
-from braid_sdn.fabric.plan.plan import Flood, Host
+from braid_sdn.fabric.plan.plan import Flood, Host, Plan
 from braid_sdn.fabric.view.address_frames import address_claim, address_probe, address_request, is_left_to_us
 from braid_sdn.fabric.view.hosts import Hosts
 from braid_sdn.openflow.messages import PacketOut, ToSwitch
@@ -36,8 +36,8 @@ class ArpRelay:
     #: Frames in the order of their arrival; of each its time, its port, and the only port that it goes to; None is
     #: everywhere.
     _held: list[tuple[float, PortId, bytes, PortId | None]] = field(default_factory=list)
-    #: When the first request for an address was passed on that is unanswered.
-    _unanswered: dict[str, float] = field(default_factory=dict)
+    #: When the first request for an address, of a tenant, was passed on that is unanswered.
+    _unanswered: dict[tuple[int, str], float] = field(default_factory=dict)
 
     def handle(
         self,
@@ -50,12 +50,13 @@ class ArpRelay:
         is_up: Callable[[PortId], bool],
     ) -> Messages:
         """Take in a host's frame; return messages to send at once. `fresh` if no rule may lead to its sender yet."""
+        tenant = hosts.tenant_of(arrived)
         claim = address_claim(frame)
         if claim is not None:
-            self._unanswered.pop(claim[1], None)
+            self._unanswered.pop((tenant, claim[1]), None)
         if not is_left_to_us(frame):
             return []
-        owner = self._owner(now, hosts, frame)
+        owner = self._owner(now, hosts, frame, tenant)
         target = owner.port if owner is not None and is_up(owner.port) else None
         if target is not None and not fresh:
             return [(target.switch, PacketOut((target.port,), frame))] if target != arrived else []
@@ -63,52 +64,64 @@ class ArpRelay:
             self._held.append((now, arrived, frame, target))
         return []
 
-    def _owner(self, now: float, hosts: Hosts, frame: bytes) -> Host | None:
-        """Return the one host that a request concerns; None if everybody must get it."""
+    def _owner(self, now: float, hosts: Hosts, frame: bytes, tenant: int) -> Host | None:
+        """Return the one host that a tenant's request concerns; None if everybody there must get it."""
         question = address_request(frame)
         # Somebody who asks for another host (VRRP, bridges of a WLAN) may be one whose address moves.
         if question is None or question.mac != mac_text(frame[6:12]):
             return None
-        found = hosts.by_address(question.wanted)
+        found = hosts.by_address(question.wanted, tenant)
         # A request for the host's own address looks for duplicates.
-        if found is None or found.mac == question.mac or hosts.is_contested(now, question.wanted):
+        if found is None or found.mac == question.mac or hosts.is_contested(now, question.wanted, tenant):
             return None
-        first = self._unanswered.setdefault(question.wanted, now)
+        first = self._unanswered.setdefault((tenant, question.wanted), now)
         if len(self._unanswered) > MAX_UNANSWERED:
             self._unanswered.pop(next(iter(self._unanswered)))
         return found if now - first < ANSWER_TIMEOUT else None
 
-    def poll_timeout(self, flood: Flood | None) -> float | None:
-        """Return when to call `release` at the latest."""
-        return self._held[0][0] + MAX_HOLD if self._held and flood is not None else None
+    @property
+    def is_holding(self) -> bool:
+        """True if a frame waits to be passed on."""
+        return bool(self._held)
+
+    def poll_timeout(self) -> float | None:
+        """Return when to call `release` at the latest, once there is a flood."""
+        return self._held[0][0] + MAX_HOLD if self._held else None
 
     def release(
         self,
         now: float,
-        flood: Flood | None,
-        outside: Mapping[int, frozenset[int]],
+        floods: Mapping[int, Flood],
+        plan: Plan,
+        tenant_of: Callable[[PortId], int],
         edges: Iterable[PortId],
         *,
         in_place: bool,
     ) -> Messages:
         """Return messages that pass held frames on: all if `in_place`, that is, rules reach all known hosts.
 
-        All switches have the rules of `flood`; `outside` are their ports for hosts.
+        All switches have the rules of each tenant's flood in `floods`. A frame goes to ports of the tenant alone at
+        whose port it arrived.
         A host behind one of `edges` (their ports) may answer under a tag, which teaches us nothing of it. So the
         controller asks there for itself, too.
         """
-        if not self._held or flood is None:
+        if not self._held or not floods:
             return []
         out: Messages = []
         due = [each for each in self._held if in_place or now >= each[0] + MAX_HOLD]
         del self._held[: len(due)]
         for _, arrived, frame, target in due:
+            tenant = tenant_of(arrived)
             if target is not None:
-                out.append((target.switch, PacketOut((target.port,), frame)))
+                # A port may have been given another place meanwhile.
+                if tenant_of(target) == tenant:
+                    out.append((target.switch, PacketOut((target.port,), frame)))
                 continue
-            here = arrived.switch
+            here, flood = arrived.switch, floods.get(tenant)
+            if flood is None:
+                continue
             onward = tuple(sorted(flood.ports.get(here, ())))
-            beside = tuple(sorted(outside.get(here, frozenset()) - {arrived.port}))
+            beside = tuple(sorted(plan.outside_of(here, tenant) - {arrived.port}))
             if onward:
                 out.append((here, PacketOut(onward, tagged(frame, flood.tag))))
             if beside:
@@ -116,5 +129,9 @@ class ArpRelay:
             question = address_request(frame)
             if question is not None and question.wanted != question.address:
                 probe = address_probe(question.wanted)
-                out += [(port.switch, PacketOut((port.port,), probe)) for port in edges if port != arrived]
+                out += [
+                    (port.switch, PacketOut((port.port,), probe))
+                    for port in edges
+                    if port != arrived and tenant_of(port) == tenant
+                ]
         return out

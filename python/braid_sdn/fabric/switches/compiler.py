@@ -18,7 +18,8 @@ from typing import TypeVar
 
 from braid_sdn.fabric.plan.plan import Edge, Flood, Host, PinnedPath, Plan, TaggedPath, Tree
 from braid_sdn.fabric.switches import rules
-from braid_sdn.fabric.switches.rules import Rules, tag_of
+from braid_sdn.fabric.switches.rules import NO_TENANTS, Rules, tag_of
+from braid_sdn.fabric.tenants import Tenants
 from braid_sdn.openflow.messages import Rule, RuleKey
 
 #: Rules that are changed for hosts in one update at most, once there is a plan.
@@ -51,6 +52,7 @@ class _Ports:
     edges: tuple[int, ...]
     everywhere: bool
     drops_marked: bool
+    tenants: tuple[tuple[int, int], ...]
 
 
 #: Of a switch the ports on a flood's tree, links, and ports of hosts.
@@ -68,10 +70,27 @@ class _FloodRules:
 
 
 @dataclass
+class _Floods:
+    """The floods of one tenant whose rules switches have."""
+
+    tenant: int
+    by_tag: dict[int, _FloodRules] = field(default_factory=dict)
+    #: The tag to which each switch leads packets.
+    leads: dict[int, int] = field(default_factory=dict)
+    #: True if some switch may not have the rules of the last plan's flood, or has those of another one.
+    is_behind: bool = False
+    #: The last plan's ports, of which rules were made.
+    made_of: tuple[object, ...] = ()
+
+
+@dataclass
 class Compiler:
     """The rules of all switches. Changed in place; the last changes say where."""
 
     target: dict[int, Rules] = field(default_factory=dict)
+    tenants: Tenants = NO_TENANTS
+    #: That of the tenants' configuration; 0 without.
+    digest: int = 0
     #: True if hosts or trees wait for the next update; and if trees do that there were already.
     is_behind: bool = False
     is_repairing: bool = False
@@ -86,14 +105,8 @@ class Compiler:
     #: All that they were made of.
     _ports_of: tuple[object, ...] = ()
     _own: dict[int, list[RuleKey]] = field(default_factory=dict)
-    #: The floods whose rules switches have, by their tags, and the tag to which each switch leads packets.
-    _floods: dict[int, _FloodRules] = field(default_factory=dict)
-    _flood_of: dict[int, int] = field(default_factory=dict)
-    #: True if some switch may not have the rules of the last plan's flood, or has those of another one.
-    _is_flood_behind: bool = False
-    #: The last plan's ports, of which floods' rules were made.
-    _flood_outside: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    _flood_internal: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    #: By tenants.
+    _floods: dict[int, _Floods] = field(default_factory=dict)
     _trees: dict[int, Tree] = field(default_factory=dict)
     _by_tag: dict[int, Tree] = field(default_factory=dict)
     #: Rules of each tree by its tag, their kind and ports.
@@ -146,7 +159,8 @@ class Compiler:
         self._set_hosts(hosts, most)
         left = self._change_trees(plan, sys.maxsize if most == sys.maxsize else MAX_TREE_RULES)
         # Until there is a tree to a host, packets to it are flooded.
-        left = self._set_flood(plan, fresh, left)
+        for tenant, wanted in plan.all_floods().items():
+            left = self._set_flood(plan, self._floods.setdefault(tenant, _Floods(tenant)), wanted, fresh, left)
         self._add_trees(plan, left)
         changed, self._changed = self._changed, {}
         return changed
@@ -175,13 +189,18 @@ class Compiler:
 
     def tags(self) -> set[int]:
         """Return the tags of trees and floods."""
-        return self._by_tag.keys() | self._floods.keys()
+        return {*self._by_tag, *(tag for each in self._floods.values() for tag in each.by_tag)}
 
     @property
     def flood(self) -> Flood | None:
-        """A flood to which switches lead packets, so that all of them have its rules; None if there is none."""
-        tag = next(iter(self._flood_of.values()), None)
-        return self._floods[tag].flood if tag is not None else None
+        """The flood of the default tenant, as `flood_of` says."""
+        return self.flood_of(self.tenants.numbers[0])
+
+    def flood_of(self, tenant: int) -> Flood | None:
+        """Return a flood to which switches lead a tenant's packets, so that all have its rules; None if none."""
+        known = self._floods.get(tenant, _Floods(tenant))
+        tag = next(iter(known.leads.values()), None)
+        return known.by_tag[tag].flood if tag is not None else None
 
     def asked(self) -> list[tuple[int, str]]:
         """Return the switches, and the hosts elsewhere, that they are to know."""
@@ -199,8 +218,11 @@ class Compiler:
         has = self.target.get(switch)
         if has is not None:
             key = rule.key
-            has[key] = rule
+            has[key] = rules.with_digest(rule, self.digest)
             self._changed.setdefault(switch, set()).add(key)
+
+    def _has(self, switch: int, rule: Rule) -> bool:
+        return self.target[switch].get(rule.key) == rules.with_digest(rule, self.digest)
 
     def _drop(self, switch: int, key: RuleKey) -> None:
         has = self.target.get(switch)
@@ -211,11 +233,13 @@ class Compiler:
         """Forget switches that left, and restore those that came; return these."""
         wanted = set(switches)
         for switch in self.target.keys() - wanted:
-            for known in (self.target, self._ports, self._own, self._inhabited, self._flood_of):
+            for known in (self.target, self._ports, self._own, self._inhabited):
                 known.pop(switch, None)
-            for each in self._floods.values():
-                each.ports.pop(switch, None)
-                each.keys.pop(switch, None)
+            for floods in self._floods.values():
+                floods.leads.pop(switch, None)
+                for each in floods.by_tag.values():
+                    each.ports.pop(switch, None)
+                    each.keys.pop(switch, None)
         fresh = sorted(wanted - self.target.keys())
         for switch in fresh:
             self.target[switch] = {}
@@ -250,6 +274,7 @@ class Compiler:
             self.everywhere,
             self._drop_marked,
             frozenset(self.target),
+            plan.port_tenants,
         )
         if made_of == self._ports_of:
             return
@@ -265,70 +290,74 @@ class Compiler:
                 tuple(sorted(at.get(switch, ()))),
                 self.everywhere,
                 switch in self._drop_marked,
+                tuple(sorted(plan.port_tenants.get(switch, {}).items())),
             )
             if self._ports.get(switch) == ports:
                 continue
             self._ports[switch] = ports
             made = rules.of_switch(
-                plan, switch, ports.edges, everywhere=self.everywhere, drops_marked=ports.drops_marked
+                plan,
+                switch,
+                ports.edges,
+                everywhere=self.everywhere,
+                drops_marked=ports.drops_marked,
+                tenants=self.tenants,
             )
             keys = [rule.key for rule in made]
             for key in set(self._own.get(switch, ())) - set(keys):
                 self._drop(switch, key)
             self._own[switch] = keys
             for rule in made:
-                if self.target[switch].get(rule.key) != rule:
+                if not self._has(switch, rule):
                     self._put(switch, rule)
 
-    def _set_flood(self, plan: Plan, fresh: Iterable[int], most: int) -> int:
-        """Change rules of floods; return how many more may be changed.
+    def _set_flood(self, plan: Plan, floods: _Floods, wanted: Flood, fresh: Iterable[int], most: int) -> int:
+        """Change rules of a tenant's floods; return how many more may be changed.
 
         Those of switches that came are complete after that, and count for nothing.
         """
-        wanted = plan.flood
-        if wanted is None:
-            return most
-        known = self._floods.get(wanted.tag)
-        is_same = known is not None and known.flood is wanted and not self._is_flood_behind
+        known = floods.by_tag.get(wanted.tag)
+        is_same = known is not None and known.flood is wanted and not floods.is_behind
         if known is None:
-            known = self._floods[wanted.tag] = _FloodRules(wanted)
+            known = floods.by_tag[wanted.tag] = _FloodRules(wanted)
         known.flood = wanted
         for switch in fresh:
             # It passes on packets of all floods that others may lead to. It leads to the one that is complete.
-            for each in self._floods.values():
-                self._put_flood(plan, each, switch)
-            self._lead_to(switch, next(iter(self._flood_of.values()), wanted.tag))
-        if is_same and (plan.outside, plan.internal) == (self._flood_outside, self._flood_internal):
+            for each in floods.by_tag.values():
+                self._put_flood(plan, floods, each, switch)
+            self._lead_to(floods, switch, next(iter(floods.leads.values()), wanted.tag))
+        made_of = (plan.outside, plan.internal, plan.port_tenants)
+        if is_same and made_of == floods.made_of:
             return most
-        self._flood_outside, self._flood_internal = plan.outside, plan.internal
-        left, steps = most, self._flood_steps(plan, known)
+        floods.made_of = made_of
+        left, steps = most, self._flood_steps(plan, floods, known)
         while left > 0 and (count := next(steps, None)) is not None:
             left -= count
-        self._is_flood_behind = left <= 0
-        if self._is_flood_behind:
+        floods.is_behind = left <= 0
+        if floods.is_behind:
             self.is_behind = self.is_repairing = True
         return left
 
-    def _flood_steps(self, plan: Plan, wanted: _FloodRules) -> Iterator[int]:
+    def _flood_steps(self, plan: Plan, floods: _Floods, wanted: _FloodRules) -> Iterator[int]:
         """Have packets take a flood alone, step by step; yield how many rules each of these changes."""
         for switch in self.target:
-            yield self._put_flood(plan, wanted, switch)
+            yield self._put_flood(plan, floods, wanted, switch)
         for switch in self.target:
-            yield self._lead_to(switch, wanted.flood.tag)
-        for tag in [each for each in self._floods if each != wanted.flood.tag]:
-            keys = self._floods[tag].keys
+            yield self._lead_to(floods, switch, wanted.flood.tag)
+        for tag in [each for each in floods.by_tag if each != wanted.flood.tag]:
+            keys = floods.by_tag[tag].keys
             while keys:
                 switch, gone = keys.popitem()
                 for key in gone:
                     self._drop(switch, key)
                 yield len(gone)
-            del self._floods[tag]
+            del floods.by_tag[tag]
 
-    def _put_flood(self, plan: Plan, known: _FloodRules, switch: int) -> int:
+    def _put_flood(self, plan: Plan, floods: _Floods, known: _FloodRules, switch: int) -> int:
         """Put a flood's rules at a switch as its ports are now; return how many changed."""
         nothing = frozenset[int]()
         flood, internal = known.flood, plan.internal.get(switch, nothing)
-        ports = (flood.ports.get(switch, nothing), internal, plan.outside.get(switch, nothing))
+        ports = (flood.ports.get(switch, nothing), internal, plan.outside_of(switch, floods.tenant))
         if known.ports.get(switch) == ports:
             return 0
         known.ports[switch] = ports
@@ -340,17 +369,17 @@ class Compiler:
             count += 1
         known.keys[switch] = keys
         for rule in made:
-            if self.target[switch].get(rule.key) != rule:
+            if not self._has(switch, rule):
                 self._put(switch, rule)
                 count += 1
         return count
 
-    def _lead_to(self, switch: int, tag: int) -> int:
+    def _lead_to(self, floods: _Floods, switch: int, tag: int) -> int:
         """Have a switch lead packets that are to be flooded to a flood; return how many rules changed."""
-        if self._flood_of.get(switch) == tag:
+        if floods.leads.get(switch) == tag:
             return 0
-        self._flood_of[switch] = tag
-        self._put(switch, rules.to_flood(tag))
+        floods.leads[switch] = tag
+        self._put(switch, rules.to_flood(tag, floods.tenant))
         return 1
 
     def _change_trees(self, plan: Plan, most: int) -> int:
@@ -378,14 +407,14 @@ class Compiler:
 
     def _add_tree(self, tree: Tree) -> int:
         """Put a tree's rules; return what that costs."""
-        self._trees[tree.root] = self._by_tag[tree.tag] = tree
+        self._trees[tree.key] = self._by_tag[tree.tag] = tree
         for switch in self._switches_of(tree):
             self._put_tree(tree, switch)
         return len(tree.onward) * (MAX_RULES_WITH_DETOUR if tree.detour is not None else 1)
 
     def _change_tree(self, before: Tree, after: Tree | None) -> int:
         """Change a tree's rules; return what that costs."""
-        del self._trees[before.root]
+        del self._trees[before.key]
         del self._by_tag[before.tag]
         if after is None or after.tag != before.tag:
             for switch in self._switches_of(before):
@@ -397,7 +426,7 @@ class Compiler:
                 self._drop(switch, rules.to_tree(before).key)
             # In place of the other: its rule in the table of trees may not lead to a tag that is dropped.
             return len(before.onward) + (self._add_tree(after) if after is not None else 0)
-        self._trees[after.root] = self._by_tag[after.tag] = after
+        self._trees[after.key] = self._by_tag[after.tag] = after
         for switch in before.onward.keys() - after.onward.keys():
             self._drop(switch, rules.to_tree(before).key)
         changed = 0
@@ -464,7 +493,7 @@ class Compiler:
             for switch in changed:
                 for rule in self._on_tree(tree, switch):
                     had.discard((switch, rule.key))
-                    if self.target[switch].get(rule.key) != rule:
+                    if not self._has(switch, rule):
                         self._put(switch, rule)
         for switch, key in had:
             self._drop(switch, key)
@@ -511,7 +540,9 @@ class Compiler:
         self.is_behind = False
         gone = [host for mac, host in self._hosts.items() if mac not in hosts]
         changed = [
-            host for mac, host in hosts.items() if (known := self._hosts.get(mac)) is None or known.port != host.port
+            host
+            for mac, host in hosts.items()
+            if (known := self._hosts.get(mac)) is None or (known.port, known.tenant) != (host.port, host.tenant)
         ]
         for host in (*gone, *changed):
             if left <= 0:
@@ -523,6 +554,10 @@ class Compiler:
             if known is not None:
                 for rule in rules.of_local_host(known):
                     self._drop(known.port.switch, rule.key)
+                if known.tenant != host.tenant:
+                    # Its rules elsewhere have another match, and are not replaced.
+                    for switch in at:
+                        self._drop(switch, rules.of_remote_host(known).key)
             if host.mac in hosts:
                 self._hosts[host.mac] = host
                 self._put_remote(host, at)

@@ -18,6 +18,13 @@ packet under a tag until a port is down, and one from there on.
 
 So a path that changes concerns no host's rule, and a remote host's rule is the same at all switches.
 
+With tenants, the port at which a packet enters gives its tenant as the upper bits of metadata (table 1), and the
+rules of tables 2, 3 and 5 match these. Where a tag ends, the tenant that the configuration gives the tag is written
+there again. So a packet is checked at both ends: a wrong rule at one switch has the other end refuse it. Tagged
+packets of edges come to table 1 as well, which passes on those with a tag of the edge's own tenant. A port without
+rules of its own in table 1 reaches nobody, since metadata of no tenant matches nothing. The rules of table 4, and
+those that lead there from links, have the digest of the tenants' configuration in their cookies.
+
 Rules have no timeouts, so the network forwards without its controller. The exception is a lease: rules that send ARP
 and neighbour discovery to the controller expire when it is gone, and these packets are then flooded as broadcasts.
 """
@@ -31,6 +38,7 @@ from dataclasses import replace
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, LLDP, PROBE_MAC, mac_text
 from braid_sdn.fabric.plan.plan import MAX_DETOUR_PORT, Host, PinnedPath, Plan, TaggedPath, Tree
+from braid_sdn.fabric.tenants import DPID_BITS, METADATA_MASK, NOBODY, Tenants, metadata_of
 from braid_sdn.openflow.messages import (
     TAGGED,
     UNTAGGED,
@@ -58,6 +66,9 @@ COOKIE = 0x42524402_00000000
 OLD_COOKIE = 0x42524401_00000000
 _OLD_PATHS, _OLD_DELIVERY = 3, 4
 
+#: Bits of a tag in a cookie, below the digest.
+DIGEST_SHIFT = 12
+
 #: Seconds after which ARP is flooded unless the controller renews the lease.
 ARP_LEASE = 15
 #: Seconds for which a port that floods the controller is muted.
@@ -80,6 +91,8 @@ _GROUP, _TURNING_GROUP = 0xB2, 0xB3
 _PORT_BITS = MAX_DETOUR_PORT.bit_length()
 
 Rules = dict[RuleKey, Rule]
+
+NO_TENANTS = Tenants()
 
 
 def _rule(
@@ -144,12 +157,13 @@ def markers_in(rules: Iterable[FlowStats]) -> list[FlowStats]:
     return [each for each in leased if replace(each.rule.match, eth_src=shape.eth_src) == shape]
 
 
-def muted(port: int, flood: int | None, meter: int | None, *, edge: bool) -> list[Rule]:
+def muted(port: int, flood: int | None, meter: int | None, *, edge: bool, tenant: int = NOBODY) -> list[Rule]:
     """Return leased rules that keep the packets of a port's unknown hosts, and ARP, from the controller.
 
     They are flooded instead, within the limit of `meter` if the switch has meters. Discovery frames from there are
-    dropped, and so are probes unless an edge is at the port, which sends them back.
+    dropped, and so are probes unless an edge is at the port, which sends them back. `flood` is the port's tenant's.
     """
+    metadata = metadata_of(tenant)
     flooded: list[Rule] = []
     if flood is not None:
         flooded = [
@@ -165,8 +179,8 @@ def muted(port: int, flood: int | None, meter: int | None, *, edge: bool) -> lis
         forged.append(Match(in_port=port, eth_type=EXPERIMENTAL, eth_dst=PROBE_MAC))
     return [
         *flooded,
-        *(_rule(SOURCES, 40, match, goto=DESTINATIONS, lease=MUTE_LEASE) for match in unicast),
-        Rule(SOURCES, 10, Match(in_port=port), (), DESTINATIONS, COOKIE, MUTE_LEASE, meter),
+        *(_rule(SOURCES, 40, match, goto=DESTINATIONS, lease=MUTE_LEASE, metadata=metadata) for match in unicast),
+        Rule(SOURCES, 10, Match(in_port=port), (), DESTINATIONS, COOKIE, MUTE_LEASE, meter, metadata=metadata),
         _rule(DESTINATIONS, 6, _unicast(port), goto=TREES, lease=MUTE_LEASE),
         *(_rule(INGRESS, FORGED, match, lease=MUTE_LEASE) for match in forged),
     ]
@@ -200,18 +214,58 @@ def no_detour() -> Rule:
 
 
 def of_switch(
-    plan: Plan, switch: int, edge_ports: Iterable[int], *, everywhere: bool = True, drops_marked: bool = False
+    plan: Plan,
+    switch: int,
+    edge_ports: Iterable[int],
+    *,
+    everywhere: bool = True,
+    drops_marked: bool = False,
+    tenants: Tenants = NO_TENANTS,
 ) -> list[Rule]:
     """Return a switch's rules for its own ports.
 
     `everywhere` if it has a rule for each host, `drops_marked` if marked packets may come to it.
     """
+    edge_ports = list(edge_ports)
     made = [*base()] if everywhere else [*base(), unanswered()]
     if drops_marked:
         made.append(no_detour())
     made += [_of_link(port) for port in sorted(plan.internal.get(switch, ()))]
-    made += [_rule(INGRESS, 80, Match(in_port=port, vlan=TAGGED), goto=PATHS) for port in edge_ports]
+    after = SOURCES if tenants else PATHS
+    made += [_rule(INGRESS, 80, Match(in_port=port, vlan=TAGGED), goto=after) for port in edge_ports]
+    for port, tenant in sorted(plan.port_tenants.get(switch, {}).items()):
+        made += of_tenant_port(port, tenant)
+        if port in edge_ports:
+            made += of_tenant_edge(port, tenant, tenants)
     return made
+
+
+#: Priority of rules for tagged packets of edges, above all others of the table; that which refuses them is one lower.
+ADMITTED = 60
+
+
+@functools.lru_cache(maxsize=4096)
+def of_tenant_port(port: int, tenant: int) -> tuple[Rule, ...]:
+    """Return the rules that give packets from a port their tenant. Those of hosts there do so as well.
+
+    Copies of ARP and neighbour discovery for the controller are no leases here: what is leased is that no switch
+    floods the requests.
+    """
+    metadata = metadata_of(tenant)
+    copied = [replace(rule.match, in_port=port) for rule in leases() if rule.table == SOURCES]
+    return (
+        *(_rule(SOURCES, 31, match, TO_CONTROLLER, goto=DESTINATIONS, metadata=metadata) for match in copied),
+        _rule(SOURCES, 1, Match(in_port=port), TO_CONTROLLER, goto=DESTINATIONS, metadata=metadata),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def of_tenant_edge(port: int, tenant: int, tenants: Tenants) -> tuple[Rule, ...]:
+    """Return the rules that pass on an edge's packets under tags of its own tenant alone."""
+    return (
+        *(_rule(SOURCES, ADMITTED, Match(in_port=port, vlan=each), goto=PATHS) for each in tenants.masks(tenant)),
+        _rule(SOURCES, ADMITTED - 1, Match(in_port=port, vlan=TAGGED)),
+    )
 
 
 def of_flood(tag: int, branches: frozenset[int], internal: Iterable[int], outside: Iterable[int]) -> list[Rule]:
@@ -241,15 +295,18 @@ def _of_flood(port: int, tag: int, *, is_branch: bool) -> Rule:
     return _rule(INGRESS, 85, Match(in_port=port, vlan=tag), goto=PATHS if is_branch else None, tag=tag)
 
 
-@functools.lru_cache(maxsize=16)
-def to_flood(tag: int) -> Rule:
+@functools.lru_cache(maxsize=256)
+def to_flood(tag: int, tenant: int = NOBODY) -> Rule:
     """Return the rule for packets that are to be flooded."""
-    return _rule(TREES, 0, Match(), PushTag(tag), goto=PATHS, tag=tag)
+    metadata = metadata_of(tenant)
+    match = Match(metadata=(metadata, METADATA_MASK)) if metadata is not None else Match()
+    return _rule(TREES, 0, match, PushTag(tag), goto=PATHS, tag=tag)
 
 
 def of_tree_end(tree: Tree) -> Rule:
     """Return the rule at a tree's root."""
-    return _rule(PATHS, 10, Match(vlan=tree.tag), PopTag(), goto=DELIVERY, tag=tree.tag)
+    metadata = metadata_of(tree.tenant)
+    return _rule(PATHS, 10, Match(vlan=tree.tag), PopTag(), goto=DELIVERY, tag=tree.tag, metadata=metadata)
 
 
 def detour_group(port: int, other: int, *, turning: bool) -> int | None:
@@ -308,14 +365,21 @@ def is_marked(key: RuleKey) -> bool:
     return key[2].vlan_pcp is not None
 
 
-def _number(switch: int) -> int:
-    """Return a switch's number as metadata: its datapath id. Not 0, which is that of packets without any."""
+def _number(switch: int, tenant: int) -> int:
+    """Return a switch's number as metadata, the tenant above its datapath id.
+
+    Not 0, which is that of packets without any.
+    """
+    if tenant:
+        return tenant << DPID_BITS | (switch or (1 << DPID_BITS) - 1)
     return switch or 0xFFFFFFFF_FFFFFFFF
 
 
 def to_tree(tree: Tree) -> Rule:
     """Return the rule that sends packets for hosts at a tree's root by that tree."""
-    return _rule(TREES, 10, Match(metadata=_number(tree.root)), PushTag(tree.tag), goto=PATHS, tag=tree.tag)
+    return _rule(
+        TREES, 10, Match(metadata=_number(tree.root, tree.tenant)), PushTag(tree.tag), goto=PATHS, tag=tree.tag
+    )
 
 
 def of_path(path: TaggedPath) -> list[tuple[int, Rule]]:
@@ -330,12 +394,13 @@ def of_path(path: TaggedPath) -> list[tuple[int, Rule]]:
 
 def of_pinned(path: PinnedPath) -> list[tuple[int, Rule]]:
     """Return the rules of two hosts' own path with their switches. It ends as a tree does."""
-    ends = Match(in_port=path.port, eth_src=path.source, eth_dst=path.target)
+    metadata = metadata_of(path.tenant)
+    ends = Match(in_port=path.port, eth_src=path.source, eth_dst=path.target, metadata=metadata)
     tagged = Match(vlan=path.tag)
     return [
         (path.steps[0].switch, _rule(DESTINATIONS, 40, ends, PushTag(path.tag), goto=PATHS, tag=path.tag)),
         *((step.switch, _rule(PATHS, SINGLE_WAY, tagged, Output(step.port), tag=path.tag)) for step in path.steps),
-        (path.last, _rule(PATHS, SINGLE_WAY, tagged, PopTag(), goto=DELIVERY, tag=path.tag)),
+        (path.last, _rule(PATHS, SINGLE_WAY, tagged, PopTag(), goto=DELIVERY, tag=path.tag, metadata=metadata)),
     ]
 
 
@@ -350,16 +415,18 @@ def is_pin(key: RuleKey) -> bool:
 
 def of_local_host(host: Host) -> list[Rule]:
     """Return the rules of a host at its own switch."""
-    port = host.port.port
+    port, metadata = host.port.port, metadata_of(host.tenant)
+    target = Match(eth_dst=host.mac, metadata=metadata)
     return [
-        _rule(SOURCES, 20, Match(in_port=port, eth_src=host.mac), goto=DESTINATIONS),
-        *(_rule(table, 30, Match(eth_dst=host.mac), Output(port)) for table in (DESTINATIONS, DELIVERY)),
+        _rule(SOURCES, 20, Match(in_port=port, eth_src=host.mac), goto=DESTINATIONS, metadata=metadata),
+        *(_rule(table, 30, target, Output(port)) for table in (DESTINATIONS, DELIVERY)),
     ]
 
 
 def of_remote_host(host: Host) -> Rule:
     """Return the rule of a host at other switches."""
-    return _rule(DESTINATIONS, 30, Match(eth_dst=host.mac), goto=TREES, metadata=_number(host.port.switch))
+    target = Match(eth_dst=host.mac, metadata=metadata_of(host.tenant))
+    return _rule(DESTINATIONS, 30, target, goto=TREES, metadata=_number(host.port.switch, host.tenant))
 
 
 def is_ours(rule: Rule) -> bool:
@@ -370,6 +437,24 @@ def is_ours(rule: Rule) -> bool:
 def is_our_cookie(cookie: int) -> bool:
     """Return true for the cookie of such a rule."""
     return cookie & ~0xFFFFFFFF == COOKIE
+
+
+def is_across(rule: Rule) -> bool:
+    """Return true for a rule by which packets come from another switch, or leave for one."""
+    if rule.table == PATHS:
+        return True
+    is_port = rule.match.in_port not in (None, Reserved.CONTROLLER)
+    return (rule.table, rule.goto) == (INGRESS, PATHS) and is_port and rule.match.vlan != UNTAGGED
+
+
+def with_digest(rule: Rule, digest: int) -> Rule:
+    """Return a rule with the digest of the tenants' configuration, if packets cross the network by it."""
+    return replace(rule, cookie=rule.cookie | digest << DIGEST_SHIFT) if digest and is_across(rule) else rule
+
+
+def has_digest(rule: Rule, digest: int) -> bool:
+    """Return true if a rule was made for the tenants' configuration with this digest, or is the same for all."""
+    return not is_across(rule) or (rule.cookie & 0xFFFFFFFF) >> DIGEST_SHIFT == digest
 
 
 def is_old(rule: Rule) -> bool:

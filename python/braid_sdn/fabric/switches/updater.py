@@ -305,7 +305,7 @@ class RuleUpdater:
     def confirm(self, switches: Iterable[int]) -> None:
         """Have switches say that they have done all that they were sent by `add`."""
         for switch in switches:
-            barrier = self._new_barrier()
+            barrier = self.new_barrier()
             self._out.append((switch, barrier))
             self._sent[switch] = barrier.token
 
@@ -499,12 +499,12 @@ class RuleUpdater:
             self._out.append((switch, DeleteRule(key)))
             touched[switch] = True
         if touched:
-            self._send_barriers(self._new_barrier(), touched)
+            self._send_barriers(self.new_barrier(), touched)
         self._send_some(now)
 
     def _send_some(self, now: float) -> None:
         """Send the rules of some more switches."""
-        barrier = self._new_barrier()
+        barrier = self.new_barrier()
         touched: dict[int, bool] = {}
         count = 0
         while self._unsent and count < MAX_SENT:
@@ -534,14 +534,15 @@ class RuleUpdater:
 
     def _send_again(self, switch: int, rule: Rule) -> None:
         """Send a rule once more, with a barrier in place of one that is waited for."""
-        barrier = self._new_barrier()
+        barrier = self.new_barrier()
         self._add(switch, rule)
         self._out.append((switch, barrier))
         self._sent[switch] = barrier.token
         if switch in self._waiting:
             self._waiting[switch] = barrier.token
 
-    def _new_barrier(self) -> Barrier:
+    def new_barrier(self) -> Barrier:
+        """Return a barrier with a token that no other one has."""
         self.last_barrier = self.last_barrier % MAX_BARRIER_TOKEN + 1
         return Barrier(self.last_barrier)
 
@@ -574,7 +575,7 @@ class RuleUpdater:
                 known.add(number)
                 self._out.append((switch, SetFailoverGroup(number, buckets, is_new=True)))
                 # A switch may carry out messages in another order (OpenFlow 1.3 §6.2).
-                self._out.append((switch, self._new_barrier()))
+                self._out.append((switch, self.new_barrier()))
 
     def _delete_groups(self) -> None:
         """Delete groups that no rule leads to, where switches have taken all that they were sent."""
@@ -588,7 +589,7 @@ class RuleUpdater:
                 self._out.append((switch, DeleteGroup(number)))
             if spare:
                 # Else one of them that is created anew could be deleted after that.
-                self._out.append((switch, self._new_barrier()))
+                self._out.append((switch, self.new_barrier()))
 
     # Installed rules, and the keys at which they may differ from the target.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from braid_sdn.fabric.model import PortId, Problem
 from braid_sdn.fabric.monitor.probe import PROBE_MAC, mac_bytes
 from braid_sdn.fabric.plan.plan import Host
+from braid_sdn.fabric.tenants import NOBODY
 
 #: Hosts learned at one port: more look like a flood of forged addresses.
 MAX_HOSTS_PER_PORT = 256
@@ -41,6 +42,10 @@ PROBES_INTERVAL = 0.1
 AGEING_INTERVAL = 1.0
 #: Seconds for which an address that changed its host is flooded to all, and after which a quarrel is over.
 CONTEST_WINDOW = 60.0
+
+
+#: A tenant and an IP address.
+Address = tuple[int, str]
 
 
 @dataclass(slots=True)
@@ -78,15 +83,18 @@ class Hosts:
     changes: int = 0
     #: Hosts of the configuration: these stay where they are.
     static: dict[str, Host] = field(default_factory=dict)
+    #: The tenant of a port. Each has addresses of its own.
+    tenant_of: Callable[[PortId], int] = lambda _: NOBODY
     _presence: dict[str, Presence] = field(default_factory=dict)
     _at: dict[PortId, set[str]] = field(default_factory=dict)
-    _by_address: dict[str, str] = field(default_factory=dict)
+    #: By tenant and address.
+    _by_address: dict[Address, str] = field(default_factory=dict)
     _moves: dict[str, list[float]] = field(default_factory=dict)
     #: Ports at which a host was not learned lately for want of room.
     _crowded: dict[PortId, float] = field(default_factory=dict)
     #: Since when a port with hosts is down.
     _down: dict[PortId, float] = field(default_factory=dict)
-    _contests: dict[str, Contest] = field(default_factory=dict)
+    _contests: dict[Address, Contest] = field(default_factory=dict)
     #: Static hosts that were seen elsewhere: when and where.
     _misplaced: dict[str, tuple[float, PortId]] = field(default_factory=dict)
     _look_at: float | None = None
@@ -116,6 +124,10 @@ class Hosts:
                 return False
         if host is not None:
             self._at[host.port].discard(mac)
+        if host is not None and host.tenant != self.tenant_of(port):
+            # Another tenant's addresses are other ones.
+            self._forget(mac)
+            host = None
         self._put(now, replace(host, port=port) if host else Host(mac, port))
         return True
 
@@ -159,6 +171,7 @@ class Hosts:
         return self.changes != before
 
     def _put(self, now: float, host: Host) -> None:
+        host = replace(host, tenant=self.tenant_of(host.port))
         self.known[host.mac] = host
         self._presence[host.mac] = Presence(now)
         self._at.setdefault(host.port, set()).add(host.mac)
@@ -173,24 +186,25 @@ class Hosts:
         host = self.known.get(mac)
         if host is None or address in host.addresses or address in ("0.0.0.0", "::"):  # noqa: S104
             return None
-        before = self.known.get(self._by_address.get(address, ""))
+        key = (host.tenant, address)
+        before = self.known.get(self._by_address.get(key, ""))
         if before is not None and address in getattr(self.static.get(before.mac), "addresses", ()):
-            self._contest(now, address, mac)
+            self._contest(now, key, mac)
             return None
         if len(host.addresses) >= MAX_ADDRESSES_PER_HOST:
             oldest = next(each for each, owner in self._by_address.items() if owner == mac)
             del self._by_address[oldest]
-            host = replace(host, addresses=host.addresses - {oldest})
+            host = replace(host, addresses=host.addresses - {oldest[1]})
         if before is not None:
             self.known[before.mac] = replace(before, addresses=before.addresses - {address})
             if before.port != host.port:
-                self._contest(now, address, before.mac)
+                self._contest(now, key, before.mac)
         self.known[mac] = replace(host, addresses=host.addresses | {address})
-        self._by_address.pop(address, None)
-        self._by_address[address] = mac
-        return before if before is not None and self._contests.get(address) == Contest(before.mac, now, 1) else None
+        self._by_address.pop(key, None)
+        self._by_address[key] = mac
+        return before if before is not None and self._contests.get(key) == Contest(before.mac, now, 1) else None
 
-    def _contest(self, now: float, address: str, other: str) -> None:
+    def _contest(self, now: float, address: Address, other: str) -> None:
         last = self._contests.get(address)
         again = last is not None and now - last.at < CONTEST_WINDOW
         self._contests[address] = Contest(other, now, last.count + 1 if last is not None and again else 1)
@@ -216,7 +230,7 @@ class Hosts:
         self._presence.pop(mac, None)
         self._at.get(host.port, set()).discard(mac)
         for address in host.addresses:
-            self._by_address.pop(address, None)
+            self._by_address.pop((host.tenant, address), None)
         self.changes += 1
         return host
 
@@ -280,13 +294,13 @@ class Hosts:
         left = None if mac in self.static else max(0.0, presence.heard + self._lifetime(presence) - now)
         return now - presence.heard, left
 
-    def by_address(self, address: str) -> Host | None:
-        """Return the host with this address."""
-        return self.known.get(self._by_address.get(address, ""))
+    def by_address(self, address: str, tenant: int = NOBODY) -> Host | None:
+        """Return a tenant's host with this address."""
+        return self.known.get(self._by_address.get((tenant, address), ""))
 
-    def is_contested(self, now: float, address: str) -> bool:
-        """Return true if another host had this address lately."""
-        contest = self._contests.get(address)
+    def is_contested(self, now: float, address: str, tenant: int = NOBODY) -> bool:
+        """Return true if another host had this address of a tenant's lately."""
+        contest = self._contests.get((tenant, address))
         return contest is not None and now - contest.at < CONTEST_WINDOW
 
     def at(self, port: PortId) -> list[Host]:
@@ -297,10 +311,12 @@ class Hosts:
         """Return the ports with hosts."""
         return {port for port, macs in self._at.items() if macs}
 
-    def find(self, word: str) -> Host | None:
-        """Return the host with this MAC or IP address."""
+    def find(self, word: str, tenants: Iterable[int] = (NOBODY,)) -> Host | None:
+        """Return the host with this MAC, or IP address in one of these tenants: None if it is in several."""
         word = word.lower()
-        return self.known.get(word) or self.by_address(word)
+        known = self.known.get(word)
+        found = [host for tenant in tenants if (host := self.by_address(word, tenant)) is not None]
+        return known if known is not None else found[0] if len(found) == 1 else None
 
     def problems(self, now: float, port_name: Callable[[PortId], str]) -> list[Problem]:
         """Return problems with hosts."""
@@ -314,11 +330,11 @@ class Hosts:
             text = f"more than {MAX_HOSTS_PER_PORT} hosts: further ones are not learned, their packets are flooded"
             found.append(Problem("crowded-port", port_name(port), text))
         for address, contest in sorted(self._contests.items()):
-            owner = self.by_address(address)
+            owner = self.known.get(self._by_address.get(address, ""))
             if owner is not None and (contest.count > 1 or owner.mac in self.static):
                 both = f"{owner.mac} at {port_name(owner.port)} and {contest.mac} claim it"
                 text = f"{both}: give one of them another address, or look for a spoofer"
-                found.append(Problem("address-conflict", address, text))
+                found.append(Problem("address-conflict", address[1], text))
         for mac, (_, port) in sorted(self._misplaced.items()):
             text = f"is configured elsewhere, and was seen at {port_name(port)}: not followed"
             found.append(Problem("misplaced-host", mac, text))

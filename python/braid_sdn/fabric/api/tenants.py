@@ -1,0 +1,65 @@
+"""Tenants in the API's documents."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from braid_sdn.fabric.controller import Controller
+from braid_sdn.fabric.model import Problem
+from braid_sdn.fabric.plan import network_state
+from braid_sdn.fabric.tenants import DPID_BITS, runs
+
+
+def listed(fabric: Controller) -> list[dict[str, Any]]:
+    """Return each tenant, the default one first; none without any in the configuration."""
+    tenants = fabric.settings.tenants
+    if not tenants:
+        return []
+    hosts = Counter(host.tenant for host in fabric.hosts.known.values())
+    plan = fabric.plan
+    used = [flood.tag for flood in plan.all_floods().values()] + [tree.tag for tree in plan.trees.values()]
+    used += [path.tag for pair in plan.pairs.values() for path in pair.paths]
+    used += [path.tag for path in plan.pinned.values()]
+    tags = Counter(map(tenants.of_tag, used))
+    return [
+        {
+            "name": tenants.name(number),
+            "tags": " ".join(f"{first}-{last}" for first, last in runs(tenants.tags(number))),
+            "tags_available": len(tenants.tags(number)),
+            "tags_used": tags[number],
+            "hosts": hosts[number],
+            "ports": [":".join(place) for each in tenants.listed if each.number == number for place in each.ports],
+        }
+        for number in tenants.numbers
+    ]
+
+
+def tagless(fabric: Controller, key: int, text: str) -> tuple[str, str]:
+    """Return the subject and the text of a problem: no tag is left for a tree."""
+    tenants = fabric.settings.tenants
+    if not tenants:
+        return fabric.topology.name(key), text
+    name = tenants.name(key >> DPID_BITS)
+    switch = fabric.topology.name(key & (1 << DPID_BITS) - 1)
+    return f"{switch} (tenant {name})", f"{text}, or give {name} a wider range of tags"
+
+
+def problems(fabric: Controller, now: float) -> Iterator[Problem]:
+    """Yield what is wrong with tenants' ports, and with links between them."""
+    yield from fabric.untrusted_links.problems(now, fabric.topology.port_name)
+    for tenant, port, is_connected in network_state.missing_tenant_ports(fabric.settings, fabric.topology):
+        why = "its switch has no such port" if is_connected else "its switch is not connected"
+        yield Problem("tenant-port-unknown", port, f"is listed in tenant {tenant}, and {why}: see names and cables")
+    for dpid, applicant in sorted(fabric.admission.applicants.items()):
+        what = "rules" if applicant.token is None else "deletion of rules of another configuration"
+        text = f"is not part of the network before its {what} is confirmed; see its load if that lasts"
+        yield Problem("switch-waits", fabric.topology.name(dpid), text)
+
+
+def among(fabric: Controller, word: str) -> list[str]:
+    """Return how to name the hosts of several tenants that have one address."""
+    tenants = fabric.settings.tenants
+    found = [number for number in tenants.numbers if fabric.hosts.by_address(word.lower(), number) is not None]
+    return [f"{tenants.name(number)}/{word}" for number in found] if tenants else []

@@ -1,0 +1,154 @@
+"""Tenants of the configuration file: a good one, and bad ones with everything that is wrong named at once."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from braid_sdn.fabric.config import ConfigError, read
+from braid_sdn.fabric.tenants import DEFAULT, NOBODY, TAGS
+
+SWITCHES = """
+[[switch]]
+id = "0000000000000001"
+name = "A"
+[[switch]]
+id = "0000000000000002"
+name = "B"
+"""
+GOOD = f"""{SWITCHES}
+[[link]]
+between = ["A:eth1", "B:eth1"]
+[[link]]
+between = ["A:eth2", "B:eth2"]
+capacity = "10 Mbit/s"
+[[tenant]]
+name = "blue"
+tags = "2000-2499"
+ports = ["A:eth3", "B:4"]
+[[tenant]]
+name = "red"
+tags = "100-107"
+"""
+
+
+def errors(tmp_path: Path, text: str) -> list[str]:
+    path = tmp_path / "fabric.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        read(path)
+    return [line.removeprefix(f"{path}: ") for line in str(refused.value).splitlines()]
+
+
+def test_a_good_one_says_whose_each_port_and_each_tag_is(tmp_path: Path) -> None:
+    path = tmp_path / "fabric.toml"
+    path.write_text(GOOD)
+    settings = read(path).settings
+    known = settings.tenants
+    assert [known.at("A", "eth3", 7), known.at("B", "eth9", 4), known.at("B", "eth3", 3)] == [2000, 2000, DEFAULT]
+    assert (known.at("A", "eth1", 1), known.at("B", "eth2", 2)) == (NOBODY, NOBODY)
+    assert [known.of_tag(tag) for tag in (2000, 2499, 2500, 100, 107, 108)] == [
+        2000,
+        2000,
+        DEFAULT,
+        100,
+        100,
+        DEFAULT,
+    ]
+    assert len(known.tags(DEFAULT)) + 500 + 8 == len(TAGS)
+    assert known.has_link([("A", "eth1")], [("B", "eth1")])
+    assert not known.has_link([("A", "eth1")], [("B", "eth2")])
+    assert [each.capacity for each in settings.links] == [math.inf, 10e6]
+
+
+def test_without_tenants_there_are_none_and_all_tags_are_of_nobody() -> None:
+    known = read(None).settings.tenants
+    assert (bool(known), known.numbers, known.tags(NOBODY), known.digest({})) == (False, (NOBODY,), TAGS, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[[tenant]]\ntags = "2000-2499"', ["tenant 1.name: is missing"]),
+        (
+            '[[tenant]]\nname = "default"\ntags = "2000-2499"',
+            ["tenant 1.name: must be a word other than 'default', without / in it, not 'default'"],
+        ),
+        (
+            '[[tenant]]\nname = "blue"\ntags = "4000-4095"',
+            ["tenant 1.tags: must be a range such as \"2000-2499\", of 2 to 4094, not '4000-4095'"],
+        ),
+        (
+            '[[tenant]]\nname = "blue"\ntags = "2000-2006"',
+            ["tenant 1.tags: has 7 tags, and 8 are needed at least"],
+        ),
+        (
+            '[[tenant]]\nname = "blue"\ntags = "2000-2499"\n[[tenant]]\nname = "red"\ntags = "2499-2600"',
+            ["tenant 2.tags: 2499-2499 is of tenant 'blue' too: give them ranges of their own"],
+        ),
+        (
+            '[[tenant]]\nname = "blue"\ntags = "2000-2499"\n[[tenant]]\nname = "blue"\ntags = "100-200"',
+            ["tenant 2.name: 'blue' is given twice"],
+        ),
+        (
+            '[[tenant]]\nname = "blue"\ntags = "2-4094"',
+            [
+                "tenant: all ranges together leave 0 tags to the default tenant, which has all ports that are not"
+                " listed: leave 8 or more"
+            ],
+        ),
+        (
+            '[[tenant]]\nname = "blue"\ntags = "100-200"\nports = ["A:eth3", "C:eth1", "A"]\n'
+            '[[tenant]]\nname = "red"\ntags = "2000-2499"\nports = ["A:eth3"]',
+            [
+                "tenant 1.ports: 'C:eth1' is no port of a known switch: write SWITCH:PORT",
+                "tenant 1.ports: 'A' is no port of a known switch: write SWITCH:PORT",
+                "tenant 2.ports: A:eth3 is listed twice (tenant 'blue'): list it once",
+            ],
+        ),
+        (
+            '[[link]]\nbetween = ["A:eth1", "B:eth1"]\n'
+            '[[tenant]]\nname = "blue"\ntags = "100-200"\nports = ["A:eth1"]',
+            ["tenant 'blue'.ports: A:eth1 is an end of a [[link]]: give the tenant another port, or the link"],
+        ),
+        (
+            "discovered_links = true\n",
+            ["discovered_links: is about tenants, and there is no [[tenant]]"],
+        ),
+        (
+            '[[link]]\nbetween = ["A:eth1", "B"]',
+            ["link 1.between: names a port of one switch alone: write SWITCH:PORT for both"],
+        ),
+        ('[[link]]\nbetween = ["A", "B"]', ["link 1.capacity: is missing"]),
+        (
+            '[[switch]]\nid = "0123456789abcdef"\nname = "wide"\n[[tenant]]\nname = "blue"\ntags = "100-200"',
+            [
+                "switch 'wide'.id: its id has more than 12 digits, which leaves no room for a tenant's number:"
+                " give it another one"
+            ],
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, text: str, said: list[str]) -> None:
+    before, after = ("", text) if not text.startswith("discovered") else (text, "")
+    assert errors(tmp_path, f"{before}{SWITCHES}{after}") == said
+
+
+def test_the_stamp_is_of_all_by_which_packets_pass(tmp_path: Path) -> None:
+    def digest(text: str) -> int:
+        path = tmp_path / "fabric.toml"
+        path.write_text(text)
+        settings = read(path).settings
+        return settings.tenants.digest(settings.names)
+
+    changes = (
+        ("2000-2499", "2000-2498"),
+        ('"A:eth3"', '"A:eth5"'),
+        ('"A:eth2", "B:eth2"', '"A:eth2", "B:eth5"'),
+    )
+    swapped = GOOD.replace('name = "A"', 'name = "X"').replace('name = "B"', 'name = "A"').replace('"X"', '"B"')
+    made = [digest(GOOD), digest(swapped), *(digest(GOOD.replace(*each)) for each in changes)]
+    assert len(set(made)) == len(made)
+    assert digest(GOOD.replace('"blue"', '"azure"').replace("10 Mbit/s", "20 Mbit/s")) == made[0]
