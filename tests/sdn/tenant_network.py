@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from braid_lab.fabric.pipeline import FrameOut
 from braid_lab.fabric.shapes import Shape, Station, Wire
@@ -34,6 +35,22 @@ def shape(wires: Wires = WIRES) -> Shape:
     stations = tuple(Station(name, switch, name in EDGES) for name, switch in PLACES.items())
     switches = tuple(sorted({end for wire in wires for end in wire}))
     return Shape(switches, tuple(Wire(*ends, 10.0, 1.0) for ends in wires), stations)
+
+
+#: VIDs of the tenants at the trunk.
+BLUE_VID, RED_VID = 30, 40
+
+
+def with_trunk(known: Tenants, switch: str, port: str) -> Tenants:
+    """Return tenants that share a port."""
+    blue, red = known.listed
+    return replace(
+        known,
+        listed=(
+            replace(blue, trunks=(((switch, port), BLUE_VID),)),
+            replace(red, trunks=(((switch, port), RED_VID),)),
+        ),
+    )
 
 
 def tenants(

@@ -412,13 +412,16 @@ def test_a_flood_of_forged_discovery_frames_does_not_reach_the_controller_for_lo
 
 
 def test_a_muted_port_is_no_link_to_the_controller_that_follows() -> None:
-    assert not rules.links_in(1, rules.muted(5, 9, 7, edge=False))
+    assert not rules.links_in(1, rules.muted(5, [rules.Muted(9)], 7, edge=False))
 
 
 def test_muted_rules_are_ours_and_leave_by_themselves() -> None:
-    assert all(rules.is_ours(rule) and rule.lease for rule in rules.muted(5, 9, 7, edge=False))
-    assert replace(rules.muted(5, 9, 7, edge=True)[0], meter=None) == rules.muted(5, 9, None, edge=True)[0]
-    assert not any(rule.match.eth_type == 0x88B5 for rule in rules.muted(5, 9, 7, edge=True))
+    assert all(rules.is_ours(rule) and rule.lease for rule in rules.muted(5, [rules.Muted(9)], 7, edge=False))
+    assert (
+        replace(rules.muted(5, [rules.Muted(9)], 7, edge=True)[0], meter=None)
+        == rules.muted(5, [rules.Muted(9)], None, edge=True)[0]
+    )
+    assert not any(rule.match.eth_type == 0x88B5 for rule in rules.muted(5, [rules.Muted(9)], 7, edge=True))
 
 
 def test_a_port_is_down_only_where_it_is() -> None:

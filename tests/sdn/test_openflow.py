@@ -27,6 +27,7 @@ from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.compiler import Compiler
 from braid_sdn.fabric.switches.rules import base, leases
+from braid_sdn.fabric.tenants import Tenant, Tenants
 from braid_sdn.openflow.flow_mods import encode
 from braid_sdn.openflow.flow_stats import MAX_KNOWN_SIZE, DecodedRules
 from braid_sdn.openflow.flows import DIALECT, FLOW_FIELDS, LINK_FIELDS, UnknownRuleError, foreign_text, rule_in
@@ -95,10 +96,27 @@ def every_rule() -> list[Rule]:
         rules.marker(7),
         Rule(rules.SOURCES, 60, Match(in_port=5, vlan=(2000, 0xFF0)), (), rules.PATHS, rules.COOKIE),
         Rule(rules.TREES, 0, Match(metadata=(7 << 48, 0xFFFF << 48)), (PushTag(9),), rules.PATHS, rules.COOKIE),
-        *rules.muted(5, 9, 4, edge=False),
+        *rules.muted(5, [rules.Muted(9)], 4, edge=False),
+        *of_tenants(),
         *made[1].values(),
         *made[2].values(),
         *path,
+    ]
+
+
+def of_tenants() -> list[Rule]:
+    """One of each kind that tenants need besides: at ports, edges and trunks."""
+    blue, red = Tenant("blue", 2000, 2499), Tenant("red", 3000, 3099)
+    host = Host("02:00:00:00:00:03", PortId(1, 8), tenant=blue.number, vid=30)
+    return [
+        *rules.of_tenant_port(15, blue.number),
+        *rules.of_tenant_edge(16, blue.number, Tenants((blue, red))),
+        *rules.of_trunk(8, ((30, blue.number), (40, red.number))),
+        *rules.of_local_host(host),
+        rules.of_remote_host(host),
+        rules.to_flood(2001, blue.number),
+        *(rules.with_digest(rule, 77) for rule in rules.of_flood(2001, frozenset({2}), [2], [15], [(8, 30)])),
+        *rules.muted(8, [rules.Muted(2001, blue.number, 30), rules.Muted(3001, red.number, 40)], 4, edge=False),
     ]
 
 

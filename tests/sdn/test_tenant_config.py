@@ -31,6 +31,22 @@ ports = ["A:eth3", "B:4"]
 [[tenant]]
 name = "red"
 tags = "100-107"
+trunks = ["A:eth8:30"]
+[[tenant]]
+name = "green"
+tags = "200-299"
+trunks = ["A:eth8:31", "B:8:30"]
+[[host]]
+mac = "02:00:00:00:00:01"
+switch = "A"
+port = "eth3"
+addresses = ["10.0.0.1"]
+[[host]]
+mac = "02:00:00:00:00:02"
+switch = "A"
+port = "eth8"
+vid = 30
+addresses = ["10.0.0.1"]
 """
 
 
@@ -57,7 +73,11 @@ def test_a_good_one_says_whose_each_port_and_each_tag_is(tmp_path: Path) -> None
         100,
         DEFAULT,
     ]
-    assert len(known.tags(DEFAULT)) + 500 + 8 == len(TAGS)
+    assert len(known.tags(DEFAULT)) + 500 + 8 + 100 == len(TAGS)
+    assert [known.at("A", "eth8", 8, vid) for vid in (0, 30, 31, 32)] == [NOBODY, 100, 200, NOBODY]
+    assert known.trunk("B", "eth7", 8) == {30: 200}
+    assert (known.trunk("B", "eth2", 2), known.at("B", "eth9", 4, 30)) == ({}, NOBODY)
+    assert [(*host.addresses, host.vid) for host in settings.hosts] == [("10.0.0.1", 0), ("10.0.0.1", 30)]
     assert known.has_link([("A", "eth1")], [("B", "eth1")])
     assert not known.has_link([("A", "eth1")], [("B", "eth2")])
     assert [each.capacity for each in settings.links] == [math.inf, 10e6]
@@ -114,6 +134,35 @@ def test_without_tenants_there_are_none_and_all_tags_are_of_nobody() -> None:
             ["tenant 'blue'.ports: A:eth1 is an end of a [[link]]: give the tenant another port, or the link"],
         ),
         (
+            '[[tenant]]\nname = "blue"\ntags = "100-200"\ntrunks = ["A:eth3", "A:eth3:4095", "C:eth1:7"]',
+            [
+                f"tenant 1.trunks: {each!r} is no port of a known switch with a VID of 1 to 4094: "
+                "write SWITCH:PORT:VID"
+                for each in ("A:eth3", "A:eth3:4095", "C:eth1:7")
+            ],
+        ),
+        (
+            '[[link]]\nbetween = ["A:eth1", "B:eth1"]\n[[edge]]\nname = "e"\nswitch = "B"\nport = "eth5"\n'
+            '[[tenant]]\nname = "blue"\ntags = "100-200"\nports = ["A:eth2"]\n'
+            'trunks = ["A:eth1:7", "A:eth2:7", "B:eth5:7", "B:eth6:7", "B:eth6:8"]\n'
+            '[[tenant]]\nname = "red"\ntags = "2000-2499"\ntrunks = ["B:eth6:7"]',
+            [
+                "tenant 'blue'.trunks: A:eth1 is an end of a [[link]]: a trunk is nothing else",
+                "tenant 'blue'.trunks: A:eth2 is a port of tenant 'blue': a trunk is nothing else",
+                "tenant 'blue'.trunks: B:eth5 is the place of edge 'e': a trunk is nothing else",
+                "tenant 'blue'.trunks: B:eth6 has two VIDs: a tenant has one at each trunk",
+                "tenant 'red'.trunks: VID 7 at B:eth6 is of tenant 'blue' too: give each another one",
+            ],
+        ),
+        (
+            '[[host]]\nmac = "02:00:00:00:00:02"\nswitch = "A"\nport = "eth8"\n'
+            '[[tenant]]\nname = "blue"\ntags = "100-200"\ntrunks = ["A:eth8:30"]',
+            [
+                "host 1.port: A:eth8 is an end of a [[link]], or a trunk, of which vid must say one that a tenant has"
+                " there"
+            ],
+        ),
+        (
             "discovered_links = true\n",
             ["discovered_links: is about tenants, and there is no [[tenant]]"],
         ),
@@ -147,6 +196,7 @@ def test_the_stamp_is_of_all_by_which_packets_pass(tmp_path: Path) -> None:
         ("2000-2499", "2000-2498"),
         ('"A:eth3"', '"A:eth5"'),
         ('"A:eth2", "B:eth2"', '"A:eth2", "B:eth5"'),
+        ('"A:eth8:31"', '"A:eth8:32"'),
     )
     swapped = GOOD.replace('name = "A"', 'name = "X"').replace('name = "B"', 'name = "A"').replace('"X"', '"B"')
     made = [digest(GOOD), digest(swapped), *(digest(GOOD.replace(*each)) for each in changes)]

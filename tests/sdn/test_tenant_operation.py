@@ -12,14 +12,16 @@ import pytest
 from braid_sdn.fabric.acl import Acl, AclEntry, Action, End, Place
 from braid_sdn.fabric.api import metrics, policy, report
 from braid_sdn.fabric.api.events import Event
+from braid_sdn.fabric.cluster.store import Cluster, Member
 from braid_sdn.fabric.config import Config, ConfigError
 from braid_sdn.fabric.plan.policies import LinkEnd, Policies, link_of
 from braid_sdn.fabric.service import Service
 from braid_sdn.fabric.settings import HostSettings, Settings
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.acl import FIRST_PRIORITY
+from braid_sdn.fabric.switches.admission import MAX_ASKED
 from braid_sdn.fabric.tenants import DEFAULT, Tenants
-from braid_sdn.openflow.messages import AddRule, DeleteRule, Hello, Port, RuleKey
+from braid_sdn.openflow.messages import AddRule, DeleteRule, Hello, Malformed, Port, RuleKey
 
 from .tenant_network import (
     BLUE,
@@ -278,6 +280,47 @@ def test_tenants_are_shown_explained_and_counted() -> None:
     text = metrics.exposition(net.controller, now)
     assert 'braid_fabric_tenant_hosts{tenant="blue"} 4' in text
     assert 'braid_fabric_tenant_tags_used{tenant="red"} 7' in text
+
+
+def test_a_switch_that_is_not_admitted_is_named_and_not_asked_for_ever() -> None:
+    net = settled(network())
+    dpid = net.shape.dpid("P")
+    net.disconnect("P")
+    net.control[dpid] = 5.0
+    net.connect("P")
+    net.run(1)
+    assert "switch-waits" not in net.codes()
+    net.run(2)
+    (problem,) = [each for each in report.problems(net.controller, net.now) if each.code == "switch-waits"]
+    assert (problem.subject, problem.text.partition(";")[0]) == (
+        "P",
+        "is not part of the network before its rules are listed",
+    )
+    # One that follows another controller has asked for nothing.
+    net.controller.cluster = Cluster(Member("me"), False, Member("other"), 1)
+    assert "switch-waits" not in net.codes()
+    net.controller.cluster = None
+    net.control[dpid] = 0.0
+    net.run(25)
+    assert "switch-waits" not in net.codes()
+    net.disconnect("P")
+    net.connect("P")
+    net.controller.poll_messages()
+    for _ in range(20):
+        net.controller.handle(net.now, dpid, Malformed("statistics"))
+    asked = [message for to, message in net.controller.poll_messages() if to == dpid]
+    assert len(asked) == MAX_ASKED - 1
+
+
+def test_how_long_a_reload_stops_packets_between_switches() -> None:
+    net = settled(network())
+    net.settings = replace(net.settings, tenants=moved(net.settings.tenants, "blue1", "A"))
+    follow(net)
+    net.run(0.1)
+    assert between(net, "blue3", "blue2") == []
+    assert between(net, "h1", "h2") == []
+    took = net.run_until(lambda: "blue2" in between(net, "blue3", "blue2"), within=5)
+    assert took < 2.0
 
 
 def test_ports_of_tenants_that_are_not_there_are_named() -> None:

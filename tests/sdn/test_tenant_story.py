@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from braid_lab.fabric.shapes import Shape, Station, generated
-from braid_sdn.fabric.monitor.probe import tagged
+from braid_sdn.fabric.monitor.probe import tagged, untagged
 from braid_sdn.fabric.settings import EdgeSettings, LinkSettings
 from braid_sdn.fabric.switches import rules
-from braid_sdn.fabric.tenants import TAGS, Tenant, Tenants
+from braid_sdn.fabric.tenants import NOBODY, TAGS, Tenant, Tenants
 from braid_sdn.openflow.messages import AddRule, DeleteRule, PacketOut
 
 from .tenant_network import arrivals, follow
@@ -22,6 +22,9 @@ from .virtual import Network, arp, frame, mac, solicitation
 #: Ranges of tags: those of the tenants of a configuration are some of these.
 RANGES = ((100, 227), (2000, 2499), (2500, 2600), (4000, 4094))
 COLOURS = ("blue", "red", "green")
+#: The station that is at a trunk, if a configuration has one, and the VIDs of the tenants there.
+TRUNK = "h8"
+VIDS = (30, 31, 32)
 
 
 def random_shape(rng: random.Random) -> Shape:
@@ -33,11 +36,20 @@ def random_shape(rng: random.Random) -> Shape:
 def random_tenants(rng: random.Random, shape: Shape) -> Tenants:
     chosen = rng.sample(RANGES, rng.randrange(1, 4))
     ports: list[list[tuple[str, str]]] = [[] for _ in chosen]
+    trunks: list[list[tuple[tuple[str, str], int]]] = [[] for _ in chosen]
+    vids = rng.sample(VIDS, len(chosen))
+    has_trunk = rng.random() < 0.7
     for station in shape.stations:
-        if number := rng.randrange(len(chosen) + 1):
-            ports[number - 1].append((station.switch, station.name))
+        place = (station.switch, station.name)
+        if station.name == TRUNK and has_trunk:
+            for own, vid in zip(trunks, vids, strict=True):
+                own += [(place, vid)] if rng.random() < 0.8 else []
+        elif number := rng.randrange(len(chosen) + 1):
+            ports[number - 1].append(place)
     listed = tuple(
-        Tenant(name, *tags, tuple(own)) for name, tags, own in zip(COLOURS, chosen, ports, strict=False) if own
+        Tenant(name, *tags, tuple(own), tuple(shared))
+        for name, tags, own, shared in zip(COLOURS, chosen, ports, trunks, strict=False)
+        if own or shared
     )
     links = frozenset(
         frozenset(((wire.one, one), (wire.other, other)))
@@ -62,9 +74,9 @@ class Story:
         #: The configuration, and the one before while some switch may follow that.
         self.known = [random_tenants(self.rng, shape)]
         self.net = Network(shape, tenants=self.known[0], links=wires, edges=edges)
-        self.looks = self.arrived = 0
-        #: Which station sent the last frame from an address.
-        self.senders: dict[bytes, str] = {}
+        self.looks = self.arrived = self.relayed = 0
+        #: The stations that sent a frame, with what they sent, by the frame with its outer header or without.
+        self.senders: dict[bytes, set[tuple[str, bytes]]] = {}
         deliver = self.net._deliver
 
         def deliver_and_look(dpid: int, message: object) -> None:
@@ -75,23 +87,29 @@ class Story:
                 self.look(2)
 
         self.net._deliver = deliver_and_look  # type: ignore[method-assign]
+        self.numbers = {name: port.port for name, port in self.net.stations.items()}
 
-    def may_reach(self, one: str, other: str) -> bool:
-        """Return true if two stations are of one tenant, by any configuration that is followed."""
-        places = {each.name: (each.switch, each.name) for each in self.net.shape.stations}
-        numbers = {name: port.port for name, port in self.net.stations.items()}
-        return any(len({each.at(*places[name], numbers[name]) for name in (one, other)}) == 1 for each in self.known)
+    def may_reach(self, one: str, sent: bytes, other: str, got: bytes) -> bool:
+        """Return true if a frame comes from a tenant to the same one, by any configuration that is followed."""
+        ends = ((one, sent), (other, got))
+        owners = [{self.owner(each, *end) for end in ends} for each in self.known]
+        return any(len(each) == 1 and NOBODY not in each for each in owners)
+
+    def owner(self, known: Tenants, station: str, data: bytes) -> int:
+        """Return whose a frame is at a station's port: at a trunk by its VID."""
+        place, number = self.net.stations[station], self.numbers[station]
+        words = (self.net.shape.switches[place.switch - 1], station, number)
+        is_trunk = bool(known.trunk(*words))
+        return known.at(*words, untagged(data)[0] if is_trunk else 0)
 
     def see(self, dpid: int, message: PacketOut) -> None:
         """Check what the controller itself passes on: a host's frame goes to no other tenant's port."""
-        sender = self.senders.get(message.data[6:12])
-        for name, place in self.net.stations.items() if sender is not None else ():
-            if (
-                place.switch == dpid
-                and place.port in message.ports
-                and message.data[12:14] in (b"\x08\x06", b"\x86\xdd")
-            ):
-                assert self.may_reach(str(sender), name), (sender, name, message)
+        senders = self.senders.get(message.data) or self.senders.get(untagged(message.data)[1], set())
+        for name, place in self.net.stations.items() if senders else ():
+            if place.switch == dpid and place.port in message.ports:
+                self.relayed += 1
+                what = (senders, name, message)
+                assert any(self.may_reach(*each, name, message.data) for each in senders), what
 
     def frames(self, station: str) -> Iterator[bytes]:
         """Yield frames by which a station may try to reach others, a few of each kind."""
@@ -105,8 +123,10 @@ class Story:
             solicitation(source, "fe80::1", f"fe80::{rng.randrange(1, 9)}", answer=rng.random() < 0.5),
         ]
         used = [tag for each in self.net.switches.values() for key in each.rules if (tag := rules.tag_of(key))]
-        tags = [rng.choice(used or [2]), rng.choice(TAGS), rng.choice((0, 1, 4095))]
-        yield rng.choice(plain)
+        tags = [rng.choice(used or [2]), rng.choice(TAGS), rng.choice((0, 1, 4095)), rng.choice(VIDS)]
+        if station == TRUNK:
+            yield tagged(rng.choice(plain), rng.choice(VIDS))
+        yield from rng.sample(plain, 2)
         once = tagged(rng.choice(plain), rng.choice(tags))
         yield once
         yield tagged(once, rng.choice(tags))
@@ -118,14 +138,16 @@ class Story:
         for station in self.rng.sample(list(self.net.stations), stations):
             for data in self.frames(station):
                 self.looks += 1
-                for name, _ in arrivals(self.net, station, data):
+                for name, got in arrivals(self.net, station, data):
                     self.arrived += 1
-                    assert self.may_reach(station, name), (station, name, data.hex(), self.net.now)
+                    what = (station, name, data.hex(), got.hex(), self.net.now)
+                    assert self.may_reach(station, data, name, got), what
 
     def speak(self, station: str) -> None:
         """Have a station send a frame that the controller sees, too."""
         for data in self.frames(station):
-            self.senders[data[6:12]] = station
+            for known in (data, untagged(data)[1]):
+                self.senders.setdefault(known, set()).add((station, data))
             self.net.send(station, data)
 
     def reload(self, wanted: Tenants) -> None:
@@ -189,3 +211,4 @@ def test_nothing_passes_between_tenants_of_a_random_network(seed: int) -> None:
     # The test has eyes: much was sent, and something arrived.
     assert story.looks > 500
     assert story.arrived > 50
+    assert story.relayed > 0

@@ -67,6 +67,7 @@ from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.settings import EdgeSettings, HostSettings, LinkSettings, Settings
 from braid_sdn.fabric.tenant_config import read_port, read_tenants
+from braid_sdn.fabric.tenants import NOBODY, Tenants
 from braid_sdn.fabric.view.hosts import HOST_LIFETIME
 from braid_sdn.openflow.tls import TlsFiles
 from braid_sdn.web.access import WebSettings
@@ -206,7 +207,7 @@ def _config(reader: Reader, table: dict[str, Any], folder: Path) -> Config:
     edges = _edges(reader, top.get("edge", []), folder, names)
     links = _links(reader, top.get("link", []), names)
     discovers = top.get("discovered_links", False)
-    tenants = read_tenants(reader, top.get("tenant", []), names, links, discovers_links=discovers)
+    tenants = read_tenants(reader, top.get("tenant", []), names, links, edges, discovers_links=discovers)
     if "discovered_links" in top and "tenant" not in top:
         reader.wrong.append("discovered_links: is about tenants, and there is no [[tenant]]")
     settings = Settings(
@@ -216,7 +217,7 @@ def _config(reader: Reader, table: dict[str, Any], folder: Path) -> Config:
         edges=edges,
         links=links,
         tenants=tenants,
-        hosts=_hosts(reader, top.get("host", []), names),
+        hosts=_hosts(reader, top.get("host", []), names, tenants),
         acl=read_acl(reader, top.get("acl", []), top.get("acl_default", "permit"), names, edges),
         host_lifetime=_lifetime(reader, top["host_lifetime"]) if "host_lifetime" in top else HOST_LIFETIME,
         failover=top.get("failover", True),
@@ -365,11 +366,11 @@ def _switch(reader: Reader, where: str, text: str, names: dict[int, str]) -> str
     return text
 
 
-def _hosts(reader: Reader, tables: list[Any], names: dict[int, str]) -> tuple[HostSettings, ...]:
+def _hosts(reader: Reader, tables: list[Any], names: dict[int, str], tenants: Tenants) -> tuple[HostSettings, ...]:
     hosts: list[HostSettings] = []
     for number, each in enumerate(tables, 1):
         where = f"host {number}"
-        found = reader.table(each, where, mac=str, switch=str, port=str, addresses=list)
+        found = reader.table(each, where, mac=str, switch=str, port=str, addresses=list, vid=int)
         if not reader.need(found, where, "mac", "switch", "port"):
             continue
         mac = found["mac"].lower()
@@ -385,10 +386,21 @@ def _hosts(reader: Reader, tables: list[Any], names: dict[int, str]) -> tuple[Ho
                 addresses.add(str(ipaddress.ip_address(text)))
             except ValueError:
                 reader.wrong.append(f"{where}.addresses: {text!r} is no IP address")
-        taken = addresses & {address for other in hosts for address in other.addresses}
+        switch, vid = _switch(reader, f"{where}.switch", found["switch"], names), found.get("vid", 0)
+        made = HostSettings(mac, switch, found["port"], frozenset(addresses), vid)
+        of_tenant = tenants.at(switch, made.port, -1, vid)
+        if tenants and of_tenant == NOBODY:
+            at = f"{switch}:{made.port}"
+            text = "an end of a [[link]], or a trunk, of which vid must say one that a tenant has there"
+            reader.wrong.append(f"{where}.port: {at} is {text}")
+        taken = addresses & {
+            address
+            for other in hosts
+            if tenants.at(other.switch, other.port, -1, other.vid) == of_tenant
+            for address in other.addresses
+        }
         reader.wrong += [f"{where}.addresses: {address} is given twice" for address in sorted(taken)]
-        switch = _switch(reader, f"{where}.switch", found["switch"], names)
-        hosts.append(HostSettings(mac, switch, found["port"], frozenset(addresses)))
+        hosts.append(made)
     return tuple(hosts)
 
 

@@ -35,6 +35,7 @@ from braid_sdn.fabric.monitor.probe import (
     mac_text,
     open_frame,
     seal,
+    untagged,
 )
 from braid_sdn.fabric.monitor.probe_train import ProbeTrains
 from braid_sdn.fabric.monitor.problems import RETENTION, Problems
@@ -47,7 +48,7 @@ from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import acl, rules
 from braid_sdn.fabric.switches.acl_placement import AclPlacement
 from braid_sdn.fabric.switches.admission import Admission, SwitchPorts
-from braid_sdn.fabric.switches.arp_relay import ArpRelay
+from braid_sdn.fabric.switches.arp_relay import ArpRelay, to_host
 from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, Audit
 from braid_sdn.fabric.switches.compiler import MAX_HOST_RULES, Compiler
 from braid_sdn.fabric.switches.updater import RuleUpdater, Step
@@ -282,7 +283,7 @@ class Controller:
             text = f"is not served: with tenants a datapath id has at most {DPID_BITS // 4} hex digits"
             self.problems.report(now, Problem("wide-id", self.topology.name(hello.dpid), text))
             return
-        for message in self.admission.handle_switch(hello):
+        for message in self.admission.handle_switch(now, hello):
             self._tell(hello.dpid, message)
 
     def hellos(self) -> list[Hello]:
@@ -543,10 +544,14 @@ class Controller:
         meter = port.port if port.port <= self._meters.get(port.switch, 0) else None
         if meter is not None:
             self._tell(port.switch, SetMeter(meter, MUTED_RATE, MUTED_BURST))
-        tenant = self.tenant_of(port)
-        known = self._floods().get(tenant)
-        flood = known.tag if known is not None else None
-        for rule in rules.muted(port.port, flood, meter, edge=self._is_edge(port), tenant=tenant):
+        tags = {tenant: flood.tag for tenant, flood in self._floods().items()}
+        trunk = self.trunk_at(port)
+        if trunk:
+            hosts = [rules.Muted(tags.get(tenant), tenant, vid) for vid, tenant in sorted(trunk.items())]
+        else:
+            tenant = self.tenant_of(port)
+            hosts = [rules.Muted(tags.get(tenant), tenant)]
+        for rule in rules.muted(port.port, hosts, meter, edge=self._is_edge(port)):
             self._tell(port.switch, AddRule(rule))
 
     def _forged(self, now: float, arrived: PortId, why: str) -> None:
@@ -616,9 +621,16 @@ class Controller:
             return self.hosts.find(address, (number,))
         return self.hosts.find(word, tenants.numbers)
 
-    def tenant_of(self, port: PortId) -> int:
-        """Return the tenant of a port; nobody's where there are no tenants, or it is an end of a link."""
-        return network_state.tenant_at(port, self.settings, self.topology)
+    def tenant_of(self, port: PortId, vid: int = 0) -> int:
+        """Return the tenant of a port; nobody's where there are no tenants, or it is an end of a link.
+
+        Of a trunk that of frames under a VID.
+        """
+        return network_state.tenant_at(port, self.settings, self.topology, vid)
+
+    def trunk_at(self, port: PortId) -> dict[int, int]:
+        """Return the tenants at a trunk by their VIDs; none if it is none."""
+        return self.settings.tenants.trunk(*self._names_of(port)) if self.settings.tenants else {}
 
     def _roles_of_ports(self, hello: Hello, known: list[Rule]) -> SwitchPorts:
         """Return the roles of a switch's ports by the configuration, before the switch is part of the network."""
@@ -626,8 +638,8 @@ class Controller:
         ports = {port.number: port.name for port in hello.ports}
         linked = {end.port for end in rules.links_in(hello.dpid, known)}
 
-        def tenant_of(port: int) -> int:
-            return tenants.at(name, ports[port], port) if port in ports else NOBODY
+        def tenant_of(port: int, vid: int = 0) -> int:
+            return tenants.at(name, ports[port], port, vid) if port in ports else NOBODY
 
         def may_link(port: int) -> bool:
             if port not in ports or tenants.is_listed(name, ports[port], port):
@@ -641,10 +653,13 @@ class Controller:
         return self.hosts.ports() | {edge.port for edge in self.edges}
 
     def _from_host(self, now: float, arrived: PortId, frame: bytes) -> None:
-        if self.topology.is_heard(arrived) or (self.settings.tenants and self.tenant_of(arrived) == NOBODY):
+        vid = 0
+        if self.trunk_at(arrived):
+            vid, frame = untagged(frame)
+        if self.topology.is_heard(arrived) or (self.settings.tenants and self.tenant_of(arrived, vid) == NOBODY):
             return
         mac = mac_text(frame[6:12])
-        fresh = self.hosts.see(now, mac, arrived)
+        fresh = self.hosts.see(now, mac, arrived, vid)
         if fresh:
             self._throttle.change(now)
         told = address_claim(frame)
@@ -654,7 +669,7 @@ class Controller:
                 self._ask(former, told[1])
         self._look_for_target(now, arrived, frame)
         self._out += self._arp_relay.handle(
-            now, self.hosts, arrived, frame, fresh=fresh or self._is_urgent, is_up=self.topology.is_up
+            now, self.hosts, (arrived, vid), frame, fresh=fresh or self._is_urgent, is_up=self.topology.is_up
         )
 
     def _look_for_target(self, now: float, arrived: PortId, frame: bytes) -> None:
@@ -678,7 +693,7 @@ class Controller:
     def _ask(self, host: Host, *addresses: str) -> None:
         """Ask a host, at its port, for its addresses."""
         for address in addresses if host.port.switch in self.topology.switches else ():
-            self._tell(host.port.switch, PacketOut((host.port.port,), address_probe(address)))
+            self._out.append(to_host((host.port, host.vid), address_probe(address)))
 
     def _age_hosts(self, now: float) -> bool:
         """Ask hosts that have been silent, and forget those that are gone; return true if there were any."""
@@ -729,7 +744,9 @@ class Controller:
                 self._emptied[dpid] = left
             hosts = rules.hosts_in(dpid, known)
             tenants = self.settings.tenants
-            self.hosts.adopt(now, [each for each in hosts if not tenants or self.tenant_of(each.port) != NOBODY])
+            self.hosts.adopt(
+                now, [each for each in hosts if not tenants or self.tenant_of(each.port, each.vid) != NOBODY]
+            )
             if not (self.planned and self.compiler.everywhere):
                 for mac, _ in rules.remote_counters(message.rules):
                     self.conversations.begin(now, dpid, mac)

@@ -37,6 +37,8 @@ class HostSettings:
     #: The port's name or number there.
     port: str
     addresses: frozenset[str] = frozenset()
+    #: The VID of its frames, if the port is a trunk.
+    vid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@
 name = "blue"
 tags = "2000-2499"
 ports = ["BEJ:eth3", "SHA:eth4"]
+trunks = ["SHA:eth9:30"]
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from braid_sdn.fabric.acl_config import Names
-from braid_sdn.fabric.tenants import DPID_BITS, MIN_TAGS, TAGS, PortName, Tenant, Tenants
+from braid_sdn.fabric.tenants import DPID_BITS, MIN_TAGS, TAGS, TRUNK_VIDS, PortName, Tenant, Tenants
 
 if TYPE_CHECKING:
     from braid_sdn.fabric.config import Reader
-    from braid_sdn.fabric.settings import LinkSettings
+    from braid_sdn.fabric.settings import EdgeSettings, LinkSettings
 
 #: The default tenant's name.
 _RESERVED = "default"
@@ -28,6 +29,7 @@ def read_tenants(
     tables: list[Any],
     switches: Mapping[int, str],
     links: Collection[LinkSettings],
+    edges: Collection[EdgeSettings],
     *,
     discovers_links: bool,
 ) -> Tenants:
@@ -47,6 +49,7 @@ def read_tenants(
                 reader.wrong.append(
                     f"{where}.ports: {port} is an end of a [[link]]: give the tenant another port, or the link"
                 )
+    _check_trunks(reader, listed, links, edges)
     left = len(TAGS) - sum(each.last - each.first + 1 for each in listed)
     if listed and left < MIN_TAGS:
         text = f"leave {left} tags to the default tenant, which has all ports that are not listed: leave {MIN_TAGS}"
@@ -61,6 +64,39 @@ def read_tenants(
     return Tenants(tuple(listed), frozenset(map(frozenset, ends)), discovers_links)
 
 
+def _check_trunks(
+    reader: Reader, listed: list[Tenant], links: Collection[LinkSettings], edges: Collection[EdgeSettings]
+) -> None:
+    """Add to the errors where a trunk is something else as well, or a VID there is of two."""
+    ports = {place: f"a port of tenant {each.name!r}" for each in listed for place in each.ports}
+    ports |= {(each.switch, each.port): f"the place of edge {each.name!r}" for each in edges}
+    ports |= {place: "an end of a [[link]]" for link in links for place in zip(link.between, link.ports, strict=True)}
+    vids: dict[tuple[PortName, int], str] = {}
+    for each in listed:
+        where, own = f"tenant {each.name!r}.trunks", set[PortName]()
+        for place, vid in each.trunks:
+            called = ":".join(place)
+            if place in ports:
+                reader.wrong.append(f"{where}: {called} is {ports[place]}: a trunk is nothing else")
+            if (place, vid) in vids:
+                text = f"VID {vid} at {called} is of tenant {vids[place, vid]!r} too: give each another one"
+                reader.wrong.append(f"{where}: {text}")
+            elif place in own:
+                reader.wrong.append(f"{where}: {called} has two VIDs: a tenant has one at each trunk")
+            vids[place, vid] = each.name
+            own.add(place)
+
+
+def _trunk(text: Any, names: Names) -> tuple[PortName, int] | str:
+    """Return the port and the VID that `SWITCH:PORT:VID` says, or what is wrong with it."""
+    port, _, vid = text.rpartition(":") if isinstance(text, str) else ("", "", "")
+    place = read_port(port, names)
+    if isinstance(place, str) or not vid.isascii() or not vid.isdigit() or int(vid) not in TRUNK_VIDS:
+        bounds = f"{TRUNK_VIDS.start} to {TRUNK_VIDS.stop - 1}"
+        return f"{text!r} is no port of a known switch with a VID of {bounds}: write SWITCH:PORT:VID"
+    return place, int(vid)
+
+
 def read_port(text: Any, names: Names) -> PortName | str:
     """Return the switch and the port that `SWITCH:PORT` says, or what is wrong with it."""
     place = names.place(text) if isinstance(text, str) else ""
@@ -73,7 +109,7 @@ def _tenant(
     reader: Reader, where: str, table: Any, names: Names, others: list[Tenant], owners: dict[PortName, str]
 ) -> Tenant | None:
     begun = len(reader.wrong)
-    found = reader.table(table, where, name=str, tags=str, ports=list)
+    found = reader.table(table, where, name=str, tags=str, ports=list, trunks=list)
     if not reader.need(found, where, "name", "tags"):
         return None
     name = found["name"]
@@ -104,4 +140,11 @@ def _tenant(
             reader.wrong.append(f"{where}.ports: {text} is listed twice (tenant {owners[here]!r}): list it once")
         owners[here] = name
         ports.append(here)
-    return Tenant(name, first, last, tuple(ports)) if len(reader.wrong) == begun else None
+    trunks = []
+    for text in found.get("trunks", []):
+        trunk = _trunk(text, names)
+        if isinstance(trunk, str):
+            reader.wrong.append(f"{where}.trunks: {trunk}")
+            continue
+        trunks.append(trunk)
+    return Tenant(name, first, last, tuple(ports), tuple(trunks)) if len(reader.wrong) == begun else None

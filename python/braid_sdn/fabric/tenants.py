@@ -32,6 +32,9 @@ _VID_BITS = 12
 #: Bits of a digest: with a tag they are the lower half of a rule's cookie.
 DIGEST_BITS = 20
 
+#: VIDs by which hosts at a trunk may say whose their frames are.
+TRUNK_VIDS = range(1, 4095)
+
 #: A switch as the controller names it, and a port's name or number there.
 PortName = tuple[str, str]
 
@@ -45,6 +48,8 @@ class Tenant:
     first: int
     last: int
     ports: tuple[PortName, ...] = ()
+    #: Ports of several tenants, with the VID of this one's frames there.
+    trunks: tuple[tuple[PortName, int], ...] = ()
 
     @property
     def number(self) -> int:
@@ -83,6 +88,14 @@ class Tenants:
         return {place: each.number for each in self.listed for place in each.ports}
 
     @cached_property
+    def _by_trunk(self) -> dict[PortName, dict[int, int]]:
+        made: dict[PortName, dict[int, int]] = {}
+        for each in self.listed:
+            for place, vid in each.trunks:
+                made.setdefault(place, {})[vid] = each.number
+        return made
+
+    @cached_property
     def _link_ports(self) -> frozenset[PortName]:
         return frozenset(end for both in self.links for end in both)
 
@@ -93,7 +106,7 @@ class Tenants:
         """
         if not self.listed:
             return 0
-        ranges = sorted((each.first, each.last, sorted(each.ports)) for each in self.listed)
+        ranges = sorted((each.first, each.last, sorted(each.ports), sorted(each.trunks)) for each in self.listed)
         links = sorted(sorted(both) for both in self.links)
         told = repr((ranges, links, self.discovers_links, sorted(switches.items())))
         number = int.from_bytes(hashlib.sha256(told.encode()).digest(), "big")
@@ -128,13 +141,18 @@ class Tenants:
             return DEFAULT
         return next((each.number for each in self.listed if each.name == name), None)
 
-    def at(self, switch: str, name: str, port: int) -> int:
-        """Return the tenant of a port by its name and its number; nobody's if they say different things."""
+    def at(self, switch: str, name: str, port: int, vid: int = 0) -> int:
+        """Return the tenant of a port by its name and its number; nobody's if they say different things.
+
+        Of a trunk that of frames under a VID: those without any are nobody's.
+        """
         if not self.listed:
             return NOBODY
         words = ((switch, name), (switch, str(port)))
         if any(word in self._link_ports for word in words):
             return NOBODY
+        if vid or any(word in self._by_trunk for word in words):
+            return self.trunk(switch, name, port).get(vid, NOBODY)
         found = {self._by_place[word] for word in words if word in self._by_place}
         if len(found) > 1:
             return NOBODY
@@ -142,7 +160,16 @@ class Tenants:
 
     def is_listed(self, switch: str, name: str, port: int) -> bool:
         """Return true if a tenant lists a port: that is never an end of a link."""
-        return (switch, name) in self._by_place or (switch, str(port)) in self._by_place
+        words = ((switch, name), (switch, str(port)))
+        return any(word in self._by_place or word in self._by_trunk for word in words)
+
+    def trunk(self, switch: str, name: str, port: int) -> dict[int, int]:
+        """Return the tenants at a trunk by their VIDs; none if it is no trunk, or its name and number differ."""
+        words = ((switch, name), (switch, str(port)))
+        found = [self._by_trunk[word] for word in dict.fromkeys(words) if word in self._by_trunk]
+        if len(found) != 1 or any(word in self._by_place or word in self._link_ports for word in words):
+            return {}
+        return found[0]
 
     def is_end(self, switch: str, name: str, port: int) -> bool:
         """Return true if a port is an end of a listed link."""

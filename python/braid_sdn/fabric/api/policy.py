@@ -201,10 +201,10 @@ def _permit(fabric: Controller, link: Link) -> tuple[Policies, str]:
 def _pair(fabric: Controller, source: str, target: str) -> tuple[tuple[str, int], tuple[str, int]]:
     """Return the names of two edges, or the MACs of two hosts without an edge, and their switches."""
     edges = {edge.name: edge for edge in fabric.edges}
-    found, ports = [], []
+    found, tenants = [], set[int]()
     for word in (source, target):
         if word in edges:
-            ports.append(edges[word].port)
+            tenants.add(edges[word].tenant)
             found.append((word, edges[word].port.switch, True))
             continue
         host = fabric.find_host(word)
@@ -214,12 +214,12 @@ def _pair(fabric: Controller, source: str, target: str) -> tuple[tuple[str, int]
         behind = [edge.name for edge in fabric.edges if edge.port == host.port]
         if behind:
             raise PolicyError(409, f"{word} is behind the edge {behind[0]}: pin the edge")
-        ports.append(host.port)
+        tenants.add(host.tenant)
         found.append((host.mac, host.port.switch, False))
     (one, here, is_edge), (other, there, is_other_edge) = found
     if is_edge != is_other_edge:
         raise PolicyError(409, f"{source} and {target}: two edges can be pinned, or two hosts without one")
-    if len({fabric.tenant_of(port) for port in ports}) > 1:
+    if len(tenants) > 1:
         raise PolicyError(409, f"{source} and {target} are of two tenants: no packet passes between them")
     if here == there:
         raise PolicyError(409, f"{source} and {target} are at one switch: nothing between them leaves it")

@@ -385,7 +385,7 @@ def explain(fabric: Controller, now: float, source: str, target: str) -> dict[st
     answer: dict[str, Any] = {"version": VERSION, "source": source, "target": target, "steps": steps}
     macs = [kind.removeprefix("host ") for kind, _, _ in ends]
     pinned = fabric.plan.pinned.get((macs[0], macs[1]))
-    owners = [fabric.tenant_of(end[1]) for end in ends]
+    owners = [_tenant(fabric, *each) for each in zip((source, target), ends, strict=True)]
     single = None
     if owners[0] == owners[1]:
         single = _single(fabric, here, there, owners[0]) if pinned is None else _way_of(fabric, pinned)
@@ -455,6 +455,13 @@ def _end(fabric: Controller, word: str) -> tuple[str, PortId, str | None]:
         raise UnknownEndError(f"{word}: no host or edge is known by that; see braid sdn fabric status")
     names = [edge.name for edge in fabric.edges if edge.port == host.port]
     return f"host {host.mac}", host.port, names[0] if names else None
+
+
+def _tenant(fabric: Controller, word: str, end: tuple[str, PortId, str | None]) -> int:
+    """Return the tenant of a host or an edge."""
+    kind, port, _ = end
+    host = fabric.find_host(word) if kind != "edge" else None
+    return host.tenant if host is not None else fabric.tenant_of(port)
 
 
 def _single(fabric: Controller, here: int, there: int, tenant: int) -> dict[str, Any] | None:

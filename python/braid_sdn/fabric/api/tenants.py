@@ -9,7 +9,7 @@ from typing import Any
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Problem
 from braid_sdn.fabric.plan import network_state
-from braid_sdn.fabric.tenants import DPID_BITS, runs
+from braid_sdn.fabric.tenants import DPID_BITS, Tenant, runs
 
 
 def listed(fabric: Controller) -> list[dict[str, Any]]:
@@ -30,10 +30,15 @@ def listed(fabric: Controller) -> list[dict[str, Any]]:
             "tags_available": len(tenants.tags(number)),
             "tags_used": tags[number],
             "hosts": hosts[number],
-            "ports": [":".join(place) for each in tenants.listed if each.number == number for place in each.ports],
+            "ports": [text for each in tenants.listed if each.number == number for text in _ports(each)],
         }
         for number in tenants.numbers
     ]
+
+
+def _ports(tenant: Tenant) -> Iterator[str]:
+    yield from (":".join(place) for place in tenant.ports)
+    yield from (f"{':'.join(place)}:{vid}" for place, vid in tenant.trunks)
 
 
 def tagless(fabric: Controller, key: int, text: str) -> tuple[str, str]:
@@ -52,9 +57,10 @@ def problems(fabric: Controller, now: float) -> Iterator[Problem]:
     for tenant, port, is_connected in network_state.missing_tenant_ports(fabric.settings, fabric.topology):
         why = "its switch has no such port" if is_connected else "its switch is not connected"
         yield Problem("tenant-port-unknown", port, f"is listed in tenant {tenant}, and {why}: see names and cables")
-    for dpid, applicant in sorted(fabric.admission.applicants.items()):
-        what = "rules" if applicant.token is None else "deletion of rules of another configuration"
-        text = f"is not part of the network before its {what} is confirmed; see its load if that lasts"
+    # One that follows another controller asks switches for nothing.
+    leads = fabric.cluster is None or fabric.cluster.leads
+    for dpid, what in fabric.admission.waiting(now).items() if leads else ():
+        text = f"is not part of the network before its {what}; see its load, and whether it can be reached"
         yield Problem("switch-waits", fabric.topology.name(dpid), text)
 
 

@@ -168,3 +168,13 @@ def _body(frame: bytes) -> bytes | None:
 def tagged(frame: bytes, tag: int) -> bytes:
     """Return a frame with an 802.1Q header in front of its EtherType."""
     return frame[:12] + struct.pack("!HH", 0x8100, tag) + frame[12:]
+
+
+def untagged(frame: bytes) -> tuple[int, bytes]:
+    """Return the VID of a frame's outer header of 802.1Q, and the frame without that; 0 and the frame if it has none.
+
+    Switches look at the VID whether it is a customer's header or a provider's (802.1ad).
+    """
+    if frame[12:14] not in (b"\x81\x00", b"\x88\xa8") or len(frame) < 18:
+        return 0, frame
+    return int.from_bytes(frame[14:16], "big") & 0xFFF, frame[:12] + frame[16:]

@@ -40,6 +40,7 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
         edges=tuple(edge for edge in fabric.edges if edge.port not in around),
         tenants=fabric.settings.tenants,
         port_tenants=port_tenants,
+        trunks=trunks_of_switches(fabric),
         outside={switch: frozenset(ports) for switch, ports in outside.items()},
         tags_in_use=fabric.updater.tags_in_use() | fabric.compiler.tags(),
         dead=frozenset(fabric.path_monitor.dead),
@@ -75,12 +76,29 @@ def tenants_of_ports(fabric: Controller) -> dict[int, dict[int, int]]:
     return made
 
 
-def tenant_at(port: PortId, settings: Settings, topology: Topology) -> int:
-    """Return the tenant of a port; nobody's if the port is not known, or an end of a listed link."""
+def trunks_of_switches(fabric: Controller) -> dict[int, dict[int, dict[int, int]]]:
+    """Return the tenants by VIDs of each switch's trunks; nothing where there are none."""
+    tenants, topology = fabric.settings.tenants, fabric.topology
+    if not any(each.trunks for each in tenants.listed):
+        return {}
+    made: dict[int, dict[int, dict[int, int]]] = {}
+    for dpid, switch in topology.switches.items():
+        for number, port in sorted(switch.ports.items()):
+            vids = tenants.trunk(topology.name(dpid), port.name, number)
+            if vids:
+                made.setdefault(dpid, {})[number] = dict(sorted(vids.items()))
+    return made
+
+
+def tenant_at(port: PortId, settings: Settings, topology: Topology, vid: int = 0) -> int:
+    """Return the tenant of a port; nobody's if the port is not known, or an end of a listed link.
+
+    Of a trunk that of frames under a VID.
+    """
     known = topology.known_ports(port.switch).get(port.port) if settings.tenants else None
     if known is None:
         return NOBODY
-    return settings.tenants.at(topology.name(port.switch), known.name, port.port)
+    return settings.tenants.at(topology.name(port.switch), known.name, port.port, vid)
 
 
 def places_of(port: PortId, topology: Topology) -> list[PortName]:
@@ -95,7 +113,7 @@ def missing_tenant_ports(settings: Settings, topology: Topology) -> list[tuple[s
     return [
         (each.name, f"{switch}:{port}", switch in dpids)
         for each in settings.tenants.listed
-        for switch, port in each.ports
+        for switch, port in (*each.ports, *(place for place, _ in each.trunks))
         if _port(topology, dpids, switch, port) is None
     ]
 
@@ -167,9 +185,9 @@ def resolve_hosts(settings: Settings, topology: Topology) -> list[Host]:
     dpids = _dpids(topology)
     places = ((host, _port(topology, dpids, host.switch, host.port)) for host in settings.hosts)
     return [
-        Host(host.mac, port, host.addresses)
+        Host(host.mac, port, host.addresses, vid=host.vid)
         for host, port in places
-        if port is not None and not (settings.tenants and tenant_at(port, settings, topology) == NOBODY)
+        if port is not None and not (settings.tenants and tenant_at(port, settings, topology, host.vid) == NOBODY)
     ]
 
 
@@ -198,10 +216,12 @@ def surroundings(fabric: Controller) -> Surroundings:
     static = {host.mac for host in fabric.settings.hosts} | fabric.hosts.static.keys()
     # In the order in which they were learned.
     learned = [host for mac, host in known.items() if mac not in static]
+    # What is in a tag from a trunk is read as what is in one from an edge.
+    trunks = [Edge("", PortId(dpid, port)) for dpid, ports in fabric.plan.trunks.items() for port in ports]
     return Surroundings(
         links=fabric.plan.internal,
         ports={dpid: switch.ports.keys() for dpid, switch in topology.switches.items()},
-        edges=fabric.edges,
+        edges=(*fabric.edges, *trunks),
         hosts=[*(known[mac] for mac in sorted(static & known.keys())), *learned],
         places=resolve_places(fabric.acl.acl, fabric.settings, topology),
     )

@@ -36,6 +36,8 @@ class Host:
     addresses: frozenset[str] = frozenset()
     #: The tenant of its port; 0 where there are none.
     tenant: int = NOBODY
+    #: The VID of its frames at its port, which is a trunk; 0 where they have none.
+    vid: int = 0
 
 
 def tree_key(root: int, tenant: int) -> int:
@@ -202,6 +204,8 @@ class Plan:
     floods: dict[int, Flood] = field(default_factory=dict)
     #: The tenant of each switch's ports for hosts; empty where there are none.
     port_tenants: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    #: Tenants by VIDs of each switch's trunks.
+    trunks: Mapping[int, Mapping[int, Mapping[int, int]]] = field(default_factory=dict)
     #: Tags to try next, of the other tenants.
     next_tags: dict[int, int] = field(default_factory=dict)
 
@@ -217,3 +221,10 @@ class Plan:
             return ports
         known = self.port_tenants.get(switch, {})
         return frozenset(port for port in ports if known.get(port, NOBODY) == tenant)
+
+    def trunks_of(self, switch: int, tenant: int) -> tuple[tuple[int, int], ...]:
+        """Return a switch's trunks on which a tenant's hosts get broadcasts, each with their VID."""
+        ports = self.outside.get(switch, frozenset())
+        known = self.trunks.get(switch, {})
+        trunks = sorted(ports & known.keys())
+        return tuple((port, vid) for port in trunks for vid, each in known[port].items() if each == tenant)

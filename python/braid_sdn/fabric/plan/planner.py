@@ -115,6 +115,8 @@ class NetworkState:
     tenants: Tenants = field(default_factory=Tenants)
     #: The tenant of each switch's ports for hosts; empty where there are none.
     port_tenants: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    #: Tenants by VIDs of each switch's trunks.
+    trunks: Mapping[int, Mapping[int, Mapping[int, int]]] = field(default_factory=dict)
     #: The graph as a pair sees it: its own traffic does not count as load.
     seen_by: Callable[[Graph, Pair], Graph] = lambda graph, _: graph
 
@@ -220,6 +222,7 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
         pinned,
         floods,
         now.port_tenants,
+        now.trunks,
         {tenant: cursors[tenant] for tenant in others if tenant in cursors},
     )
 

@@ -38,6 +38,11 @@ from braid_sdn.openflow.messages import (
     ToSwitch,
 )
 
+#: Seconds after which a switch that is not admitted yet is named.
+PATIENCE = 2.0
+#: Lists of rules that are asked of a switch which sends none that can be read; it may connect anew after that.
+MAX_ASKED = 5
+
 
 @dataclass(frozen=True)
 class SwitchPorts:
@@ -46,8 +51,8 @@ class SwitchPorts:
     tenants: Tenants
     #: That of the configuration.
     digest: int
-    #: The tenant of a port.
-    tenant_of: Callable[[int], int]
+    #: The tenant of a port and, if it is a trunk, of a VID there.
+    tenant_of: Callable[[int, int], int]
     #: True for a port that may be an end of a link.
     may_link: Callable[[int], bool]
 
@@ -78,9 +83,13 @@ class SwitchPorts:
 
     def _fits_source(self, rule: Rule) -> bool:
         port, tags = rule.match.in_port, [each.vlan for each in rule.actions if isinstance(each, PushTag)]
-        if any(not isinstance(each, PushTag) and each != rules.TO_CONTROLLER for each in rule.actions):
+        if any(not isinstance(each, PushTag | PopTag) and each != rules.TO_CONTROLLER for each in rule.actions):
             return False
-        tenant = self.tenant_of(port) if port is not None and port <= LAST_PORT else NOBODY
+        # A VID of a trunk comes off, and the header within it must not be taken for a tag.
+        vid = rules.vid_of(rule.match) if PopTag() in rule.actions else 0
+        if rule.actions.count(PopTag()) != bool(vid) or (vid and tags and rule.actions[-1] == PopTag()):
+            return False
+        tenant = self.tenant_of(port, vid) if port is not None and port <= LAST_PORT else NOBODY
         if rule.goto == DESTINATIONS:
             return not tags and (rule.metadata is None or (bool(tenant) and rule.metadata == metadata_of(tenant)))
         if rule.goto is None:
@@ -88,20 +97,22 @@ class SwitchPorts:
         if rule.goto != PATHS or not tenant:
             return False
         # Tagged here, as by a port that is muted, or before, as by an edge.
-        passed = tags or [each for each in _vids(rule.match) if each in TAGS]
+        passed = tags or [each for each in _vids(rule.match) if each in TAGS and not vid]
         return bool(passed) and all(self.tenants.of_tag(each) == tenant for each in passed)
 
     def _fits_target(self, rule: Rule) -> bool:
         """Return true for a rule that delivers to a port of the tenant that it matches, or leads on within it."""
-        known = rule.match.metadata
+        known, vid = rule.match.metadata, 0
         for action in rule.actions:
             match action:
                 case Output(Reserved.CONTROLLER):
                     pass
                 case Output(port):
-                    tenant = self.tenant_of(port)
+                    tenant = self.tenant_of(port, vid)
                     if not tenant or known != metadata_of(tenant):
                         return False
+                case PushTag(vlan) if rule.goto is None:
+                    vid = vlan
                 case PushTag(vlan):
                     if rule.table != DESTINATIONS or known != metadata_of(self.tenants.of_tag(vlan)):
                         return False
@@ -123,15 +134,17 @@ class SwitchPorts:
     def _fits_path(self, rule: Rule) -> bool:
         if not isinstance(rule.match.vlan, int) or rule.match.vlan not in TAGS:
             return not rule.actions and rule.goto is None
-        tenant, popped = self.tenants.of_tag(rule.match.vlan), False
+        tenant, popped, vid = self.tenants.of_tag(rule.match.vlan), False, 0
         for action in rule.actions:
             match action:
                 case PopTag():
-                    popped = True
+                    popped, vid = True, 0
+                case PushTag(vlan) if popped and rule.goto is None:
+                    vid = vlan
                 case Output(Reserved.CONTROLLER):
                     pass
                 case Output(port):
-                    if self.tenant_of(port) != tenant and (popped or not self.may_link(port)):
+                    if self.tenant_of(port, vid) != tenant and (popped or not self.may_link(port)):
                         return False
                 case ToGroup(group):
                     buckets = rules.buckets_of(group)
@@ -154,6 +167,8 @@ def _vids(match: Match) -> Iterable[int]:
 @dataclass
 class _Applicant:
     hello: Hello
+    since: float
+    asked: int = 1
     #: Token of the barrier behind what is deleted; None until the rules are listed.
     token: int | None = None
 
@@ -167,9 +182,9 @@ class Admission:
     new_barrier: Callable[[], Barrier]
     applicants: dict[int, _Applicant] = field(default_factory=dict)
 
-    def handle_switch(self, hello: Hello) -> Iterator[ToSwitch]:
+    def handle_switch(self, now: float, hello: Hello) -> Iterator[ToSwitch]:
         """Take in a switch that has connected; yield messages to it."""
-        self.applicants[hello.dpid] = _Applicant(hello)
+        self.applicants[hello.dpid] = _Applicant(hello, now)
         yield FlowStatsRequest()
 
     def handle_gone(self, dpid: int) -> None:
@@ -194,10 +209,21 @@ class Admission:
                 applicant.token = barrier.token
                 yield from (DeleteRule(rule.key) for rule in known if not ports.fits(rule))
                 yield barrier
-            case Malformed():
+            case Malformed() if applicant.token is None and applicant.asked < MAX_ASKED:
+                applicant.asked += 1
                 yield FlowStatsRequest()
             case _:
                 pass
+
+    def waiting(self, now: float) -> dict[int, str]:
+        """Return the switches that have been waiting for long, and for what."""
+        return {
+            dpid: "rules are listed"
+            if each.token is None
+            else "deletion of rules of another configuration is confirmed"
+            for dpid, each in sorted(self.applicants.items())
+            if now - each.since >= PATIENCE
+        }
 
     def poll_admitted(self, dpid: int, message: FromSwitch) -> Hello | None:
         """Return the switch if this is its word that nothing is left of other configurations."""

@@ -29,13 +29,23 @@ MAX_UNANSWERED = 4096
 Messages = list[tuple[int, ToSwitch]]
 
 
+#: A port, and the VID of frames there if it is a trunk; 0 otherwise.
+Place = tuple[PortId, int]
+
+
+def to_host(place: Place, frame: bytes) -> tuple[int, PacketOut]:
+    """Return the message that sends a frame out of a host's port, with its switch."""
+    port, vid = place
+    return port.switch, PacketOut((port.port,), tagged(frame, vid) if vid else frame)
+
+
 @dataclass
 class ArpRelay:
     """Holds frames until rules lead back to the hosts that sent them."""
 
-    #: Frames in the order of their arrival; of each its time, its port, and the only port that it goes to; None is
+    #: Frames in the order of their arrival; of each its time, its place, and the only place that it goes to; None is
     #: everywhere.
-    _held: list[tuple[float, PortId, bytes, PortId | None]] = field(default_factory=list)
+    _held: list[tuple[float, Place, bytes, Place | None]] = field(default_factory=list)
     #: When the first request for an address, of a tenant, was passed on that is unanswered.
     _unanswered: dict[tuple[int, str], float] = field(default_factory=dict)
 
@@ -43,23 +53,23 @@ class ArpRelay:
         self,
         now: float,
         hosts: Hosts,
-        arrived: PortId,
+        arrived: Place,
         frame: bytes,
         *,
         fresh: bool,
         is_up: Callable[[PortId], bool],
     ) -> Messages:
         """Take in a host's frame; return messages to send at once. `fresh` if no rule may lead to its sender yet."""
-        tenant = hosts.tenant_of(arrived)
+        tenant = hosts.tenant_of(*arrived)
         claim = address_claim(frame)
         if claim is not None:
             self._unanswered.pop((tenant, claim[1]), None)
         if not is_left_to_us(frame):
             return []
         owner = self._owner(now, hosts, frame, tenant)
-        target = owner.port if owner is not None and is_up(owner.port) else None
+        target = (owner.port, owner.vid) if owner is not None and is_up(owner.port) else None
         if target is not None and not fresh:
-            return [(target.switch, PacketOut((target.port,), frame))] if target != arrived else []
+            return [to_host(target, frame)] if target != arrived else []
         if len(self._held) < MAX_HELD_FRAMES:
             self._held.append((now, arrived, frame, target))
         return []
@@ -93,7 +103,7 @@ class ArpRelay:
         now: float,
         floods: Mapping[int, Flood],
         plan: Plan,
-        tenant_of: Callable[[PortId], int],
+        tenant_of: Callable[[PortId, int], int],
         edges: Iterable[PortId],
         *,
         in_place: bool,
@@ -111,27 +121,30 @@ class ArpRelay:
         due = [each for each in self._held if in_place or now >= each[0] + MAX_HOLD]
         del self._held[: len(due)]
         for _, arrived, frame, target in due:
-            tenant = tenant_of(arrived)
+            tenant = tenant_of(*arrived)
             if target is not None:
                 # A port may have been given another place meanwhile.
-                if tenant_of(target) == tenant:
-                    out.append((target.switch, PacketOut((target.port,), frame)))
+                if tenant_of(*target) == tenant:
+                    out.append(to_host(target, frame))
                 continue
-            here, flood = arrived.switch, floods.get(tenant)
+            port_arrived, _ = arrived
+            here, flood = port_arrived.switch, floods.get(tenant)
             if flood is None:
                 continue
             onward = tuple(sorted(flood.ports.get(here, ())))
-            beside = tuple(sorted(plan.outside_of(here, tenant) - {arrived.port}))
+            beside = tuple(sorted(plan.outside_of(here, tenant) - {port_arrived.port}))
             if onward:
                 out.append((here, PacketOut(onward, tagged(frame, flood.tag))))
             if beside:
                 out.append((here, PacketOut(beside, frame)))
+            trunks = [each for each in plan.trunks_of(here, tenant) if each[0] != port_arrived.port]
+            out += [to_host((PortId(here, port), vid), frame) for port, vid in trunks]
             question = address_request(frame)
             if question is not None and question.wanted != question.address:
                 probe = address_probe(question.wanted)
                 out += [
                     (port.switch, PacketOut((port.port,), probe))
                     for port in edges
-                    if port != arrived and tenant_of(port) == tenant
+                    if port != port_arrived and tenant_of(port, 0) == tenant
                 ]
         return out

@@ -53,10 +53,11 @@ class _Ports:
     everywhere: bool
     drops_marked: bool
     tenants: tuple[tuple[int, int], ...]
+    trunks: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 
-#: Of a switch the ports on a flood's tree, links, and ports of hosts.
-_FloodPorts = tuple[frozenset[int], frozenset[int], frozenset[int]]
+#: Of a switch the ports on a flood's tree, links, ports of hosts, and trunks with the VID of the tenant's frames.
+_FloodPorts = tuple[frozenset[int], frozenset[int], frozenset[int], tuple[tuple[int, int], ...]]
 
 
 @dataclass
@@ -275,6 +276,7 @@ class Compiler:
             self._drop_marked,
             frozenset(self.target),
             plan.port_tenants,
+            plan.trunks,
         )
         if made_of == self._ports_of:
             return
@@ -291,6 +293,7 @@ class Compiler:
                 self.everywhere,
                 switch in self._drop_marked,
                 tuple(sorted(plan.port_tenants.get(switch, {}).items())),
+                tuple((port, tuple(vids.items())) for port, vids in sorted(plan.trunks.get(switch, {}).items())),
             )
             if self._ports.get(switch) == ports:
                 continue
@@ -326,7 +329,7 @@ class Compiler:
             for each in floods.by_tag.values():
                 self._put_flood(plan, floods, each, switch)
             self._lead_to(floods, switch, next(iter(floods.leads.values()), wanted.tag))
-        made_of = (plan.outside, plan.internal, plan.port_tenants)
+        made_of = (plan.outside, plan.internal, plan.port_tenants, plan.trunks)
         if is_same and made_of == floods.made_of:
             return most
         floods.made_of = made_of
@@ -357,7 +360,8 @@ class Compiler:
         """Put a flood's rules at a switch as its ports are now; return how many changed."""
         nothing = frozenset[int]()
         flood, internal = known.flood, plan.internal.get(switch, nothing)
-        ports = (flood.ports.get(switch, nothing), internal, plan.outside_of(switch, floods.tenant))
+        outside, trunks = plan.outside_of(switch, floods.tenant), plan.trunks_of(switch, floods.tenant)
+        ports = (flood.ports.get(switch, nothing), internal, outside, trunks)
         if known.ports.get(switch) == ports:
             return 0
         known.ports[switch] = ports
@@ -542,7 +546,8 @@ class Compiler:
         changed = [
             host
             for mac, host in hosts.items()
-            if (known := self._hosts.get(mac)) is None or (known.port, known.tenant) != (host.port, host.tenant)
+            if (known := self._hosts.get(mac)) is None
+            or (known.port, known.tenant, known.vid) != (host.port, host.tenant, host.vid)
         ]
         for host in (*gone, *changed):
             if left <= 0:

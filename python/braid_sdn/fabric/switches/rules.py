@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import EXPERIMENTAL, LLDP, PROBE_MAC, mac_text
@@ -157,33 +157,48 @@ def markers_in(rules: Iterable[FlowStats]) -> list[FlowStats]:
     return [each for each in leased if replace(each.rule.match, eth_src=shape.eth_src) == shape]
 
 
-def muted(port: int, flood: int | None, meter: int | None, *, edge: bool, tenant: int = NOBODY) -> list[Rule]:
+@dataclass(frozen=True, slots=True)
+class Muted:
+    """Hosts at a port that is muted: all of them, or those of one tenant at a trunk."""
+
+    #: The tag of their tenant's flood, if it has one.
+    flood: int | None
+    tenant: int = NOBODY
+    #: That of their frames at a trunk.
+    vid: int = 0
+
+
+def muted(port: int, hosts: Iterable[Muted], meter: int | None, *, edge: bool) -> list[Rule]:
     """Return leased rules that keep the packets of a port's unknown hosts, and ARP, from the controller.
 
     They are flooded instead, within the limit of `meter` if the switch has meters. Discovery frames from there are
-    dropped, and so are probes unless an edge is at the port, which sends them back. `flood` is the port's tenant's.
+    dropped, and so are probes unless an edge is at the port, which sends them back.
     """
-    metadata = metadata_of(tenant)
-    flooded: list[Rule] = []
-    if flood is not None:
-        flooded = [
-            Rule(SOURCES, 50, match, (PushTag(flood),), PATHS, COOKIE, MUTE_LEASE, meter)
-            for match in (Match(in_port=port, eth_type=ARP, eth_dst=BROADCAST), _solicitations(port))
-        ]
-    unicast = (
-        Match(in_port=port, eth_type=ARP),
-        *(Match(in_port=port, eth_type=IPV6, ip_proto=58, icmpv6_type=kind) for kind in (135, 136)),
-    )
     forged = [Match(in_port=port, eth_type=LLDP)]
     if not edge:
         forged.append(Match(in_port=port, eth_type=EXPERIMENTAL, eth_dst=PROBE_MAC))
     return [
-        *flooded,
-        *(_rule(SOURCES, 40, match, goto=DESTINATIONS, lease=MUTE_LEASE, metadata=metadata) for match in unicast),
-        Rule(SOURCES, 10, Match(in_port=port), (), DESTINATIONS, COOKIE, MUTE_LEASE, meter, metadata=metadata),
+        *(rule for each in hosts for rule in _muted_sources(port, each, meter)),
         _rule(DESTINATIONS, 6, _unicast(port), goto=TREES, lease=MUTE_LEASE),
         *(_rule(INGRESS, FORGED, match, lease=MUTE_LEASE) for match in forged),
     ]
+
+
+def _muted_sources(port: int, hosts: Muted, meter: int | None) -> Iterator[Rule]:
+    metadata, untag = metadata_of(hosts.tenant), (PopTag(),) if hosts.vid else ()
+    whole = Match(in_port=port, vlan=hosts.vid or None)
+    if hosts.flood is not None:
+        groups = (replace(whole, eth_type=ARP, eth_dst=BROADCAST), replace(_solicitations(port), vlan=whole.vlan))
+        for match in groups:
+            actions = (*untag, PushTag(hosts.flood))
+            yield Rule(SOURCES, 50, match, actions, PATHS, COOKIE, MUTE_LEASE, meter)
+    unicast = (
+        replace(whole, eth_type=ARP),
+        *(replace(whole, eth_type=IPV6, ip_proto=58, icmpv6_type=kind) for kind in (135, 136)),
+    )
+    for match in unicast:
+        yield _rule(SOURCES, 40, match, *untag, goto=DESTINATIONS, lease=MUTE_LEASE, metadata=metadata)
+    yield Rule(SOURCES, 10, whole, untag, DESTINATIONS, COOKIE, MUTE_LEASE, meter, metadata=metadata)
 
 
 @functools.cache
@@ -233,6 +248,9 @@ def of_switch(
     made += [_of_link(port) for port in sorted(plan.internal.get(switch, ()))]
     after = SOURCES if tenants else PATHS
     made += [_rule(INGRESS, 80, Match(in_port=port, vlan=TAGGED), goto=after) for port in edge_ports]
+    for port, vids in sorted(plan.trunks.get(switch, {}).items()):
+        made.append(_rule(INGRESS, 80, Match(in_port=port, vlan=TAGGED), goto=SOURCES))
+        made += of_trunk(port, tuple(vids.items()))
     for port, tenant in sorted(plan.port_tenants.get(switch, {}).items()):
         made += of_tenant_port(port, tenant)
         if port in edge_ports:
@@ -251,12 +269,30 @@ def of_tenant_port(port: int, tenant: int) -> tuple[Rule, ...]:
     Copies of ARP and neighbour discovery for the controller are no leases here: what is leased is that no switch
     floods the requests.
     """
+    return tuple(_of_unknown_hosts(Match(in_port=port), tenant))
+
+
+def _of_unknown_hosts(match: Match, tenant: int, *untag: Action) -> Iterator[Rule]:
     metadata = metadata_of(tenant)
-    copied = [replace(rule.match, in_port=port) for rule in leases() if rule.table == SOURCES]
-    return (
-        *(_rule(SOURCES, 31, match, TO_CONTROLLER, goto=DESTINATIONS, metadata=metadata) for match in copied),
-        _rule(SOURCES, 1, Match(in_port=port), TO_CONTROLLER, goto=DESTINATIONS, metadata=metadata),
+    for rule in leases():
+        if rule.table == SOURCES:
+            copied = replace(rule.match, in_port=match.in_port, vlan=match.vlan)
+            yield _rule(SOURCES, 31, copied, TO_CONTROLLER, *untag, goto=DESTINATIONS, metadata=metadata)
+    # Above that for all frames of a trunk.
+    yield _rule(SOURCES, 2 if untag else 1, match, TO_CONTROLLER, *untag, goto=DESTINATIONS, metadata=metadata)
+
+
+@functools.lru_cache(maxsize=1024)
+def of_trunk(port: int, tenants: tuple[tuple[int, int], ...]) -> tuple[Rule, ...]:
+    """Return the rules that give packets from a trunk their tenant, by their VIDs, and take the header with it off.
+
+    The controller's copies have it still.
+    """
+    known = (
+        each for vid, tenant in tenants for each in _of_unknown_hosts(Match(in_port=port, vlan=vid), tenant, PopTag())
     )
+    # Without one of these VIDs they are nobody's, and no copies of them are wanted.
+    return (*known, _rule(SOURCES, 31, Match(in_port=port, vlan=UNTAGGED)), _rule(SOURCES, 1, Match(in_port=port)))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -268,15 +304,24 @@ def of_tenant_edge(port: int, tenant: int, tenants: Tenants) -> tuple[Rule, ...]
     )
 
 
-def of_flood(tag: int, branches: frozenset[int], internal: Iterable[int], outside: Iterable[int]) -> list[Rule]:
+def of_flood(
+    tag: int,
+    branches: frozenset[int],
+    internal: Iterable[int],
+    outside: Iterable[int],
+    trunks: Iterable[tuple[int, int]] = (),
+) -> list[Rule]:
     """Return a switch's rules for packets under a flood's tag.
 
     `branches` are its ports on the flood's tree, `internal` all that are links, and `outside` those of hosts.
+    `trunks` are those of hosts whose frames have a VID, with that.
     """
     # A neighbour that floods by itself sends copies over links that are not on the tree: these would go round.
     made = [_of_flood(port, tag, is_branch=port in branches) for port in sorted(internal)]
     actions: list[Action] = [Output(port) for port in sorted(branches)]
-    ends = [Output(port) for port in sorted(outside)]
+    ends: list[Action] = [Output(port) for port in sorted(outside)]
+    for port, vid in trunks:
+        ends += [PushTag(vid), Output(port), PopTag()]
     if ends:
         actions += [PopTag(), *ends]
     made.append(_rule(PATHS, SINGLE_WAY, Match(vlan=tag), *actions, tag=tag))
@@ -416,10 +461,12 @@ def is_pin(key: RuleKey) -> bool:
 def of_local_host(host: Host) -> list[Rule]:
     """Return the rules of a host at its own switch."""
     port, metadata = host.port.port, metadata_of(host.tenant)
+    source = Match(in_port=port, eth_src=host.mac, vlan=host.vid or None)
     target = Match(eth_dst=host.mac, metadata=metadata)
+    untag, out = ((PopTag(),), (PushTag(host.vid), Output(port))) if host.vid else ((), (Output(port),))
     return [
-        _rule(SOURCES, 20, Match(in_port=port, eth_src=host.mac), goto=DESTINATIONS, metadata=metadata),
-        *(_rule(table, 30, target, Output(port)) for table in (DESTINATIONS, DELIVERY)),
+        _rule(SOURCES, 20, source, *untag, goto=DESTINATIONS, metadata=metadata),
+        *(_rule(table, 30, target, *out) for table in (DESTINATIONS, DELIVERY)),
     ]
 
 
@@ -513,6 +560,11 @@ def links_in(switch: int, rules: Iterable[Rule]) -> set[PortId]:
     }
 
 
+def vid_of(match: Match) -> int:
+    """Return the one VID that a match has; 0 if it has none, or several."""
+    return match.vlan if isinstance(match.vlan, int) and match.vlan not in (TAGGED, UNTAGGED) else 0
+
+
 def host_counters(switch: int, rules: Iterable[FlowStats]) -> Iterator[tuple[str, PortId, int]]:
     """Yield the MAC, port, and packets of each host in a switch's rules."""
     for each in rules:
@@ -532,7 +584,7 @@ def remote_counters(rules: Iterable[FlowStats]) -> Iterator[tuple[str, int]]:
 def hosts_in(switch: int, rules: Iterable[Rule]) -> list[Host]:
     """Return the hosts in a switch's rules, from which a restarted controller continues."""
     return [
-        Host(rule.match.eth_src, PortId(switch, rule.match.in_port))
+        Host(rule.match.eth_src, PortId(switch, rule.match.in_port), vid=vid_of(rule.match))
         for rule in rules
         if (is_ours(rule) or is_old(rule))
         and rule.table == SOURCES

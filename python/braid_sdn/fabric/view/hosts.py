@@ -83,8 +83,8 @@ class Hosts:
     changes: int = 0
     #: Hosts of the configuration: these stay where they are.
     static: dict[str, Host] = field(default_factory=dict)
-    #: The tenant of a port. Each has addresses of its own.
-    tenant_of: Callable[[PortId], int] = lambda _: NOBODY
+    #: The tenant of a port, and of a VID there. Each has addresses of its own.
+    tenant_of: Callable[[PortId, int], int] = lambda _port, _vid: NOBODY
     _presence: dict[str, Presence] = field(default_factory=dict)
     _at: dict[PortId, set[str]] = field(default_factory=dict)
     #: By tenant and address.
@@ -101,14 +101,14 @@ class Hosts:
 
     # Events.
 
-    def see(self, now: float, mac: str, port: PortId) -> bool:
-        """Learn a packet's source; return true if the host is new or has moved."""
+    def see(self, now: float, mac: str, port: PortId, vid: int = 0) -> bool:
+        """Learn the source of a packet, which had this VID; return true if the host is new or has moved."""
         raw = mac_bytes(mac)
         # Group addresses are invalid sources; so are the null address and our own.
         if raw[0] & 1 or not any(raw) or mac == PROBE_MAC:
             return False
         host = self.known.get(mac)
-        if host is not None and host.port == port:
+        if host is not None and (host.port, host.vid) == (port, vid):
             self.hear(now, mac)
             return False
         if mac in self.static:
@@ -124,11 +124,11 @@ class Hosts:
                 return False
         if host is not None:
             self._at[host.port].discard(mac)
-        if host is not None and host.tenant != self.tenant_of(port):
+        if host is not None and host.tenant != self.tenant_of(port, vid):
             # Another tenant's addresses are other ones.
             self._forget(mac)
             host = None
-        self._put(now, replace(host, port=port) if host else Host(mac, port))
+        self._put(now, replace(host, port=port, vid=vid) if host else Host(mac, port, vid=vid))
         return True
 
     def hear(self, now: float, mac: str) -> None:
@@ -163,15 +163,15 @@ class Hosts:
         self.static = wanted
         for mac, host in wanted.items():
             known = self.known.get(mac)
-            if known is None or known.port != host.port:
+            if known is None or (known.port, known.vid) != (host.port, host.vid):
                 self._forget(mac)
-                self._put(now, Host(mac, host.port))
+                self._put(now, Host(mac, host.port, vid=host.vid))
             for address in host.addresses:
                 self.learn_address(now, mac, address)
         return self.changes != before
 
     def _put(self, now: float, host: Host) -> None:
-        host = replace(host, tenant=self.tenant_of(host.port))
+        host = replace(host, tenant=self.tenant_of(host.port, host.vid))
         self.known[host.mac] = host
         self._presence[host.mac] = Presence(now)
         self._at.setdefault(host.port, set()).add(host.mac)
