@@ -93,6 +93,7 @@ TOGETHER = {
     "tests/fabric/test_fabric.py": "fabric",
     "tests/fabric/test_fabric_cluster.py": "fabric cluster",
     "tests/fabric/test_fabric_policies.py": "fabric policies",
+    "tests/fabric/test_fabric_tenants.py": "fabric tenants",
     "tests/balance/test_lan_attacker.py": "hostile",
     "tests/balance/test_dns_snooping.py": "lying names",
     "tests/balance/test_nat.py": "nat",
