@@ -226,6 +226,9 @@ class Controller:
         self._stopwatch = stopwatch
         #: True once a plan was made.
         self.planned = False
+        #: With tenants: the names that ports had last, and true if one has another by now, until a plan knows that.
+        self._port_names: dict[PortId, str] = {}
+        self._is_renumbered = False
         #: Ports that were links for the previous controller, until the first plan.
         self._expected_links: set[PortId] = set()
         #: Roots of trees that are to be compared with the best ones, and when all are next.
@@ -298,6 +301,8 @@ class Controller:
         if self.first_switch is None:
             self.first_switch, self._count_at = now, now + COUNTER_PERIOD
         ports = [port for port in hello.ports if port.number <= LAST_PORT]
+        if self.settings.tenants:
+            self._forget_renumbered(now, dpid, {port.number: port.name for port in ports})
         self.topology.handle_switch(now, dpid, ports, hello.address)
         self.traffic.forget(dpid)
         self.path_monitor.revive(now, dpid)
@@ -310,6 +315,25 @@ class Controller:
         for number in self.topology.switches[dpid].up():
             self._schedule.at_once(now, PortId(dpid, number))
         self._throttle.improvement(now)
+
+    def _forget_renumbered(self, now: float, dpid: int, names: Mapping[int, str]) -> None:
+        """Forget all that is known of ports of a switch whose numbers are other ports' now, or nobody's.
+
+        Rules for what was there would be made anew, with the tenant of before.
+        """
+        before = {port: name for port, name in self._port_names.items() if port.switch == dpid}
+        self._port_names |= {PortId(dpid, number): name for number, name in names.items()}
+        gone = [port for port, name in before.items() if names.get(port.port) != name]
+        if not gone:
+            return
+        for port in gone:
+            self.hosts.lose_port(port)
+            self.topology.lose_port(now, port)
+        self.compiler.forget(dpid)
+        # No rule is made by a plan from before.
+        self._work = self._work_at = None
+        self._is_renumbered = True
+        self._throttle.failure(now)
 
     def handle_gone(self, now: float, dpid: int, why: str) -> None:
         """Take in that a switch's connection ended, and why."""
@@ -578,7 +602,7 @@ class Controller:
                 self._throttle.improvement(now)
         elif probe.kind is Kind.PADDED:
             self._handle_padded(now, (probe.source, arrived), probe, seconds)
-        elif not self._may_link(probe.source, arrived):
+        elif not self.may_link(probe.source, arrived):
             tenants, ends = self.settings.tenants, (probe.source, arrived)
             listed = frozenset(end for end in ends if tenants.is_listed(*self._names_of(end)))
             if self.untrusted_links.handle(now, *ends, listed):
@@ -599,7 +623,7 @@ class Controller:
         known = self.topology.known_ports(port.switch).get(port.port)
         return self.topology.name(port.switch), known.name if known is not None else "", port.port
 
-    def _may_link(self, source: PortId, arrived: PortId) -> bool:
+    def may_link(self, source: PortId, arrived: PortId) -> bool:
         """Return true if a discovery frame from one port at another may show a link."""
         tenants = self.settings.tenants
         if not tenants or source == arrived:
@@ -709,6 +733,14 @@ class Controller:
     def _port(self, now: float, dpid: int, message: PortStatus) -> None:
         port = PortId(dpid, message.port.number)
         if port.port > LAST_PORT:
+            return
+        names = self._port_names if self.settings.tenants and not message.gone else {}
+        if names.setdefault(port, message.port.name) != message.port.name:
+            # The switch's rules for that number may be another tenant's, so it is admitted anew.
+            switch = self.topology.switches[dpid]
+            ports = tuple({**switch.ports, port.port: message.port}.values())
+            self.handle_gone(now, dpid, "a port's number is another port's")
+            self.handle_switch(now, Hello(dpid, ports, switch.address))
             return
         self.flapping_ports.handle_port(now, port, up=message.port.up and not message.gone)
         if self.topology.handle_port(now, dpid, message.port, gone=message.gone):
@@ -1062,7 +1094,7 @@ class Controller:
             self._review_at = now + max(REVIEW_INTERVAL, work / MAX_REVIEWED_PER_SECOND)
         # New hosts alone do not depend on load and latencies.
         if is_review or self.edges or self.topology.changed >= self._graph_at:
-            self.graph = self.traffic.graph(now, self.topology)
+            self.graph = network_state.permitted(self.traffic.graph(now, self.topology), self)
             self._graph_at = now
         self._is_work_urgent = self._throttle.urgent
         self._throttle.plan_begun()
@@ -1119,17 +1151,19 @@ class Controller:
     def _has_rest(self) -> bool:
         """True if the last plan is followed in part: the rest of it needs no other one."""
         is_behind = self.compiler.is_behind or self.acl.is_behind
-        return self.planned and (is_behind or not self._is_first_followed)
+        return self.planned and not self._is_renumbered and (is_behind or not self._is_first_followed)
 
     @property
     def _is_rest_urgent(self) -> bool:
         """True if that rest waits for no switch: what lost a link, and the first plan, of which none was told yet."""
-        return self.planned and (self.compiler.is_repairing or not self._is_first_followed)
+        is_urgent = self.compiler.is_repairing or not self._is_first_followed
+        return self.planned and not self._is_renumbered and is_urgent
 
     def _floods(self) -> dict[int, Flood]:
         """Return each tenant's flood whose rules switches have or get before all else; none before the first plan."""
         found = {tenant: self.compiler.flood_of(tenant) for tenant in self.settings.tenants.numbers}
-        return {tenant: each for tenant, each in found.items() if each is not None and self._is_first_followed}
+        is_known = self._is_first_followed and not self._is_renumbered
+        return {tenant: each for tenant, each in found.items() if each is not None and is_known}
 
     def _follow(self, now: float) -> None:
         """Change rules to those of the plan, or as many as may be in one turn."""
@@ -1146,7 +1180,8 @@ class Controller:
             self.hosts.known,
             self.edges,
             switches,
-            most=MAX_HOST_RULES,
+            # What is at a port that is another by now may not wait.
+            most=sys.maxsize if self._is_renumbered else MAX_HOST_RULES,
             is_told=not is_first,
             failover=self._failover_planned,
             drop_marked=drop_marked,
@@ -1156,6 +1191,7 @@ class Controller:
             for switch, mac in self.compiler.asked():
                 self.conversations.begin(now, switch, mac)
         self._followed_at = now
+        self._is_renumbered = False
         if is_first:
             # Those of some alone could lead packets to where no rule is for them yet.
             is_whole = len(fresh) <= MAX_FIRST_SWITCHES and not self.compiler.is_behind

@@ -60,6 +60,19 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
     )
 
 
+def permitted(graph: Graph, fabric: Controller) -> Graph:
+    """Return a graph without links that may not be; those of switches that left are as they were."""
+    if not fabric.settings.tenants:
+        return graph
+    there = fabric.topology.switches.keys()
+    arcs = (
+        arc
+        for arc in graph.arcs
+        if not {arc.source.switch, arc.target.switch} <= there or fabric.may_link(arc.source, arc.target)
+    )
+    return Graph.of(arcs, graph.switches)
+
+
 def tenants_of_ports(fabric: Controller) -> dict[int, dict[int, int]]:
     """Return the tenant of each port of switches that is no link; nothing where there are no tenants."""
     if not fabric.settings.tenants:

@@ -750,7 +750,8 @@ def _better(fresh: Selection, kept: Selection) -> bool:
 
 
 def _pair_of(before: Pair | None, source: Edge, target: Edge, chosen: Selection, tags: _Tags) -> Pair:
-    known = {path.steps: path.tag for path in before.paths} if before else {}
+    is_same = before is not None and before.source.tenant == source.tenant
+    known = {path.steps: path.tag for path in before.paths} if before is not None and is_same else {}
     paths = []
     for path in chosen.paths:
         steps = (*(arc.source for arc in path.arcs), target.port)

@@ -68,6 +68,9 @@ class ArpRelay:
             return []
         owner = self._owner(now, hosts, frame, tenant)
         target = (owner.port, owner.vid) if owner is not None and is_up(owner.port) else None
+        if target is not None and hosts.tenant_of(*target) != tenant:
+            # The port's number is another port's by now.
+            target = None
         if target is not None and not fresh:
             return [to_host(target, frame)] if target != arrived else []
         if len(self._held) < MAX_HELD_FRAMES:
@@ -132,7 +135,8 @@ class ArpRelay:
             if flood is None:
                 continue
             onward = tuple(sorted(flood.ports.get(here, ())))
-            beside = tuple(sorted(plan.outside_of(here, tenant) - {port_arrived.port}))
+            others = plan.outside_of(here, tenant) - {port_arrived.port}
+            beside = tuple(port for port in sorted(others) if tenant_of(PortId(here, port), 0) == tenant)
             if onward:
                 out.append((here, PacketOut(onward, tagged(frame, flood.tag))))
             if beside:

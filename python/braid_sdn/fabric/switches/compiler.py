@@ -188,6 +188,10 @@ class Compiler:
         if not self.everywhere and host is not None and host.port.switch != switch:
             self._drop(switch, rules.of_remote_host(host).key)
 
+    def forget(self, switch: int) -> None:
+        """Forget a switch's rules: the next update makes all of them."""
+        self._set_switches(self.target.keys() - {switch})
+
     def tags(self) -> set[int]:
         """Return the tags of trees and floods."""
         return {*self._by_tag, *(tag for each in self._floods.values() for tag in each.by_tag)}

@@ -191,6 +191,14 @@ class Topology:
         self._echoed.pop(here, None)
         return self._forget(now, dict.fromkeys((key for key in self.heard if here in key), why))
 
+    def lose_port(self, now: float, port: PortId) -> None:
+        """Forget a port whose number is another's now, and its links."""
+        self.up_since.pop(port, None)
+        self._linked.discard(port)
+        self._echoed.pop(port, None)
+        self._received.pop(port, None)
+        self._forget(now, dict.fromkeys((key for key in self.heard if port in key), "its port has another number"))
+
     def is_relayed(
         self, now: float, source: PortId, arrived: PortId, inhabited: Callable[[], Container[PortId]]
     ) -> bool:

@@ -1,0 +1,73 @@
+"""Ports of which a switch changes the numbers, where tenants are kept apart."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from braid_sdn.fabric.monitor.probe import tagged
+from braid_sdn.openflow.messages import PortStatus
+
+from .tenant_network import arrivals, colour, network, number_of, settled
+from .virtual import Network, frame, mac
+
+
+def swap_stations(net: Network, switch: str, one: str, other: str) -> None:
+    """Give two stations' ports each other's number, as a restart of a switch's machine may."""
+    ports = net.switches[net.shape.dpid(switch)].ports
+    a, b = net.stations[one].port, net.stations[other].port
+    ports[a], ports[b] = replace(ports[b], number=a), replace(ports[a], number=b)
+    net.stations[one], net.stations[other] = net.stations[other], net.stations[one]
+
+
+def assert_blue2_apart(net: Network) -> None:
+    to_blue2 = frame(mac(number_of(net, "blue1")), mac(number_of(net, "blue2")))
+    assert {colour(name) for name, _ in arrivals(net, "blue1", to_blue2)} <= {"blue"}
+    forged = frame(mac(number_of(net, "blue2")), mac(number_of(net, "blue1")))
+    assert {colour(name) for name, _ in arrivals(net, "red2", forged)} <= {"red"}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_switch_comes_back_with_other_numbers_of_ports(restarts: bool) -> None:
+    net = settled(network())
+    net.disconnect("B")
+    swap_stations(net, "B", "blue2", "red2")
+    if restarts:
+        net.switches[net.shape.dpid("B")].restart()
+    net.connect("B")
+    net.run(20)
+    assert_blue2_apart(net)
+
+
+def test_ports_are_renamed_while_connected() -> None:
+    net = settled(network())
+    swap_stations(net, "B", "blue2", "red2")
+    dpid = net.shape.dpid("B")
+    for station in ("blue2", "red2"):
+        net.controller.handle(net.now, dpid, PortStatus(net.switches[dpid].ports[net.stations[station].port], False))
+    net._flush()
+    net.run(20)
+    assert_blue2_apart(net)
+
+
+def test_the_number_of_a_links_port_becomes_a_hosts() -> None:
+    net = settled(network())
+    net.disconnect("A")
+    link, host = net.port_of("A", "P"), net.stations["blue1"]
+    ports = net.switches[net.shape.dpid("A")].ports
+    ports[link.port], ports[host.port] = (
+        replace(ports[host.port], number=link.port),
+        replace(ports[link.port], number=host.port),
+    )
+    far = net.peer.pop(link)
+    net.wire(host, far, net.delay[far])
+    net.stations["blue1"] = link
+    tags = sorted(net.controller.updater.tags_in_use())
+    net.connect("A")
+    for _ in range(10):
+        net.run(0.1)
+        for tag in tags:
+            for other in ("red2", "h2"):
+                data = tagged(frame(mac(number_of(net, "blue1")), mac(number_of(net, other))), tag)
+                assert {colour(name) for name, _ in arrivals(net, "blue1", data)} <= {"blue"}, (tag, net.now)
