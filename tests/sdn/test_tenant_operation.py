@@ -21,7 +21,7 @@ from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.acl import FIRST_PRIORITY
 from braid_sdn.fabric.switches.admission import MAX_ASKED
 from braid_sdn.fabric.tenants import DEFAULT, Tenants
-from braid_sdn.openflow.messages import AddRule, DeleteRule, Hello, Malformed, Port, RuleKey
+from braid_sdn.openflow.messages import AddRule, BarrierReply, DeleteRule, Hello, Malformed, PacketIn, Port, RuleKey
 
 from .tenant_network import (
     BLUE,
@@ -305,6 +305,8 @@ def test_a_switch_that_is_not_admitted_is_named_and_not_asked_for_ever() -> None
     assert "switch-waits" not in net.codes()
     net.disconnect("P")
     net.connect("P")
+    # Rules are asked for once the barrier before is answered.
+    net.controller.handle(net.now, dpid, BarrierReply(net.controller.admission.applicants[dpid].first))
     net.controller.poll_messages()
     for _ in range(20):
         net.controller.handle(net.now, dpid, Malformed("statistics"))
@@ -337,3 +339,21 @@ def test_ports_of_tenants_that_are_not_there_are_named() -> None:
         "A:eth77": "its switch has no such port: see names and cables",
         "Z:eth1": "its switch is not connected: see names and cables",
     }
+
+
+def test_a_list_that_the_controller_before_asked_for_admits_nobody() -> None:
+    net = settled(network())
+    dpid = net.shape.dpid("A")
+    net.control[dpid] = 1.0
+    net.controller._ask_rules(net.now, dpid)
+    net._flush()
+    net.run(0.01)
+    learned = "02:00:00:00:99:99"
+    data = frame(learned, "ff:ff:ff:ff:ff:ff")
+    net.controller.handle(net.now, dpid, PacketIn(net.stations["blue1"].port, data))
+    net.run_until(lambda: learned in net.controller.compiler._hosts, within=3)
+    net.settings = replace(net.settings, tenants=moved(net.settings.tenants, "blue1", "A"))
+    follow(net)
+    roles = net.controller._roles_of_ports(next(each for each in net.controller.hellos() if each.dpid == dpid), [])
+    net.run_until(lambda: dpid not in net.controller.admission.applicants, within=20)
+    assert [rule for rule in net.switches[dpid].rules.values() if not roles.fits(rule)] == []

@@ -168,7 +168,9 @@ def _vids(match: Match) -> Iterable[int]:
 class _Applicant:
     hello: Hello
     since: float
-    asked: int = 1
+    #: Token of a barrier before the list is asked for: until it is answered, lists are of the controller before.
+    first: int
+    asked: int = 0
     #: Token of the barrier behind what is deleted; None until the rules are listed.
     token: int | None = None
 
@@ -184,8 +186,9 @@ class Admission:
 
     def handle_switch(self, now: float, hello: Hello) -> Iterator[ToSwitch]:
         """Take in a switch that has connected; yield messages to it."""
-        self.applicants[hello.dpid] = _Applicant(hello, now)
-        yield FlowStatsRequest()
+        barrier = self.new_barrier()
+        self.applicants[hello.dpid] = _Applicant(hello, now, barrier.token)
+        yield barrier
 
     def handle_gone(self, dpid: int) -> None:
         """Take in that a switch's connection ended."""
@@ -195,6 +198,9 @@ class Admission:
         """Take in a message of such a switch; yield messages to it. `poll_admitted` says when it is done."""
         applicant = self.applicants[dpid]
         match message:
+            case BarrierReply(token) if applicant.asked == 0 and token == applicant.first:
+                applicant.asked = 1
+                yield FlowStatsRequest()
             case PortStatus(port, gone):
                 others = tuple(each for each in applicant.hello.ports if each.number != port.number)
                 applicant.hello = replace(applicant.hello, ports=others if gone else (*others, port))
@@ -202,14 +208,14 @@ class Admission:
                     # What was looked at may be wrong by now.
                     applicant.token = None
                     yield FlowStatsRequest()
-            case FlowStatsReply(table=None) if applicant.token is None:
+            case FlowStatsReply(table=None) if applicant.asked and applicant.token is None:
                 known = [each.rule for each in message.rules]
                 ports = self.ports_of(applicant.hello, known)
                 barrier = self.new_barrier()
                 applicant.token = barrier.token
                 yield from (DeleteRule(rule.key) for rule in known if not ports.fits(rule))
                 yield barrier
-            case Malformed() if applicant.token is None and applicant.asked < MAX_ASKED:
+            case Malformed() if applicant.token is None and 0 < applicant.asked < MAX_ASKED:
                 applicant.asked += 1
                 yield FlowStatsRequest()
             case _:
