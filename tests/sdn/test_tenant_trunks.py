@@ -227,3 +227,31 @@ def test_without_trunks_no_rule_looks_at_a_vid_of_hosts() -> None:
     net = settled(network())
     added = [rule for each in net.switches.values() for rule in each.rules.values() if rule.table == rules.SOURCES]
     assert not [rule for rule in added if isinstance(rule.match.vlan, int) and rule.priority < rules.ADMITTED - 1]
+
+
+def test_a_muted_trunk_sends_no_frames_of_other_vids_to_the_controller() -> None:
+    net = settled(network(tenants=with_trunk(tenants(), "A", "h3")))
+    for _ in range(4):
+        before = net.controller.packet_ins
+        for number in range(700):
+            net.send("h3", tagged(arp(mac(1000 + number), "10.0.0.1", "10.0.0.2"), 99))
+        net.run(0.5)
+    assert net.controller.packet_ins - before < 700
+
+
+def test_a_tenant_at_a_trunk_takes_no_broadcasts_from_another() -> None:
+    net = settled(network(tenants=with_trunk(tenants(), "A", "h3")))
+    got: list[bytes] = []
+    leave = net._leave
+
+    def leave_and_note(source: object, data: bytes) -> None:
+        if source == net.stations["blue1"] and data[12:14] == b"\x88\xcc":
+            got.append(data)
+        leave(source, data)  # type: ignore[arg-type]
+
+    net._leave = leave_and_note  # type: ignore[method-assign]
+    net.run(3)
+    net.send("h3", tagged(got[-1], BLUE_VID))
+    net.run(3)
+    data = frame(mac(number_of(net, "red1")), "ff:ff:ff:ff:ff:ff")
+    assert "h3" in [name for name, _ in arrivals(net, "red1", data)]

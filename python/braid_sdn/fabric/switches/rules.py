@@ -86,6 +86,8 @@ DETOUR_PCP = 2
 SINGLE_WAY = 35
 #: Priority of the rules that drop frames which claim to be our own: above all others of the table.
 FORGED = 62_000
+#: Priority of the rule that drops discovery frames with a VLAN header at a trunk: above that which takes them.
+TRUNK_LLDP = 101
 #: First byte of the numbers of our groups, and of those that send packets back. Two ports' numbers follow.
 _GROUP, _TURNING_GROUP = 0xB2, 0xB3
 _PORT_BITS = MAX_DETOUR_PORT.bit_length()
@@ -274,10 +276,11 @@ def of_tenant_port(port: int, tenant: int) -> tuple[Rule, ...]:
 
 def _of_unknown_hosts(match: Match, tenant: int, *untag: Action) -> Iterator[Rule]:
     metadata = metadata_of(tenant)
+    copies = 32 if untag else 31
     for rule in leases():
         if rule.table == SOURCES:
             copied = replace(rule.match, in_port=match.in_port, vlan=match.vlan)
-            yield _rule(SOURCES, 31, copied, TO_CONTROLLER, *untag, goto=DESTINATIONS, metadata=metadata)
+            yield _rule(SOURCES, copies, copied, TO_CONTROLLER, *untag, goto=DESTINATIONS, metadata=metadata)
     # Above that for all frames of a trunk.
     yield _rule(SOURCES, 2 if untag else 1, match, TO_CONTROLLER, *untag, goto=DESTINATIONS, metadata=metadata)
 
@@ -291,8 +294,16 @@ def of_trunk(port: int, tenants: tuple[tuple[int, int], ...]) -> tuple[Rule, ...
     known = (
         each for vid, tenant in tenants for each in _of_unknown_hosts(Match(in_port=port, vlan=vid), tenant, PopTag())
     )
-    # Without one of these VIDs they are nobody's, and no copies of them are wanted.
-    return (*known, _rule(SOURCES, 31, Match(in_port=port, vlan=UNTAGGED)), _rule(SOURCES, 1, Match(in_port=port)))
+    # Without one of these VIDs they are nobody's, and no copies of them are wanted: the leases would send some.
+    others = (replace(rule.match, in_port=port) for rule in leases() if rule.table == SOURCES)
+    return (
+        *known,
+        *(_rule(SOURCES, 31, match) for match in others),
+        _rule(SOURCES, 31, Match(in_port=port, vlan=UNTAGGED)),
+        _rule(SOURCES, 1, Match(in_port=port)),
+        # A discovery frame behind a header is one that was handed on.
+        _rule(INGRESS, TRUNK_LLDP, Match(in_port=port, eth_type=LLDP, vlan=TAGGED)),
+    )
 
 
 @functools.lru_cache(maxsize=1024)
