@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from braid_sdn.fabric.config import ConfigError, read
-from braid_sdn.fabric.tenants import DEFAULT, NOBODY, TAGS
+from braid_sdn.fabric.tenants import DEFAULT, NOBODY, TAGS, Tenants
 
 SWITCHES = """
 [[switch]]
@@ -202,3 +202,17 @@ def test_the_stamp_is_of_all_by_which_packets_pass(tmp_path: Path) -> None:
     made = [digest(GOOD), digest(swapped), *(digest(GOOD.replace(*each)) for each in changes)]
     assert len(set(made)) == len(made)
     assert digest(GOOD.replace('"blue"', '"azure"').replace("10 Mbit/s", "20 Mbit/s")) == made[0]
+
+
+def test_the_vid_of_a_host_needs_tenants_and_is_one(tmp_path: Path) -> None:
+    without = GOOD[: GOOD.index("[[tenant]]")] + GOOD[GOOD.index("[[host]]") :].replace('["10.0.0.1"]', "[]")
+    (text,) = errors(tmp_path, without)
+    assert "host 2.vid: is for a trunk of a [[tenant]]" in text
+    (text,) = errors(tmp_path, GOOD.replace("vid = 30", "vid = 5000"))
+    assert "host 2.vid: must be 1 to 4094, not 5000" in text
+
+
+def test_links_alone_are_no_tenants(tmp_path: Path) -> None:
+    path = tmp_path / "fabric.toml"
+    path.write_text(GOOD[: GOOD.index("[[tenant]]")])
+    assert read(path).settings.tenants == Tenants()

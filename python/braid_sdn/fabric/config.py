@@ -67,7 +67,7 @@ from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.settings import EdgeSettings, HostSettings, LinkSettings, Settings
 from braid_sdn.fabric.tenant_config import read_port, read_tenants
-from braid_sdn.fabric.tenants import NOBODY, Tenants
+from braid_sdn.fabric.tenants import NOBODY, TRUNK_VIDS, Tenants
 from braid_sdn.fabric.view.hosts import HOST_LIFETIME
 from braid_sdn.openflow.tls import TlsFiles
 from braid_sdn.web.access import WebSettings
@@ -387,6 +387,11 @@ def _hosts(reader: Reader, tables: list[Any], names: dict[int, str], tenants: Te
             except ValueError:
                 reader.wrong.append(f"{where}.addresses: {text!r} is no IP address")
         switch, vid = _switch(reader, f"{where}.switch", found["switch"], names), found.get("vid", 0)
+        if vid and not tenants:
+            reader.wrong.append(f"{where}.vid: is for a trunk of a [[tenant]], and there is none: leave it out")
+        elif "vid" in found and vid not in TRUNK_VIDS:
+            reader.wrong.append(f"{where}.vid: must be {TRUNK_VIDS.start} to {TRUNK_VIDS.stop - 1}, not {vid}")
+            continue
         made = HostSettings(mac, switch, found["port"], frozenset(addresses), vid)
         of_tenant = tenants.at(switch, made.port, -1, vid)
         if tenants and of_tenant == NOBODY:

@@ -60,6 +60,8 @@ def read_tenants(
         reader.wrong += [f"switch {name!r}.id: {text}: give it another one" for name in wide]
     if len(reader.wrong) > begun:
         return Tenants()
+    if not listed:
+        return Tenants()
     ends = (zip(link.between, link.ports, strict=True) for link in links if all(link.ports))
     return Tenants(tuple(listed), frozenset(map(frozenset, ends)), discovers_links)
 
