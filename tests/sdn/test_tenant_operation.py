@@ -36,7 +36,7 @@ from .tenant_network import (
     settled,
     tenants,
 )
-from .virtual import Network, arp, frame, mac
+from .virtual import Network, arp, frame, mac, port
 
 
 def between(net: Network, source: str, target: str, payload: bytes = b"hello") -> list[str]:
@@ -357,3 +357,14 @@ def test_a_list_that_the_controller_before_asked_for_admits_nobody() -> None:
     roles = net.controller._roles_of_ports(next(each for each in net.controller.hellos() if each.dpid == dpid), [])
     net.run_until(lambda: dpid not in net.controller.admission.applicants, within=20)
     assert [rule for rule in net.switches[dpid].rules.values() if not roles.fits(rule)] == []
+
+
+def test_a_switch_with_a_wide_id_is_named_for_as_long_and_served_once_there_are_no_tenants() -> None:
+    net = settled(network())
+    wide = Hello(0x0123_4567_89AB_CDEF, (port(1, "eth1"),), "test")
+    net.controller.handle_switch(net.now, wide)
+    net.run(61)
+    named = "wide-id" in net.codes()
+    net.settings = replace(net.settings, tenants=Tenants())
+    follow(net)
+    assert (named, wide.dpid in net.controller.topology.switches) == (True, True)

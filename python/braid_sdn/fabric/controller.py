@@ -218,6 +218,8 @@ class Controller:
         #: Why the configuration was not read anew; empty if the last one is followed.
         self.reload_refused = ""
         self.updater = RuleUpdater(drain=settings.drain, rank=self.compiler.rank, last_barrier=last_barrier)
+        #: Switches that are connected and cannot be served with tenants.
+        self.wide: dict[int, Hello] = {}
         self.admission = Admission(self._roles_of_ports, self.updater.new_barrier)
         # Hosts that have no address to be asked for show by their counters that they are there.
         self.audit = Audit(min(AUDIT_INTERVAL, settings.host_lifetime / 3))
@@ -283,8 +285,9 @@ class Controller:
         if hello.dpid in self.topology.switches:
             self.handle_gone(now, hello.dpid, "it connected anew")
         if hello.dpid >> DPID_BITS:
-            text = f"is not served: with tenants a datapath id has at most {DPID_BITS // 4} hex digits"
-            self.problems.report(now, Problem("wide-id", self.topology.name(hello.dpid), text))
+            # Rules of ours that it has from before there were tenants must not stay.
+            self.wide[hello.dpid] = hello
+            self._tell(hello.dpid, FlowStatsRequest())
             return
         for message in self.admission.handle_switch(now, hello):
             self._tell(hello.dpid, message)
@@ -293,7 +296,7 @@ class Controller:
         """Return the switches that are connected, as another controller is to be told of them."""
         known = self.topology.switches
         joined = [Hello(dpid, tuple(each.ports.values()), each.address) for dpid, each in sorted(known.items())]
-        return [*joined, *(each.hello for each in self.admission.applicants.values())]
+        return [*joined, *(each.hello for each in self.admission.applicants.values()), *self.wide.values()]
 
     def _join(self, now: float, hello: Hello) -> None:
         """Begin discovery at a switch."""
@@ -337,6 +340,7 @@ class Controller:
 
     def handle_gone(self, now: float, dpid: int, why: str) -> None:
         """Take in that a switch's connection ended, and why."""
+        self.wide.pop(dpid, None)
         self.admission.handle_gone(dpid)
         self.topology.handle_gone(now, dpid, why)
         if self.updater.installed.get(dpid):
@@ -361,6 +365,10 @@ class Controller:
             hello = self.admission.poll_admitted(dpid, message)
             if hello is not None:
                 self._join(now, hello)
+        if dpid in self.wide and isinstance(message, FlowStatsReply):
+            for each in message.rules:
+                if rules.is_ours(each.rule):
+                    self._tell(dpid, DeleteRule(each.rule.key))
         if dpid not in self.topology.switches:
             return
         match message:

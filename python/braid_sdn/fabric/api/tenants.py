@@ -57,6 +57,9 @@ def problems(fabric: Controller, now: float) -> Iterator[Problem]:
     for tenant, port, is_connected in network_state.missing_tenant_ports(fabric.settings, fabric.topology):
         why = "its switch has no such port" if is_connected else "its switch is not connected"
         yield Problem("tenant-port-unknown", port, f"is listed in tenant {tenant}, and {why}: see names and cables")
+    for dpid in sorted(fabric.wide):
+        text = f"is not served: with tenants a datapath id has at most {DPID_BITS // 4} hex digits"
+        yield Problem("wide-id", fabric.topology.name(dpid), text)
     # One that follows another controller asks switches for nothing.
     leads = fabric.cluster is None or fabric.cluster.leads
     for dpid, what in fabric.admission.waiting(now).items() if leads else ():
