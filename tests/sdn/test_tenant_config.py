@@ -216,3 +216,8 @@ def test_links_alone_are_no_tenants(tmp_path: Path) -> None:
     path = tmp_path / "fabric.toml"
     path.write_text(GOOD[: GOOD.index("[[tenant]]")])
     assert read(path).settings.tenants == Tenants()
+
+
+def test_a_port_of_a_switch_with_a_wide_id_is_refused(tmp_path: Path) -> None:
+    text, *_ = errors(tmp_path, GOOD.replace('"B:4"', '"0123456789abcdef:4"'))
+    assert "tenant 'blue': switch 0123456789abcdef: its id has more than 12 digits" in text

@@ -368,6 +368,8 @@ def _switch(reader: Reader, where: str, text: str, names: dict[int, str]) -> str
 
 def _hosts(reader: Reader, tables: list[Any], names: dict[int, str], tenants: Tenants) -> tuple[HostSettings, ...]:
     hosts: list[HostSettings] = []
+    # Tenants with errors are not there.
+    is_wrong = bool(reader.wrong)
     for number, each in enumerate(tables, 1):
         where = f"host {number}"
         found = reader.table(each, where, mac=str, switch=str, port=str, addresses=list, vid=int)
@@ -387,7 +389,7 @@ def _hosts(reader: Reader, tables: list[Any], names: dict[int, str], tenants: Te
             except ValueError:
                 reader.wrong.append(f"{where}.addresses: {text!r} is no IP address")
         switch, vid = _switch(reader, f"{where}.switch", found["switch"], names), found.get("vid", 0)
-        if vid and not tenants:
+        if vid and not tenants and not is_wrong:
             reader.wrong.append(f"{where}.vid: is for a trunk of a [[tenant]], and there is none: leave it out")
         elif "vid" in found and vid not in TRUNK_VIDS:
             reader.wrong.append(f"{where}.vid: must be {TRUNK_VIDS.start} to {TRUNK_VIDS.stop - 1}, not {vid}")

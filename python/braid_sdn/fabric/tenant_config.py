@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 #: The default tenant's name.
 _RESERVED = "default"
+_WIDE = (
+    f"its id has more than {DPID_BITS // 4} digits, which leaves no room for a tenant's number: give it another one"
+)
 
 
 def read_tenants(
@@ -56,8 +59,11 @@ def read_tenants(
         reader.wrong.append(f"tenant: all ranges together {text} or more")
     wide = [name for dpid, name in switches.items() if dpid >> DPID_BITS]
     if listed and wide:
-        text = f"its id has more than {DPID_BITS // 4} digits, which leaves no room for a tenant's number"
-        reader.wrong += [f"switch {name!r}.id: {text}: give it another one" for name in wide]
+        reader.wrong += [f"switch {name!r}.id: {_WIDE}" for name in wide]
+    for each in listed:
+        for switch in dict.fromkeys(switch for switch, _ in (*each.ports, *(place for place, _ in each.trunks))):
+            if switch not in switches.values() and int(switch, 16) >> DPID_BITS:
+                reader.wrong.append(f"tenant {each.name!r}: switch {switch}: {_WIDE}")
     if len(reader.wrong) > begun:
         return Tenants()
     if not listed:
