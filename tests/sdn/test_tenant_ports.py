@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from braid_sdn.fabric.monitor.probe import tagged
-from braid_sdn.openflow.messages import PortStatus
+from braid_sdn.openflow.messages import PacketIn, PacketOut, PortStatus
 
 from .tenant_network import arrivals, colour, network, number_of, settled
-from .virtual import Network, frame, mac
+from .virtual import Network, arp, frame, mac
 
 
 def swap_stations(net: Network, switch: str, one: str, other: str) -> None:
@@ -71,3 +71,40 @@ def test_the_number_of_a_links_port_becomes_a_hosts() -> None:
             for other in ("red2", "h2"):
                 data = tagged(frame(mac(number_of(net, "blue1")), mac(number_of(net, other))), tag)
                 assert {colour(name) for name, _ in arrivals(net, "blue1", data)} <= {"blue"}, (tag, net.now)
+
+
+def test_a_port_that_was_removed_once_is_forgotten_once() -> None:
+    net = settled(network())
+    dpid = net.shape.dpid("B")
+    forgotten: list[int] = []
+    gone = net.switches[dpid].ports.pop(net.stations["h2"].port)
+    net.controller.handle(net.now, dpid, PortStatus(gone, True))
+    net._flush()
+    net.run(5)
+    net.controller.compiler.forget = forgotten.append  # type: ignore[method-assign, assignment]
+    for _ in range(3):
+        net.disconnect("B")
+        net.run(1)
+        net.connect("B")
+        net.run(5)
+    assert len(forgotten) <= 1
+
+
+def test_held_arp_does_not_go_to_a_switch_whose_ports_are_looked_at() -> None:
+    net = settled(network())
+    dpid, source = net.shape.dpid("B"), net.stations["blue1"]
+    net.send("blue2", arp(mac(number_of(net, "blue2")), "10.0.0.2", "10.0.0.77"))
+    net.run(3)
+    net.controller.poll_messages()
+    # A host that came just now asks for it.
+    question = arp("02:00:00:00:99:01", "10.0.0.99", "10.0.0.2")
+    net.controller.handle(net.now, source.switch, PacketIn(source.port, question))
+    swap_stations(net, "B", "blue2", "red2")
+    for station in ("blue2", "red2"):
+        net.controller.handle(net.now, dpid, PortStatus(net.switches[dpid].ports[net.stations[station].port], False))
+    said = net.controller.poll_messages()
+    for step in range(1, 14):
+        net.controller.handle_timeout(net.now + 0.05 * step)
+        said += net.controller.poll_messages()
+    assert dpid in net.controller.admission.applicants
+    assert not [each for switch, each in said if switch == dpid and isinstance(each, PacketOut)]

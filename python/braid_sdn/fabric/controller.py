@@ -325,8 +325,10 @@ class Controller:
         Rules for what was there would be made anew, with the tenant of before.
         """
         before = {port: name for port, name in self._port_names.items() if port.switch == dpid}
-        self._port_names |= {PortId(dpid, number): name for number, name in names.items()}
         gone = [port for port, name in before.items() if names.get(port.port) != name]
+        for port in gone:
+            del self._port_names[port]
+        self._port_names |= {PortId(dpid, number): name for number, name in names.items()}
         if not gone:
             return
         for port in gone:
@@ -676,7 +678,11 @@ class Controller:
         def may_link(port: int) -> bool:
             if port not in ports or tenants.is_listed(name, ports[port], port):
                 return False
-            return tenants.is_end(name, ports[port], port) or (tenants.discovers_links and port in linked)
+            return tenants.is_end(name, ports[port], port) or (
+                tenants.discovers_links
+                and port in linked
+                and self._port_names.get(PortId(hello.dpid, port), ports[port]) == ports[port]
+            )
 
         return SwitchPorts(tenants, self.compiler.digest, tenant_of, may_link)
 
@@ -1267,7 +1273,10 @@ class Controller:
             in_place = self.updater.step in (Step.IDLE, Step.DRAIN) and not self._is_urgent
             edges = [edge.port for edge in self.edges]
             floods = self._floods()
-            self._out += self._arp_relay.release(now, floods, self.plan, self.tenant_of, edges, in_place=in_place)
+            switches = self.topology.switches
+            self._out += self._arp_relay.release(
+                now, floods, self.plan, self.tenant_of, edges, in_place=in_place, switches=switches
+            )
 
     def _distribute(self, now: float) -> None:
         """Distribute tables and probe the new paths once all new tags' rules are in place."""

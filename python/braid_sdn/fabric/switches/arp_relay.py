@@ -6,7 +6,7 @@ host itself. A request that was not answered, and everything else (gratuitous AR
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import PortId
@@ -110,11 +110,12 @@ class ArpRelay:
         edges: Iterable[PortId],
         *,
         in_place: bool,
+        switches: Container[int],
     ) -> Messages:
         """Return messages that pass held frames on: all if `in_place`, that is, rules reach all known hosts.
 
-        All switches have the rules of each tenant's flood in `floods`. A frame goes to ports of the tenant alone at
-        whose port it arrived.
+        `switches` are those that are part of the network; all have the rules of each tenant's flood in `floods`. A
+        frame goes to ports of the tenant alone at whose port it arrived.
         A host behind one of `edges` (their ports) may answer under a tag, which teaches us nothing of it. So the
         controller asks there for itself, too.
         """
@@ -125,6 +126,9 @@ class ArpRelay:
         del self._held[: len(due)]
         for _, arrived, frame, target in due:
             tenant = tenant_of(*arrived)
+            if (target or arrived)[0].switch not in switches:
+                # It has left or is being looked at, and its ports may have other numbers by now.
+                continue
             if target is not None:
                 # A port may have been given another place meanwhile.
                 if tenant_of(*target) == tenant:
