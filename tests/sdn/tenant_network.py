@@ -165,4 +165,4 @@ def assert_together(net: Network) -> None:
 
 
 def floods(net: Network) -> dict[int, Flood]:
-    return net.controller.plan.all_floods()
+    return net.controller.plan.floods

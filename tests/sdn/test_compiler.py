@@ -31,6 +31,7 @@ from braid_sdn.fabric.switches.rules import (
     tag_of,
 )
 from braid_sdn.fabric.switches.updater import BARRIER_TIMEOUT, RuleUpdater
+from braid_sdn.fabric.tenants import NOBODY
 from braid_sdn.openflow.messages import (
     AddRule,
     Barrier,
@@ -283,13 +284,13 @@ def test_another_flood_is_followed_in_parts_and_each_packet_reaches_every_switch
 
     # A switch that is to become a leaf, and then others, before the flood for the first one is in place.
     for parts, drained in ((3, 2), (9, 5), (1000, 7)):
-        before = plan.flood
+        before = plan.floods[NOBODY]
         policies = Policies(drained=frozenset({drained}))
         state = NetworkState(
             graph, outside=outside, policies=policies, tags_in_use=updater.tags_in_use() | made.tags()
         )
         plan = make(plan, state)
-        assert plan.flood is not before
+        assert plan.floods[NOBODY] is not before
         count = 0
         while count == 0 or (made.is_behind and count < parts):
             follow(plan, 1000)
@@ -341,7 +342,7 @@ def test_a_flood_comes_before_trees_to_switches_that_had_none(monkeypatch: pytes
     hosts = {mac(number): Host(mac(number), PortId(number, HOST_PORT)) for number in range(1, SWITCHES + 1)}
     state = NetworkState(graph, tuple(hosts.values()), outside=outside, policies=Policies(drained=frozenset({2})))
     plan = make(plan, state)
-    while made.flood is not plan.flood:
+    while made.flood_of(NOBODY) is not plan.floods[NOBODY]:
         assert not made.tags() & {tree.tag for tree in plan.trees.values()}
         made.update(plan, hosts, (), graph.switches, most=1000)
     while made.is_behind:

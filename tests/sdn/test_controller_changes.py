@@ -17,6 +17,7 @@ from braid_sdn.fabric.plan import planner
 from braid_sdn.fabric.plan.plan import Host, Plan
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.rules import DELIVERY, DESTINATIONS, PATHS, TREES
+from braid_sdn.fabric.tenants import NOBODY
 from braid_sdn.openflow.messages import TAGGED, AddRule, DeleteRule, Match, PortStatus, PushTag, Rule
 
 from . import virtual
@@ -288,7 +289,6 @@ def test_hosts_are_taken_over_one_part_after_another_although_switches_are_far(
 def with_old_layout(net: Network) -> None:
     """Give switches the rules that version 1 would have: paths in table 3, delivery in 4, and no trees in between."""
     plan = net.controller.plan
-    assert plan.flood is not None
     to_tree = {rules.to_tree(tree).match.metadata: tree.tag for tree in plan.trees.values()}
     moved = {PATHS: 3, DELIVERY: 4}
     for switch in net.switches.values():
@@ -302,7 +302,7 @@ def with_old_layout(net: Network) -> None:
             made = replace(rule, cookie=rules.OLD_COOKIE | rule.cookie & 0xFFFFFFFF)
             made = replace(made, table=moved.get(rule.table, rule.table), goto=moved.get(rule.goto or 0, rule.goto))
             if rule.goto == TREES:
-                tag = plan.flood.tag if rule.metadata is None else to_tree[rule.metadata]
+                tag = plan.floods[NOBODY].tag if rule.metadata is None else to_tree[rule.metadata]
                 made = replace(made, actions=(PushTag(tag),), goto=3, metadata=None)
             old.append(made)
         switch.restart()

@@ -27,7 +27,7 @@ from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.compiler import Compiler
 from braid_sdn.fabric.switches.rules import base, leases
-from braid_sdn.fabric.tenants import Tenant, Tenants
+from braid_sdn.fabric.tenants import NOBODY, Tenant, Tenants
 from braid_sdn.openflow.flow_mods import encode
 from braid_sdn.openflow.flow_stats import MAX_KNOWN_SIZE, DecodedRules
 from braid_sdn.openflow.flows import DIALECT, FLOW_FIELDS, LINK_FIELDS, UnknownRuleError, foreign_text, rule_in
@@ -79,7 +79,7 @@ def every_rule() -> list[Rule]:
             1: Tree(1, 7, {2: 3}, detour=Tree(1, 7, {2: 4}), turning={2: frozenset({4})}),
             2: Tree(2, 8, {1: 2}),
         },
-        flood=Flood(9, {1: frozenset({2})}),
+        floods={NOBODY: Flood(9, {1: frozenset({2})})},
     )
     hosts = [Host("02:00:00:00:00:01", PortId(1, 5)), Host("02:00:00:00:00:02", PortId(2, 5))]
     compiler = Compiler()

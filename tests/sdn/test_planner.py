@@ -12,7 +12,7 @@ from braid_sdn.fabric.plan.mdi import Thresholds
 from braid_sdn.fabric.plan.plan import Edge, Host, Pair, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, make
 from braid_sdn.fabric.plan.policies import Policies
-from braid_sdn.fabric.tenants import TAGS
+from braid_sdn.fabric.tenants import NOBODY, TAGS
 
 HA, HB = Edge("ha", PortId(1, 9)), Edge("hb", PortId(2, 9))
 
@@ -162,17 +162,15 @@ def test_a_flood_for_which_no_tag_was_left_is_made_when_there_is_one() -> None:
     arcs = [Arc(*ends, 1e9) for wire in wires for ends in (wire, wire[::-1])]
     switches = frozenset({1, 2, 3})
     whole = make(Plan(), NetworkState(Graph.of(arcs, switches)))
-    assert whole.flood is not None
-    link = next(wire for wire in wires if wire[0].port in whole.flood.ports[wire[0].switch])
+    link = next(wire for wire in wires if wire[0].port in whole.floods[NOBODY].ports[wire[0].switch])
     cut = Graph.of([arc for arc in arcs if {arc.source, arc.target} != set(link)], switches)
     short = make(whole, NetworkState(cut, tags_in_use=frozenset(TAGS)))
     assert short.is_flood_old
     made = make(short, NetworkState(cut))
-    assert made.flood is not None
-    assert {switch: set(ports) for switch, ports in made.flood.ports.items()} == {
+    assert {switch: set(ports) for switch, ports in made.floods[NOBODY].ports.items()} == {
         switch: set(cut.ports[switch]) for switch in switches
     }
-    assert make(made, NetworkState(cut)).flood is made.flood
+    assert make(made, NetworkState(cut)).floods[NOBODY] is made.floods[NOBODY]
 
 
 def test_a_switch_whose_only_link_had_no_capacity_joins_the_trees_when_it_has() -> None:

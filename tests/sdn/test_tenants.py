@@ -11,6 +11,7 @@ import pytest
 
 from braid_sdn.fabric.monitor.probe import tagged
 from braid_sdn.fabric.plan.plan import Plan
+from braid_sdn.fabric.plan.policies import through
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.tenants import DEFAULT, TAGS, Tenants
 from braid_sdn.openflow.messages import AddRule, DeleteRule, PushTag
@@ -47,7 +48,7 @@ def test_masks_have_the_tags_of_a_tenant_and_no_others() -> None:
 def test_tags_in_use_are_those_of_their_tenants() -> None:
     net = settled(network())
     plan: Plan = net.controller.plan
-    assert {tenant: net.settings.tenants.of_tag(each.tag) for tenant, each in plan.all_floods().items()} == {
+    assert {tenant: net.settings.tenants.of_tag(each.tag) for tenant, each in plan.floods.items()} == {
         each: each for each in (DEFAULT, BLUE, RED)
     }
     assert all(net.settings.tenants.of_tag(tree.tag) == tree.tenant for tree in plan.trees.values())
@@ -263,3 +264,14 @@ def test_a_flood_of_another_tenants_tag_is_found_by_the_check_of_rules() -> None
     list(pipeline.handle(net.now, AddRule(replace(rule, actions=(PushTag(red),)))))
     with pytest.raises(AssertionError):
         assert_apart(net)
+
+
+def test_floods_of_each_tenant_count_where_a_switch_is_drained() -> None:
+    net = settled(network())
+    plan = replace(net.controller.plan, trees={}, pairs={}, pinned={})
+    assert plan.floods.keys() == {DEFAULT, BLUE, RED}
+    between = {switch for switch, ports in plan.floods[BLUE].ports.items() if len(ports) > 1}
+    for switch in between:
+        assert through(plan, net.controller.graph, switch) == 3
+        assert through(replace(plan, floods={BLUE: plan.floods[BLUE]}), net.controller.graph, switch) == 1
+    assert between

@@ -207,7 +207,7 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
         "tags_used": len(plan.trees)
         + sum(len(pair.paths) for pair in plan.pairs.values())
         + len(plan.pinned)
-        + len(plan.all_floods()),
+        + len(plan.floods),
         "changing": not fabric.updater.idle,
         "planned": fabric.planned,
         **_cluster(fabric),

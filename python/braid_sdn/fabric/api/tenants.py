@@ -19,7 +19,7 @@ def listed(fabric: Controller) -> list[dict[str, Any]]:
         return []
     hosts = Counter(host.tenant for host in fabric.hosts.known.values())
     plan = fabric.plan
-    used = [flood.tag for flood in plan.all_floods().values()] + [tree.tag for tree in plan.trees.values()]
+    used = [flood.tag for flood in plan.floods.values()] + [tree.tag for tree in plan.trees.values()]
     used += [path.tag for pair in plan.pairs.values() for path in pair.paths]
     used += [path.tag for path in plan.pinned.values()]
     tags = Counter(map(tenants.of_tag, used))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan.mdi import Selection
-from braid_sdn.fabric.tenants import DEFAULT, DPID_BITS, NOBODY, TAGS
+from braid_sdn.fabric.tenants import DEFAULT, DPID_BITS, NOBODY
 
 #: Ports up to which packets are sent on by another one: two of them fit into the number of a switch's group.
 MAX_DETOUR_PORT = 0xFFF
@@ -180,8 +180,8 @@ class Plan:
     outside: dict[int, frozenset[int]] = field(default_factory=dict)
     #: By their keys.
     trees: dict[int, Tree] = field(default_factory=dict)
-    #: That of the default tenant, whose packets are all where there are no tenants.
-    flood: Flood | None = None
+    #: By their tenants: nobody's is that of all packets where there are none.
+    floods: dict[int, Flood] = field(default_factory=dict)
     pairs: dict[tuple[str, str], Pair] = field(default_factory=dict)
     #: Pairs that cannot be served, and why.
     unserved: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -190,9 +190,9 @@ class Plan:
     switches: frozenset[int] = frozenset()
     #: Roots whose trees are still to be made, or to be compared with the best ones.
     left: tuple[int, ...] = ()
-    #: Tag to try next: one that was given up lately may be known to a slow switch still.
-    next_tag: int = TAGS.start
-    #: True if no tag was left for the flood: it is that of the wiring before.
+    #: Tag of each tenant to try next: one that was given up lately may be known to a slow switch still.
+    next_tags: dict[int, int] = field(default_factory=dict)
+    #: True if no tag was left for a flood: it is that of the wiring before.
     is_flood_old: bool = False
     #: Switches with hosts for whose trees no tag was left: packets to these are flooded.
     tagless: tuple[int, ...] = ()
@@ -200,19 +200,10 @@ class Plan:
     drained: frozenset[int] = frozenset()
     #: Paths of pairs of hosts, by their MACs.
     pinned: dict[tuple[str, str], PinnedPath] = field(default_factory=dict)
-    #: Floods of the other tenants.
-    floods: dict[int, Flood] = field(default_factory=dict)
     #: The tenant of each switch's ports for hosts; empty where there are none.
     port_tenants: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     #: Tenants by VIDs of each switch's trunks.
     trunks: Mapping[int, Mapping[int, Mapping[int, int]]] = field(default_factory=dict)
-    #: Tags to try next, of the other tenants.
-    next_tags: dict[int, int] = field(default_factory=dict)
-
-    def all_floods(self) -> dict[int, Flood]:
-        """Return the flood of each tenant that has one."""
-        first = DEFAULT if self.port_tenants else NOBODY
-        return {first: self.flood, **self.floods} if self.flood is not None else self.floods
 
     def outside_of(self, switch: int, tenant: int) -> frozenset[int]:
         """Return a switch's ports on which a tenant's hosts get broadcasts."""

@@ -150,8 +150,7 @@ def make(before: Plan, now: NetworkState) -> Plan:
 
 
 def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
-    default, *others = now.tenants.numbers
-    cursors = {default: before.next_tag, **before.next_tags}
+    cursors = dict(before.next_tags)
     tags = _Tags(set(now.tags_in_use) | _tags_of(before), now.tenants, cursors)
     drained = now.policies.drained & now.graph.switches
     permitted = _permitted(now.graph, now.forbidden)
@@ -159,8 +158,8 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
     is_same = (wiring, permitted.switches, drained) == (before.wiring, before.switches, before.drained)
     unserved: dict[tuple[str, str], str] = {}
     trees: dict[int, Tree] = {}
-    flood, is_flood_old = before.flood, before.is_flood_old or before.flood is None or not is_same
     floods = dict(before.floods)
+    is_flood_old = before.is_flood_old or not is_same or not floods.keys() >= set(now.tenants.numbers)
     pairs: dict[tuple[str, str], Pair] = {}
     left: list[int] = []
     tagless: list[int] = []
@@ -168,14 +167,14 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
         is_flood_old = False
         for tenant in now.tenants.numbers:
             try:
-                made_flood = _flood(before.all_floods().get(tenant), permitted, tags, drained, tenant)
+                flood = _flood(floods.get(tenant), permitted, tags, drained, tenant)
             except TagsExhaustedError:
                 is_flood_old = True
                 continue
-            if tenant == default:
-                flood = made_flood
-            elif made_flood is not None:
-                floods[tenant] = made_flood
+            if flood is None:
+                floods.pop(tenant, None)
+            else:
+                floods[tenant] = flood
             yield
     around = replace(now, graph=_avoiding(permitted, drained))
     for root, tree in _trees(before, around, tags, wiring, is_same=is_same):
@@ -209,21 +208,19 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
         internal,
         outside,
         trees,
-        flood,
+        floods,
         pairs,
         unserved,
         wiring,
         switches,
         tuple(left),
-        cursors.get(default, TAGS.start),
+        cursors,
         is_flood_old,
         tuple(tagless),
         drained,
         pinned,
-        floods,
         now.port_tenants,
         now.trunks,
-        {tenant: cursors[tenant] for tenant in others if tenant in cursors},
     )
 
 
@@ -235,7 +232,7 @@ def _tags_of(plan: Plan) -> set[int]:
     used = {tree.tag for tree in plan.trees.values()}
     used |= {path.tag for pair in plan.pairs.values() for path in pair.paths}
     used |= {path.tag for path in plan.pinned.values()}
-    return used | {flood.tag for flood in plan.all_floods().values()}
+    return used | {flood.tag for flood in plan.floods.values()}
 
 
 # Policies.

@@ -127,7 +127,7 @@ def cut_off(before: Iterable[frozenset[int]], after: Iterable[frozenset[int]]) -
 
 
 def through(plan: Plan, graph: Graph, switch: int) -> int:
-    """Return the number of trees and paths by which packets between others pass a switch."""
+    """Return the number of trees, paths and floods by which packets between others pass a switch."""
     arriving = [arc.source for arc in graph.arriving.get(switch, ())]
     trees = sum(
         tree.root != switch and any(tree.onward.get(port.switch) == port.port for port in arriving)
@@ -136,8 +136,8 @@ def through(plan: Plan, graph: Graph, switch: int) -> int:
     paths = [path.steps for pair in plan.pairs.values() for path in pair.paths]
     passed = sum(any(step.switch == switch for step in steps[1:-1]) for steps in paths)
     passed += sum(any(step.switch == switch for step in path.steps[1:]) for path in plan.pinned.values())
-    flood = plan.flood.ports.get(switch, frozenset()) if plan.flood is not None else frozenset()
-    return trees + passed + (len(flood) > 1)
+    floods = sum(len(flood.ports.get(switch, ())) > 1 for flood in plan.floods.values())
+    return trees + passed + floods
 
 
 def along(graph: Graph, switches: Iterable[int], used: Iterable[PortId] = ()) -> tuple[Arc, ...] | None:

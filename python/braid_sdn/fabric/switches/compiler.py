@@ -160,7 +160,7 @@ class Compiler:
         self._set_hosts(hosts, most)
         left = self._change_trees(plan, sys.maxsize if most == sys.maxsize else MAX_TREE_RULES)
         # Until there is a tree to a host, packets to it are flooded.
-        for tenant, wanted in plan.all_floods().items():
+        for tenant, wanted in plan.floods.items():
             left = self._set_flood(plan, self._floods.setdefault(tenant, _Floods(tenant)), wanted, fresh, left)
         self._add_trees(plan, left)
         changed, self._changed = self._changed, {}
@@ -195,11 +195,6 @@ class Compiler:
     def tags(self) -> set[int]:
         """Return the tags of trees and floods."""
         return {*self._by_tag, *(tag for each in self._floods.values() for tag in each.by_tag)}
-
-    @property
-    def flood(self) -> Flood | None:
-        """The flood of the default tenant, as `flood_of` says."""
-        return self.flood_of(self.tenants.numbers[0])
 
     def flood_of(self, tenant: int) -> Flood | None:
         """Return a flood to which switches lead a tenant's packets, so that all have its rules; None if none."""
