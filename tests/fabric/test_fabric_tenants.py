@@ -109,7 +109,7 @@ def counted(network: EdgedNetwork, sender: str, target: str, *receivers: str) ->
         for each in running.values():
             each.wait_output("^ready", timeout=20)
         stations[sender].place.run([sys.executable, "-c", SEND, stations[target].mac])
-        # What comes after this on the same way came after all of it.
+        # A packet that comes after this on the same way came after all of it.
         wait_until(lambda: pinged(stations["ha"], stations["hb"].address), what="a ping", timeout=20)
     finally:
         for each in running.values():

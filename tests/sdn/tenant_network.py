@@ -131,7 +131,7 @@ def arrivals(net: Network, station: str, data: bytes) -> list[tuple[str, bytes]]
 
 def attempts(net: Network, station: str) -> Iterator[bytes]:
     """Yield frames by which a station may try to reach others: to each MAC, to groups, and under tags of all."""
-    number = list(net.stations).index(station) + 1
+    number = number_of(net, station)
     for other in range(1, len(net.stations) + 1):
         yield frame(mac(number), mac(other))
     yield frame(mac(number), "02:ff:ff:ff:ff:01")
@@ -158,7 +158,7 @@ def assert_together(net: Network) -> None:
     for number, station in enumerate(net.stations, 1):
         others = [name for name in net.stations if colour(name) == colour(station) and name != station]
         for other in others:
-            data = frame(mac(number), mac(list(net.stations).index(other) + 1))
+            data = frame(mac(number), mac(number_of(net, other)))
             assert arrivals(net, station, data) == [(other, data)], (station, other)
         data = frame(mac(number), "01:00:5e:01:02:03")
         assert sorted(arrivals(net, station, data)) == sorted((name, data) for name in others), station

@@ -189,7 +189,7 @@ def test_a_reload_moves_a_port_to_another_tenant() -> None:
     net.run(4)
     greet(net)
     assert between(net, "blue1", "red2") == ["red2"]
-    # What is for hosts that a tenant does not know is flooded within it.
+    # Frames for hosts that a tenant does not know are flooded within it.
     assert set(between(net, "blue1", "blue2")) == {"red1", "red2", "red3", "red4"}
     assert between(net, "blue3", "blue2") == ["blue2"]
     assert set(between(net, "blue3", "blue1")) == {"blue2", "blue4"}
@@ -253,7 +253,7 @@ def test_a_service_takes_tenants_over_and_keeps_those_before_if_they_are_bad(tmp
     ]
 
 
-# What is shown.
+# API, explanations and metrics.
 
 
 def test_tenants_are_shown_explained_and_counted() -> None:

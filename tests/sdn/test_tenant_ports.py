@@ -21,6 +21,13 @@ def swap_stations(net: Network, switch: str, one: str, other: str) -> None:
     net.stations[one], net.stations[other] = net.stations[other], net.stations[one]
 
 
+def tell_of_ports(net: Network, switch: str, *stations: str) -> None:
+    """Have a switch say what is at stations' ports now."""
+    dpid = net.shape.dpid(switch)
+    for station in stations:
+        net.controller.handle(net.now, dpid, PortStatus(net.switches[dpid].ports[net.stations[station].port], False))
+
+
 def assert_blue2_apart(net: Network) -> None:
     to_blue2 = frame(mac(number_of(net, "blue1")), mac(number_of(net, "blue2")))
     assert {colour(name) for name, _ in arrivals(net, "blue1", to_blue2)} <= {"blue"}
@@ -43,9 +50,7 @@ def test_a_switch_comes_back_with_other_numbers_of_ports(restarts: bool) -> None
 def test_ports_are_renamed_while_connected() -> None:
     net = settled(network())
     swap_stations(net, "B", "blue2", "red2")
-    dpid = net.shape.dpid("B")
-    for station in ("blue2", "red2"):
-        net.controller.handle(net.now, dpid, PortStatus(net.switches[dpid].ports[net.stations[station].port], False))
+    tell_of_ports(net, "B", "blue2", "red2")
     net._flush()
     net.run(20)
     assert_blue2_apart(net)
@@ -100,8 +105,7 @@ def test_held_arp_does_not_go_to_a_switch_whose_ports_are_looked_at() -> None:
     question = arp("02:00:00:00:99:01", "10.0.0.99", "10.0.0.2")
     net.controller.handle(net.now, source.switch, PacketIn(source.port, question))
     swap_stations(net, "B", "blue2", "red2")
-    for station in ("blue2", "red2"):
-        net.controller.handle(net.now, dpid, PortStatus(net.switches[dpid].ports[net.stations[station].port], False))
+    tell_of_ports(net, "B", "blue2", "red2")
     said = net.controller.poll_messages()
     for step in range(1, 14):
         net.controller.handle_timeout(net.now + 0.05 * step)

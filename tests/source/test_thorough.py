@@ -15,7 +15,8 @@ def test_each_line_names_a_test(pytestconfig: pytest.Config) -> None:
 
 
 def test_each_rust_test_is_there() -> None:
-    lines = re.findall(r"^(crates/\S+) (?:\w+::)*(\w+)::(\w+)$", THOROUGH.read_text(), flags=re.MULTILINE)
-    assert len(lines) == THOROUGH.read_text().count("\ncrates/")
+    text = THOROUGH.read_text()
+    lines = re.findall(r"^(crates/\S+) (?:\w+::)*(\w+)::(\w+)$", text, flags=re.MULTILINE)
+    assert len(lines) == text.count("\ncrates/")
     for folder, module, name in lines:
         assert f"fn {name}()" in (repository() / folder / f"{module}.rs").read_text()

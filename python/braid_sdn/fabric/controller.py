@@ -52,7 +52,7 @@ from braid_sdn.fabric.switches.arp_relay import ArpRelay, to_host
 from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, Audit
 from braid_sdn.fabric.switches.compiler import MAX_HOST_RULES, Compiler
 from braid_sdn.fabric.switches.updater import RuleUpdater, Step
-from braid_sdn.fabric.tenants import DPID_BITS, NOBODY
+from braid_sdn.fabric.tenants import DPID_BITS, NOBODY, places
 from braid_sdn.fabric.view.address_frames import address_claim, address_probe, address_request
 from braid_sdn.fabric.view.conversations import Conversations
 from braid_sdn.fabric.view.discovery import DiscoverySchedule
@@ -228,8 +228,9 @@ class Controller:
         self._stopwatch = stopwatch
         #: True once a plan was made.
         self.planned = False
-        #: With tenants: the names that ports had last, and true if one has another by now, until a plan knows that.
-        self._port_names: dict[PortId, str] = {}
+        #: With tenants: the names that each switch's ports had last, and true if one has another by now, until a plan
+        #: knows that.
+        self._port_names: dict[int, dict[int, str]] = {}
         self._is_renumbered = False
         #: Ports that were links for the previous controller, until the first plan.
         self._expected_links: set[PortId] = set()
@@ -319,16 +320,13 @@ class Controller:
             self._schedule.at_once(now, PortId(dpid, number))
         self._throttle.improvement(now)
 
-    def _forget_renumbered(self, now: float, dpid: int, names: Mapping[int, str]) -> None:
+    def _forget_renumbered(self, now: float, dpid: int, names: dict[int, str]) -> None:
         """Forget all that is known of ports of a switch whose numbers are other ports' now, or nobody's.
 
         Rules for what was there would be made anew, with the tenant of before.
         """
-        before = {port: name for port, name in self._port_names.items() if port.switch == dpid}
-        gone = [port for port, name in before.items() if names.get(port.port) != name]
-        for port in gone:
-            del self._port_names[port]
-        self._port_names |= {PortId(dpid, number): name for number, name in names.items()}
+        before, self._port_names[dpid] = self._port_names.get(dpid, {}), names
+        gone = [PortId(dpid, port) for port, name in before.items() if names.get(port) != name]
         if not gone:
             return
         for port in gone:
@@ -614,7 +612,7 @@ class Controller:
             self._handle_padded(now, (probe.source, arrived), probe, seconds)
         elif not self.may_link(probe.source, arrived):
             tenants, ends = self.settings.tenants, (probe.source, arrived)
-            listed = frozenset(end for end in ends if tenants.is_listed(*self._names_of(end)))
+            listed = frozenset(end for end in ends if tenants.is_listed(*network_state.names_of(end, self.topology)))
             if self.untrusted_links.handle(now, *ends, listed):
                 # No broadcasts go out there from now on: a cable may lead back.
                 self._throttle.failure(now)
@@ -628,20 +626,15 @@ class Controller:
             self._schedule.measure(now, probe.source, arrived)
             self._throttle.improvement(now)
 
-    def _names_of(self, port: PortId) -> tuple[str, str, int]:
-        """Return a port's switch, and its name and number there."""
-        known = self.topology.known_ports(port.switch).get(port.port)
-        return self.topology.name(port.switch), known.name if known is not None else "", port.port
-
     def may_link(self, source: PortId, arrived: PortId) -> bool:
         """Return true if a discovery frame from one port at another may show a link."""
         tenants = self.settings.tenants
         if not tenants or source == arrived:
             return True
-        ends = (source, arrived)
-        if any(tenants.is_listed(*self._names_of(end)) for end in ends):
+        ends = [network_state.names_of(end, self.topology) for end in (source, arrived)]
+        if any(tenants.is_listed(*end) for end in ends):
             return False
-        return tenants.has_link(*(network_state.places_of(end, self.topology) for end in ends))
+        return tenants.has_link(*(places(*end) for end in ends))
 
     def find_host(self, word: str) -> Host | None:
         """Return the host with this MAC or IP address; with tenants it may be TENANT/ADDRESS.
@@ -662,9 +655,14 @@ class Controller:
         """
         return network_state.tenant_at(port, self.settings, self.topology, vid)
 
+    def _is_served(self, port: PortId, vid: int) -> bool:
+        return network_state.is_served(port, self.settings, self.topology, vid)
+
     def trunk_at(self, port: PortId) -> dict[int, int]:
         """Return the tenants at a trunk by their VIDs; none if it is none."""
-        return self.settings.tenants.trunk(*self._names_of(port)) if self.settings.tenants else {}
+        return (
+            self.settings.tenants.trunk(*network_state.names_of(port, self.topology)) if self.settings.tenants else {}
+        )
 
     def _roles_of_ports(self, hello: Hello, known: list[Rule]) -> SwitchPorts:
         """Return the roles of a switch's ports by the configuration, before the switch is part of the network."""
@@ -681,7 +679,7 @@ class Controller:
             return tenants.is_end(name, ports[port], port) or (
                 tenants.discovers_links
                 and port in linked
-                and self._port_names.get(PortId(hello.dpid, port), ports[port]) == ports[port]
+                and self._port_names.get(hello.dpid, ports).get(port, ports[port]) == ports[port]
             )
 
         return SwitchPorts(tenants, self.compiler.digest, tenant_of, may_link)
@@ -694,7 +692,7 @@ class Controller:
         vid = 0
         if self.trunk_at(arrived):
             vid, frame = untagged(frame)
-        if self.topology.is_heard(arrived) or (self.settings.tenants and self.tenant_of(arrived, vid) == NOBODY):
+        if self.topology.is_heard(arrived) or not self._is_served(arrived, vid):
             return
         mac = mac_text(frame[6:12])
         fresh = self.hosts.see(now, mac, arrived, vid)
@@ -748,8 +746,8 @@ class Controller:
         port = PortId(dpid, message.port.number)
         if port.port > LAST_PORT:
             return
-        names = self._port_names if self.settings.tenants and not message.gone else {}
-        if names.setdefault(port, message.port.name) != message.port.name:
+        names = self._port_names[dpid] if self.settings.tenants and not message.gone else {}
+        if names.setdefault(port.port, message.port.name) != message.port.name:
             # The switch's rules for that number may be another tenant's, so it is admitted anew.
             switch = self.topology.switches[dpid]
             ports = tuple({**switch.ports, port.port: message.port}.values())
@@ -789,10 +787,7 @@ class Controller:
             if left is not None and not any(rules.is_ours(rule) and rule.table != rules.INGRESS for rule in known):
                 self._emptied[dpid] = left
             hosts = rules.hosts_in(dpid, known)
-            tenants = self.settings.tenants
-            self.hosts.adopt(
-                now, [each for each in hosts if not tenants or self.tenant_of(each.port, each.vid) != NOBODY]
-            )
+            self.hosts.adopt(now, [host for host in hosts if self._is_served(host.port, host.vid)])
             if not (self.planned and self.compiler.everywhere):
                 for mac, _ in rules.remote_counters(message.rules):
                     self.conversations.begin(now, dpid, mac)
@@ -1175,9 +1170,10 @@ class Controller:
 
     def _floods(self) -> dict[int, Flood]:
         """Return each tenant's flood whose rules switches have or get before all else; none before the first plan."""
+        if self._is_renumbered or not self._is_first_followed:
+            return {}
         found = {tenant: self.compiler.flood_of(tenant) for tenant in self.settings.tenants.numbers}
-        is_known = self._is_first_followed and not self._is_renumbered
-        return {tenant: each for tenant, each in found.items() if each is not None and is_known}
+        return {tenant: flood for tenant, flood in found.items() if flood is not None}
 
     def _follow(self, now: float) -> None:
         """Change rules to those of the plan, or as many as may be in one turn."""
@@ -1194,7 +1190,7 @@ class Controller:
             self.hosts.known,
             self.edges,
             switches,
-            # What is at a port that is another by now may not wait.
+            # Rules of a port whose number is another port's by now may not wait.
             most=sys.maxsize if self._is_renumbered else MAX_HOST_RULES,
             is_told=not is_first,
             failover=self._failover_planned,

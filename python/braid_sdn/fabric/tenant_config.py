@@ -64,9 +64,7 @@ def read_tenants(
         for switch in dict.fromkeys(switch for switch, _ in (*each.ports, *(place for place, _ in each.trunks))):
             if switch not in switches.values() and int(switch, 16) >> DPID_BITS:
                 reader.wrong.append(f"tenant {each.name!r}: switch {switch}: {_WIDE}")
-    if len(reader.wrong) > begun:
-        return Tenants()
-    if not listed:
+    if not listed or len(reader.wrong) > begun:
         return Tenants()
     ends = (zip(link.between, link.ports, strict=True) for link in links if all(link.ports))
     return Tenants(tuple(listed), frozenset(map(frozenset, ends)), discovers_links)

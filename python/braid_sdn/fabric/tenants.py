@@ -11,6 +11,7 @@ Pure: names of ports in, numbers out.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -148,7 +149,7 @@ class Tenants:
         """
         if not self.listed:
             return NOBODY
-        words = ((switch, name), (switch, str(port)))
+        words = places(switch, name, port)
         if any(word in self._link_ports for word in words):
             return NOBODY
         if vid or any(word in self._by_trunk for word in words):
@@ -160,12 +161,12 @@ class Tenants:
 
     def is_listed(self, switch: str, name: str, port: int) -> bool:
         """Return true if a tenant lists a port: that is never an end of a link."""
-        words = ((switch, name), (switch, str(port)))
+        words = places(switch, name, port)
         return any(word in self._by_place or word in self._by_trunk for word in words)
 
     def trunk(self, switch: str, name: str, port: int) -> dict[int, int]:
         """Return the tenants at a trunk by their VIDs; none if it is no trunk, or its name and number differ."""
-        words = ((switch, name), (switch, str(port)))
+        words = places(switch, name, port)
         found = [self._by_trunk[word] for word in dict.fromkeys(words) if word in self._by_trunk]
         if len(found) != 1 or any(word in self._by_place or word in self._link_ports for word in words):
             return {}
@@ -173,12 +174,17 @@ class Tenants:
 
     def is_end(self, switch: str, name: str, port: int) -> bool:
         """Return true if a port is an end of a listed link."""
-        return (switch, name) in self._link_ports or (switch, str(port)) in self._link_ports
+        return any(word in self._link_ports for word in places(switch, name, port))
 
     def has_link(self, one: Iterable[PortName], other: Iterable[PortName]) -> bool:
         """Return true if there may be a link between two ports, of each of which the places are given."""
         others = list(other)
         return self.discovers_links or any(frozenset((a, b)) in self.links for a in one for b in others)
+
+
+def places(switch: str, name: str, port: int) -> tuple[PortName, PortName]:
+    """Return the words by which the configuration may mean a port: with its name, and with its number."""
+    return (switch, name), (switch, str(port))
 
 
 def metadata_of(number: int) -> int | None:
@@ -192,15 +198,9 @@ METADATA_MASK = 0xFFFF << DPID_BITS
 
 def runs(vids: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield the first and the last of each run of successive VIDs."""
-    first = last = None
-    for vid in vids:
-        if last is None or vid != last + 1:
-            if first is not None and last is not None:
-                yield first, last
-            first = vid
-        last = vid
-    if first is not None and last is not None:
-        yield first, last
+    for _, numbered in itertools.groupby(enumerate(vids), key=lambda each: each[1] - each[0]):
+        run = [vid for _, vid in numbered]
+        yield run[0], run[-1]
 
 
 def _masks(low: int, last: int) -> Iterator[int | tuple[int, int]]:

@@ -13,7 +13,7 @@ from braid_sdn.fabric.plan.plan import Edge, Host
 from braid_sdn.fabric.plan.policies import Hop, Link, LinkEnd
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches.acl_placement import Surroundings
-from braid_sdn.fabric.tenants import NOBODY, PortName
+from braid_sdn.fabric.tenants import NOBODY, places
 from braid_sdn.fabric.view.topology import Topology
 
 if TYPE_CHECKING:
@@ -114,10 +114,15 @@ def tenant_at(port: PortId, settings: Settings, topology: Topology, vid: int = 0
     return settings.tenants.at(topology.name(port.switch), known.name, port.port, vid)
 
 
-def places_of(port: PortId, topology: Topology) -> list[PortName]:
-    """Return how the configuration may name a port."""
-    switch, known = topology.name(port.switch), topology.known_ports(port.switch).get(port.port)
-    return [(switch, str(port.port)), *([(switch, known.name)] if known is not None else [])]
+def is_served(port: PortId, settings: Settings, topology: Topology, vid: int = 0) -> bool:
+    """Return true if frames at a port, with this VID at a trunk, are a tenant's, or there are no tenants."""
+    return not settings.tenants or tenant_at(port, settings, topology, vid) != NOBODY
+
+
+def names_of(port: PortId, topology: Topology) -> tuple[str, str, int]:
+    """Return a port's switch, and its name (empty if it is not known) and number there."""
+    known = topology.known_ports(port.switch).get(port.port)
+    return topology.name(port.switch), known.name if known is not None else "", port.port
 
 
 def missing_tenant_ports(settings: Settings, topology: Topology) -> list[tuple[str, str, bool]]:
@@ -187,9 +192,8 @@ def resolve_edges(settings: Settings, topology: Topology) -> tuple[Edge, ...]:
     dpids = _dpids(topology)
     for edge in settings.edges:
         port = _port(topology, dpids, edge.switch, edge.port)
-        tenant = tenant_at(port, settings, topology) if port is not None else NOBODY
-        if port is not None and (tenant != NOBODY or not settings.tenants):
-            found.append(Edge(edge.name, port, tenant))
+        if port is not None and is_served(port, settings, topology):
+            found.append(Edge(edge.name, port, tenant_at(port, settings, topology)))
     return tuple(found)
 
 
@@ -200,7 +204,7 @@ def resolve_hosts(settings: Settings, topology: Topology) -> list[Host]:
     return [
         Host(host.mac, port, host.addresses, vid=host.vid)
         for host, port in places
-        if port is not None and not (settings.tenants and tenant_at(port, settings, topology, host.vid) == NOBODY)
+        if port is not None and is_served(port, settings, topology, host.vid)
     ]
 
 
@@ -229,7 +233,7 @@ def surroundings(fabric: Controller) -> Surroundings:
     static = {host.mac for host in fabric.settings.hosts} | fabric.hosts.static.keys()
     # In the order in which they were learned.
     learned = [host for mac, host in known.items() if mac not in static]
-    # What is in a tag from a trunk is read as what is in one from an edge.
+    # The list reads packets behind a trunk's header as those behind an edge's tag.
     trunks = [Edge("", PortId(dpid, port)) for dpid, ports in fabric.plan.trunks.items() for port in ports]
     return Surroundings(
         links=fabric.plan.internal,
@@ -265,8 +269,8 @@ def configured_capacities(settings: Settings, topology: Topology) -> dict[PortId
     for link in topology.links() if configured else ():
         keys: list[frozenset[object]] = [
             frozenset((one, other))
-            for one in places_of(link.source, topology)
-            for other in places_of(link.target, topology)
+            for one in places(*names_of(link.source, topology))
+            for other in places(*names_of(link.target, topology))
         ]
         keys.append(frozenset((link.source.switch, link.target.switch)))
         capacity = next((configured[key] for key in keys if key in configured), None)

@@ -205,7 +205,7 @@ class Admission:
                 others = tuple(each for each in applicant.hello.ports if each.number != port.number)
                 applicant.hello = replace(applicant.hello, ports=others if gone else (*others, port))
                 if applicant.token is not None:
-                    # What was looked at may be wrong by now.
+                    # The port may have another role than it had when its rules were looked at.
                     applicant.token = None
                     yield FlowStatsRequest()
             case FlowStatsReply(table=None) if applicant.asked and applicant.token is None:

@@ -46,10 +46,8 @@ class UntrustedLinks:
             both = f"{port_name(source)} → {port_name(arrived)}"
             if listed:
                 names = " and ".join(port_name(each) for each in sorted(listed))
-                text = (
-                    f"a discovery frame came this way, and {names} is listed in a tenant: never a link, and without"
-                )
-                text += " broadcasts meanwhile; unplug the cable, or see which host hands frames on"
+                text = f"a discovery frame came this way, and {names} is listed in a tenant: never a link, and "
+                text += "without broadcasts meanwhile; unplug the cable, or see which host hands frames on"
                 found.append(Problem("tenant-link", both, text))
             else:
                 text = (
