@@ -146,17 +146,16 @@ struct asked_name {
 
 ARRAY_MAP(asked_name, BPF_MAP_TYPE_PERCPU_ARRAY, 1, struct asked_name);
 
-// Returns a hash of the fields that a DNS question and its answer share: the id, and the name
-// regardless of case. 0: the message is truncated.
-static __noinline __u32 dns_question_of(struct __sk_buff *skb, const struct packet *packet)
+// Returns a hash of the fields that the DNS question at `at` and its answer share: the id, and the
+// name regardless of case. 0: the message is truncated.
+__noinline __u32 hash_dns_question(struct __sk_buff *skb, __u32 at)
 {
-	__u32 zero = 0, at, length, hash = 2166136261u, i;
+	__u32 zero = 0, length, hash = 2166136261u, i;
 	struct asked_name *asked = bpf_map_lookup_elem(&asked_name, &zero);
 	__u16 id;
 
-	if (!packet || !asked)
+	if (!asked)
 		return 0;
-	at = packet->l4 + sizeof(struct udphdr);
 	if (bpf_skb_load_bytes(skb, at, &id, sizeof(id)))
 		return 0;
 	at += DNS_HEADER;
@@ -179,6 +178,11 @@ static __noinline __u32 dns_question_of(struct __sk_buff *skb, const struct pack
 	}
 	hash = hash << 16 | id;
 	return hash ? hash : 1;
+}
+
+static __always_inline __u32 dns_question_of(struct __sk_buff *skb, const struct packet *packet)
+{
+	return hash_dns_question(skb, packet->l4 + sizeof(struct udphdr));
 }
 
 // Remembers a DNS question, so that names are only learned from the answer to a recent question.

@@ -98,16 +98,17 @@ socket_of(struct __sk_buff *skb, const struct packet *packet, const struct tuple
 	return bound ? BOUND_SOCKET : UNBOUND_SOCKET;
 }
 
-// Returns 1 if this machine has a socket of its own that would receive the replies to this port.
-// The lookup also finds the sender's own unconnected socket, which is bound to no address.
-static __noinline int socket_in_the_way(struct __sk_buff *skb, const struct packet *packet,
-					const struct tuple *reverse)
+// Returns 1 if this machine has a socket of its own that would receive what comes for the context's
+// reverse key. The lookup also finds the sender's own unconnected socket, which is bound to no
+// address.
+__noinline int socket_in_the_way(struct __sk_buff *skb)
 {
+	struct pkt_ctx *ctx = pkt_ctx();
 	enum socket_kind found;
 
-	if (!packet || !reverse)
+	if (!ctx)
 		return 0;
-	found = socket_of(skb, packet, reverse);
+	found = socket_of(skb, &ctx->packet, &ctx->reverse);
 	return found == BOUND_SOCKET || (found && skb->ingress_ifindex);
 }
 
@@ -115,6 +116,34 @@ static __always_inline int has_ports(__u8 protocol)
 {
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_ICMP ||
 	       protocol == IPPROTO_ICMPV6;
+}
+
+// Claims the context's reverse key with the port of its uplink that this number falls on; the later
+// the attempt, the more of those that have it are pushed out. A function of its own is verified
+// once, not once per attempt.
+__noinline int try_port(__u32 number, __u32 attempt)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct uplink *uplink;
+	__u32 port;
+
+	if (!ctx)
+		return -1;
+	uplink = uplink_at(ctx->uplink);
+	if (!uplink || uplink->port_high < uplink->port_low)
+		return -1;
+	port = uplink->port_low + number % (uplink->port_high - uplink->port_low + 1u);
+	// RTP and RTCP take neighbouring ports, the even one first (RFC 4787 REQ-4).
+	if (ctx->key.protocol == IPPROTO_UDP)
+		port ^= (port ^ bpf_ntohs(ctx->key.local_port)) & 1;
+	if (port < uplink->port_low || port > uplink->port_high)
+		return -1;
+	ctx->reverse.local_port = bpf_htons(port);
+	if (!claim(&ctx->reverse, &ctx->key))
+		return 0;
+	if (attempt < PORT_TRIES_FREE)
+		return -1;
+	return take_over(attempt >= PORT_TRIES_UNANSWERED);
 }
 
 // Claims the context's reverse key with a suitable port, without regard to sockets: the client's
@@ -125,36 +154,21 @@ static __always_inline int has_ports(__u8 protocol)
 __noinline int take_port(__u32 own)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
-	struct uplink *uplink;
-	__u32 low, span, start, stride, port;
+	__u32 number, stride;
 
 	if (!ctx)
 		return -1;
-	uplink = uplink_at(ctx->uplink);
 	ctx->reverse.local_port = ctx->key.local_port;
 	if (own && !claim(&ctx->reverse, &ctx->key))
 		return 0;
 	if (!has_ports(ctx->key.protocol))
 		return -1;
-	if (!uplink || uplink->port_high < uplink->port_low)
-		return -1;
-	low = uplink->port_low;
-	span = uplink->port_high - low + 1;
-	start = bpf_get_prandom_u32();
-	stride = (start >> 16) | 1;
-	for (int i = 0; i < PORT_TRIES; i++) {
-		port = low + start % span;
-		start += stride;
-		// RTP and RTCP take neighbouring ports, the even one first (RFC 4787 REQ-4).
-		if (ctx->key.protocol == IPPROTO_UDP)
-			port ^= (port ^ bpf_ntohs(ctx->key.local_port)) & 1;
-		if (port < low || port > uplink->port_high)
-			continue;
-		ctx->reverse.local_port = bpf_htons(port);
-		if (!claim(&ctx->reverse, &ctx->key))
+	number = bpf_get_prandom_u32();
+	stride = (number >> 16) | 1;
+	for (__u32 attempt = 0; attempt < PORT_TRIES; attempt++) {
+		if (!try_port(number, attempt))
 			return 0;
-		if (i >= PORT_TRIES_FREE && !take_over(i >= PORT_TRIES_UNANSWERED))
-			return 0;
+		number += stride;
 	}
 	return -1;
 }
@@ -184,7 +198,7 @@ __noinline int claim_port(struct __sk_buff *skb)
 	for (int round = 0; round < PORT_ROUNDS; round++) {
 		if (take_port(own && !round))
 			return -1;
-		if (!socket_in_the_way(skb, &ctx->packet, &ctx->reverse)) {
+		if (!socket_in_the_way(skb)) {
 			if (ctx->reverse.local_port != ctx->key.local_port)
 				count(REASON_port_changed);
 			return 0;

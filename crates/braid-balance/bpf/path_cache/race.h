@@ -143,8 +143,7 @@ __noinline int start_race(struct __sk_buff *skb, __u64 now)
 	// so this is a loop of its own. An attempt whose port conflicts with a socket gets no other
 	// port.
 	for (__u32 id = 0; id < MAX_UPLINKS; id++) {
-		if ((ctx->attempts & (1u << id)) && !load_attempt(id) &&
-		    socket_in_the_way(skb, &ctx->packet, &ctx->reverse))
+		if ((ctx->attempts & (1u << id)) && !load_attempt(id) && socket_in_the_way(skb))
 			withdraw_attempt(id);
 	}
 	ctx->candidates = ctx->attempts;
