@@ -8,8 +8,10 @@ use std::time::Duration;
 use braid_core::Time;
 
 mod bbr;
+mod hystart;
 
 use bbr::{Bbr, Snapshot};
+use hystart::{HyStart, Sign, View};
 
 const BETA: f64 = 0.7;
 const C: f64 = 0.4;
@@ -65,8 +67,9 @@ pub struct TcpSender {
     srtt: Option<Duration>,
     rttvar: Duration,
     min_rtt: Duration,
-    /// HyStart: end of the round, its lowest round trip and samples.
-    round: (u64, Duration, u32),
+    hystart: HyStart,
+    /// What ended the first slow start without a loss, and the window then.
+    pub full: Option<(Sign, f64)>,
     rack: Option<(Time, Duration)>,
     reordering: bool,
     rto_at: Option<Time>,
@@ -97,7 +100,8 @@ impl TcpSender {
             srtt: None,
             rttvar: Duration::ZERO,
             min_rtt: Duration::MAX,
-            round: (0, Duration::MAX, 0),
+            hystart: HyStart::new(),
+            full: None,
             rack: None,
             reordering: false,
             rto_at: None,
@@ -279,6 +283,10 @@ impl TcpSender {
         if self.recovery.is_some_and(|end| self.una >= end) {
             self.recovery = None;
         }
+        // Linux does this before it looks for losses.
+        if delivered > 0 && self.cwnd < self.ssthresh {
+            self.end_slow_start(now, rtt);
+        }
         self.detect(now);
         let pipe = self.pipe();
         if let Some(bbr) = &mut self.bbr {
@@ -320,20 +328,20 @@ impl TcpSender {
                 self.rttvar = rtt / 2;
             }
         }
-        if self.cwnd < self.ssthresh {
-            let (end, low, samples) = &mut self.round;
-            if self.una >= *end {
-                *end = self.next;
-                *low = Duration::MAX;
-                *samples = 0;
-            }
-            *low = rtt.min(*low);
-            *samples += 1;
-            let grace =
-                (self.min_rtt / 8).clamp(Duration::from_millis(4), Duration::from_millis(16));
-            if *samples >= 8 && *low > self.min_rtt + grace && self.cwnd > 16.0 {
-                self.ssthresh = self.cwnd;
-            }
+    }
+
+    /// Ends slow start if the links are full.
+    fn end_slow_start(&mut self, now: Time, rtt: Duration) {
+        let flow = View {
+            una: self.una,
+            next: self.next,
+            cwnd: self.cwnd,
+            rtt,
+            min_rtt: self.min_rtt,
+        };
+        if let Some(sign) = self.hystart.handle_ack(now, &flow) {
+            self.full.get_or_insert((sign, self.cwnd));
+            self.ssthresh = self.cwnd;
         }
     }
 
