@@ -179,21 +179,33 @@ fn a_link_too_slow_for_the_reorder_budget_is_no_harm() {
     assert!(outcome.share >= 0.9 * single, "of the better link alone");
 }
 
-/// As when a phone changes the network, or a satellite the ground station.
+/// As when a phone changes the network, or a satellite the ground station, at one of several moments.
 #[test]
 fn a_route_that_becomes_longer_is_filled_again() {
-    let lines = [line(50.0, 10), line(50.0, 15)];
-    let mut world = World::new(&lines, 1, || Box::new(Adaptive::default()));
-    world.add_tcp();
-    world.run_until(START + Duration::from_secs(5));
-    for index in 0..2 {
-        world.set_line(index, line(50.0, 100 + 5 * index as u64));
+    for tenths in [50, 51, 52, 53] {
+        let mut world = World::new(&[line(50.0, 10), line(50.0, 15)], 1, || {
+            Box::new(Adaptive::default())
+        });
+        world.add_flow(TcpSender::new().undo().grows_at_first());
+        world.run_until(START + Duration::from_millis(100 * tenths));
+        for index in 0..2 {
+            world.set_line(index, line(50.0, 100 + 5 * index as u64));
+        }
+        world.run_until(START + Duration::from_millis(100 * tenths + 20_000));
+        // Afterwards the flow's window is the limit, which grows by round trips.
+        let from = tenths as f64 / 10.0;
+        let share = |at| world.goodput(from + at, from + at + 5.0) / world.ceiling();
+        let shares = [0.0, 5.0, 10.0, 15.0].map(share);
+        let tcp = &world.flows[0].sender;
+        println!(
+            "shares {shares:.3?} after the routes became longer by 90 ms; {} cuts, {} undone, cwnd {}",
+            tcp.cuts,
+            tcp.undone,
+            tcp.window()
+        );
+        // With the rule before, which let acknowledgements pass by time alone: 0.444 to 0.468, 0.698 and 0.77 at least.
+        assert!(shares[1] >= 0.4 && shares[2] >= 0.65 && shares[3] >= 0.7);
     }
-    world.run_until(START + Duration::from_secs(25));
-    // Afterwards the flow's window is the limit, which grows by round trips.
-    let shares = [5.0, 10.0, 15.0, 20.0].map(|at| world.goodput(at, at + 5.0) / world.ceiling());
-    println!("shares {shares:.3?} after the routes became longer by 90 ms");
-    assert!(shares[1] >= 0.45 && shares[2] >= 0.65 && shares[3] >= 0.7);
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Many pairs of radio links at once: the geometric means by which a change is judged.
 //!
 //! `BRAID_SURVEY=TEXT` runs the groups whose names contain it, or one of several texts with `|` in between; with `BRAID_TRACES=DIR` recorded
-//! ones, too. `BRAID_SEEDS=N` sets the number of walks of each kind, 8 by default.
+//! ones, too. `BRAID_SEEDS=N` sets the number of walks of each kind, 8 by default. `BRAID_CASE=TEXT` selects the cases whose names end with it,
+//! such as `seed 25`.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -140,6 +141,8 @@ fn radio_survey() {
             }
         }
     }
+    let only = std::env::var("BRAID_CASE").unwrap_or_default();
+    cases.retain(|case| case.name.ends_with(&only));
     cases.retain(|case| wanted.split('|').any(|one| case.group.contains(one)));
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
