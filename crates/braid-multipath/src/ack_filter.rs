@@ -4,8 +4,11 @@
 //! **At the end that sends the flow**, for one that is still looking for its rate ([`AckFilter::for_new_flows`]): HyStart (RFC 9406), the end of
 //! slow start in CUBIC, takes a round trip that has grown for a full link. Over two links it also grows when the longer one comes into
 //! use, so a flow would stop at a part of what the links carry, and need seconds to find the rest. HyStart wants eight samples in a
-//! round trip, and each acknowledgement is one. So until the links are full, intervals are a quarter of the round trip. A flow whose
-//! links are full, or that lost something, is left alone from then on.
+//! round trip, and each acknowledgement is one. So until the links are full, those pass by which another part of what was in flight as a
+//! round trip began is acknowledged ([`Spacing::steps`]), the last of it, and any that comes a quarter of a round trip after the one before.
+//! A round trip takes no longer by that: the last of a small window, on which the rest of a short flow waits, passes at once. Linux also
+//! takes a train of acknowledgements for a full link, 2 ms apart at most, that lasts for half a round trip; there are so few parts that they
+//! cannot last as long. A flow whose links are full, or that lost something, is left alone from then on.
 //!
 //! **At the end that receives the flow**, for one that has received much ([`AckFilter::for_bulk_flows`]): each acknowledgement is a datagram of
 //! its own, and those of a fast download fill links that are slow upwards; then they are late, and the reports beside them too.
@@ -31,6 +34,15 @@ const RECOVERY: Duration = Duration::from_secs(1);
 
 /// A bulk flow keeps its place for this long without an acknowledgement.
 const IDLE: Duration = Duration::from_secs(1);
+
+/// The acknowledgements of a flow that pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spacing {
+    /// The longest wait of one after the last that passed.
+    pub interval: Duration,
+    /// Equal parts of what is in flight as a round trip of a new flow begins; one passes after each of them. Zero for none.
+    pub steps: u32,
+}
 
 /// A segment of TCP, as far as the filter tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,8 +77,20 @@ struct Flow<T> {
     passed_bytes: u64,
     /// Time of the last signal.
     signalled: Option<Time>,
+    /// The number after the newest byte that the flow sent.
+    sent: Option<u32>,
+    /// Of a new flow: its present round trip.
+    round: Option<Round>,
     /// The newest acknowledgement, and the time until which it waits for a newer one.
     held: Option<(Time, T)>,
+}
+
+/// A flow's round trip: as long as what was in flight as it began is being acknowledged.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    end: u32,
+    /// Bytes of a step.
+    step: u64,
 }
 
 /// Passes the acknowledgements of one direction at one end of a bond.
@@ -102,17 +126,35 @@ impl<T> AckFilter<T> {
         }
     }
 
-    /// Takes a segment that acknowledges this flow. `interval` is the least time between two acknowledgements; none if none waits,
-    /// and if a new flow is to be left alone from now on.
+    /// Notes that a flow sends everything below this number.
+    pub fn handle_sent(&mut self, flow: u32, end: u32) {
+        if let Some(Some(of)) = place(&mut self.flows, flow)
+            && of.key == flow
+            && of.sent.is_none_or(|sent| is_above(end, sent))
+        {
+            of.sent = Some(end);
+        }
+    }
+
+    /// Returns true for a flow that has a place.
+    #[must_use]
+    pub fn follows(&self, flow: u32) -> bool {
+        let index = (flow as usize).checked_rem(self.flows.len());
+        let place = index.and_then(|index| self.flows[index].as_ref());
+        place.is_some_and(|of| of.key == flow)
+    }
+
+    /// Takes a segment that acknowledges this flow. `spacing` is none if none waits, and if a new
+    /// flow is to be left alone from now on.
     pub fn handle(
         &mut self,
         now: Time,
         flow: u32,
         segment: Segment,
-        interval: Option<Duration>,
+        spacing: Option<Spacing>,
         item: T,
     ) {
-        match self.judge(now, flow, segment, interval) {
+        match self.judge(now, flow, segment, spacing) {
             Some(until) => self.hold(flow, until, item),
             None => self.passing.push_back(item),
         }
@@ -125,10 +167,10 @@ impl<T> AckFilter<T> {
         now: Time,
         flow: u32,
         segment: Segment,
-        interval: Option<Duration>,
+        spacing: Option<Spacing>,
         item: impl FnOnce() -> T,
     ) -> bool {
-        let until = self.judge(now, flow, segment, interval);
+        let until = self.judge(now, flow, segment, spacing);
         if let Some(until) = until {
             self.hold(flow, until, item());
         }
@@ -141,7 +183,7 @@ impl<T> AckFilter<T> {
         now: Time,
         flow: u32,
         segment: Segment,
-        interval: Option<Duration>,
+        spacing: Option<Spacing>,
     ) -> Option<Time> {
         let begins = segment == Segment::Handshake;
         let may_take = match self.scope {
@@ -165,7 +207,7 @@ impl<T> AckFilter<T> {
             let before = place.replace(Flow::new(flow, now));
             self.passing.extend(before.and_then(Flow::into_held));
         }
-        let ends = interval.is_none() || segment == Segment::Signal;
+        let ends = spacing.is_none() || segment == Segment::Signal;
         if self.scope == Scope::New && ends && !begins {
             let ended = place.take_if(|of| of.key == flow);
             self.passing.extend(ended.and_then(Flow::into_held));
@@ -184,8 +226,10 @@ impl<T> AckFilter<T> {
         let recovers = of.signalled.is_some_and(|at| now.since(at) < RECOVERY);
         let waits = self.scope == Scope::New || (of.bytes >= BULK_BYTES && !recovers);
         let far = self.scope == Scope::Bulk && of.bytes - of.passed_bytes >= MAX_STEP;
-        let until = of.passed + interval.filter(|_| waits).unwrap_or_default();
-        if far || until <= now {
+        let spacing = spacing.filter(|_| waits);
+        let steps = self.scope == Scope::New && spacing.is_some_and(|s| of.ends_step(s.steps));
+        let until = of.passed + spacing.map_or(Duration::ZERO, |spacing| spacing.interval);
+        if far || steps || until <= now {
             of.pass(now);
             return None;
         }
@@ -231,6 +275,11 @@ impl<T> AckFilter<T> {
     }
 }
 
+/// Returns true for a number of a sequence that is above another.
+fn is_above(number: u32, other: u32) -> bool {
+    number.wrapping_sub(other).cast_signed() > 0
+}
+
 fn place<T>(flows: &mut [Option<Flow<T>>], flow: u32) -> Option<&mut Option<Flow<T>>> {
     let index = (flow as usize).checked_rem(flows.len())?;
     flows.get_mut(index)
@@ -245,6 +294,8 @@ impl<T> Flow<T> {
             passed: now,
             passed_bytes: 0,
             signalled: None,
+            sent: None,
+            round: None,
             held: None,
         }
     }
@@ -255,12 +306,32 @@ impl<T> Flow<T> {
             return false;
         };
         let more = self.acked.map_or(0, |acked| number.wrapping_sub(acked));
-        let advances = self.acked.is_none() || more.cast_signed() > 0;
+        let advances = self.acked.is_none_or(|acked| is_above(number, acked));
         if advances {
             self.acked = Some(number);
             self.bytes += u64::from(more);
         }
         advances
+    }
+
+    /// Returns true if the newest acknowledgement ends a step of a round trip, or the round trip: the flow has nothing more to wait for.
+    fn ends_step(&mut self, steps: u32) -> bool {
+        let (Some(acked), Some(sent)) = (self.acked, self.sent) else {
+            return false;
+        };
+        let round = *self.round.get_or_insert_with(|| Round {
+            end: sent,
+            step: u64::from(
+                sent.wrapping_sub(acked)
+                    .checked_div(steps)
+                    .unwrap_or(u32::MAX),
+            ),
+        });
+        let ends = !is_above(round.end, acked);
+        if ends {
+            self.round = None;
+        }
+        ends || self.bytes - self.passed_bytes >= round.step
     }
 
     /// Notes that the newest acknowledgement passes.
@@ -278,7 +349,10 @@ impl<T> Flow<T> {
 mod tests {
     use super::*;
 
-    const INTERVAL: Option<Duration> = Some(Duration::from_millis(4));
+    const SPACING: Option<Spacing> = Some(Spacing {
+        interval: Duration::from_millis(4),
+        steps: 5,
+    });
 
     fn at(ms: u64) -> Time {
         Time::from_nanos(ms * 1_000_000)
@@ -296,12 +370,12 @@ mod tests {
                 filter: AckFilter::for_new_flows(),
                 seen: Vec::new(),
             };
-            passed.take(0, 7, Segment::Handshake, INTERVAL);
+            passed.take(0, 7, Segment::Handshake, SPACING);
             passed.seen.clear();
             passed
         }
 
-        fn take(&mut self, ms: u64, flow: u32, segment: Segment, interval: Option<Duration>) {
+        fn take(&mut self, ms: u64, flow: u32, segment: Segment, spacing: Option<Spacing>) {
             while let Some(due) = self.filter.poll_timeout().filter(|due| *due <= at(ms)) {
                 self.filter.handle_timeout(due);
                 self.note(due.as_nanos() / 1_000_000);
@@ -310,7 +384,7 @@ mod tests {
                 Segment::Ack(number) => number,
                 _ => 0,
             };
-            self.filter.handle(at(ms), flow, segment, interval, item);
+            self.filter.handle(at(ms), flow, segment, spacing, item);
             self.note(ms);
         }
 
@@ -327,7 +401,7 @@ mod tests {
         }
 
         fn ack(&mut self, ms: u64, number: u32) {
-            self.take(ms, 7, Segment::Ack(number), INTERVAL);
+            self.take(ms, 7, Segment::Ack(number), SPACING);
         }
     }
 
@@ -340,11 +414,52 @@ mod tests {
         assert_eq!(passed.filter.poll_timeout(), None);
     }
 
+    /// None of it takes as long as the interval.
+    #[test]
+    fn a_round_trip_passes_in_fifths_and_its_end_at_once() {
+        let mut passed = Passed::new();
+        passed.filter.handle_sent(7, 110);
+        passed.acks(&[(10, 10), (10, 20), (10, 29), (11, 30), (11, 49), (11, 75)]);
+        passed.acks(&[(11, 94), (12, 95), (12, 109), (12, 110)]);
+        assert_eq!(
+            passed.seen,
+            [(10, 10), (11, 30), (11, 75), (12, 95), (12, 110)]
+        );
+        passed.seen.clear();
+        passed.filter.handle_sent(7, 300);
+        passed.filter.handle_sent(7, 200);
+        passed.acks(&[(13, 125), (13, 144), (13, 145), (14, 146), (21, 147)]);
+        assert_eq!(passed.seen, [(13, 145), (17, 146), (21, 147)]);
+    }
+
+    #[test]
+    fn a_window_of_few_packets_passes_as_it_comes() {
+        let mut passed = Passed::new();
+        let iss = u32::MAX - 5_000;
+        passed.ack(10, iss);
+        passed.filter.handle_sent(7, iss.wrapping_add(15_000));
+        let acks = [3_000, 6_000, 9_000, 12_000, 15_000].map(|more| (11, iss.wrapping_add(more)));
+        passed.acks(&acks);
+        assert_eq!(passed.seen[1..], acks);
+    }
+
+    #[test]
+    fn a_flow_has_a_place_from_its_handshake_on() {
+        let mut filter = AckFilter::for_new_flows();
+        let other = 7 + NEW_FLOWS as u32;
+        filter.handle_sent(7, 100);
+        assert!(!filter.follows(7));
+        filter.handle(at(0), 7, Segment::Handshake, SPACING, 0);
+        filter.handle_sent(other, 100);
+        assert!(filter.follows(7) && !filter.follows(other) && !filter.follows(8));
+        assert_eq!(filter.flows[7].as_ref().and_then(|of| of.sent), None);
+    }
+
     #[test]
     fn numbers_go_round() {
         let mut passed = Passed::new();
         passed.acks(&[(10, u32::MAX - 1), (11, u32::MAX), (12, 3)]);
-        passed.take(20, 7, Segment::Other, INTERVAL);
+        passed.take(20, 7, Segment::Other, SPACING);
         assert_eq!(passed.seen, [(10, u32::MAX - 1), (14, 3), (20, 0)]);
     }
 
@@ -354,7 +469,7 @@ mod tests {
             let mut passed = Passed::new();
             passed.ack(10, 1);
             passed.ack(11, 2);
-            passed.take(12, 7, segment, INTERVAL);
+            passed.take(12, 7, segment, SPACING);
             let again = if segment == Segment::Ack(2) { 2 } else { 0 };
             assert_eq!(passed.seen, [(10, 1), (12, 2), (12, again)]);
         }
@@ -362,11 +477,11 @@ mod tests {
 
     #[test]
     fn a_flow_is_left_alone_once_its_links_are_full_or_it_lost_something() {
-        for (segment, interval) in [(Segment::Signal, INTERVAL), (Segment::Ack(3), None)] {
+        for (segment, spacing) in [(Segment::Signal, SPACING), (Segment::Ack(3), None)] {
             let mut passed = Passed::new();
             passed.ack(10, 1);
             passed.ack(11, 2);
-            passed.take(12, 7, segment, interval);
+            passed.take(12, 7, segment, spacing);
             passed.seen.clear();
             passed.ack(13, 4);
             passed.ack(13, 5);
@@ -379,11 +494,11 @@ mod tests {
         let mut passed = Passed::new();
         let other = 7 + NEW_FLOWS as u32;
         for number in 1..=2 {
-            passed.take(10, other, Segment::Ack(number), INTERVAL);
+            passed.take(10, other, Segment::Ack(number), SPACING);
         }
         passed.ack(10, 1);
         passed.ack(11, 2);
-        passed.take(12, other, Segment::Handshake, INTERVAL);
+        passed.take(12, other, Segment::Handshake, SPACING);
         assert_eq!(passed.seen, [(10, 1), (10, 2), (10, 1), (12, 2), (12, 0)]);
         passed.ack(12, 3);
         passed.ack(12, 4);
@@ -419,7 +534,7 @@ mod tests {
         for segment in [Segment::Other, Segment::Ack(1_000_001)] {
             let mut passed = bulk();
             passed.ack(3, 1_000_001);
-            passed.take(4, 7, segment, INTERVAL);
+            passed.take(4, 7, segment, SPACING);
             assert_eq!(passed.seen.len(), 2);
             assert_eq!(passed.seen[0], (4, 1_000_001));
             passed.ack(5, 1_000_002);
@@ -431,7 +546,7 @@ mod tests {
     fn a_bulk_flow_that_lost_something_is_left_alone_for_a_second() {
         let mut passed = bulk();
         passed.ack(3, 1_000_001);
-        passed.take(4, 7, Segment::Signal, INTERVAL);
+        passed.take(4, 7, Segment::Signal, SPACING);
         assert_eq!(passed.seen, [(4, 1_000_001), (4, 0)]);
         passed.seen.clear();
         passed.acks(&[
@@ -461,10 +576,10 @@ mod tests {
     fn a_bulk_flow_keeps_its_place_until_it_is_idle() {
         let mut passed = bulk();
         let other = 7 + BULK_FLOWS as u32;
-        passed.take(3, other, Segment::Handshake, INTERVAL);
+        passed.take(3, other, Segment::Handshake, SPACING);
         passed.ack(4, 1_000_001);
         assert_eq!(passed.seen, [(3, 0)]);
-        passed.take(2_000, other, Segment::Ack(1), INTERVAL);
+        passed.take(2_000, other, Segment::Ack(1), SPACING);
         passed.ack(2_001, 1_000_002);
         passed.ack(2_002, 1_000_003);
         assert_eq!(
@@ -482,10 +597,10 @@ mod tests {
     fn an_item_is_made_only_if_it_waits() {
         let mut filter = AckFilter::for_bulk_flows();
         let acks = [0, 1_000_000, 1_000_001, 1_000_002].map(Segment::Ack);
-        let passes = acks.map(|ack| filter.passes(at(5), 7, ack, INTERVAL, || ack));
+        let passes = acks.map(|ack| filter.passes(at(5), 7, ack, SPACING, || ack));
         assert_eq!(passes, [true, true, false, false]);
         assert_eq!(filter.poll(), None);
-        assert!(filter.passes(at(6), 7, Segment::Other, INTERVAL, || unreachable!()));
+        assert!(filter.passes(at(6), 7, Segment::Other, SPACING, || unreachable!()));
         assert_eq!(filter.poll(), Some(acks[3]));
     }
 

@@ -1,6 +1,6 @@
 //! Acknowledgements of a download through a tunnel.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use braid_core::Time;
@@ -15,10 +15,14 @@ const STEP: u32 = 3_000;
 /// Those of the first megabyte.
 const FIRST: usize = 334;
 
-fn segment(acknowledged: u32, payload: &[u8]) -> Vec<u8> {
-    let [inside, remote] = ["10.0.0.2:50000", "192.0.2.9:443"]
+fn ends() -> [(IpAddr, u16); 2] {
+    ["10.0.0.2:50000", "192.0.2.9:443"]
         .map(|text| text.parse::<SocketAddr>().expect("an address"))
-        .map(|end| (end.ip(), end.port()));
+        .map(|end| (end.ip(), end.port()))
+}
+
+fn segment(acknowledged: u32, payload: &[u8]) -> Vec<u8> {
+    let [inside, remote] = ends();
     build::segment(inside, remote, [1, acknowledged], flags::ACK, payload)
 }
 
@@ -33,6 +37,11 @@ fn arrived(milliseconds: u64, delay_ms: u64, payload: usize) -> Vec<(Time, u32)>
         pair.inner_at_client(segment(STEP * number as u32, &vec![7; bytes]));
     });
     pair.run_for(Duration::from_millis(200));
+    came(&pair)
+}
+
+/// The times of arrival at the hub, and the numbers acknowledged.
+fn came(pair: &Pair) -> Vec<(Time, u32)> {
     let number = |packet: &[u8]| {
         let packet = Packet::parse(packet).expect("a packet");
         let Transport::Tcp {
@@ -81,4 +90,37 @@ fn none_comes_later_than_a_newer_segment_with_data() {
 #[test]
 fn all_pass_where_the_round_trip_is_short() {
     assert_eq!(arrived(1_000, 1, 0).len(), 1_000);
+}
+
+/// The server sends nothing more before the last of a window: it must not wait for a quarter of the round trip.
+#[test]
+fn the_last_of_a_new_flows_round_trip_does_not_wait() {
+    let mut pair = Pair::new(3, vec![Lines::new(0, 50, 15), Lines::new(1, 50, 15)]);
+    pair.connect();
+    let [inside, remote] = ends();
+    pair.inner_at_client(build::segment(inside, remote, [0, 0], flags::SYN, &[]));
+    pair.run_for(Duration::from_millis(50));
+    for number in 0..40 {
+        let numbers = [1 + 1_000 * number, 1];
+        pair.inner_at_hub(build::segment(
+            remote,
+            inside,
+            numbers,
+            flags::ACK,
+            &[7; 1_000],
+        ));
+    }
+    pair.run_for(Duration::from_millis(50));
+    pair.at_hub.clear();
+    let tick = Duration::from_millis(1);
+    pair.tick(tick * 20, tick, |pair, number| {
+        pair.inner_at_client(segment(2_001 + 2_000 * number as u32, &[]));
+    });
+    pair.run_for(Duration::from_millis(50));
+    let came = came(&pair);
+    assert!((4..=7).contains(&came.len()), "{came:?}");
+    let (first, last) = (came[0], came[came.len() - 1]);
+    assert_eq!([first.1, last.1], [2_001, 40_001]);
+    let span = last.0.since(first.0);
+    assert!((18_500..20_000).contains(&span.as_micros()), "{span:?}");
 }

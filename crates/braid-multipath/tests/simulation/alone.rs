@@ -14,6 +14,8 @@ pub struct Alone {
     pub delivered: Vec<u64>,
     /// One-way delays of a packet of 100 bytes every 20 ms.
     pub delays: Vec<Duration>,
+    /// When the last segment of a flow that ends arrived.
+    pub finished: Option<Time>,
 }
 
 #[derive(Debug, Clone)]
@@ -39,7 +41,8 @@ pub fn run(
     let mut delivered = vec![0; (span.as_millis() / 100) as usize];
     let mut delays = Vec::new();
     let mut next_small = small.then_some(start);
-    while now.since(start) < span {
+    let mut finished = None;
+    while now.since(start) < span && finished.is_none() {
         for seq in sender.poll_transmit(now) {
             there.handle_packet(now, FULL, Packet::Segment(seq, now));
         }
@@ -68,6 +71,9 @@ pub fn run(
                     if let Some(ack) = receiver.handle_segment(seq, sent) {
                         back.handle_packet(now, 60, ack);
                     }
+                    if receiver.next >= sender.total_segments() {
+                        finished = Some(now);
+                    }
                 }
             }
         }
@@ -80,7 +86,11 @@ pub fn run(
             sender.handle_timeout(now);
         }
     }
-    Alone { delivered, delays }
+    Alone {
+        delivered,
+        delays,
+        finished,
+    }
 }
 
 /// Returns the goodput in Mbit/s for each span, in seconds after the flow's beginning.

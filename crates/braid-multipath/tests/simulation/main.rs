@@ -10,5 +10,6 @@ mod jitter;
 mod radio;
 mod ramp;
 mod shares;
+mod short;
 mod tcp;
 mod world;

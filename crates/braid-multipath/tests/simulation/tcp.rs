@@ -11,7 +11,8 @@ mod bbr;
 mod hystart;
 
 use bbr::{Bbr, Snapshot};
-use hystart::{HyStart, Sign, View};
+pub use hystart::Sign;
+use hystart::{HyStart, View};
 
 const BETA: f64 = 0.7;
 const C: f64 = 0.4;
@@ -51,6 +52,8 @@ pub struct TcpSender {
     undo: bool,
     grows_at_first: bool,
     receive_window: u64,
+    /// Segments to send in all.
+    total: u64,
     before: Option<Before>,
     pub undone: u32,
     segments: BTreeMap<u64, Segment>,
@@ -85,6 +88,7 @@ impl TcpSender {
             undo: false,
             grows_at_first: false,
             receive_window: WINDOW,
+            total: u64::MAX,
             before: None,
             undone: 0,
             segments: BTreeMap::new(),
@@ -142,6 +146,20 @@ impl TcpSender {
         }
     }
 
+    /// Sets the number of segments after which the flow ends.
+    pub fn total(self, total: u64) -> TcpSender {
+        TcpSender { total, ..self }
+    }
+
+    pub fn total_segments(&self) -> u64 {
+        self.total
+    }
+
+    /// Returns the number below which segments may be sent.
+    fn end(&self) -> u64 {
+        self.total.min(self.una + self.receive_window)
+    }
+
     pub fn srtt(&self) -> Duration {
         self.srtt.unwrap_or_default()
     }
@@ -155,7 +173,7 @@ impl TcpSender {
     }
 
     fn wants(&self) -> bool {
-        self.pipe() < self.window() && (self.lost > 0 || self.next < self.una + self.receive_window)
+        self.pipe() < self.window() && (self.lost > 0 || self.next < self.end())
     }
 
     /// Returns the segments to send now.
@@ -178,7 +196,7 @@ impl TcpSender {
             out.push(seq);
             room -= 1;
         }
-        while room > 0 && self.next < self.una + self.receive_window && self.is_ready(now) {
+        while room > 0 && self.next < self.end() && self.is_ready(now) {
             self.send(now, self.next, false);
             out.push(self.next);
             self.next += 1;
@@ -478,7 +496,7 @@ impl TcpSender {
 /// The receiving end: acknowledges every second segment, and every one out of order.
 #[derive(Debug, Default)]
 pub struct TcpReceiver {
-    next: u64,
+    pub next: u64,
     ahead: BTreeSet<u64>,
     unacked: u32,
     pub out_of_order: u64,

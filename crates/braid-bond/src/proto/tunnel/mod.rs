@@ -266,9 +266,14 @@ impl Tunnel {
             .as_ref()
             .is_some_and(|info| info.protocol == protocol::TCP)
         {
+            if self.ack_filter.follows(flow)
+                && let Some(end) = acknowledgement::end_of(packet)
+            {
+                self.ack_filter.handle_sent(flow, end);
+            }
             let segment = acknowledgement::kind_of(packet);
-            let interval = match segment {
-                Segment::Ack(_) => self.sender.bulk_ack_interval(now),
+            let spacing = match segment {
+                Segment::Ack(_) => self.sender.bulk_ack_spacing(now),
                 _ => None,
             };
             let pool = &mut self.send_pool;
@@ -278,7 +283,7 @@ impl Tunnel {
                 pool.lend(buffer)
             };
             let filter = &mut self.bulk_ack_filter;
-            let passes = filter.passes(now, flow, segment, interval, copy);
+            let passes = filter.passes(now, flow, segment, spacing, copy);
             self.send_acks(now);
             if !passes {
                 return;
@@ -359,8 +364,8 @@ impl Tunnel {
             let Some((flow, segment)) = acknowledgement::of(&packet) else {
                 return Some(packet);
             };
-            let interval = self.sender.ack_interval(now);
-            self.ack_filter.handle(now, flow, segment, interval, packet);
+            let spacing = self.sender.ack_spacing(now);
+            self.ack_filter.handle(now, flow, segment, spacing, packet);
         }
     }
 

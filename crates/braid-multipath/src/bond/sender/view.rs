@@ -6,6 +6,7 @@ use braid_core::{Bytes, Rate, Time};
 
 use super::Sender;
 use crate::LinkId;
+use crate::ack_filter::Spacing;
 use crate::estimate::{LinkEstimator, Rtt};
 use crate::liveness::Liveness;
 
@@ -14,6 +15,10 @@ const FULL_QUEUE: Duration = Duration::from_millis(100);
 /// An acknowledgement waits for no longer, on satellites either.
 const MAX_ACK_INTERVAL: Duration = Duration::from_millis(20);
 const MIN_ACK_INTERVAL: Duration = Duration::from_millis(2);
+/// Parts of a round trip after which acknowledgements pass: HyStart wants nine samples.
+const MAX_ACK_STEPS: u128 = 5;
+/// Linux takes acknowledgements at most this far apart for a train, and a train of half a round trip for a full link.
+const ACK_TRAIN_GAP: Duration = Duration::from_millis(2);
 /// Bounds of the interval for bulk flows at the end that receives them.
 const MAX_BULK_ACK_INTERVAL: Duration = Duration::from_millis(5);
 const MIN_BULK_ACK_INTERVAL: Duration = Duration::from_millis(1);
@@ -39,11 +44,12 @@ impl<T: Clone> Sender<T> {
             .min()
     }
 
-    /// Returns the interval at which acknowledgements of a flow that looks for its rate are to pass
-    /// ([`AckFilter`](crate::ack_filter::AckFilter)): a quarter of the longest round trip over a link in use. None if such a flow is
-    /// to be left alone from now on: there are no two links, or those that work are full and a queue of 100 ms waits for them.
+    /// Returns which acknowledgements of a flow that looks for its rate pass ([`AckFilter`](crate::ack_filter::AckFilter)): one a quarter of
+    /// the longest round trip over a link in use after the last, and those that end a part of what is in flight. So many parts that a train
+    /// of them lasts for half of the shortest round trip at most. None if such a flow is to be left alone from now on: there are no two
+    /// links, or those that work are full and a queue of 100 ms waits for them.
     #[must_use]
-    pub fn ack_interval(&self, now: Time) -> Option<Duration> {
+    pub fn ack_spacing(&self, now: Time) -> Option<Spacing> {
         let usable = || self.links.iter().filter(|link| link.is_usable());
         let rate = Rate::from_bits_per_sec(usable().map(|link| link.rate().bits_per_sec()).sum());
         let waits = self.queue.bytes() > rate.bytes_in(FULL_QUEUE);
@@ -52,29 +58,34 @@ impl<T: Clone> Sender<T> {
         if self.links.len() < 2 || (waits && are_full) {
             return None;
         }
-        let longest = self.used_rtts(now).max();
+        let longest = self.used_rtts(now).map(Rtt::smoothed).max();
         let quarter = |longest: Duration| (longest / 4).clamp(MIN_ACK_INTERVAL, MAX_ACK_INTERVAL);
-        Some(longest.map_or(MAX_ACK_INTERVAL, quarter))
+        let shortest = self.used_rtts(now).map(Rtt::min).min().unwrap_or_default();
+        let steps = shortest.as_nanos() / 2 / ACK_TRAIN_GAP.as_nanos();
+        Some(Spacing {
+            interval: longest.map_or(MAX_ACK_INTERVAL, quarter),
+            steps: steps.clamp(1, MAX_ACK_STEPS) as u32,
+        })
     }
 
-    /// Returns the interval at which acknowledgements that this end sends for a bulk flow are to pass; none where it is too short to save
+    /// Returns how far apart acknowledgements that this end sends for a bulk flow are to pass; none where that is too short to save
     /// anything. A flow that its window limits loses as large a part of its rate as the interval is of the round trip: a thirty-second,
     /// and an eighth only over links that had a queue in the last seconds, or that stall. Those are slower by more without it.
     #[must_use]
-    pub fn bulk_ack_interval(&self, now: Time) -> Option<Duration> {
-        let shortest = self.used_rtts(now).min()?;
+    pub fn bulk_ack_spacing(&self, now: Time) -> Option<Spacing> {
+        let shortest = self.used_rtts(now).map(Rtt::smoothed).min()?;
         let burdened =
             self.queued_at.is_some_and(|at| now.since(at) < BURDEN_SPAN) || self.is_unsteady();
         let part = shortest / if burdened { 8 } else { 32 };
         let interval = part.min(MAX_BULK_ACK_INTERVAL);
-        (interval >= MIN_BULK_ACK_INTERVAL).then_some(interval)
+        (interval >= MIN_BULK_ACK_INTERVAL).then_some(Spacing { interval, steps: 0 })
     }
 
     /// Returns the round trips over the links in use.
-    fn used_rtts(&self, now: Time) -> impl Iterator<Item = Duration> {
+    fn used_rtts(&self, now: Time) -> impl Iterator<Item = &Rtt> {
         let used = (self.links.iter()).filter(move |link| link.is_usable() && link.is_used(now));
         let rtts = used.map(|link| link.estimator.rtt());
-        rtts.filter(|rtt| rtt.is_known()).map(Rtt::smoothed)
+        rtts.filter(|rtt| rtt.is_known())
     }
 
     /// Returns the queued packets and bytes.

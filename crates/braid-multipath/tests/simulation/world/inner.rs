@@ -92,6 +92,8 @@ impl World {
 
     pub(super) fn pump_flow(&mut self, flow: usize) {
         for seq in self.flows[flow].sender.poll_transmit(self.now) {
+            let end = (seq + 1) * u64::from(FULL);
+            self.ends[0].ack_filter.handle_sent(flow as u32, end as u32);
             let inner = InnerPacket {
                 flow: flow as u32,
                 class: Class::Ordered,
@@ -145,12 +147,12 @@ impl World {
     /// Acknowledgements are filtered where they begin, at end 1, and where they arrive.
     fn filter_segment(&mut self, at: usize, flow: usize, segment: Segment, ack: Ack) {
         let end = &mut self.ends[at];
-        let interval = match at {
-            0 => end.sender.ack_interval(self.now),
-            _ => end.sender.bulk_ack_interval(self.now),
+        let spacing = match at {
+            0 => end.sender.ack_spacing(self.now),
+            _ => end.sender.bulk_ack_spacing(self.now),
         };
         let packet = Packet::Ack { flow, ack };
-        (end.ack_filter).handle(self.now, flow as u32, segment, interval, packet);
+        (end.ack_filter).handle(self.now, flow as u32, segment, spacing, packet);
     }
 
     /// Sends on the acknowledgements that have passed the filter, or hands them over.
