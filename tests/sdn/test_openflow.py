@@ -36,6 +36,7 @@ from braid_sdn.openflow.messages import (
     Barrier,
     BarrierReply,
     Bucket,
+    DeleteMeter,
     DeleteRule,
     Echo,
     EchoReply,
@@ -47,6 +48,9 @@ from braid_sdn.openflow.messages import (
     GroupsRequest,
     Malformed,
     Match,
+    MeterCounters,
+    MeterCountersReply,
+    MeterCountersRequest,
     MeterFeatures,
     MeterFeaturesRequest,
     Output,
@@ -555,6 +559,51 @@ def test_a_meter_is_deleted_and_added() -> None:
     assert Session().encode(SetMeter(7, 200, 100)).hex() == delete + add
 
 
+def test_a_meter_by_kilobits_is_changed_and_deleted() -> None:
+    # OFPMC_MODIFY, OFPMF_KBPS and OFPMF_BURST.
+    change = "041d0020000000010001000500000007" + "0001001000000fa00000019000000000"
+    assert Session().encode(SetMeter(7, 4000, 400, by_bits=True, is_new=False)).hex() == change
+    assert Session().encode(DeleteMeter(7)).hex() == "041d0010000000010002000000000007"
+
+
+def counted_meter(number: int, packets: int, dropped: int) -> bytes:
+    """The counters of a meter with one band (OpenFlow 1.3 §A.3.5.11), created 1.5 s ago."""
+    head = struct.pack("!IH6xIQQII", number, 56, 3, packets, 100 * packets, 1, 500_000_000)
+    return head + struct.pack("!QQ", dropped, 100 * dropped)
+
+
+def meters_part(xid: int, *entries: bytes, more: bool = False) -> bytes:
+    """A part of a switch's reply with counters of meters."""
+    body = struct.pack("!HH4x", 9, more) + b"".join(entries)
+    return HEADER.pack(VERSION, 19, HEADER.size + len(body), xid) + body
+
+
+def test_counters_of_meters_are_read_in_parts() -> None:
+    session = Session()
+    asked = session.encode(MeterCountersRequest())
+    assert asked.hex() == "04120018" + "00000001" + "0009000000000000" + "ffffffff00000000"
+    assert session.decode(meters_part(1, counted_meter(7, 30, 10), more=True)) is None
+    told = session.decode(meters_part(1, counted_meter(8, 5, 0)))
+    assert told == MeterCountersReply((MeterCounters(7, 30, 10, 1.5), MeterCounters(8, 5, 0, 1.5)))
+    assert not session._parts
+
+
+def test_counters_of_meters_that_cannot_be_read_spoil_the_reply() -> None:
+    entry = counted_meter(7, 30, 10)
+    for bad in (entry[:-1], entry[:4] + b"\0\0" + entry[6:], entry[:4] + b"\0\x39" + entry[6:], entry[:12]):
+        session = Session()
+        session.encode(MeterCountersRequest())
+        assert session.decode(meters_part(1, bad)) == Malformed("counters of meters")
+        assert not session._parts
+
+
+def test_a_switch_that_refuses_to_count_meters_has_none_to_tell_of() -> None:
+    session = Session()
+    asked = session.encode(MeterCountersRequest())
+    error = bytes.fromhex("0401000c") + asked[4:8] + bytes.fromhex("00010002")
+    assert session.decode(error) == MeterCountersReply(())
+
+
 def test_a_switch_that_refuses_to_tell_of_meters_has_none() -> None:
     session = Session()
     asked = session.encode(MeterFeaturesRequest())
@@ -569,7 +618,7 @@ def test_a_switch_tells_its_highest_meter() -> None:
     asked = session.encode(MeterFeaturesRequest())
     # OpenFlow 1.3 §A.3.5.13: 200,000 meters that drop, by packets and by kilobits, with bursts and statistics.
     told = "0413 0020" + asked[4:8].hex() + "000b 0000 00000000" + "00030d40 00000002 0000000f 01 00 0000"
-    assert session.decode(bytes.fromhex(told)) == MeterFeatures(200_000)
+    assert session.decode(bytes.fromhex(told)) == MeterFeatures(200_000, 200_000)
 
 
 def part_of(xid: int, *entries: bytes, more: bool) -> bytes:

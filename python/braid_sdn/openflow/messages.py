@@ -219,13 +219,29 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class SetMeter:
-    """Create a meter, or give it another rate. Rules that use it are deleted."""
+    """Create a meter in place of one with its number, of which rules that use it are deleted; or change its rate."""
 
     number: int
     #: Packets a second; what exceeds it is dropped.
     rate: int
     #: Packets at once.
     burst: int
+    #: True if rate and burst are kilobits instead of packets.
+    by_bits: bool = False
+    #: False if it is to be there already, and the rules that use it stay.
+    is_new: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteMeter:
+    """Delete a meter and the rules that use it, if it exists."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class MeterCountersRequest:
+    """Ask for the counters of all meters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +363,8 @@ ToSwitch = (
     | Bundle
     | RuleCountRequest
     | SetMeter
+    | DeleteMeter
+    | MeterCountersRequest
     | SetGroup
     | DeleteGroup
     | SetFailoverGroup
@@ -481,9 +499,30 @@ class FlowRemoved:
 
 @dataclass(frozen=True, slots=True)
 class MeterFeatures:
-    """The highest number of a meter that drops packets by their rate; 0 if the switch has none."""
+    """The highest number of a meter that drops by packets a second; 0 if the switch has none."""
 
     highest: int
+    #: That of one that drops by kilobits a second.
+    highest_by_bits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MeterCounters:
+    """The counters of one meter since it was created, or was given another rate."""
+
+    number: int
+    #: Packets that came to it, and those of them that it dropped.
+    packets: int
+    dropped: int
+    #: Seconds since it was created, by the switch's clock.
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeterCountersReply:
+    """The counters of all meters; none of a switch that does not tell them."""
+
+    meters: tuple[MeterCounters, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,6 +586,7 @@ FromSwitch = (
     | RuleCountReply
     | FlowRemoved
     | MeterFeatures
+    | MeterCountersReply
     | GroupFeatures
     | GroupsReply
     | BarrierReply

@@ -11,6 +11,7 @@ from os_ken.ofproto import ofproto_parser  # type: ignore[import-untyped]
 from os_ken.ofproto import ofproto_v1_3 as of
 from os_ken.ofproto import ofproto_v1_3_parser as parser
 
+from braid_sdn.openflow import meters
 from braid_sdn.openflow.flow_mods import EncodedRules, encode
 from braid_sdn.openflow.flow_stats import FLOW_MIN, FLOWS_AT, DecodedRules
 from braid_sdn.openflow.flows import (
@@ -29,6 +30,7 @@ from braid_sdn.openflow.messages import (
     BarrierReply,
     Bundle,
     DeleteGroup,
+    DeleteMeter,
     DeleteRule,
     Echo,
     EchoReply,
@@ -42,6 +44,9 @@ from braid_sdn.openflow.messages import (
     GroupsReply,
     GroupsRequest,
     Malformed,
+    MeterCounters,
+    MeterCountersReply,
+    MeterCountersRequest,
     MeterFeatures,
     MeterFeaturesRequest,
     PacketIn,
@@ -135,8 +140,9 @@ class Session:
         self._counters: set[int] = set()
         #: Requests for the number of rules.
         self._counts: set[int] = set()
-        #: The request for the number of meters, which switches without any may refuse; and those for groups.
+        #: The requests for the number of meters and for their counters, which a switch may refuse; and for groups.
         self._meters_asked: int | None = None
+        self._meter_counters_asked: int | None = None
         self._group_features_asked: int | None = None
         self._groups_asked: int | None = None
         #: Entries received of outstanding replies, the oldest first.
@@ -161,6 +167,12 @@ class Session:
                 return _COUNT_REQUEST.pack(VERSION, of.OFPT_MULTIPART_REQUEST, _COUNT_REQUEST.size, xid, *_COUNT_ALL)
             case SetMeter():
                 return self._set_meter(xid, message)
+            case DeleteMeter(number):
+                return self._delete_meter(xid, number)
+            case MeterCountersRequest():
+                self._expect(xid)
+                self._meter_counters_asked = xid
+                return _message(of.OFPT_MULTIPART_REQUEST, xid, meters.COUNTERS_REQUEST)
             case SetGroup(number, buckets):
                 made = buckets_out(buckets)
                 return _bytes(parser.OFPGroupMod(DIALECT, _ADD_OR_MODIFY, of.OFPGT_SELECT, number, made), xid)
@@ -238,12 +250,13 @@ class Session:
         return made + control(of.ONF_BCT_COMMIT_REQUEST, self._next())
 
     def _set_meter(self, xid: int, meter: SetMeter) -> bytes:
+        changed = _message(of.OFPT_METER_MOD, xid if not meter.is_new else self._next(), meters.change(meter))
         # Deleting an unknown meter is no error, adding one twice is.
-        delete = parser.OFPMeterMod(DIALECT, of.OFPMC_DELETE, 0, meter.number, [])
-        bands = [parser.OFPMeterBandDrop(rate=meter.rate, burst_size=meter.burst)]
-        flags = of.OFPMF_PKTPS | of.OFPMF_BURST
-        add = parser.OFPMeterMod(DIALECT, of.OFPMC_ADD, flags, meter.number, bands)
-        return _bytes(delete, xid) + _bytes(add, self._next())
+        return changed if not meter.is_new else self._delete_meter(xid, meter.number) + changed
+
+    @staticmethod
+    def _delete_meter(xid: int, number: int) -> bytes:
+        return _message(of.OFPT_METER_MOD, xid, meters.deletion(number))
 
     def _expect(self, xid: int) -> None:
         self._parts[xid] = []
@@ -290,6 +303,8 @@ class Session:
             return self._listed(data, xid) if _is_list_of_rules(data) else self._spoilt(xid, "a list of rules")
         if kind == of.OFPMP_GROUP_DESC:
             return self._groups_listed(data, xid)
+        if kind == of.OFPMP_METER:
+            return self._meters_counted(data, xid)
         if kind == of.OFPMP_GROUP_FEATURES:
             return GroupFeatures(group_features(data)) if self._collect(xid, 0, ()) is not None else None
         if kind == of.OFPMP_PORT_STATS:
@@ -310,11 +325,14 @@ class Session:
             self._rules.popitem(last=False)
         return BarrierReply(token)
 
-    def _refused(self, told: Any) -> Refused | MeterFeatures | GroupFeatures | GroupsReply:
-        if told.xid in (self._meters_asked, self._group_features_asked, self._groups_asked):
+    def _refused(self, told: Any) -> Refused | MeterFeatures | MeterCountersReply | GroupFeatures | GroupsReply:
+        asked = (self._meters_asked, self._meter_counters_asked, self._group_features_asked, self._groups_asked)
+        if told.xid in asked:
             self._parts.pop(told.xid, None)
         if told.xid == self._meters_asked:
             return MeterFeatures(0)
+        if told.xid == self._meter_counters_asked:
+            return MeterCountersReply(())
         if told.xid == self._group_features_asked:
             return GroupFeatures(0)
         if told.xid == self._groups_asked:
@@ -372,6 +390,15 @@ class Session:
         whole = self._collect(xid, _flags(data), found)
         return GroupsReply(dict(each for each in whole if isinstance(each, tuple))) if whole is not None else None
 
+    def _meters_counted(self, data: bytes, xid: int) -> MeterCountersReply | Malformed | None:
+        found = meters.meter_counters(data)
+        if found is None:
+            return self._spoilt(xid, "counters of meters")
+        whole = self._collect(xid, _flags(data), found)
+        if whole is None:
+            return None
+        return MeterCountersReply(tuple(each for each in whole if isinstance(each, MeterCounters)))
+
     def _ports_counted(self, data: bytes, xid: int) -> PortStatsReply | None:
         whole = self._collect(xid, _flags(data), _port_counters(data))
         if whole is None:
@@ -382,8 +409,7 @@ class Session:
         whole = self._collect(xid, told.flags, told.body)
         if whole is None or not isinstance(told, parser.OFPMeterFeaturesStatsReply):
             return None
-        told_of = (each for each in whole if isinstance(each, parser.OFPMeterFeaturesStats))
-        return MeterFeatures(max((_meters(each) for each in told_of), default=0))
+        return meters.meter_features([each for each in whole if isinstance(each, parser.OFPMeterFeaturesStats)])
 
 
 def _flags(data: bytes) -> int:
@@ -452,6 +478,10 @@ def _items_fit(data: bytes, at: int, end: int, nested: tuple[int, ...] = ()) -> 
             return False
         at += length
     return True
+
+
+def _message(kind: int, xid: int, body: bytes) -> bytes:
+    return HEADER.pack(VERSION, kind, HEADER.size + len(body), xid) + body
 
 
 def _bytes(message: Any, xid: int) -> bytes:
@@ -547,10 +577,3 @@ def _port_counters(data: bytes) -> Iterator[PortCounters]:
     for number, received, sent, dropped, seconds, nanoseconds in _PORT.iter_unpack(data[FLOWS_AT:]):
         if number <= of.OFPP_MAX:
             yield PortCounters(number, received, sent, dropped, seconds + nanoseconds / 1e9)
-
-
-def _meters(told: Any) -> int:
-    """Return the highest meter of a switch whose meters drop by packets a second, else 0."""
-    drops = told.band_types & 1 << of.OFPMBT_DROP
-    needed = of.OFPMF_PKTPS | of.OFPMF_BURST
-    return min(told.max_meter, of.OFPM_MAX) if drops and told.capabilities & needed == needed else 0
