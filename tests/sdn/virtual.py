@@ -206,7 +206,9 @@ class Network:
                 self._sent_at[source] = sent
             self.at(
                 sent + self.delay[source],
-                lambda: self._outcomes(target.switch, list(self.switches[target.switch].receive(target.port, data))),
+                lambda: self._outcomes(
+                    target.switch, list(self.switches[target.switch].receive(target.port, data, self.now))
+                ),
                 outside=True,
             )
 
@@ -255,7 +257,7 @@ class Network:
     def send(self, station: str, data: bytes) -> None:
         """Have a station send a frame."""
         place = self.stations[station]
-        self._outcomes(place.switch, list(self.switches[place.switch].receive(place.port, data)))
+        self._outcomes(place.switch, list(self.switches[place.switch].receive(place.port, data, self.now)))
 
     def unplug(self, one: str, other: str, *, up: bool = False) -> None:
         """Take a wire out, with the sign of it at both ends; or put it in again."""
@@ -294,7 +296,11 @@ def graph_of(shape: Shape) -> Graph:
 
 def ready(shape: Shape, **more: object) -> Network:
     """A network whose controller has found everything, and whose stations have spoken once."""
-    net = Network(shape, **more)
+    return settled(Network(shape, **more))
+
+
+def settled(net: Network) -> Network:
+    """The same of a network whose switches are not connected yet."""
     net.connect()
     net.run(3)
     for number, name in enumerate(net.stations, 1):

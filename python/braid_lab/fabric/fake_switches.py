@@ -99,6 +99,7 @@ class FakeSwitch(SwitchConnection):
             case PortStatus(port, gone):
                 self.tell_port(port, gone=gone)
             case MeterFeatures(highest):
+                # Without those by kilobits a second.
                 features = (highest, 1 << of.OFPMBT_DROP, of.OFPMF_PKTPS | of.OFPMF_BURST, 1, 0)
                 self._parts(of.OFPMP_METER_FEATURES, [struct.pack("!IIIBBxx", *features)], xid)
             case GroupFeatures() | GroupsReply():

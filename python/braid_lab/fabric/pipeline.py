@@ -18,6 +18,7 @@ from braid_sdn.openflow.messages import (
     BarrierReply,
     Bucket,
     DeleteGroup,
+    DeleteMeter,
     DeleteRule,
     Echo,
     EchoReply,
@@ -29,6 +30,9 @@ from braid_sdn.openflow.messages import (
     GroupFeaturesRequest,
     GroupsReply,
     GroupsRequest,
+    MeterCounters,
+    MeterCountersReply,
+    MeterCountersRequest,
     MeterFeatures,
     MeterFeaturesRequest,
     Output,
@@ -65,6 +69,37 @@ Outcome = FromSwitch | FrameOut
 
 
 @dataclass
+class TokenBucket:
+    """A meter with one band that drops: a bucket that begins full."""
+
+    meter: SetMeter
+    #: When it was made, and last filled up.
+    made: float
+    at: float
+    #: Packets or bits that may pass at once.
+    left: float
+    packets: int = 0
+    dropped: int = 0
+
+    @classmethod
+    def of(cls, meter: SetMeter, now: float) -> TokenBucket:
+        """Make a meter's bucket."""
+        return cls(meter, now, now, meter.burst * (1000 if meter.by_bits else 1))
+
+    def take(self, now: float, frame: bytes) -> bool:
+        """Count a packet; return false if it is dropped."""
+        unit = 1000 if self.meter.by_bits else 1
+        self.left = min(self.meter.burst * unit, self.left + self.meter.rate * unit * (now - self.at))
+        self.at = now
+        cost = 8 * len(frame) if self.meter.by_bits else 1
+        passes = self.left >= cost
+        self.left -= cost if passes else 0
+        self.packets += 1
+        self.dropped += not passes
+        return passes
+
+
+@dataclass
 class Pipeline:
     """One switch."""
 
@@ -80,8 +115,8 @@ class Pipeline:
     #: Number of fast failover groups that it can have; 0 is a switch without any.
     most_groups: int = 1_000_000
     groups: dict[int, tuple[Bucket, ...] | None] = field(default_factory=dict)
-    #: Rate of each meter, packets a second. Nothing is dropped: virtual time would need its bursts too.
-    rates: dict[int, int] = field(default_factory=dict)
+    #: The meters by their numbers.
+    buckets: dict[int, TokenBucket] = field(default_factory=dict)
     matched: dict[RuleKey, tuple[int, int]] = field(default_factory=dict)
     #: When each rule was added.
     added: dict[RuleKey, float] = field(default_factory=dict)
@@ -90,6 +125,8 @@ class Pipeline:
     lapses: dict[RuleKey, float] = field(default_factory=dict)
     #: When it started; None until the first message after a restart.
     started: float | None = 0.0
+    #: The time of the last message or frame that came with it.
+    now: float = 0.0
     _tables: dict[int, Classifier] = field(default_factory=dict)
 
     def handle(self, now: float, message: ToSwitch) -> Iterator[Outcome]:
@@ -103,6 +140,9 @@ class Pipeline:
                     return
                 if not all(each.group in self.groups for each in rule.actions if isinstance(each, ToGroup)):
                     yield Refused("group-unknown", rule)
+                    return
+                if rule.meter is not None and rule.meter not in self.buckets:
+                    yield Refused("error type 12 code 3", rule)
                     return
                 if self.refuses(rule):
                     yield Refused("error type 5 code 0", rule)
@@ -134,10 +174,18 @@ class Pipeline:
                 yield GroupFeatures(self.most_groups)
             case GroupsRequest():
                 yield GroupsReply(dict(self.groups))
-            case SetMeter(number, rate):
-                self.rates[number] = rate
+            case SetMeter(number):
+                yield from self._set_meter(now, message)
+            case DeleteMeter(number):
+                self._delete_meter(number)
             case MeterFeaturesRequest():
-                yield MeterFeatures(self.meters)
+                yield MeterFeatures(self.meters, self.meters)
+            case MeterCountersRequest():
+                counted = [
+                    MeterCounters(number, each.packets, each.dropped, now - each.made)
+                    for number, each in sorted(self.buckets.items())
+                ]
+                yield MeterCountersReply(tuple(counted))
             case Barrier(token):
                 yield BarrierReply(token)
             case Echo(data):
@@ -158,15 +206,35 @@ class Pipeline:
                     else:
                         yield from self._emit(port, in_port, data)
 
+    def _set_meter(self, now: float, meter: SetMeter) -> Iterator[Outcome]:
+        if not 0 < meter.number <= self.meters:
+            yield Refused("error type 12 code 8")
+        elif meter.is_new:
+            self._delete_meter(meter.number)
+            self.buckets[meter.number] = TokenBucket.of(meter, now)
+        elif meter.number in self.buckets:
+            self.buckets[meter.number] = TokenBucket.of(meter, now)
+        else:
+            yield Refused("error type 12 code 3")
+
+    def _delete_meter(self, number: int) -> None:
+        """Delete a meter, and the rules that lead to it."""
+        self.buckets.pop(number, None)
+        for key in [key for key, rule in self.rules.items() if rule.meter == number]:
+            del self.rules[key]
+            self._tables[key[0]].remove(key)
+
     def pass_time(self, now: float) -> None:
         """Remove rules whose lease has expired."""
+        self.now = now
         for key in [key for key, at in self.lapses.items() if at <= now]:
             del self.lapses[key]
             if self.rules.pop(key, None):
                 self._tables[key[0]].remove(key)
 
-    def receive(self, port: int, frame: bytes) -> Iterator[Outcome]:
-        """Receive a frame at a port."""
+    def receive(self, port: int, frame: bytes, now: float | None = None) -> Iterator[Outcome]:
+        """Receive a frame at a port; without a time at that of the last message or frame."""
+        self.now = now if now is not None else self.now
         if port in self.ports and self.ports[port].up:
             self.counters.setdefault(port, [0, 0])[0] += len(frame)
             yield from self._run_pipeline(port, frame)
@@ -181,6 +249,7 @@ class Pipeline:
         self.started = None
         self.rules.clear()
         self.groups.clear()
+        self.buckets.clear()
         self.matched.clear()
         self.counters.clear()
         self._tables.clear()
@@ -208,6 +277,8 @@ class Pipeline:
                 return
             packets, octets = self.matched[rule.key]
             self.matched[rule.key] = (packets + 1, octets + len(frame))
+            if rule.meter is not None and not self.buckets[rule.meter].take(self.now, frame):
+                return
             before = frame
             for action in self._actions(rule):
                 match action:
