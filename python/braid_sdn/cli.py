@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--state-dir", type=Path, default=kept, metavar="DIR", help=text)
     for name, text in (
         ("status", "show switches, links, hosts, edges, and problems"),
-        ("hosts", "show hosts, their places, and since when nothing was heard of them"),
+        ("hosts", "show hosts, their places, since when nothing was heard of them, and their flood limits"),
         ("paths", "show the paths and shares of each pair of edges"),
         ("explain", "show the route of traffic between two hosts or edges, and the reasons"),
         ("events", "show what changed lately, when, and why"),
@@ -508,11 +508,21 @@ def _hosts_text(told: dict[str, Any]) -> str:
             "never: configured" if each["static"] else f"in {_number(each['forgotten_in_ms'] / 1000, 0)} s",
             " ".join(each["addresses"]),
             *([each["tenant"]] if any_tenant else []),
+            _flood_limit(each),
         ]
         for each in told["hosts"]
     ]
-    head = ["HOST", "PORT", "SILENT s", "FORGOTTEN", "ADDRESSES", *(["TENANT"] if any_tenant else [])]
-    return table(head, rows, texts=(0, 1, 3, 4, 5))
+    head = ["HOST", "PORT", "SILENT s", "FORGOTTEN", "ADDRESSES", *(["TENANT"] if any_tenant else []), "FLOODS"]
+    return table(head, rows, texts=(0, 1, 3, 4, 5, 6))
+
+
+def _flood_limit(host: dict[str, Any]) -> str:
+    """Return what a host's port may have flooded, and what of it is dropped."""
+    if host["flood_limit_bit_s"] is None:
+        return "no limit"
+    limit = f"{_number(host['flood_limit_bit_s'] / 1e6, 1)} Mbit/s"
+    dropped = host["flood_dropped_packets_s"]
+    return f"{limit}, {_number(dropped, 0)} packets/s dropped" if dropped else limit
 
 
 def _paths_text(told: dict[str, Any]) -> str:

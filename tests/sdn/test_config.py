@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from braid_lab.fabric.shapes import east_asia
 from braid_sdn.fabric.acl import Acl
 from braid_sdn.fabric.config import ConfigError, read
 from braid_sdn.fabric.plan.forecast import Scheduler
+from braid_sdn.fabric.settings import FloodSettings
 
 
 def written(tmp_path: Path, text: str) -> Path:
@@ -61,6 +63,29 @@ def test_a_misspelt_scheduler_is_named_with_the_one_that_is_meant(tmp_path: Path
 def test_packets_are_of_a_size_that_can_be_measured(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"paths.frame_bytes: must be .*{said}$"):
         read(written(tmp_path, f"[paths]\nframe_bytes = {text}\n"))
+
+
+def test_what_ports_may_have_flooded(tmp_path: Path) -> None:
+    assert read(None).settings.flood == FloodSettings()
+    text = '[[switch]]\nid = "1"\nname = "A"\n[flood]\nlimit = "20 Mbit/s"\n'
+    text += '[flood.ports]\n"A:eth1" = "off"\n"0000000000000002:7" = "1 Gbit/s"\n'
+    ports = {("A", "eth1"): math.inf, ("0000000000000002", "7"): 1e9}
+    assert read(written(tmp_path, text)).settings.flood == FloodSettings(2e7, ports)
+    for off in ('"off"', "0"):
+        assert read(written(tmp_path, f"[flood]\nlimit = {off}\n")).settings.flood.is_off
+    for wrong, said in (
+        ('limit = "fast"', 'flood.limit: must be a text such as "10 Mbit/s" above 0'),
+        ("limit = false", "flood.limit: must be a text"),
+        ('limit = "7 kbit/s"', 'flood.limit: must be at least 8 kbit/s, or "off"'),
+        ('ports = {"B:1" = "off"}', 'flood.ports."B:1": '),
+        ('ports = {"1" = "off"}', 'flood.ports."1": '),
+        ('ports = {"0000000000000001:1" = 5}', '"0000000000000001:1": must be a text'),
+        ("port = {}", "flood.port: is not known here; there are limit, ports"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            read(written(tmp_path, f"[flood]\n{wrong}\n"))
+        (line,) = str(refused.value).splitlines()
+        assert said in line
 
 
 BAD = """

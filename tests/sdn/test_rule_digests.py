@@ -12,10 +12,12 @@ import pytest
 from braid_lab.fabric.shapes import Shape, Station, east_asia, fat_tree, generated, two_paths
 from braid_sdn.fabric.acl import Acl, AclEntry, Action, End
 from braid_sdn.fabric.plan.policies import LinkEnd, Policies, link_of
+from braid_sdn.fabric.settings import FloodSettings
+from braid_sdn.fabric.switches.flood_limit import NO_LIMIT
 from braid_sdn.openflow.messages import AddRule, DeleteGroup, DeleteRule, SetFailoverGroup, SetMeter
 from braid_sdn.openflow.wire import HEADER, Session
 
-from .virtual import Network, arp, frame, mac, ready
+from .virtual import Network, arp, frame, mac, ready, settled
 
 MIXED = replace(two_paths(), stations=(*two_paths().stations, Station("hc", "A"), Station("hd", "B")))
 SHAPES = {
@@ -49,10 +51,10 @@ def recorded(net: Network) -> list[bytes]:
     return told
 
 
-def life(shape: Shape) -> Iterator[bytes]:
-    """Have a network live through something of everything that changes rules; yield the changes."""
+def life(shape: Shape, net: Network | None = None) -> Iterator[bytes]:
+    """Have a network, a new one if none is given, live through everything that changes rules; yield the changes."""
     lists = Acl((AclEntry(Action.DENY, End(mac=mac(1)), End(mac=mac(2))),))
-    net = ready(shape)
+    net = net or ready(shape)
     told = recorded(net)
     net.restart_controller()
     net.run(4)
@@ -84,6 +86,22 @@ def life(shape: Shape) -> Iterator[bytes]:
     for dpid, switch in sorted(net.switches.items()):
         known = [session.encode(AddRule(rule)) for rule in switch.rules.values()]
         yield from sorted(dpid.to_bytes(8, "big") + each[HEADER.size :] for each in known)
+
+
+#: The same of switches with meters; taken at bbede4fe, before floods were limited.
+METERED_DIGESTS = {
+    "two paths": "3c99bf7e30c110ea663e392b649e8e5bf485a3990fc04f42fff9fe1909c96cf4",
+    "east asia": "362d43c45747213a3a44b4b7ddf3d5f7c9d89c28d477ada69401e5b52ca77402",
+}
+
+
+@pytest.mark.parametrize("name", METERED_DIGESTS)
+def test_switches_with_meters_have_the_rules_that_they_had_where_floods_are_not_limited(name: str) -> None:
+    net = Network(SHAPES[name], flood=FloodSettings(NO_LIMIT))
+    for switch in net.switches.values():
+        switch.meters = 300
+    made = hashlib.sha256(b"\n".join(life(SHAPES[name], settled(net)))).hexdigest()
+    assert made == METERED_DIGESTS[name]
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -31,6 +31,10 @@ name = "blue"
 tags = "2000-2499"
 ports = ["BEJ:eth3", "SHA:eth4"]
 
+[flood]
+limit = "20 Mbit/s"
+ports = {"BEJ:eth3" = "off"}
+
 [paths]
 leave_out_skew = "200 ms"
 scheduler = "earliest-arrival"
@@ -65,9 +69,10 @@ from braid_sdn.fabric.cluster.store import Member
 from braid_sdn.fabric.monitor.frame_sizes import MAX_PACKET
 from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
-from braid_sdn.fabric.settings import EdgeSettings, HostSettings, LinkSettings, Settings
+from braid_sdn.fabric.settings import EdgeSettings, FloodSettings, HostSettings, LinkSettings, Settings
+from braid_sdn.fabric.switches.flood_limit import MIN_LIMIT, NO_LIMIT
 from braid_sdn.fabric.tenant_config import read_port, read_tenants
-from braid_sdn.fabric.tenants import NOBODY, TRUNK_VIDS, Tenants
+from braid_sdn.fabric.tenants import NOBODY, TRUNK_VIDS, PortName, Tenants
 from braid_sdn.fabric.view.hosts import HOST_LIFETIME
 from braid_sdn.openflow.tls import TlsFiles
 from braid_sdn.web.access import WebSettings
@@ -196,6 +201,7 @@ def _config(reader: Reader, table: dict[str, Any], folder: Path) -> Config:
         edge=list,
         host=list,
         acl=list,
+        flood=dict,
         paths=dict,
         tls=dict,
         metrics=dict,
@@ -221,6 +227,7 @@ def _config(reader: Reader, table: dict[str, Any], folder: Path) -> Config:
         acl=read_acl(reader, top.get("acl", []), top.get("acl_default", "permit"), names, edges),
         host_lifetime=_lifetime(reader, top["host_lifetime"]) if "host_lifetime" in top else HOST_LIFETIME,
         failover=top.get("failover", True),
+        flood=_flood(reader, top.get("flood", {}), names),
         limits=limits,
         scheduler=scheduler,
         frame_bytes=frame_bytes,
@@ -473,6 +480,32 @@ def _end(reader: Reader, where: str, text: str, names: dict[int, str]) -> tuple[
         reader.wrong.append(f"{where}: {place}")
         return text, ""
     return place
+
+
+def _flood(reader: Reader, table: Any, names: dict[int, str]) -> FloodSettings:
+    found = reader.table(table, "flood", limit=object, ports=dict)
+    ports: dict[PortName, float] = {}
+    for text, each in found.get("ports", {}).items():
+        where = f'flood.ports."{text}"'
+        place = read_port(text, Names(names, ()))
+        if isinstance(place, str):
+            reader.wrong.append(f"{where}: {place}")
+            continue
+        if place in ports:
+            reader.wrong.append(f"{where}: is given twice")
+        ports[place] = _flood_limit(reader, each, where)
+    limit = _flood_limit(reader, found["limit"], "flood.limit") if "limit" in found else None
+    return FloodSettings(limit, ports)
+
+
+def _flood_limit(reader: Reader, text: Any, where: str) -> float:
+    if text == "off" or (text == 0 and not isinstance(text, bool)):
+        return NO_LIMIT
+    begun = len(reader.wrong)
+    limit = reader.amount(text, where, _RATE)
+    if limit < MIN_LIMIT and len(reader.wrong) == begun:
+        reader.wrong.append(f'{where}: must be at least {MIN_LIMIT / 1000:g} kbit/s, or "off", not {text!r}')
+    return limit
 
 
 def _paths(reader: Reader, table: Any) -> tuple[Thresholds, Scheduler, int | None]:

@@ -11,6 +11,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from braid_sdn.fabric.acl import Acl
 from braid_sdn.fabric.cluster.store import Cluster
@@ -18,6 +19,7 @@ from braid_sdn.fabric.edges.distribution import Distributor, Tables
 from braid_sdn.fabric.edges.polling import CounterPoller
 from braid_sdn.fabric.model import Graph, PortId, Problem
 from braid_sdn.fabric.monitor.flapping_ports import FlappingPorts
+from braid_sdn.fabric.monitor.flood_drops import FloodDrops
 from braid_sdn.fabric.monitor.frame_sizes import FULL_PACKET, SHORT_PACKET, FrameSizes, Line, limited_switches, uneven
 from braid_sdn.fabric.monitor.packet_in_limit import (
     MUTED_BURST,
@@ -45,12 +47,13 @@ from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Pair, Plan
 from braid_sdn.fabric.plan.policies import Hop, Policies
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import Settings
-from braid_sdn.fabric.switches import acl, rules
+from braid_sdn.fabric.switches import acl, flood_limit, rules
 from braid_sdn.fabric.switches.acl_placement import AclPlacement
 from braid_sdn.fabric.switches.admission import Admission, SwitchPorts
 from braid_sdn.fabric.switches.arp_relay import ArpRelay, to_host
 from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, Audit
 from braid_sdn.fabric.switches.compiler import MAX_HOST_RULES, Compiler
+from braid_sdn.fabric.switches.flood_limit import Limited, SwitchLimits
 from braid_sdn.fabric.switches.updater import RuleUpdater, Step
 from braid_sdn.fabric.tenants import DPID_BITS, NOBODY, places
 from braid_sdn.fabric.view.address_frames import address_claim, address_probe, address_request
@@ -79,6 +82,8 @@ from braid_sdn.openflow.messages import (
     GroupsRequest,
     Hello,
     Malformed,
+    MeterCountersReply,
+    MeterCountersRequest,
     MeterFeatures,
     MeterFeaturesRequest,
     PacketIn,
@@ -135,6 +140,9 @@ MAX_PIECE = 0.01
 
 #: Seconds after which another plan is made where no tag was left for a tree or the flood.
 TAG_RETRY = 5.0
+
+#: Hosts that are named with a port.
+MAX_NAMED_HOSTS = 3
 
 NO_POLICIES = Policies()
 
@@ -251,8 +259,15 @@ class Controller:
         #: Switches that refused a rule for marked packets.
         self._refused_marks: set[int] = set()
         self._groups: dict[int, GroupsReply] = {}
-        #: The highest meter of each switch that has some.
-        self._meters: dict[int, int] = {}
+        #: The highest meters of each switch; 0 where it has none, or refused a rule that limits floods.
+        self.meters: dict[int, MeterFeatures] = {}
+        #: Ports that may have so much flooded, by their switches, and what their meters dropped.
+        self.limited: dict[int, tuple[Limited, ...]] = {}
+        #: All that is limited at each switch, with what that was made of.
+        self._flood_limits: dict[int, tuple[tuple[object, ...], SwitchLimits]] = {}
+        self.flood_drops = FloodDrops()
+        #: Number of ports for which a switch has too few meters to limit their floods.
+        self.unlimited: dict[int, int] = {}
         #: Rules that are not ours and stay at their switches.
         self.foreign: dict[int, tuple[str, ...]] = {}
         #: Why each switch last refused a rule.
@@ -354,7 +369,7 @@ class Controller:
         self._schedule.remove_switch(dpid)
         self._packet_ins.forget(dpid)
         self.flapping_ports.forget(dpid)
-        for known in (self._meters, self._groups, self.foreign, self._others, self.refusals):
+        for known in (self.meters, self._groups, self.foreign, self._others, self.refusals):
             known.pop(dpid, None)
 
     def handle(self, now: float, dpid: int, message: FromSwitch) -> None:
@@ -387,7 +402,11 @@ class Controller:
             case FlowStatsReply():
                 self._rules(now, dpid, message)
             case MeterFeatures():
-                self._meters[dpid] = message.highest
+                self.meters[dpid] = message
+                if message.highest_by_bits and not self.settings.flood.is_off:
+                    self._throttle.improvement(now)
+            case MeterCountersReply():
+                self._metered(now, dpid, message)
             case GroupFeatures(most):
                 self._refused_marks.discard(dpid)
                 self._set_failover(
@@ -573,7 +592,9 @@ class Controller:
         rate = f"more than {PACKET_IN_RATE:g} packets a second of unknown hosts, ARP or discovery"
         text = f"sends {rate}: they are flooded within limits, and nobody is learned there meanwhile; see who it is"
         self.problems.report(now, Problem("packet-in-flood", self.topology.port_name(port), text))
-        meter = port.port if port.port <= self._meters.get(port.switch, 0) else None
+        has = self.updater.meters.get(port.switch, {})
+        highest = self.meters[port.switch].highest if port.switch in self.meters else 0
+        meter = port.port if port.port <= highest and port.port not in has else None
         if meter is not None:
             self._tell(port.switch, SetMeter(meter, MUTED_RATE, MUTED_BURST))
         tags = {tenant: flood.tag for tenant, flood in self._floods().items()}
@@ -583,8 +604,35 @@ class Controller:
         else:
             tenant = self.tenant_of(port)
             hosts = [rules.Muted(tags.get(tenant), tenant)]
+        for each in self.limited.get(port.switch, ()):
+            if each.port == port.port and {each.meter, each.address_meter} <= has.keys():
+                meters = {"flood_meter": each.meter, "address_meter": each.address_meter}
+                hosts = [replace(one, **meters) if each.tenant in (NOBODY, one.tenant) else one for one in hosts]
         for rule in rules.muted(port.port, hosts, meter, edge=self._is_edge(port)):
             self._tell(port.switch, AddRule(rule))
+
+    def _metered(self, now: float, dpid: int, message: MeterCountersReply) -> None:
+        """Name the ports of a switch that have more flooded than they may."""
+        counters = {each.number: each for each in message.meters}
+        for each in self.limited.get(dpid, ()):
+            port = PortId(dpid, each.port)
+            for number in (each.meter, each.address_meter):
+                if number not in counters:
+                    continue
+                rate = self.flood_drops.handle_counters(now, (port, each.tenant), counters[number])
+                if rate:
+                    self._name_flood(now, port, each, rate, of_addresses=number == each.address_meter)
+
+    def _name_flood(self, now: float, port: PortId, limited: Limited, rate: float, *, of_addresses: bool) -> None:
+        hosts = [host.mac for host in self.hosts.at(port) if limited.tenant in (NOBODY, host.tenant)]
+        named = ", ".join(hosts[:MAX_NAMED_HOSTS]) or "nobody known"
+        more = f" and {len(hosts) - MAX_NAMED_HOSTS} more" if len(hosts) > MAX_NAMED_HOSTS else ""
+        where = self.limited_name(port, limited.tenant)
+        of_what = "requests for addresses" if of_addresses else "broadcasts, multicasts and packets to unknown hosts"
+        limit = limited.meters()[of_addresses].rate
+        text = f"sends more {of_what} than {limit:,} kbit/s, of which {math.ceil(rate)} packets a second are dropped"
+        mend = "see whether there is a loop or a storm, or raise its limit in [flood]"
+        self.problems.report(now, Problem("flood-limited", where, f"{text}; hosts there: {named}{more}; {mend}"))
 
     def _forged(self, now: float, arrived: PortId, why: str) -> None:
         """Handle a frame that claims to be ours: of a host that lies, or of another controller."""
@@ -635,6 +683,16 @@ class Controller:
         if any(tenants.is_listed(*end) for end in ends):
             return False
         return tenants.has_link(*(places(*end) for end in ends))
+
+    def limited_name(self, port: PortId, tenant: int) -> str:
+        """Return a port, or a tenant at a trunk, whose floods are limited, for people."""
+        name = self.topology.port_name(port)
+        return name if tenant == NOBODY else f"{name} ({self.settings.tenants.name(tenant)})"
+
+    def limit_of(self, host: Host) -> Limited | None:
+        """Return what a host's port may have flooded; None if it has no limit."""
+        at_port = (each for each in self.limited.get(host.port.switch, ()) if each.port == host.port.port)
+        return next((each for each in at_port if each.tenant in (NOBODY, host.tenant)), None)
 
     def find_host(self, word: str) -> Host | None:
         """Return the host with this MAC or IP address; with tenants it may be TENANT/ADDRESS.
@@ -872,6 +930,9 @@ class Controller:
                 text = f"the switch refuses what it is told: {message.reason}"
                 self.problems.report(now, Problem("refused", name, text))
             return
+        if message.rule.meter is not None and not message.rule.lease and message.reason != "slave":
+            self._refused_meter(now, dpid, message.rule, message.reason)
+            return
         if message.reason == "table-full" or (message.rule.table == rules.PATHS and not is_by_group):
             self.problems.full(now, dpid)
         self.refusals[dpid] = message.reason
@@ -886,6 +947,15 @@ class Controller:
         self.updater.forgive(dpid)
         text = f"refuses what it is to lead packets around a port that is down with, and does without: {reason}"
         self.problems.report(now, Problem("refused", self.topology.name(dpid), text))
+
+    def _refused_meter(self, now: float, dpid: int, rule: Rule, reason: str) -> None:
+        """Have a switch do without limits on floods."""
+        self.updater.handle_refused(now, dpid, rule)
+        self.updater.forgive(dpid)
+        self.meters[dpid] = replace(self.meters.get(dpid, MeterFeatures(0)), highest_by_bits=0)
+        text = f"refuses what it is to limit floods with, and does without: {reason}"
+        self.problems.report(now, Problem("refused", self.topology.name(dpid), text))
+        self._throttle.failure(now)
 
     # Timers.
 
@@ -1004,6 +1074,8 @@ class Controller:
         on_paths = {step.switch for pair in self.tables.pairs.values() for path in pair.paths for step in path.steps}
         for dpid in sorted(on_paths & self.topology.switches.keys()):
             self._tell(dpid, FlowStatsRequest(rules.PATHS))
+        for dpid in self.updater.wanted_meters.keys() & self.topology.switches.keys():
+            self._tell(dpid, MeterCountersRequest())
         for dpid in self.acl.poll_counted(MAX_COUNTED_RULES):
             self._tell(dpid, FlowStatsRequest(rules.INGRESS))
         if self.edges:
@@ -1143,6 +1215,7 @@ class Controller:
         self.planned = True
         self._expected_links.clear()
         self._failover_planned = state.failover
+        self._limit_floods()
         self._follow(now)
         took = self._stopwatch() - began
         self.planning = [*self.planning[-99:], self._worked + took]
@@ -1155,6 +1228,29 @@ class Controller:
         ):
             # There may be a better one, which takes longer.
             self._throttle.improvement(now)
+
+    def _limit_floods(self) -> None:
+        """Take over from the plan what ports may have flooded; of switches alone of which something has changed."""
+        plan, before, self._flood_limits = self.plan, self._flood_limits, {}
+        rates = network_state.flood_rates(self, plan)
+        for dpid, switch in self.topology.switches.items() if not self.settings.flood.is_off else ():
+            if dpid not in self.meters:
+                continue
+            ports = tuple((port.number, port.name) for port in switch.ports.values())
+            of_plan = (plan.internal.get(dpid), plan.trunks.get(dpid), plan.port_tenants.get(dpid))
+            made_of = (ports, self.meters[dpid], of_plan, rates)
+            if dpid not in before or before[dpid][0] != made_of:
+                limits = network_state.flood_limits(self, plan, dpid, rates)
+                trunks, links = plan.trunks.get(dpid, {}), plan.internal.get(dpid, ())
+                made = flood_limit.of_switch(limits, trunks, links, self.meters[dpid].highest_by_bits)
+                self.flood_drops.keep(dpid, made.meters.keys())
+                self._flood_limits[dpid] = made_of, made
+            else:
+                self._flood_limits[dpid] = before[dpid]
+        known = {dpid: made for dpid, (_, made) in sorted(self._flood_limits.items())}
+        self.limited = {dpid: made.ports for dpid, made in known.items() if made.ports}
+        self.unlimited = {dpid: made.missing for dpid, made in known.items() if made.missing}
+        self.updater.set_meters({dpid: made.meters for dpid, made in known.items() if made.ports})
 
     @property
     def _has_rest(self) -> bool:
@@ -1195,6 +1291,7 @@ class Controller:
             is_told=not is_first,
             failover=self._failover_planned,
             drop_marked=drop_marked,
+            limited=self.limited,
         )
         if self.compiler.everywhere != everywhere:
             self.conversations.clear()

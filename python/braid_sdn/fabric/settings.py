@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.acl import Acl
 from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
+from braid_sdn.fabric.switches.flood_limit import NO_LIMIT
 from braid_sdn.fabric.switches.updater import DRAIN
-from braid_sdn.fabric.tenants import Tenants
+from braid_sdn.fabric.tenants import PortName, Tenants
 from braid_sdn.fabric.view.hosts import HOST_LIFETIME
 
 
@@ -53,6 +55,21 @@ class LinkSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class FloodSettings:
+    """Rate of what each port of hosts may have flooded, bit/s; infinite if there is no limit."""
+
+    #: None: what the links of the flood's tree carry decides.
+    limit: float | None = None
+    #: Of single ports, by their switch's name or datapath id in hex and their name or number there.
+    ports: Mapping[PortName, float] = field(default_factory=dict)
+
+    @property
+    def is_off(self) -> bool:
+        """True if no port has a limit."""
+        return self.limit == NO_LIMIT and all(limit == NO_LIMIT for limit in self.ports.values())
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Settings of a fabric's controller."""
 
@@ -69,6 +86,7 @@ class Settings:
     host_lifetime: float = HOST_LIFETIME
     #: True if switches with fast failover groups lead packets around a port that is down by themselves.
     failover: bool = True
+    flood: FloodSettings = field(default_factory=FloodSettings)
     #: Groups of ports that are kept apart.
     tenants: Tenants = field(default_factory=Tenants)
     limits: Thresholds = field(default_factory=Thresholds)

@@ -68,6 +68,12 @@ def _families(fabric: Controller, now: float) -> Iterator[tuple[str, str, str, S
     yield "acl_packets", "counter", "Packets that an entry of the access control list decided.", decided
     refused = sum(count for labels, count in decided if labels["action"] == "deny")
     yield "acl_refused_packets", "counter", "Packets that the access control list refused.", [({}, refused)]
+    dropped: Samples = [
+        ({"port": fabric.limited_name(*place)}, count) for place, count in sorted(fabric.flood_drops.total.items())
+    ]
+    yield "flood_dropped_packets", "counter", "Flooded packets above the limit of a port that had any.", dropped
+    limited = sum(len({each.port for each in ports}) for ports in fabric.limited.values())
+    yield "flood_limited_ports", "gauge", "Ports whose floods are limited.", [({}, limited)]
     if fabric.cluster is not None:
         yield "leader", "gauge", "1 if this controller leads.", [({}, float(fabric.cluster.leads))]
     planning = (fabric.planning or [0.0])[-1]

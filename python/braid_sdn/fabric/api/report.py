@@ -78,6 +78,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
     if fabric.plan.is_flood_old:
         text = "no tag is left for the flood over the present links: some hosts may get no broadcasts"
         found.append(Problem("tags-exhausted", "flood", text))
+    found += _of_floods(fabric)
     found += policy.problems(fabric)
     found += access.problems(fabric)
     for (source, target), why in fabric.plan.unserved.items():
@@ -88,6 +89,17 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
             text = "its switch lost the controller: used only where there is no other way"
             found.append(Problem("stale-link", link, text))
     return [*found, *_of_sizes(fabric)]
+
+
+def _of_floods(fabric: Controller) -> Iterator[Problem]:
+    """Yield the switches that do not limit floods although it is configured."""
+    flood = fabric.settings.flood
+    if flood.limit is None and not flood.ports:
+        # Nobody asked for it: an event says so.
+        return
+    for dpid, count in sorted(fabric.unlimited.items()):
+        text = "by OpenFlow meters of kilobits with bursts, of which the switch has too few or none"
+        yield Problem("flood-unlimited", fabric.topology.name(dpid), f"{count} ports have no limit: {text}")
 
 
 def _of_sizes(fabric: Controller) -> Iterator[Problem]:
@@ -173,6 +185,7 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
                 "rules": rules.get(dpid, 0),
                 "echo_ms": _ms(switch.echo.get(now)),
                 "drained": dpid in fabric.policies.drained,
+                "flood_unlimited_ports": fabric.unlimited.get(dpid, 0),
             }
             for dpid, switch in sorted(topology.switches.items())
         ],
@@ -560,6 +573,7 @@ def _link(fabric: Controller, arc: Arc) -> dict[str, Any]:
 
 def _host(fabric: Controller, now: float, host: Host) -> dict[str, Any]:
     silent, left = fabric.hosts.silence(now, host.mac)
+    limited = fabric.limit_of(host)
     return {
         "mac": host.mac,
         "port": fabric.topology.port_name(host.port),
@@ -569,6 +583,8 @@ def _host(fabric: Controller, now: float, host: Host) -> dict[str, Any]:
         "static": host.mac in fabric.hosts.static,
         "silent_ms": _ms(silent),
         "forgotten_in_ms": _ms(left),
+        "flood_limit_bit_s": 1000 * limited.rate if limited is not None else None,
+        "flood_dropped_packets_s": round(fabric.flood_drops.rate((host.port, limited.tenant)), 1) if limited else 0,
     }
 
 

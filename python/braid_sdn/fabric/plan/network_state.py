@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from braid_sdn.fabric.acl import Acl, Place
 from braid_sdn.fabric.model import Graph, PortId
 from braid_sdn.fabric.plan import planner
-from braid_sdn.fabric.plan.plan import Edge, Host
+from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Plan
 from braid_sdn.fabric.plan.policies import Hop, Link, LinkEnd
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches.acl_placement import Surroundings
+from braid_sdn.fabric.switches.flood_limit import DEFAULT_SHARE, MAX_DEFAULT_LIMIT
 from braid_sdn.fabric.tenants import NOBODY, places
+from braid_sdn.fabric.view.load import capacity
 from braid_sdn.fabric.view.topology import Topology
 
 if TYPE_CHECKING:
@@ -141,6 +143,48 @@ def next_settled(now: float, topology: Topology) -> float | None:
     newest = [since for since in topology.up_since.values() if now - since < HOST_PORT_SETTLE_TIME]
     # Not by a rounding error too early.
     return min(newest) + HOST_PORT_SETTLE_TIME + 0.001 - now if newest else None
+
+
+def flood_rates(fabric: Controller, plan: Plan) -> dict[int, float]:
+    """Return what ports of each tenant's hosts may have flooded if nothing is said of them, bit/s."""
+    limit = fabric.settings.flood.limit
+    return {
+        tenant: limit if limit is not None else _default_limit(fabric, flood)
+        for tenant, flood in sorted(plan.floods.items())
+    }
+
+
+def flood_limits(
+    fabric: Controller, plan: Plan, switch: int, rates: Mapping[int, float]
+) -> dict[tuple[int, int], float]:
+    """Return what each port may have flooded if hosts are there, bit/s, by the port and, at a trunk, the tenant.
+
+    Ports that are down are among them, and those at which a loop is: a storm begins with the first packet.
+    """
+    configured = fabric.settings.flood.ports
+    tenants, trunks = plan.port_tenants.get(switch, {}), plan.trunks.get(switch, {})
+    made = {}
+    for port in sorted(fabric.topology.switches[switch].ports):
+        at = places(*names_of(PortId(switch, port), fabric.topology)) if configured else ()
+        own = next((configured[place] for place in at if place in configured), None)
+        for tenant in sorted(set(trunks[port].values())) if port in trunks else (NOBODY,):
+            rate = rates.get(tenant or tenants.get(port, NOBODY), math.inf)
+            made[port, tenant] = own if own is not None else rate
+    return made
+
+
+def _default_limit(fabric: Controller, flood: Flood) -> float:
+    """Return what a port may have flooded by the links of a flood's tree alone, bit/s."""
+    switches, configured = fabric.topology.switches, fabric.traffic.configured
+    # Not what saturation shows: that comes and goes with the load.
+    rates = (
+        capacity(configured.get(PortId(switch, port)), None, known.ports[port].speed)
+        for switch, ports in flood.ports.items()
+        if (known := switches.get(switch)) is not None
+        for port in ports
+        if port in known.ports
+    )
+    return min(MAX_DEFAULT_LIMIT, DEFAULT_SHARE * min(rates, default=math.inf))
 
 
 def forbidden_hops(links: Iterable[Link], topology: Topology, graph: Graph) -> frozenset[Hop]:

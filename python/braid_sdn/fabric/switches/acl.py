@@ -25,7 +25,7 @@ from typing import Any
 
 from braid_sdn.fabric.acl import MAX_ENTRIES, Acl, AclEntry, Action, Network, Ports, Protocol
 from braid_sdn.fabric.monitor.probe import PROBE_MAC
-from braid_sdn.fabric.switches.rules import ARP, COOKIE, INGRESS, IPV6, PATHS, SOURCES, base, is_ours
+from braid_sdn.fabric.switches.rules import ARP, COOKIE, INGRESS, IPV4, IPV6, PATHS, SOURCES, base, is_ours
 from braid_sdn.openflow.messages import CVLAN, TAGGED, UNTAGGED, Match, Rule
 
 #: Priorities of the blocks, and of each of them.
@@ -41,7 +41,6 @@ HIDDEN = ABOVE + 70
 #: Rules of a list at one switch at most.
 MAX_RULES = 4096
 
-IPV4 = 0x0800
 #: EtherTypes behind a tag that hide a packet: an edge's numbers, and a second tag of either kind.
 HIDING = (0x88B6, CVLAN, 0x88A8)
 _VERSIONS = {4: IPV4, 6: IPV6}

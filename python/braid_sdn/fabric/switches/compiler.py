@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from braid_sdn.fabric.plan.plan import Edge, Flood, Host, PinnedPath, Plan, TaggedPath, Tree
-from braid_sdn.fabric.switches import rules
+from braid_sdn.fabric.switches import flood_limit, rules
+from braid_sdn.fabric.switches.flood_limit import Limited
 from braid_sdn.fabric.switches.rules import NO_TENANTS, Rules, tag_of
 from braid_sdn.fabric.tenants import Tenants
 from braid_sdn.openflow.messages import Rule, RuleKey
@@ -39,6 +40,8 @@ MAX_RULES_EVERYWHERE = 16_384
 
 Changes = dict[int, set[RuleKey]]
 
+NOTHING_LIMITED: Mapping[int, tuple[Limited, ...]] = {}
+
 K = TypeVar("K")
 P = TypeVar("P")
 
@@ -54,6 +57,7 @@ class _Ports:
     drops_marked: bool
     tenants: tuple[tuple[int, int], ...]
     trunks: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+    limited: tuple[Limited, ...]
 
 
 #: Of a switch the ports on a flood's tree, links, ports of hosts, and trunks with the VID of the tenant's frames.
@@ -135,6 +139,7 @@ class Compiler:
         is_told: bool = True,
         failover: Collection[int] = (),
         drop_marked: Collection[int] = (),
+        limited: Mapping[int, tuple[Limited, ...]] = NOTHING_LIMITED,
     ) -> Changes:
         """Change the rules to those of another plan; return the keys of what changed at each switch.
 
@@ -144,7 +149,7 @@ class Compiler:
         may have rules of hosts that would otherwise be deleted meanwhile; unless no switch is told of any
         (`is_told`). One that comes back has none but those that are restored. `failover` are the switches with fast
         failover groups. Marked packets come to others as well while switches get groups or lose them: `drop_marked`
-        are all that can drop those.
+        are all that can drop those. `limited` are the ports of each switch that may have so much flooded.
         """
         fresh = self._set_switches(switches)
         if is_told and not self._known.issuperset(fresh):
@@ -154,7 +159,7 @@ class Compiler:
         self._set_mode(len(hosts), len(inhabited))
         self._set_failover(frozenset(failover))
         self._drop_marked = frozenset(drop_marked)
-        self._set_ports(plan, edges)
+        self._set_ports(plan, edges, limited)
         self._set_paths(plan)
         self._set_inhabited(inhabited)
         self._set_hosts(hosts, most)
@@ -265,7 +270,7 @@ class Compiler:
                 for rule in rules.of_local_host(host):
                     self._put(host.port.switch, rule)
 
-    def _set_ports(self, plan: Plan, edges: Iterable[Edge]) -> None:
+    def _set_ports(self, plan: Plan, edges: Iterable[Edge], limited: Mapping[int, tuple[Limited, ...]]) -> None:
         edges = tuple(edges)
         made_of = (
             plan.internal,
@@ -276,6 +281,7 @@ class Compiler:
             frozenset(self.target),
             plan.port_tenants,
             plan.trunks,
+            limited,
         )
         if made_of == self._ports_of:
             return
@@ -293,6 +299,7 @@ class Compiler:
                 switch in self._drop_marked,
                 tuple(sorted(plan.port_tenants.get(switch, {}).items())),
                 tuple((port, tuple(vids.items())) for port, vids in sorted(plan.trunks.get(switch, {}).items())),
+                limited.get(switch, ()),
             )
             if self._ports.get(switch) == ports:
                 continue
@@ -303,8 +310,11 @@ class Compiler:
                 ports.edges,
                 everywhere=self.everywhere,
                 drops_marked=ports.drops_marked,
+                limits_floods=bool(ports.limited),
                 tenants=self.tenants,
             )
+            for each in ports.limited:
+                made += flood_limit.rules_of(each, everywhere=self.everywhere)
             keys = [rule.key for rule in made]
             for key in set(self._own.get(switch, ())) - set(keys):
                 self._drop(switch, key)

@@ -75,7 +75,10 @@ ARP_LEASE = 15
 MUTE_LEASE = 10
 
 ARP = 0x0806
+IPV4 = 0x0800
 IPV6 = 0x86DD
+#: UDP ports of DHCP servers and clients, and of DHCPv6 servers, which are asked by multicast.
+DHCP_SERVER, DHCP_CLIENT, DHCPV6_SERVER = 67, 68, 547
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 GROUP_BIT = "01:00:00:00:00:00"
 
@@ -88,6 +91,9 @@ SINGLE_WAY = 35
 FORGED = 62_000
 #: Priority of the rule that drops discovery frames with a VLAN header at a trunk: above that which takes them.
 TRUNK_LLDP = 101
+#: Priority of rules for packets to hosts that a switch has no rule for, and of that for all ports where some have one
+#: of their own.
+UNANSWERED, UNANSWERED_BY_PORT = 5, 4
 #: First byte of the numbers of our groups, and of those that send packets back. Two ports' numbers follow.
 _GROUP, _TURNING_GROUP = 0xB2, 0xB3
 _PORT_BITS = MAX_DETOUR_PORT.bit_length()
@@ -130,9 +136,13 @@ def base() -> tuple[Rule, ...]:
 
 
 @functools.cache
-def unanswered() -> Rule:
-    """Return the rule by which the controller learns to whom hosts here send, where not every host has a rule."""
-    return _rule(DESTINATIONS, 5, _unicast(), TO_CONTROLLER, goto=TREES)
+def unanswered(*, is_by_port: bool = False) -> Rule:
+    """Return the rule by which the controller learns to whom hosts here send, where not every host has a rule.
+
+    `is_by_port` if ports have rules of their own above that.
+    """
+    priority = UNANSWERED_BY_PORT if is_by_port else UNANSWERED
+    return _rule(DESTINATIONS, priority, _unicast(), TO_CONTROLLER, goto=TREES)
 
 
 def _unicast(in_port: int | None = None) -> Match:
@@ -143,6 +153,15 @@ def _solicitations(in_port: int | None = None) -> Match:
     """Match neighbour solicitations to a group."""
     group = Match(eth_type=IPV6, ip_proto=58, icmpv6_type=135, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
     return replace(group, in_port=in_port)
+
+
+def dhcp(whole: Match) -> tuple[Match, ...]:
+    """Return matches for those of packets by which hosts ask for addresses of their own, and servers answer all."""
+    group = replace(whole, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT, ip_proto=17)
+    return tuple(
+        replace(group, eth_type=kind, udp_dst=port)
+        for kind, port in ((IPV4, DHCP_SERVER), (IPV4, DHCP_CLIENT), (IPV6, DHCPV6_SERVER))
+    )
 
 
 @functools.lru_cache(maxsize=4)
@@ -168,6 +187,9 @@ class Muted:
     tenant: int = NOBODY
     #: That of their frames at a trunk.
     vid: int = 0
+    #: The meters of what they have flooded, and of ARP and neighbour solicitations, where that is limited.
+    flood_meter: int | None = None
+    address_meter: int | None = None
 
 
 def muted(port: int, hosts: Iterable[Muted], meter: int | None, *, edge: bool) -> list[Rule]:
@@ -179,11 +201,20 @@ def muted(port: int, hosts: Iterable[Muted], meter: int | None, *, edge: bool) -
     forged = [Match(in_port=port, eth_type=LLDP)]
     if not edge:
         forged.append(Match(in_port=port, eth_type=EXPERIMENTAL, eth_dst=PROBE_MAC))
+    hosts = list(hosts)
+    unanswered = _rule(DESTINATIONS, 6, _unicast(port), goto=TREES, lease=MUTE_LEASE)
+    limited = [_limited(unanswered, each) for each in hosts if each.flood_meter is not None]
     return [
         *(rule for each in hosts for rule in _muted_sources(port, each, meter)),
-        _rule(DESTINATIONS, 6, _unicast(port), goto=TREES, lease=MUTE_LEASE),
+        *(limited or [unanswered]),
         *(_rule(INGRESS, FORGED, match, lease=MUTE_LEASE) for match in forged),
     ]
+
+
+def _limited(rule: Rule, hosts: Muted) -> Rule:
+    metadata = metadata_of(hosts.tenant) if hosts.vid else None
+    whose = (metadata, METADATA_MASK) if metadata is not None else None
+    return replace(rule, match=replace(rule.match, metadata=whose), meter=hosts.flood_meter)
 
 
 def _muted_sources(port: int, hosts: Muted, meter: int | None) -> Iterator[Rule]:
@@ -193,12 +224,16 @@ def _muted_sources(port: int, hosts: Muted, meter: int | None) -> Iterator[Rule]
         groups = (replace(whole, eth_type=ARP, eth_dst=BROADCAST), replace(_solicitations(port), vlan=whole.vlan))
         for match in groups:
             actions = (*untag, PushTag(hosts.flood))
-            yield Rule(SOURCES, 50, match, actions, PATHS, COOKIE, MUTE_LEASE, meter)
+            # Made-up hosts at the port leave nothing of the other meter to real ones.
+            own = meter if hosts.address_meter is None else hosts.address_meter
+            yield Rule(SOURCES, 50, match, actions, PATHS, COOKIE, MUTE_LEASE, own)
     unicast = (
         replace(whole, eth_type=ARP),
         *(replace(whole, eth_type=IPV6, ip_proto=58, icmpv6_type=kind) for kind in (135, 136)),
     )
-    for match in unicast:
+    # Where a meter limits these, made-up hosts take nothing from them.
+    configuration = dhcp(whole) if hosts.address_meter is not None else ()
+    for match in (*unicast, *configuration):
         yield _rule(SOURCES, 40, match, *untag, goto=DESTINATIONS, lease=MUTE_LEASE, metadata=metadata)
     yield Rule(SOURCES, 10, whole, untag, DESTINATIONS, COOKIE, MUTE_LEASE, meter, metadata=metadata)
 
@@ -237,14 +272,16 @@ def of_switch(
     *,
     everywhere: bool = True,
     drops_marked: bool = False,
+    limits_floods: bool = False,
     tenants: Tenants = NO_TENANTS,
 ) -> list[Rule]:
-    """Return a switch's rules for its own ports.
+    """Return a switch's rules for its own ports, but those that limit floods (`flood_limit`).
 
-    `everywhere` if it has a rule for each host, `drops_marked` if marked packets may come to it.
+    `everywhere` if it has a rule for each host, `drops_marked` if marked packets may come to it, `limits_floods` if
+    ports have such rules.
     """
     edge_ports = list(edge_ports)
-    made = [*base()] if everywhere else [*base(), unanswered()]
+    made = [*base()] if everywhere else [*base(), unanswered(is_by_port=limits_floods)]
     if drops_marked:
         made.append(no_detour())
     made += [_of_link(port) for port in sorted(plan.internal.get(switch, ()))]

@@ -10,9 +10,10 @@ Make before break, in four steps; each begins when the previous one is done on a
 3. drain:   wait for packets with old tags.
 4. retire:  delete switch rules that are not needed any more.
 
-Groups are created before the first rule that leads to them, with a barrier in between, and deleted once an update is
-at its end and no rule of a switch leads to them: with a group, a switch deletes the rules that lead to it. Each
-barrier has a token of its own, since a reply confirms the rules that were sent before the barrier alone.
+Groups and meters are created before the first rule that leads to them, with a barrier in between, and deleted once an
+update is at its end and no rule of a switch leads to them: with a group or a meter, a switch deletes the rules that
+lead to it. A meter whose rule a switch lists is there; its rate is not listed, so it is given anew. Each barrier has
+a token of its own, since a reply confirms the rules that were sent before the barrier alone.
 
 The state of a switch is its last listing plus all messages since. Only keys that may differ from the target are
 looked at, so an update costs what it changes. An update may be aborted at any point in favour of another target,
@@ -27,22 +28,24 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import islice
 
 from braid_sdn.fabric.switches import acl
-from braid_sdn.fabric.switches.rules import INGRESS, PATHS, Rules, buckets_of, groups_of, is_pin, tag_of
+from braid_sdn.fabric.switches.rules import INGRESS, PATHS, Rules, buckets_of, groups_of, is_ours, is_pin, tag_of
 from braid_sdn.openflow.messages import (
     MAX_BARRIER_TOKEN,
     AddRule,
     Barrier,
     Bucket,
     DeleteGroup,
+    DeleteMeter,
     DeleteRule,
     Rule,
     RuleKey,
     SetFailoverGroup,
+    SetMeter,
     ToSwitch,
 )
 
@@ -90,6 +93,10 @@ class RuleUpdater:
     target: Mapping[int, Rules] = field(default_factory=dict)
     #: Our groups at each switch, as far as known.
     groups: dict[int, set[int]] = field(default_factory=dict)
+    #: Our meters at each switch by their numbers, as far as known; None for a rate that is not known.
+    meters: dict[int, dict[int, SetMeter | None]] = field(default_factory=dict)
+    #: Those that rules of the target lead to.
+    wanted_meters: Mapping[int, Mapping[int, SetMeter]] = field(default_factory=dict)
     #: Place of a rule of paths in the order of changes, from 1; 0 for those that need none.
     rank: Callable[[int, RuleKey], int] = lambda _switch, _key: 0
     step: Step = Step.IDLE
@@ -113,8 +120,8 @@ class RuleUpdater:
     _compared: set[int] = field(default_factory=set)
     #: Number of rules at all switches with each tag.
     _tags: Counter[int] = field(default_factory=Counter)
-    #: Switches that may have groups which no rule leads to.
-    _spare_groups: set[int] = field(default_factory=set)
+    #: Switches that may have groups or meters which no rule leads to.
+    _spare: set[int] = field(default_factory=set)
     #: The last barrier that each switch was sent.
     _sent: dict[int, int] = field(default_factory=dict)
     #: Rules of this step that are not sent yet, by switch, and when the last ones were.
@@ -154,12 +161,13 @@ class RuleUpdater:
         for rule in rules:
             if rule.lease == 0:
                 self._put(has, rule)
+        self._handle_meters(switch, has.values())
         self._compare(switch)
         if self._open.get(switch):
             self._waiting.pop(switch, None)
             self._begin(now)
         elif self.idle:
-            self._delete_groups()
+            self._delete_spare()
         else:
             # Nothing may be left to be sent.
             self._advance(now)
@@ -168,10 +176,34 @@ class RuleUpdater:
         """Take in a switch's groups; those of ours that were changed are put right, others' are left alone."""
         ours = {number: made for number in groups if (made := buckets_of(number)) is not None}
         self.groups[switch] = set(ours)
-        self._spare_groups.add(switch)
+        self._spare.add(switch)
         for number, made in ours.items():
             if groups[number] != made:
                 self._out.append((switch, SetFailoverGroup(number, made, is_new=False)))
+
+    def _handle_meters(self, switch: int, rules: Iterable[Rule]) -> None:
+        """Take in which meters a switch has, by its rules that lead to them."""
+        before = self.meters.get(switch, {})
+        found = {rule.meter for rule in rules if rule.meter is not None and is_ours(rule)}
+        self.meters[switch] = {number: before.get(number) for number in found}
+        if found:
+            self._spare.add(switch)
+            self._change_rates(switch)
+
+    def set_meters(self, wanted: Mapping[int, Mapping[int, SetMeter]]) -> None:
+        """Set the meters that the next target's rules lead to; those that are there are given other rates."""
+        before, self.wanted_meters = self.wanted_meters, wanted
+        for switch in self.meters:
+            if wanted.get(switch) is not before.get(switch):
+                self._change_rates(switch)
+
+    def _change_rates(self, switch: int) -> None:
+        wanted = self.wanted_meters.get(switch, {})
+        for number, has in self.meters[switch].items():
+            meter = wanted.get(number)
+            if meter is not None and meter != has:
+                self.meters[switch][number] = meter
+                self._out.append((switch, replace(meter, is_new=False)))
 
     def handle_gone(self, now: float, switch: int) -> None:
         """Forget a switch that is no longer connected."""
@@ -183,7 +215,8 @@ class RuleUpdater:
         }
         self._forget(switch)
         self.groups.pop(switch, None)
-        self._spare_groups.discard(switch)
+        self.meters.pop(switch, None)
+        self._spare.discard(switch)
         self._refused = {each: refusal for each, refusal in self._refused.items() if each[0] != switch}
         self.slow.discard(switch)
         if switch in self._waiting:
@@ -230,6 +263,8 @@ class RuleUpdater:
         if has is None:
             return
         key = rule.key
+        if rule.meter is not None:
+            self.meters.get(switch, {}).pop(rule.meter, None)
         if has.get(key) == rule:
             self._drop(switch, key)
             self._open.setdefault(switch, {})[key] = None
@@ -459,7 +494,7 @@ class RuleUpdater:
                     return
                 self._close()
                 self.step = Step.IDLE
-                self._delete_groups()
+                self._delete_spare()
             else:
                 return
 
@@ -551,12 +586,13 @@ class RuleUpdater:
         before = has.get(key)
         if before is not None:
             self._replaced.setdefault(switch, set()).add(key)
-            if groups_of(before):
-                self._spare_groups.add(switch)
+            if _leads_on(before):
+                self._spare.add(switch)
         refusal = self._refused.get((switch, key)) if self._refused else None
         if refusal is not None:
             self._refused[switch, key] = Refusal(refusal.count, math.inf)
         self._add_groups(switch, rule)
+        self._add_meter(switch, rule)
         self._put(has, rule)
         self._out.append((switch, AddRule(rule)))
         # It is the target's. One that is refused is opened anew.
@@ -577,17 +613,34 @@ class RuleUpdater:
                 # A switch may carry out messages in another order (OpenFlow 1.3 §6.2).
                 self._out.append((switch, self.new_barrier()))
 
-    def _delete_groups(self) -> None:
-        """Delete groups that no rule leads to, where switches have taken all that they were sent."""
-        for switch in [each for each in self._spare_groups if each not in self.slow and each not in self._replaced]:
-            self._spare_groups.discard(switch)
+    def _add_meter(self, switch: int, rule: Rule) -> None:
+        """Create the meter that a rule leads to, if a switch does not have it yet."""
+        if rule.meter is None or rule.meter in (known := self.meters.setdefault(switch, {})):
+            return
+        # All that it lacks: one barrier is enough for them.
+        missing = [each for number, each in self.wanted_meters.get(switch, {}).items() if number not in known]
+        for meter in missing:
+            known[meter.number] = meter
+            self._out.append((switch, meter))
+        if missing:
+            self._out.append((switch, self.new_barrier()))
+
+    def _delete_spare(self) -> None:
+        """Delete groups and meters that no rule leads to, where switches have taken all that they were sent."""
+        for switch in [each for each in self._spare if each not in self.slow and each not in self._replaced]:
+            self._spare.discard(switch)
             known = (self.installed.get(switch, {}), self.target.get(switch, {}))
             used = {number for has in known for rule in has.values() for number in groups_of(rule)}
+            metered = {rule.meter for has in known for rule in has.values() if rule.meter is not None}
             spare = sorted(self.groups.get(switch, set()) - used)
             for number in spare:
                 self.groups[switch].discard(number)
                 self._out.append((switch, DeleteGroup(number)))
-            if spare:
+            spare_meters = sorted(self.meters.get(switch, {}).keys() - metered)
+            for number in spare_meters:
+                del self.meters[switch][number]
+                self._out.append((switch, DeleteMeter(number)))
+            if spare or spare_meters:
                 # Else one of them that is created anew could be deleted after that.
                 self._out.append((switch, self.new_barrier()))
 
@@ -608,8 +661,8 @@ class RuleUpdater:
         gone = self.installed[switch].pop(key, None)
         if gone is not None:
             self._untag(key)
-            if groups_of(gone):
-                self._spare_groups.add(switch)
+            if _leads_on(gone):
+                self._spare.add(switch)
 
     def _untag(self, key: RuleKey) -> None:
         tag = tag_of(key)
@@ -706,6 +759,11 @@ class RuleUpdater:
         if any(key[0] == INGRESS and acl.decides(has[key]) for key in found) and not self.has_whole_list(switch):
             return [key for key in found if not acl.decides(has[key])]
         return found
+
+
+def _leads_on(rule: Rule) -> bool:
+    """Return true if a rule leads to a group or a meter."""
+    return rule.meter is not None or bool(groups_of(rule))
 
 
 def _turn(each: tuple[int, RuleKey]) -> int:

@@ -1,0 +1,62 @@
+"""Floods that switches drop above the limit of a port, by the counters of its meters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from braid_sdn.fabric.model import PortId
+from braid_sdn.openflow.messages import MeterCounters
+
+#: A meter that is younger than this, seconds, when its counters are first read, has dropped all of it since it was
+#: created; one that is older has in part before this controller began.
+YOUNG = 10.0
+
+#: A port, and at a trunk a tenant there.
+Place = tuple[PortId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A meter's counters when they were read last."""
+
+    place: Place
+    dropped: int
+    at: float
+    #: Packets that it dropped a second, in the period that ended then.
+    rate: float
+
+
+@dataclass
+class FloodDrops:
+    """Packets that meters dropped. Times are seconds."""
+
+    #: In all, by place.
+    total: dict[Place, int] = field(default_factory=dict)
+    #: By switch and number of the meter.
+    _read: dict[int, dict[int, _Reading]] = field(default_factory=dict)
+
+    def handle_counters(self, now: float, place: Place, counters: MeterCounters) -> float:
+        """Take in a meter's counters; return how many packets a second it has dropped since the last ones."""
+        of_switch = self._read.setdefault(place[0].switch, {})
+        before = of_switch.get(counters.number)
+        if before is not None:
+            dropped, at = before.dropped, before.at
+        else:
+            dropped, at = 0 if counters.age < YOUNG else counters.dropped, now - counters.age
+        # A meter that was created anew, or got another rate, begins at 0.
+        fresh = counters.dropped - dropped if counters.dropped >= dropped else counters.dropped
+        if fresh:
+            self.total[place] = self.total.get(place, 0) + fresh
+        rate = fresh / (now - at) if now > at else 0.0
+        of_switch[counters.number] = _Reading(place, counters.dropped, now, rate)
+        return rate
+
+    def rate(self, place: Place) -> float:
+        """Return how many packets a second were dropped at a place in the last period."""
+        return sum(each.rate for each in self._read.get(place[0].switch, {}).values() if each.place == place)
+
+    def keep(self, switch: int, numbers: Collection[int]) -> None:
+        """Forget all but these meters of a switch."""
+        known = self._read.get(switch, {})
+        self._read[switch] = {number: each for number, each in known.items() if number in numbers}

@@ -1,0 +1,495 @@
+"""What a host may have flooded is limited: a storm leaves others, and requests for addresses, alone."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from braid_lab.fabric.pipeline import TokenBucket
+from braid_lab.fabric.shapes import Shape, Station, two_paths
+from braid_sdn.fabric.api import metrics, report
+from braid_sdn.fabric.api.events import Snapshot, changes
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.monitor.flood_drops import FloodDrops
+from braid_sdn.fabric.monitor.probe import tagged
+from braid_sdn.fabric.settings import FloodSettings
+from braid_sdn.fabric.switches import flood_limit
+from braid_sdn.fabric.switches.flood_limit import NO_LIMIT
+from braid_sdn.fabric.switches.rules import DESTINATIONS, UNANSWERED, unanswered
+from braid_sdn.fabric.tenants import NOBODY
+from braid_sdn.openflow.messages import DeleteMeter, DeleteRule, Match, MeterCounters, Rule, SetMeter
+
+from . import tenant_network
+from .virtual import Network, arp, everybody_reaches_everybody, frame, mac
+
+EVERYBODY = "ff:ff:ff:ff:ff:ff"
+GROUP = "01:00:5e:01:02:03"
+#: Links of 2 Mbit/s: a storm is a few thousand frames in virtual time.
+SHAPE = replace(
+    two_paths(mbit=2.0, delay_ms=1),
+    stations=(Station("ha", "A"), Station("hb", "B"), Station("x", "A"), Station("y", "B")),
+)
+METERS = 300
+
+
+def network(shape: Shape = SHAPE, meters: int = METERS, **settings: object) -> Network:
+    """A network whose switches have meters, and whose links carry what they are said to; not connected yet."""
+    net = Network(shape, **settings)
+    for switch in net.switches.values():
+        switch.meters = meters
+    for wire in shape.wires:
+        for end in (net.port_of(wire.one, wire.other), net.port_of(wire.other, wire.one)):
+            net.rate[end], net.queue[end] = 1e6 * wire.mbit, 0.05
+    return net
+
+
+def settled(net: Network) -> Network:
+    net.connect()
+    net.run(4)
+    for number, name in enumerate(net.stations, 1):
+        net.send(name, arp(mac(number), f"10.0.0.{number}", "10.0.0.99"))
+    net.run(3)
+    for each in net.received.values():
+        each.clear()
+    return net
+
+
+def udp(source: str, target: str, ports: tuple[int, int], number: int = 0, size: int = 60) -> bytes:
+    """A datagram in a frame, with a number."""
+    body = struct.pack("!HHHHI", *ports, 12, 0, number)
+    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 32, 0, 0, 64, 17, 0, bytes(4), b"\xff" * 4)
+    return frame(source, target, ip + body).ljust(size, b"\0")
+
+
+def storm(net: Network, seconds: float, *, station: str = "x", size: int = 1000, rate: float = 4e6) -> None:
+    """Have a station send broadcasts at a rate, bit/s, from now on."""
+    source = mac(list(net.stations).index(station) + 1)
+    data = frame(source, EVERYBODY, b"storm").ljust(size, b"\0")
+    gap = 8 * size / rate
+    for number in range(round(seconds / gap)):
+        net.at(net.now + number * gap, lambda: net.send(station, data), outside=True)
+
+
+def limited(net: Network, switch: str = "A") -> list[Rule]:
+    """The rules of a switch that limit floods."""
+    return [
+        rule
+        for key, rule in net.switches[net.shape.dpid(switch)].rules.items()
+        if rule.meter and key[0] == DESTINATIONS
+    ]
+
+
+def rates(net: Network, switch: str = "A") -> dict[int, int]:
+    """The meters of a switch with their rates."""
+    return {number: each.meter.rate for number, each in net.switches[net.shape.dpid(switch)].buckets.items()}
+
+
+def lost_of_bystanders(net: Network, seconds: float = 3.0) -> dict[str, int]:
+    """Have others speak for a while: pings, requests for addresses, a multicast and known hosts' packets.
+
+    Returns how many did not arrive.
+    """
+    for each in net.received.values():
+        each.clear()
+    sent: dict[str, list[tuple[str, bytes]]] = {"pings": [], "multicast": [], "requests": [], "own requests": []}
+    x = list(net.stations).index("x") + 1
+    for number in range(round(seconds / 0.02)):
+        ping = frame(mac(1), mac(2), b"ping" + struct.pack("!I", number))
+        net.send("ha", ping)
+        sent["pings"].append(("hb", ping))
+        # 0.2 Mbit/s, a fifth of the limit.
+        video = udp(mac(1), GROUP, (5004, 5004), number, 500)
+        net.send("ha", video)
+        sent["multicast"] += [("hb", video), ("y", video)]
+        if number % 25 == 0:
+            # Of addresses that nobody has, so that they are flooded; of one that is known; and by DHCP.
+            unknown = arp(mac(1), "10.0.0.1", f"10.0.1.{number // 25}")
+            net.send("ha", unknown)
+            sent["requests"] += [("hb", unknown), ("y", unknown)]
+            own = arp(mac(x), f"10.0.0.{x}", f"10.0.2.{number // 25}")
+            net.send("x", own)
+            dhcp = udp(mac(x), EVERYBODY, (68, 67), number, 342)
+            net.send("x", dhcp)
+            known = frame(mac(x), mac(4), b"to y" + struct.pack("!I", number))
+            net.send("x", known)
+            sent["own requests"] += [("y", own), ("hb", own), ("y", dhcp), ("hb", dhcp), ("y", known)]
+        net.run(0.02)
+    net.run(1)
+    return {kind: sum(data not in net.received[name] for name, data in expected) for kind, expected in sent.items()}
+
+
+NOTHING = {"pings": 0, "multicast": 0, "requests": 0, "own requests": 0}
+
+
+@pytest.mark.parametrize("size", [60, 1000])
+def test_a_storm_leaves_others_and_its_own_requests_alone(size: int) -> None:
+    net = settled(network())
+    storm(net, 3.0, size=size)
+    assert lost_of_bystanders(net) == NOTHING
+    assert "flood-limited" in net.codes()
+    # It gets what it may: half of 2 Mbit/s.
+    got = sum(len(each) for each in net.received["y"] if b"storm" in each)
+    assert 0.8 * 1e6 < 8 * got / 3.0 < 1.2 * 1e6
+
+
+def test_without_a_limit_the_same_storm_takes_the_links() -> None:
+    net = settled(network(flood=FloodSettings(NO_LIMIT)))
+    storm(net, 3.0)
+    lost = lost_of_bystanders(net)
+    assert lost["pings"] > 10
+    assert lost["multicast"] > 10
+    assert not limited(net)
+    assert not rates(net)
+
+
+def test_half_of_the_slowest_link_of_the_tree_is_the_limit_and_follows_it() -> None:
+    net = settled(network())
+    assert set(rates(net).values()) == {1000, flood_limit.ADDRESS_RATE}
+    # A way over faster links alone has another limit, of the same meters, with all rules as they are.
+    faster = replace(SHAPE, wires=tuple(replace(wire, mbit=8.0) for wire in SHAPE.wires))
+    told = messages(net)
+    net.shape = faster
+    for wire in faster.wires:
+        for end in (net.port_of(wire.one, wire.other), net.port_of(wire.other, wire.one)):
+            net.controller.traffic.configured[end] = 1e6 * wire.mbit
+    net.controller.settings = replace(net.controller.settings, links=())
+    net.controller._throttle.change(net.now)
+    net.run(3)
+    changed = [each for _, each in told if isinstance(each, SetMeter)]
+    assert {(each.rate, each.is_new) for each in changed} == {(4000, False)}
+    assert set(rates(net).values()) == {4000, flood_limit.ADDRESS_RATE}
+
+
+def test_a_fast_network_is_limited_for_the_hosts_sake() -> None:
+    fast = replace(SHAPE, wires=tuple(replace(wire, mbit=10_000.0) for wire in SHAPE.wires))
+    net = settled(network(fast))
+    assert max(rates(net).values()) == 100_000
+    alone = Shape(("A",), (), (Station("ha", "A"), Station("hb", "A")))
+    assert max(rates(settled(network(alone))).values()) == 100_000
+
+
+def test_single_ports_have_their_own_limit_or_none() -> None:
+    own = FloodSettings(3e6, {("A", "x"): NO_LIMIT, ("B", "4"): 5e5})
+    net = settled(network(flood=own))
+    ports = {rule.match.in_port: rule.meter for rule in limited(net) if rule.priority == 1}
+    assert ports.keys() == {net.stations["ha"].port}
+    assert rates(net)[ports[net.stations["ha"].port] or 0] == 3000
+    assert net.stations["y"].port == 4
+    assert sorted(set(rates(net, "B").values())) == [flood_limit.ADDRESS_RATE, 500, 3000]
+
+
+def messages(net: Network) -> list[tuple[int, object]]:
+    """Return a list to which each message to a switch goes from now on."""
+    told: list[tuple[int, object]] = []
+    deliver = net._deliver
+
+    def deliver_and_note(dpid: int, message: object) -> None:
+        told.append((dpid, message))
+        deliver(dpid, message)
+
+    net._deliver = deliver_and_note  # type: ignore[method-assign]
+    return told
+
+
+def test_a_switch_that_restarts_gets_its_meters_before_its_rules() -> None:
+    net = settled(network())
+    before = (limited(net), rates(net))
+    net.disconnect("A")
+    net.switches[1].restart()
+    net.run(1)
+    assert not rates(net)
+    net.connect("A")
+    net.run(5)
+    assert (sorted(limited(net), key=repr), rates(net)) == (sorted(before[0], key=repr), before[1])
+    assert "refused" not in net.codes()
+    storm(net, 3.0)
+    assert lost_of_bystanders(net) == NOTHING
+
+
+def test_a_storm_is_limited_from_the_first_packet_after_a_restart_and_where_a_loop_is() -> None:
+    net = settled(network())
+    net.disconnect("A")
+    net.switches[1].restart()
+    net.run(1)
+    net.connect("A")
+    net.run_until(lambda: bool(limited(net)), within=1.0)
+    number = next(rule.meter for rule in limited(net) if rule.match.in_port == net.stations["x"].port)
+    storm(net, 2.0)
+    net.run(2)
+    assert 8 * sum(len(each) for each in net.received["y"]) < 1.2 * 1e6 * 2
+    # The port hears its own frames, so no broadcasts go out of it; what comes from there is limited as before.
+    net.relay["x"] = "x"
+    net.run(2)
+    net.controller._throttle.change(net.now)
+    net.run(2)
+    assert net.stations["x"].port not in net.controller.plan.outside[1]
+    assert number in rates(net)
+    net.received["y"].clear()
+    storm(net, 2.0)
+    net.run(2)
+    assert 8 * sum(len(each) for each in net.received["y"]) < 1.2 * 1e6 * 2
+
+
+def test_a_controller_that_starts_anew_takes_over_the_meters() -> None:
+    net = settled(network())
+    before = (limited(net), rates(net))
+    told = messages(net)
+    net.restart_controller()
+    net.run(6)
+    assert (limited(net), rates(net)) == before
+    assert not [each for _, each in told if isinstance(each, DeleteMeter)]
+    assert not [each for _, each in told if isinstance(each, DeleteRule) and each.key[0] == DESTINATIONS]
+    assert not [each for _, each in told if isinstance(each, SetMeter) and each.is_new]
+    # One whose configuration has another limit, or none.
+    net.settings = replace(net.settings, flood=FloodSettings(4e5))
+    net.restart_controller()
+    net.run(6)
+    assert limited(net) == before[0]
+    assert set(rates(net).values()) == {400, flood_limit.ADDRESS_RATE}
+    net.settings = replace(net.settings, flood=FloodSettings(NO_LIMIT))
+    net.restart_controller()
+    net.run(6)
+    assert (limited(net), rates(net)) == ([], {})
+    assert "refused" not in net.codes()
+
+
+def test_a_port_that_becomes_a_link_has_no_meter_and_gets_it_back() -> None:
+    net = network()
+    for name in ("P", "Q"):
+        net.switches[net.shape.dpid(name)].meters = 0
+    net = settled(net)
+    x, y = net.stations["x"], net.stations["y"]
+    assert {rule.match.in_port for rule in limited(net)} == {net.stations["ha"].port, x.port}
+    places = dict(net.stations)
+    for name, end in (("x", x), ("y", y)):
+        # The hosts are unplugged, and a cable is between their ports.
+        del net.stations[name]
+        for up in (False, True):
+            status = net.switches[end.switch].set_port(end.port, up=up)
+            net.controller.handle(net.now, end.switch, status)
+    net.wire(x, y)
+    net.run(8)
+    assert PortId(1, x.port) in net.controller.topology.neighbours()
+    assert {rule.match.in_port for rule in limited(net)} == {net.stations["ha"].port}
+    assert len(rates(net)) == 2
+    for end in (x, y):
+        del net.peer[end]
+        for up in (False, True):
+            net.controller.handle(net.now, end.switch, net.switches[end.switch].set_port(end.port, up=up))
+    net.stations.update(places)
+    net.run(8)
+    assert {rule.match.in_port for rule in limited(net)} == {net.stations["ha"].port, x.port}
+    assert len(rates(net)) == 4
+    assert not {"refused", "flood-limited"} & net.codes()
+
+
+def test_a_meter_that_somebody_deletes_is_made_again() -> None:
+    net = settled(network())
+    before = rates(net)
+    for number in list(net.switches[1].buckets):
+        net.switches[1]._delete_meter(number)
+    assert not limited(net)
+    net.run(35)
+    assert rates(net) == before
+    assert limited(net)
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_a_switch_without_meters_has_no_limit_and_is_named(configured: bool) -> None:
+    net = network(meters=0, flood=FloodSettings(1e6 if configured else None))
+    before = Snapshot.of(net.controller, net.now)
+    settled(net)
+    told = [each for each in changes(before, Snapshot.of(net.controller, net.now)) if each.name == "flood-unlimited"]
+    assert [(each.fields["switch"], each.fields["ports"]) for each in told] == [
+        ("A", 4),
+        ("B", 4),
+        ("P", 2),
+        ("Q", 2),
+    ]
+    assert not limited(net)
+    assert net.controller.unlimited == {1: 4, 2: 4, 3: 2, 4: 2}
+    assert ("flood-unlimited" in net.codes()) == configured
+    everybody_reaches_everybody(net)
+
+
+def test_a_switch_that_refuses_does_without() -> None:
+    net = network()
+    net.switches[1].refuses = lambda rule: rule.meter is not None
+    net = settled(net)
+    assert not limited(net)
+    assert limited(net, "B")
+    assert "refused" in net.codes()
+    everybody_reaches_everybody(net)
+    net.run(70)
+    assert "refused" not in net.codes()
+
+
+def test_a_switch_with_few_meters_limits_the_ports_that_it_can() -> None:
+    net = settled(network(meters=9))
+    ports = sorted(end.port for end in net.stations.values() if end.switch == 1)
+    assert ports == [3, 4]
+    assert {rule.match.in_port for rule in limited(net)} == {3}
+    assert net.controller.unlimited == {1: 1, 2: 1}
+
+
+def test_what_a_known_host_gets_meets_no_meter() -> None:
+    net = settled(network(flood=FloodSettings(8000)))
+    for number in range(200):
+        net.send("x", frame(mac(3), mac(4), struct.pack("!I", number)).ljust(1400, b"\0"))
+        net.run(0.01)
+    net.run(0.5)
+    assert len(net.received["y"]) == 200
+    assert all(each.packets == 0 or number > 200 for number, each in net.switches[1].buckets.items())
+    assert "flood-limited" not in net.codes()
+
+
+def test_a_port_that_is_muted_is_limited_too_and_its_own_host_resolves_addresses() -> None:
+    net = settled(network())
+
+    def storm_of_strangers() -> Iterator[bytes]:
+        for number in range(100_000):
+            yield frame(mac(1000 + number % 60_000), mac(61_000 + number % 4000)).ljust(500, b"\0")
+
+    strangers = storm_of_strangers()
+    for number in range(6000):
+        net.at(net.now + number / 1500, lambda: net.send("x", next(strangers)), outside=True)
+    # Known, to addresses that nobody has.
+    for number in range(4000):
+        data = frame(mac(3), mac(65_000 + number % 500)).ljust(500, b"\0")
+        net.at(net.now + number / 1000, lambda d=data: net.send("x", d), outside=True)  # type: ignore[misc]
+    net.run(1)
+    assert "packet-in-flood" in net.codes()
+    own = [arp(mac(3), "10.0.0.3", f"10.0.2.{number}") for number in range(10)]
+    for data in own:
+        net.send("x", data)
+        net.run(0.2)
+    net.run(1)
+    assert [data in net.received["y"] for data in own] == [True] * 10
+    # So does a host that nobody has heard of.
+    asked = udp(mac(999), EVERYBODY, (68, 67), 0, 342)
+    net.send("x", asked)
+    net.run(1)
+    assert asked in net.received["y"]
+    got = 8 * sum(len(each) for each in net.received["y"])
+    assert got < 1.2 * 1e6 * 4.0
+
+
+def test_what_is_dropped_is_counted_and_shown() -> None:
+    net = settled(network())
+    storm(net, 4.0, rate=3e6)
+    net.run(4.5)
+    (told,) = [each for each in report.problems(net.controller, net.now) if each.code == "flood-limited"]
+    assert told.subject == "A:x"
+    assert "1,000 kbit/s" in told.text
+    assert f"hosts there: {mac(3)};" in told.text
+    shown = {host["mac"]: host for host in report.hosts(net.controller, net.now)["hosts"]}
+    assert shown[mac(3)]["flood_limit_bit_s"] == shown[mac(1)]["flood_limit_bit_s"] == 1_000_000
+    # 375 a second are sent, 125 pass.
+    assert 200 < shown[mac(3)]["flood_dropped_packets_s"] < 300
+    assert shown[mac(1)]["flood_dropped_packets_s"] == 0
+    dropped = sum(each.dropped for each in net.switches[1].buckets.values())
+    net.run(3)
+    text = metrics.exposition(net.controller, net.now)
+    assert f'braid_fabric_flood_dropped_packets_total{{port="A:x"}} {dropped:g}' in text
+    assert "braid_fabric_flood_limited_ports 4" in text
+    net.run(60)
+    assert "flood-limited" not in net.codes()
+
+
+def test_tenants_at_a_trunk_have_limits_of_their_own() -> None:
+    net = tenant_network.network()
+    known = tenant_network.with_trunk(net.settings.tenants, "A", "h3")
+    net = tenant_network.network(tenants=known, flood=FloodSettings(1e6))
+    for switch in net.switches.values():
+        switch.meters = METERS
+    tenant_network.settled(net)
+    trunk = net.stations["h3"].port
+    blue, red = "02:00:00:00:aa:01", "02:00:00:00:bb:01"
+    for source, vid in ((blue, tenant_network.BLUE_VID), (red, tenant_network.RED_VID)):
+        net.send("h3", tagged(frame(source, EVERYBODY, b"here I am"), vid))
+    net.run(3)
+    for each in net.received.values():
+        each.clear()
+    at_trunk = [rule for rule in limited(net) if rule.match.in_port == trunk]
+    assert len({rule.meter for rule in at_trunk}) == 4
+    flood = tagged(frame(blue, EVERYBODY, b"storm").ljust(1000, b"\0"), tenant_network.BLUE_VID)
+    for number in range(1000):
+        net.at(net.now + number / 500, lambda: net.send("h3", flood), outside=True)
+    quiet = [udp(red, GROUP, (5004, 5004), number, 500) for number in range(100)]
+    for data in quiet:
+        net.send("h3", tagged(data, tenant_network.RED_VID))
+        net.run(0.02)
+    net.run(2)
+    assert [each for each in net.received["red2"] if each[12:14] == b"\x08\x00"] == quiet
+    storm_bits = 8 * sum(len(each) for each in net.received["blue2"] if b"storm" in each)
+    assert 1.5e6 < storm_bits < 2.5e6
+    assert not net.received["h1"]
+    named = [each.subject for each in report.problems(net.controller, net.now) if each.code == "flood-limited"]
+    assert named == ["A:h3 (blue)"]
+    # The configuration is the same to another controller, and to a switch that connects anew.
+    before = (limited(net), rates(net))
+    told = messages(net)
+    tenant_network.follow(net)
+    net.run(8)
+    assert (sorted(limited(net), key=repr), rates(net)) == (sorted(before[0], key=repr), before[1])
+    assert not [each for _, each in told if isinstance(each, DeleteMeter)]
+    assert not [each for _, each in told if isinstance(each, DeleteRule) and each.key[0] == DESTINATIONS]
+
+
+def test_a_large_network_limits_what_is_flooded_to_hosts_of_other_switches() -> None:
+    net = network()
+    net.controller.compiler.everywhere = False
+    net.controller.compiler._set_mode = lambda *_: None  # type: ignore[method-assign]
+    net = settled(net)
+    assert [rule.priority for rule in limited(net)].count(UNANSWERED) == 2
+    assert (DESTINATIONS, UNANSWERED, unanswered().match) not in net.switches[1].rules
+    storm(net, 3.0)
+    assert lost_of_bystanders(net) == NOTHING
+    # The controller is asked where no rule is, and the first packets are flooded within the limit.
+    unknown = frame(mac(3), mac(200)).ljust(1000, b"\0")
+    net.run(2)
+    net.received["y"].clear()
+    for number in range(1000):
+        net.at(net.now + number / 500, lambda: net.send("x", unknown), outside=True)
+    net.run(3)
+    assert 1.5e6 < 8 * sum(len(each) for each in net.received["y"]) < 2.5e6
+    net.send("ha", frame(mac(1), mac(4)))
+    net.run(1)
+    assert (DESTINATIONS, 30, Match(eth_dst=mac(4))) in net.switches[1].rules
+
+
+def test_counters_that_begin_anew_are_not_taken_for_a_storm() -> None:
+    drops, place = FloodDrops(), (PortId(1, 4), NOBODY)
+
+    def told(dropped: int, age: float) -> MeterCounters:
+        return MeterCounters(9, 10 * dropped, dropped, age)
+
+    # A meter that was there before this controller.
+    assert drops.handle_counters(100.0, place, told(5000, 3600.0)) == 0
+    assert drops.handle_counters(102.0, place, told(5020, 3602.0)) == 10
+    assert drops.rate(place) == 10
+    # It got another rate, by which its counters begin at 0.
+    assert drops.handle_counters(104.0, place, told(6, 1.0)) == 3
+    assert drops.total == {place: 26}
+    drops.keep(1, ())
+    assert drops.rate(place) == 0
+    # One that was just made has dropped all of it in its time.
+    assert drops.handle_counters(106.0, place, told(8, 4.0)) == 2
+
+
+def test_a_meter_of_a_fake_switch_lets_its_rate_pass_and_its_burst_at_once() -> None:
+    bucket = TokenBucket.of(SetMeter(1, 100, 8, by_bits=True), 10.0)
+    frame_of = bytes(250)
+    assert [bucket.take(10.0, frame_of) for _ in range(6)] == [True] * 4 + [False] * 2
+    # 100 kbit/s are 50 such frames a second, in any second.
+    passed = sum(bucket.take(10.0 + number / 512, frame_of) for number in range(1, 513))
+    assert passed == 50
+    # It never holds more than a burst.
+    assert [bucket.take(60.0, frame_of) for _ in range(5)] == [True] * 4 + [False]
+    assert (bucket.packets, bucket.dropped) == (523, 465)
+    packets = TokenBucket.of(SetMeter(1, 10, 3), 10.0)
+    assert [packets.take(10.0, frame_of) for _ in range(4)] == [True] * 3 + [False]
+    assert [packets.take(10.25, frame_of) for _ in range(3)] == [True] * 2 + [False]
