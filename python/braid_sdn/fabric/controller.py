@@ -1236,9 +1236,8 @@ class Controller:
         for dpid, switch in self.topology.switches.items() if not self.settings.flood.is_off else ():
             if dpid not in self.meters:
                 continue
-            ports = tuple((port.number, port.name) for port in switch.ports.values())
             of_plan = (plan.internal.get(dpid), plan.trunks.get(dpid), plan.port_tenants.get(dpid))
-            made_of = (ports, self.meters[dpid], of_plan, rates)
+            made_of = (tuple(switch.ports.values()), self.meters[dpid], of_plan, rates)
             if dpid not in before or before[dpid][0] != made_of:
                 limits = network_state.flood_limits(self, plan, dpid, rates)
                 trunks, links = plan.trunks.get(dpid, {}), plan.internal.get(dpid, ())

@@ -163,13 +163,14 @@ def flood_limits(
     """
     configured = fabric.settings.flood.ports
     tenants, trunks = plan.port_tenants.get(switch, {}), plan.trunks.get(switch, {})
-    made = {}
-    for port in sorted(fabric.topology.switches[switch].ports):
-        at = places(*names_of(PortId(switch, port), fabric.topology)) if configured else ()
-        own = next((configured[place] for place in at if place in configured), None)
-        for tenant in sorted(set(trunks[port].values())) if port in trunks else (NOBODY,):
-            rate = rates.get(tenant or tenants.get(port, NOBODY), math.inf)
-            made[port, tenant] = own if own is not None else rate
+    made = {
+        (port, tenant): rates.get(tenant or tenants.get(port, NOBODY), math.inf)
+        for port in sorted(fabric.topology.switches[switch].ports)
+        for tenant in (sorted(set(trunks[port].values())) if port in trunks else (NOBODY,))
+    }
+    for port, tenant in made if configured else ():
+        at = places(*names_of(PortId(switch, port), fabric.topology))
+        made[port, tenant] = next((configured[place] for place in at if place in configured), made[port, tenant])
     return made
 
 

@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from functools import lru_cache
 from itertools import islice
 
 from braid_sdn.fabric.switches import acl
@@ -203,7 +204,7 @@ class RuleUpdater:
             meter = wanted.get(number)
             if meter is not None and meter != has:
                 self.meters[switch][number] = meter
-                self._out.append((switch, replace(meter, is_new=False)))
+                self._out.append((switch, _another_rate(meter)))
 
     def handle_gone(self, now: float, switch: int) -> None:
         """Forget a switch that is no longer connected."""
@@ -759,6 +760,12 @@ class RuleUpdater:
         if any(key[0] == INGRESS and acl.decides(has[key]) for key in found) and not self.has_whole_list(switch):
             return [key for key in found if not acl.decides(has[key])]
         return found
+
+
+@lru_cache(maxsize=4096)
+def _another_rate(meter: SetMeter) -> SetMeter:
+    """Return the message that gives a meter its rate where it is there already: many switches have the same."""
+    return replace(meter, is_new=False)
 
 
 def _leads_on(rule: Rule) -> bool:
