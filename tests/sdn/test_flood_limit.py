@@ -179,6 +179,13 @@ def test_single_ports_have_their_own_limit_or_none() -> None:
     assert rates(net)[ports[net.stations["ha"].port] or 0] == 3000
     assert net.stations["y"].port == 4
     assert sorted(set(rates(net, "B").values())) == [flood_limit.ADDRESS_RATE, 500, 3000]
+    assert "flood-port-unknown" not in net.codes()
+    net.controller.settings = replace(net.settings, flood=FloodSettings(None, {("A", "z"): 1e6, ("C", "x"): 1e6}))
+    told = [each for each in report.problems(net.controller, net.now) if each.code == "flood-port-unknown"]
+    assert [(each.subject, each.text.partition(", and ")[2].partition(":")[0]) for each in told] == [
+        ("A:z", "its switch has no such port"),
+        ("C:x", "its switch is not connected"),
+    ]
 
 
 def messages(net: Network) -> list[tuple[int, object]]:

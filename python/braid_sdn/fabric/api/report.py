@@ -92,8 +92,11 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
 
 
 def _of_floods(fabric: Controller) -> Iterator[Problem]:
-    """Yield the switches that do not limit floods although it is configured."""
+    """Yield the ports and switches at which floods are not limited as it is configured."""
     flood = fabric.settings.flood
+    for port, is_connected in network_state.missing_flood_ports(fabric.settings, fabric.topology):
+        why = "its switch has no such port" if is_connected else "its switch is not connected"
+        yield Problem("flood-port-unknown", port, f"is listed in [flood], and {why}: see names and cables")
     if flood.limit is None and not flood.ports:
         # Nobody asked for it: an event says so.
         return

@@ -138,6 +138,16 @@ def missing_tenant_ports(settings: Settings, topology: Topology) -> list[tuple[s
     ]
 
 
+def missing_flood_ports(settings: Settings, topology: Topology) -> list[tuple[str, bool]]:
+    """Return the ports with a flood limit of their own that do not exist; true if their switch is connected."""
+    dpids = _dpids(topology)
+    return [
+        (f"{switch}:{port}", switch in dpids)
+        for switch, port in settings.flood.ports
+        if _port(topology, dpids, switch, port) is None
+    ]
+
+
 def next_settled(now: float, topology: Topology) -> float | None:
     """Return the seconds until broadcasts may go out of a port that came up lately; None if there is none."""
     newest = [since for since in topology.up_since.values() if now - since < HOST_PORT_SETTLE_TIME]
