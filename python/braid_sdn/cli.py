@@ -500,6 +500,7 @@ def _events_text(told: dict[str, Any]) -> str:
 
 def _hosts_text(told: dict[str, Any]) -> str:
     any_tenant = any(each["tenant"] != "default" for each in told["hosts"])
+    any_limit = any(each["flood_limit_bit_s"] is not None for each in told["hosts"])
     rows = [
         [
             each["mac"],
@@ -508,11 +509,12 @@ def _hosts_text(told: dict[str, Any]) -> str:
             "never: configured" if each["static"] else f"in {_number(each['forgotten_in_ms'] / 1000, 0)} s",
             " ".join(each["addresses"]),
             *([each["tenant"]] if any_tenant else []),
-            _flood_limit(each),
+            *([_flood_limit(each)] if any_limit else []),
         ]
         for each in told["hosts"]
     ]
-    head = ["HOST", "PORT", "SILENT s", "FORGOTTEN", "ADDRESSES", *(["TENANT"] if any_tenant else []), "FLOODS"]
+    further = [*(["TENANT"] if any_tenant else []), *(["FLOODS"] if any_limit else [])]
+    head = ["HOST", "PORT", "SILENT s", "FORGOTTEN", "ADDRESSES", *further]
     return table(head, rows, texts=(0, 1, 3, 4, 5, 6))
 
 

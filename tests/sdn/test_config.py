@@ -73,6 +73,8 @@ def test_what_ports_may_have_flooded(tmp_path: Path) -> None:
     assert read(written(tmp_path, text)).settings.flood == FloodSettings(2e7, ports)
     for off in ('"off"', "0"):
         assert read(written(tmp_path, f"[flood]\nlimit = {off}\n")).settings.flood.is_off
+    assert read(None).settings.flood.is_off
+    assert read(written(tmp_path, '[flood]\nlimit = "auto"\n')).settings.flood.limit is None
     for wrong, said in (
         ('limit = "fast"', 'flood.limit: must be a text such as "10 Mbit/s" above 0'),
         ("limit = false", "flood.limit: must be a text"),

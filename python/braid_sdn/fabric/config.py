@@ -494,8 +494,8 @@ def _flood(reader: Reader, table: Any, names: dict[int, str]) -> FloodSettings:
         if place in ports:
             reader.wrong.append(f"{where}: is given twice")
         ports[place] = _flood_limit(reader, each, where)
-    limit = _flood_limit(reader, found["limit"], "flood.limit") if "limit" in found else None
-    return FloodSettings(limit, ports)
+    limit = found.get("limit", "off")
+    return FloodSettings(None if limit == "auto" else _flood_limit(reader, limit, "flood.limit"), ports)
 
 
 def _flood_limit(reader: Reader, text: Any, where: str) -> float:

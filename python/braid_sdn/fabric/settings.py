@@ -59,7 +59,7 @@ class FloodSettings:
     """Rate of what each port of hosts may have flooded, bit/s; infinite if there is no limit."""
 
     #: None: what the links of the flood's tree carry decides.
-    limit: float | None = None
+    limit: float | None = NO_LIMIT
     #: Of single ports, by their switch's name or datapath id in hex and their name or number there.
     ports: Mapping[PortName, float] = field(default_factory=dict)
 

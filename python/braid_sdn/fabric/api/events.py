@@ -111,8 +111,6 @@ class Snapshot:
     dead: frozenset[Hops] = frozenset()
     drained: frozenset[str] = frozenset()
     forbidden: frozenset[tuple[PortId, PortId]] = frozenset()
-    #: Switches that do not limit floods of so many ports, by their names.
-    unlimited: Mapping[str, int] = field(default_factory=dict)
     #: Reasons of what is lost, by the identity of a switch or of a link.
     lost: Mapping[str, str] = field(default_factory=dict)
     #: Number of changes of hosts until then.
@@ -191,7 +189,6 @@ class Snapshot:
             frozenset(fabric.path_monitor.dead),
             frozenset(str(dpid) for dpid in fabric.policies.drained),
             forbidden_hops(fabric.policies.forbidden, topology, fabric.graph),
-            {topology.name(dpid): ports for dpid, ports in fabric.unlimited.items()},
             {
                 **{_link(*key): loss.why for key, loss in lost_links.items()},
                 **{str(dpid): loss.why for dpid, loss in lost_switches.items()},
@@ -226,9 +223,6 @@ def changes(before: Snapshot, after: Snapshot) -> Iterator[Event]:
             if now[key] != was.get(key):
                 why = _why_used(before, after, key) if come == "paths-used" else ""
                 yield Event(come, {**now[key], **_why(why)})
-    for name in sorted(after.unlimited.keys() - before.unlimited.keys()):
-        why = "the switch has too few OpenFlow meters of kilobits with bursts, or none"
-        yield Event("flood-unlimited", {"switch": name, "ports": after.unlimited[name], "why": why})
     for key in sorted(before.problems.keys() - after.problems.keys()):
         yield Event("problem-over", {name: before.problems[key][name] for name in ("code", "subject")})
     for key in sorted(after.problems.keys() - before.problems.keys()):

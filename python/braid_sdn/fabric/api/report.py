@@ -93,13 +93,9 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
 
 def _of_floods(fabric: Controller) -> Iterator[Problem]:
     """Yield the ports and switches at which floods are not limited as it is configured."""
-    flood = fabric.settings.flood
     for port, is_connected in network_state.missing_flood_ports(fabric.settings, fabric.topology):
         why = "its switch has no such port" if is_connected else "its switch is not connected"
         yield Problem("flood-port-unknown", port, f"is listed in [flood], and {why}: see names and cables")
-    if flood.limit is None and not flood.ports:
-        # Nobody asked for it: an event says so.
-        return
     for dpid, count in sorted(fabric.unlimited.items()):
         text = "by OpenFlow meters of kilobits with bursts, of which the switch has too few or none"
         yield Problem("flood-unlimited", fabric.topology.name(dpid), f"{count} ports have no limit: {text}")

@@ -13,10 +13,11 @@ from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Plan
 from braid_sdn.fabric.plan.policies import Hop, Link, LinkEnd
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches.acl_placement import Surroundings
-from braid_sdn.fabric.switches.flood_limit import DEFAULT_SHARE, MAX_DEFAULT_LIMIT
+from braid_sdn.fabric.switches.flood_limit import AUTO_SHARE, MAX_AUTO_LIMIT, MIN_SPEED
 from braid_sdn.fabric.tenants import NOBODY, places
 from braid_sdn.fabric.view.load import capacity
 from braid_sdn.fabric.view.topology import Topology
+from braid_sdn.openflow.messages import Port
 
 if TYPE_CHECKING:
     from braid_sdn.fabric.controller import Controller
@@ -159,7 +160,7 @@ def flood_rates(fabric: Controller, plan: Plan) -> dict[int, float]:
     """Return what ports of each tenant's hosts may have flooded if nothing is said of them, bit/s."""
     limit = fabric.settings.flood.limit
     return {
-        tenant: limit if limit is not None else _default_limit(fabric, flood)
+        tenant: limit if limit is not None else _auto_limit(fabric, flood)
         for tenant, flood in sorted(plan.floods.items())
     }
 
@@ -184,18 +185,23 @@ def flood_limits(
     return made
 
 
-def _default_limit(fabric: Controller, flood: Flood) -> float:
+def _auto_limit(fabric: Controller, flood: Flood) -> float:
     """Return what a port may have flooded by the links of a flood's tree alone, bit/s."""
     switches, configured = fabric.topology.switches, fabric.traffic.configured
     # Not what saturation shows: that comes and goes with the load.
     rates = (
-        capacity(configured.get(PortId(switch, port)), None, known.ports[port].speed)
+        capacity(configured.get(PortId(switch, port)), None, _speed(known.ports[port]))
         for switch, ports in flood.ports.items()
         if (known := switches.get(switch)) is not None
         for port in ports
         if port in known.ports
     )
-    return min(MAX_DEFAULT_LIMIT, DEFAULT_SHARE * min(rates, default=math.inf))
+    return min(MAX_AUTO_LIMIT, AUTO_SHARE * min(rates, default=math.inf))
+
+
+def _speed(port: Port) -> float:
+    """Return a port's speed, bit/s, 0 if it is not known: nonsense that a switch says cuts off nobody's hosts."""
+    return max(MIN_SPEED, port.speed) if port.speed else 0.0
 
 
 def forbidden_hops(links: Iterable[Link], topology: Topology, graph: Graph) -> frozenset[Hop]:

@@ -35,11 +35,13 @@ from braid_sdn.fabric.switches.rules import (
 from braid_sdn.fabric.tenants import METADATA_MASK, metadata_of
 from braid_sdn.openflow.messages import Match, Rule, SetMeter
 
-#: Part of the slowest link of the flood's tree that a port may fill where no limit is configured. The smallest frames
-#: take 1.5 times their length of a line, with tag, preamble and gap, so half leaves others a quarter at the worst.
-DEFAULT_SHARE = 0.5
+#: Part of the slowest link of the flood's tree that a port may fill by `limit = "auto"`. The smallest frames take 1.5
+#: times their length of a line, with tag, preamble and gap, so half leaves others a quarter at the worst.
+AUTO_SHARE = 0.5
 #: What it may fill at the most, bit/s: hosts' own cables and processors take each flooded packet as well.
-MAX_DEFAULT_LIMIT = 100e6
+MAX_AUTO_LIMIT = 100e6
+#: The slowest that a port is taken for by what its switch says, bit/s: no Ethernet is slower.
+MIN_SPEED = 10e6
 
 #: The least that can be configured, bit/s: a full frame each second and a half.
 MIN_LIMIT = 8_000
