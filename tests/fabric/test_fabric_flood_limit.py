@@ -121,8 +121,8 @@ def ready(net: OvsNetwork, fabric: Fabric) -> None:
 def test_a_storm_passes_up_to_the_limit_and_requests_all_of_it(net: OvsNetwork) -> None:
     with controller(net.place, net.folder, limited(f"{LIMIT} kbit/s")) as fabric:
         ready(net, fabric)
-        # Six rules for each of two ports.
-        wait_until(lambda: metered(net) == 12, what="the ports' meters", timeout=20)
+        # Eight rules for each of two ports.
+        wait_until(lambda: metered(net) == 16, what="the ports' meters", timeout=20)
         sent, seconds, size, asked = arrived(net)
         allowed = 1000 * LIMIT * seconds / 8
         assert sent > 4 * allowed
@@ -157,7 +157,7 @@ def meters_survive_a_restart(net: OvsNetwork, fabric: Fabric) -> None:
     assert net.ofctl("dump-meters", "A").count("meter=") == 4
     net.stop()
     net.start()
-    wait_until(lambda: metered(net) == 12 or None, what="the meters of switches that restarted", timeout=60)
+    wait_until(lambda: metered(net) == 16 or None, what="the meters of switches that restarted", timeout=60)
     ready(net, fabric)
     _, seconds, size, asked = arrived(net)
     assert size < 1.2 * 1000 * LIMIT * seconds / 8 + 100 * LIMIT / 8

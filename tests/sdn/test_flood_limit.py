@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,17 +10,17 @@ from dataclasses import replace
 import pytest
 
 from braid_lab.fabric.pipeline import TokenBucket
-from braid_lab.fabric.shapes import Shape, Station, two_paths
+from braid_lab.fabric.shapes import Shape, Station, Wire, two_paths
 from braid_sdn.fabric.api import metrics, report
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.flood_drops import FloodDrops
 from braid_sdn.fabric.monitor.probe import tagged
 from braid_sdn.fabric.settings import FloodSettings
-from braid_sdn.fabric.switches import flood_limit
+from braid_sdn.fabric.switches import flood_limit, rules
 from braid_sdn.fabric.switches.flood_limit import NO_LIMIT
 from braid_sdn.fabric.switches.rules import DESTINATIONS, UNANSWERED, unanswered
 from braid_sdn.fabric.tenants import NOBODY
-from braid_sdn.openflow.messages import DeleteMeter, DeleteRule, Match, MeterCounters, Rule, SetMeter
+from braid_sdn.openflow.messages import DeleteMeter, DeleteRule, Match, MeterCounters, PortStatus, Rule, SetMeter
 
 from . import tenant_network
 from .virtual import Network, arp, everybody_reaches_everybody, frame, mac
@@ -338,7 +339,7 @@ def test_a_switch_that_refuses_does_without() -> None:
 
 
 def test_a_switch_with_few_meters_limits_the_ports_that_it_can() -> None:
-    net = settled(network(meters=9))
+    net = settled(network(meters=10))
     ports = sorted(end.port for end in net.stations.values() if end.switch == 1)
     assert ports == [3, 4]
     assert {rule.match.in_port for rule in limited(net)} == {3}
@@ -503,3 +504,86 @@ def test_a_meter_of_a_fake_switch_lets_its_rate_pass_and_its_burst_at_once() -> 
     packets = TokenBucket.of(SetMeter(1, 10, 3), 10.0)
     assert [packets.take(10.0, frame_of) for _ in range(4)] == [True] * 3 + [False]
     assert [packets.take(10.25, frame_of) for _ in range(3)] == [True] * 2 + [False]
+
+
+def router_solicitation(source: str, number: int) -> bytes:
+    icmp = bytes([133, 0, 0, 0, 0, 0, 0, 0, number])
+    ip = struct.pack("!IHBB16s16s", 6 << 28, len(icmp), 58, 255, bytes(16), b"\xff\x02" + bytes(13) + b"\x02")
+    return bytes.fromhex("333300000002" + source.replace(":", "") + "86dd") + ip + icmp
+
+
+def test_hosts_find_ipv6_routers_beside_a_storm_of_their_own() -> None:
+    net = settled(network())
+    storm(net, 3.5, size=60)
+    asked = [router_solicitation(mac(3), number) for number in range(20)]
+    for each in asked:
+        net.send("x", each)
+        net.run(0.15)
+    net.run(1)
+    assert all(each in net.received["y"] for each in asked)
+
+
+def test_a_switch_that_is_full_does_without_limits_first() -> None:
+    net = network(replace(SHAPE, wires=tuple(replace(wire, mbit=8.0) for wire in SHAPE.wires)))
+    # All but the limits have room.
+    net.switches[1].room = 36
+    net = settled(net)
+    net.run(40)
+    assert not limited(net)
+    assert limited(net, "B")
+    assert net.controller.unlimited[1]
+    # Nor is a meter left that nobody needs.
+    assert not {number for number in net.switches[1].buckets if number > METERS // 3}
+    for each in net.received.values():
+        each.clear()
+    sent = [frame(mac(1), mac(2), struct.pack("!I", number)).ljust(1000, b"\0") for number in range(800)]
+    for number, data in enumerate(sent):
+        net.at(net.now + number / 800, functools.partial(net.send, "ha", data), outside=True)
+    net.run(3)
+    assert sum(data in net.received["hb"] for data in sent) == len(sent)
+
+
+def test_a_refused_rule_of_a_muted_port_takes_no_limits_with_it() -> None:
+    net = settled(network())
+    switch = net.switches[1]
+    switch.refuses = lambda rule: rule.lease == rules.MUTE_LEASE and rule.meter is not None
+    net.controller._mute(net.now, net.stations["x"])
+    net.run(1)
+    switch.refuses = lambda _rule: False
+    before = {rule.key for rule in limited(net)}
+    assert before
+    added = replace(switch.ports[3], number=9, name="new")
+    switch.ports[9] = added
+    net.controller.handle(net.now, 1, PortStatus(added, False))
+    net.run(3)
+    assert before < {rule.key for rule in limited(net)}
+
+
+def test_ports_beyond_the_first_third_of_meters_are_muted_by_one_for_all() -> None:
+    shape = Shape(("A", "B"), (Wire("A", "B", 8.0),), tuple(Station(f"h{number}", "A") for number in range(5)))
+    net = settled(network(shape, meters=10))
+    own, limits = {rule.match.in_port for rule in limited(net)}, set(rates(net))
+    for name in net.stations:
+        net.controller._mute(net.now, net.stations[name])
+    net.run(0.1)
+    meters = {}
+    for rule in net.switches[1].rules.values():
+        if (
+            rule.lease == rules.MUTE_LEASE
+            and rule.table == rules.SOURCES
+            and rule.priority == 10
+            and rule.match.in_port
+        ):
+            meters[rule.match.in_port] = rule.meter
+    third = 3
+    assert meters == {place.port: place.port if place.port <= third else 10 for place in net.stations.values()}
+    # No limit lost its meter to them.
+    assert limits <= set(rates(net))
+    assert own == {rule.match.in_port for rule in limited(net)}
+
+
+def test_each_tenant_of_a_muted_trunk_has_its_rule_limited_or_not() -> None:
+    hosts = [rules.Muted(2001, 1, 10, flood_meter=5, address_meter=6), rules.Muted(2002, 2, 20)]
+    made = [rule for rule in rules.muted(3, hosts, 3, edge=False) if rule.table == rules.DESTINATIONS]
+    assert [rule.meter for rule in made] == [5, None]
+    assert len({rule.key for rule in made}) == 2

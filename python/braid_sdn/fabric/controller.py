@@ -258,6 +258,8 @@ class Controller:
         self.failover: set[int] = set()
         #: Switches that refused a rule for marked packets.
         self._refused_marks: set[int] = set()
+        #: Switches that have the meter for muted ports without one of their own.
+        self._muting_shared: set[int] = set()
         self._groups: dict[int, GroupsReply] = {}
         #: The highest meters of each switch; 0 where it has none, or refused a rule that limits floods.
         self.meters: dict[int, MeterFeatures] = {}
@@ -403,6 +405,7 @@ class Controller:
                 self._rules(now, dpid, message)
             case MeterFeatures():
                 self.meters[dpid] = message
+                self._muting_shared.discard(dpid)
                 if message.highest_by_bits and not self.settings.flood.is_off:
                     self._throttle.improvement(now)
             case MeterCountersReply():
@@ -593,10 +596,7 @@ class Controller:
         text = f"sends {rate}: they are flooded within limits, and nobody is learned there meanwhile; see who it is"
         self.problems.report(now, Problem("packet-in-flood", self.topology.port_name(port), text))
         has = self.updater.meters.get(port.switch, {})
-        highest = self.meters[port.switch].highest if port.switch in self.meters else 0
-        meter = port.port if port.port <= highest and port.port not in has else None
-        if meter is not None:
-            self._tell(port.switch, SetMeter(meter, MUTED_RATE, MUTED_BURST))
+        meter = self._muting_meter(port)
         tags = {tenant: flood.tag for tenant, flood in self._floods().items()}
         trunk = self.trunk_at(port)
         if trunk:
@@ -610,6 +610,21 @@ class Controller:
                 hosts = [replace(one, **meters) if each.tenant in (NOBODY, one.tenant) else one for one in hosts]
         for rule in rules.muted(port.port, hosts, meter, edge=self._is_edge(port)):
             self._tell(port.switch, AddRule(rule))
+
+    def _muting_meter(self, port: PortId) -> int | None:
+        """Create the meter of a port that floods us; None if the switch has none for it."""
+        known = self.meters.get(port.switch, MeterFeatures(0))
+        limits_floods = known.highest_by_bits and not self.settings.flood.is_off
+        meter = flood_limit.muting_meter(port.port, known.highest_by_bits) if limits_floods else port.port
+        if meter > known.highest or meter in self.updater.meters.get(port.switch, {}):
+            return None
+        if meter != port.port and port.switch in self._muting_shared:
+            # A meter that is created anew takes other ports' rules with it.
+            return meter
+        if meter != port.port:
+            self._muting_shared.add(port.switch)
+        self._tell(port.switch, SetMeter(meter, MUTED_RATE, MUTED_BURST))
+        return meter
 
     def _metered(self, now: float, dpid: int, message: MeterCountersReply) -> None:
         """Name the ports of a switch that have more flooded than they may."""
@@ -930,8 +945,14 @@ class Controller:
                 text = f"the switch refuses what it is told: {message.reason}"
                 self.problems.report(now, Problem("refused", name, text))
             return
-        if message.rule.meter is not None and not message.rule.lease and message.reason != "slave":
-            self._refused_meter(now, dpid, message.rule, message.reason)
+        if message.rule.lease:
+            # It may be that the switch does not have it.
+            self._muting_shared.discard(dpid)
+        elif message.reason != "slave" and (
+            message.rule.meter is not None or (message.reason == "table-full" and self.limited.get(dpid))
+        ):
+            # Where there is no room for all, packets to known hosts come first.
+            self._refused_limits(now, dpid, message.rule, message.reason)
             return
         if message.reason == "table-full" or (message.rule.table == rules.PATHS and not is_by_group):
             self.problems.full(now, dpid)
@@ -948,12 +969,12 @@ class Controller:
         text = f"refuses what it is to lead packets around a port that is down with, and does without: {reason}"
         self.problems.report(now, Problem("refused", self.topology.name(dpid), text))
 
-    def _refused_meter(self, now: float, dpid: int, rule: Rule, reason: str) -> None:
+    def _refused_limits(self, now: float, dpid: int, rule: Rule, reason: str) -> None:
         """Have a switch do without limits on floods."""
         self.updater.handle_refused(now, dpid, rule)
         self.updater.forgive(dpid)
         self.meters[dpid] = replace(self.meters.get(dpid, MeterFeatures(0)), highest_by_bits=0)
-        text = f"refuses what it is to limit floods with, and does without: {reason}"
+        text = f"does not take all rules with those that limit floods, and does without these: {reason}"
         self.problems.report(now, Problem("refused", self.topology.name(dpid), text))
         self._throttle.failure(now)
 

@@ -1,16 +1,18 @@
 """Limits what hosts may have flooded: broadcasts, multicasts, and packets to hosts that nobody knows.
 
 Each port of hosts has two meters, and at a trunk each tenant there: one for the packets by which hosts find
-addresses (ARP, neighbour solicitations, DHCP), and one for all others that are flooded. So a host whose storm is cut
-off still resolves addresses, and a storm of requests takes nothing from a multicast. They are in the table of
-destinations, for packets from that port which no rule for a host matches: what goes to a known host meets none.
+addresses (ARP, neighbour and router solicitations and advertisements, DHCP), and one for all others that are flooded.
+So a host whose storm is cut off still resolves addresses, and a storm of requests takes nothing from a multicast.
+They are in the table of destinations, for packets from that port which no rule for a host matches: what goes to a
+known host meets none.
 
 The meters count bits, because links do: a limit by packets that lets a video of 20 Mbit/s pass lets a storm of full
 frames take several times what a storm of small ones takes.
 
-A switch's numbers of meters are in thirds: that of ports which flood the controller, whose meters have the ports'
-numbers, then the other two. Which number is whose follows from the port, at a trunk from the place of the tenant
-among all of the switch's, so a controller that starts anew gives the same ones.
+A switch's numbers of meters are in thirds: those of ports which flood the controller, whose meters have the ports'
+numbers, then the other two; the last number is for all such ports that are beyond the first third. Which number is
+whose follows from the port, at a trunk from the place of the tenant among all of the switch's, so a controller that
+starts anew gives the same ones.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from braid_sdn.fabric.switches.rules import (
     TO_CONTROLLER,
     TREES,
     UNANSWERED,
-    dhcp,
+    configuration,
 )
 from braid_sdn.fabric.tenants import METADATA_MASK, metadata_of
 from braid_sdn.openflow.messages import Match, Rule, SetMeter
@@ -93,6 +95,15 @@ def _meters(meter: int, address_meter: int, rate: int) -> tuple[SetMeter, SetMet
     )
 
 
+def _third(highest: int) -> int:
+    return max(0, highest - 1) // 3
+
+
+def muting_meter(port: int, highest: int) -> int:
+    """Return the meter of a port that floods the controller, at a switch with this highest meter for limits."""
+    return port if port <= _third(highest) else highest
+
+
 def _burst(rate: int, seconds: float) -> int:
     return max(MIN_BURST, round(seconds * rate))
 
@@ -103,7 +114,7 @@ def limited(port: int, tenant: int, limit: float, slot: int, highest: int) -> Li
 
     `slot` is its place among those of the switch, from 1, and `highest` the switch's highest meter.
     """
-    third = highest // 3
+    third = _third(highest)
     if math.isinf(limit) or not 0 < slot <= third:
         return None
     rate = min(max(1, round(limit / 1000)), MAX_RATE)
@@ -134,7 +145,7 @@ def of_switch(
     """
     # Trunks' tenants have places from the other end.
     shared = [(port, tenant) for port, vids in sorted(trunks.items()) for tenant in dict.fromkeys(vids.values())]
-    slots = {each: highest // 3 - number for number, each in enumerate(shared)}
+    slots = {each: _third(highest) - number for number, each in enumerate(shared)}
     last = max((port for port, _ in limits), default=0)
     made = []
     for (port, tenant), limit in limits.items():
@@ -156,7 +167,7 @@ def rules_of(each: Limited, *, everywhere: bool) -> tuple[Rule, ...]:
     addresses = (
         replace(whole, eth_type=ARP, eth_dst=BROADCAST),
         replace(group, eth_type=IPV6, ip_proto=58, icmpv6_type=135),
-        *dhcp(whole),
+        *configuration(whole),
     )
     made = [Rule(DESTINATIONS, _ADDRESSES, match, (), TREES, COOKIE, meter=each.address_meter) for match in addresses]
     made.append(Rule(DESTINATIONS, _OTHERS, whole, (), TREES, COOKIE, meter=each.meter))

@@ -155,12 +155,16 @@ def _solicitations(in_port: int | None = None) -> Match:
     return replace(group, in_port=in_port)
 
 
-def dhcp(whole: Match) -> tuple[Match, ...]:
-    """Return matches for those of packets by which hosts ask for addresses of their own, and servers answer all."""
-    group = replace(whole, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT, ip_proto=17)
-    return tuple(
-        replace(group, eth_type=kind, udp_dst=port)
-        for kind, port in ((IPV4, DHCP_SERVER), (IPV4, DHCP_CLIENT), (IPV6, DHCPV6_SERVER))
+def configuration(whole: Match) -> tuple[Match, ...]:
+    """Return matches for those of packets by which hosts ask for addresses, and servers and routers answer all."""
+    group = replace(whole, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
+    return (
+        *(
+            replace(group, eth_type=kind, ip_proto=17, udp_dst=port)
+            for kind, port in ((IPV4, DHCP_SERVER), (IPV4, DHCP_CLIENT), (IPV6, DHCPV6_SERVER))
+        ),
+        # Solicitations and advertisements of routers.
+        *(replace(group, eth_type=IPV6, ip_proto=58, icmpv6_type=kind) for kind in (133, 134)),
     )
 
 
@@ -203,10 +207,10 @@ def muted(port: int, hosts: Iterable[Muted], meter: int | None, *, edge: bool) -
         forged.append(Match(in_port=port, eth_type=EXPERIMENTAL, eth_dst=PROBE_MAC))
     hosts = list(hosts)
     unanswered = _rule(DESTINATIONS, 6, _unicast(port), goto=TREES, lease=MUTE_LEASE)
-    limited = [_limited(unanswered, each) for each in hosts if each.flood_meter is not None]
+    any_limit = any(each.flood_meter is not None for each in hosts)
     return [
         *(rule for each in hosts for rule in _muted_sources(port, each, meter)),
-        *(limited or [unanswered]),
+        *([_limited(unanswered, each) for each in hosts] if any_limit else [unanswered]),
         *(_rule(INGRESS, FORGED, match, lease=MUTE_LEASE) for match in forged),
     ]
 
@@ -232,8 +236,7 @@ def _muted_sources(port: int, hosts: Muted, meter: int | None) -> Iterator[Rule]
         *(replace(whole, eth_type=IPV6, ip_proto=58, icmpv6_type=kind) for kind in (135, 136)),
     )
     # Where a meter limits these, made-up hosts take nothing from them.
-    configuration = dhcp(whole) if hosts.address_meter is not None else ()
-    for match in (*unicast, *configuration):
+    for match in (*unicast, *(configuration(whole) if hosts.address_meter is not None else ())):
         yield _rule(SOURCES, 40, match, *untag, goto=DESTINATIONS, lease=MUTE_LEASE, metadata=metadata)
     yield Rule(SOURCES, 10, whole, untag, DESTINATIONS, COOKIE, MUTE_LEASE, meter, metadata=metadata)
 

@@ -264,8 +264,9 @@ class RuleUpdater:
         if has is None:
             return
         key = rule.key
-        if rule.meter is not None:
-            self.meters.get(switch, {}).pop(rule.meter, None)
+        if rule.meter is not None and not rule.lease:
+            # It was created before the rule.
+            self._spare.add(switch)
         if has.get(key) == rule:
             self._drop(switch, key)
             self._open.setdefault(switch, {})[key] = None
