@@ -20,7 +20,16 @@ from braid_sdn.fabric.switches import flood_limit, rules
 from braid_sdn.fabric.switches.flood_limit import NO_LIMIT
 from braid_sdn.fabric.switches.rules import DESTINATIONS, UNANSWERED, unanswered
 from braid_sdn.fabric.tenants import NOBODY
-from braid_sdn.openflow.messages import DeleteMeter, DeleteRule, Match, MeterCounters, PortStatus, Rule, SetMeter
+from braid_sdn.openflow.messages import (
+    AddRule,
+    DeleteMeter,
+    DeleteRule,
+    Match,
+    MeterCounters,
+    PortStatus,
+    Rule,
+    SetMeter,
+)
 
 from . import tenant_network
 from .virtual import Network, arp, everybody_reaches_everybody, frame, mac
@@ -173,6 +182,27 @@ def test_what_a_switch_says_of_its_ports_cuts_nobody_off() -> None:
     net.controller._throttle.change(net.now)
     net.run(3)
     assert set(rates(net).values()) == {5000, flood_limit.ADDRESS_RATE}
+
+
+def test_rules_around_what_failed_go_before_other_rates() -> None:
+    wires = tuple(
+        replace(
+            wire,
+            mbit=2.0 if {wire.one, wire.other} == {"A", "P"} else 8.0,
+            delay_ms=0.3 if "P" in (wire.one, wire.other) else 1,
+        )
+        for wire in SHAPE.wires
+    )
+    net = settled(network(replace(SHAPE, wires=wires)))
+    net.run(15)
+    assert set(rates(net).values()) == {1000, flood_limit.ADDRESS_RATE}
+    told = messages(net)
+    net.unplug("A", "P")
+    net.run(3)
+    assert set(rates(net).values()) == {4000, flood_limit.ADDRESS_RATE}
+    kinds = [type(message) for switch, message in told if switch == 1 and isinstance(message, SetMeter | AddRule)]
+    assert SetMeter in kinds
+    assert kinds[0] is AddRule
 
 
 def test_a_fast_network_is_limited_for_the_hosts_sake() -> None:

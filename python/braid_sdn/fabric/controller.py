@@ -518,7 +518,7 @@ class Controller:
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
         """Return messages to send with their switches, in this order."""
-        out, self._out = self._out + self.updater.poll_messages(), []
+        out, self._out = self._out + self.updater.poll_messages() + self.updater.poll_rates(), []
         return out
 
     def poll_timeout(self) -> float | None:

@@ -142,6 +142,8 @@ class RuleUpdater:
     _deadline: float = 0.0
     _refused: dict[tuple[int, RuleKey], Refusal] = field(default_factory=dict)
     _out: list[tuple[int, ToSwitch]] = field(default_factory=list)
+    #: Meters whose other rates are not sent yet, by switch and number.
+    _rates: dict[tuple[int, int], None] = field(default_factory=dict)
     _publish: bool = False
     #: Edges that have not acknowledged their new tables.
     _unconfirmed: set[str] = field(default_factory=set)
@@ -204,7 +206,7 @@ class RuleUpdater:
             meter = wanted.get(number)
             if meter is not None and meter != has:
                 self.meters[switch][number] = meter
-                self._out.append((switch, _another_rate(meter)))
+                self._rates[switch, number] = None
 
     def handle_gone(self, now: float, switch: int) -> None:
         """Forget a switch that is no longer connected."""
@@ -417,9 +419,15 @@ class RuleUpdater:
         return min(due, default=None)
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
-        """Return messages to send with their switches, in this order."""
+        """Return messages to send with their switches, in this order; those of `poll_rates` come after them."""
         out, self._out = self._out, []
         return out
+
+    def poll_rates(self) -> list[tuple[int, ToSwitch]]:
+        """Return messages that give meters other rates. Rules that lead around a failure do not wait for them."""
+        told, self._rates = self._rates, {}
+        meters = ((switch, self.meters.get(switch, {}).get(number)) for switch, number in told)
+        return [(switch, _another_rate(meter)) for switch, meter in meters if meter is not None]
 
     def poll_publish(self) -> bool:
         """Return true, once, when edges may get their new slot tables: all new tags' rules are in place.
