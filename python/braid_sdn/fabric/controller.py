@@ -946,8 +946,9 @@ class Controller:
                 self.problems.report(now, Problem("refused", name, text))
             return
         if message.rule.lease:
-            # It may be that the switch does not have it.
-            self._muting_shared.discard(dpid)
+            if message.rule.meter is not None:
+                # It may be that the switch does not have it.
+                self._muting_shared.discard(dpid)
         elif message.reason != "slave" and (
             message.rule.meter is not None or (message.reason == "table-full" and self.limited.get(dpid))
         ):

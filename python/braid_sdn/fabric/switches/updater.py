@@ -425,6 +425,8 @@ class RuleUpdater:
 
     def poll_rates(self) -> list[tuple[int, ToSwitch]]:
         """Return messages that give meters other rates. Rules that lead around a failure do not wait for them."""
+        if self.has_unsent:
+            return []
         told, self._rates = self._rates, {}
         meters = ((switch, self.meters.get(switch, {}).get(number)) for switch, number in told)
         return [(switch, _another_rate(meter)) for switch, meter in meters if meter is not None]
