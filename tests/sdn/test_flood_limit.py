@@ -1,4 +1,4 @@
-"""What a host may have flooded is limited: a storm leaves others, and requests for addresses, alone."""
+"""Limits on floods of hosts: a storm leaves others, and requests for addresses, alone."""
 
 from __future__ import annotations
 

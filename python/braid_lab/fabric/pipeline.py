@@ -209,13 +209,12 @@ class Pipeline:
     def _set_meter(self, now: float, meter: SetMeter) -> Iterator[Outcome]:
         if not 0 < meter.number <= self.meters:
             yield Refused("error type 12 code 8")
-        elif meter.is_new:
-            self._delete_meter(meter.number)
-            self.buckets[meter.number] = TokenBucket.of(meter, now)
-        elif meter.number in self.buckets:
-            self.buckets[meter.number] = TokenBucket.of(meter, now)
-        else:
+        elif not meter.is_new and meter.number not in self.buckets:
             yield Refused("error type 12 code 3")
+        else:
+            if meter.is_new:
+                self._delete_meter(meter.number)
+            self.buckets[meter.number] = TokenBucket.of(meter, now)
 
     def _delete_meter(self, number: int) -> None:
         """Delete a meter, and the rules that lead to it."""

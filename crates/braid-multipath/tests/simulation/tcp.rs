@@ -71,7 +71,7 @@ pub struct TcpSender {
     rttvar: Duration,
     min_rtt: Duration,
     hystart: HyStart,
-    /// What ended the first slow start without a loss, and the window then.
+    /// The sign that ended the first slow start without a loss, and the window then.
     pub full: Option<(Sign, f64)>,
     rack: Option<(Time, Duration)>,
     reordering: bool,

@@ -23,16 +23,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from braid_sdn.fabric.switches.rules import (
-    ARP,
-    BROADCAST,
     COOKIE,
     DESTINATIONS,
     GROUP_BIT,
-    IPV6,
     TO_CONTROLLER,
     TREES,
     UNANSWERED,
     configuration,
+    requests,
 )
 from braid_sdn.fabric.tenants import METADATA_MASK, metadata_of
 from braid_sdn.openflow.messages import Match, Rule, SetMeter
@@ -40,7 +38,7 @@ from braid_sdn.openflow.messages import Match, Rule, SetMeter
 #: Part of the slowest link of the flood's tree that a port may fill by `limit = "auto"`. The smallest frames take 1.5
 #: times their length of a line, with tag, preamble and gap, so half leaves others a quarter at the worst.
 AUTO_SHARE = 0.5
-#: What it may fill at the most, bit/s: hosts' own cables and processors take each flooded packet as well.
+#: The most that "auto" gives a port, bit/s: hosts' own cables and processors take each flooded packet as well.
 MAX_AUTO_LIMIT = 100e6
 #: The slowest that a port is taken for by what its switch says, bit/s: no Ethernet is slower.
 MIN_SPEED = 10e6
@@ -123,7 +121,7 @@ def limited(port: int, tenant: int, limit: float, slot: int, highest: int) -> Li
 
 @dataclass(frozen=True)
 class SwitchLimits:
-    """What is limited at a switch."""
+    """The limits of a switch's ports."""
 
     ports: tuple[Limited, ...] = ()
     #: By their numbers.
@@ -163,13 +161,10 @@ def rules_of(each: Limited, *, everywhere: bool) -> tuple[Rule, ...]:
     """Return the rules of a port; `everywhere` if its switch has a rule for each host."""
     metadata = metadata_of(each.tenant)
     whole = Match(in_port=each.port, metadata=(metadata, METADATA_MASK) if metadata is not None else None)
-    group = replace(whole, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
-    addresses = (
-        replace(whole, eth_type=ARP, eth_dst=BROADCAST),
-        replace(group, eth_type=IPV6, ip_proto=58, icmpv6_type=135),
-        *configuration(whole),
-    )
-    made = [Rule(DESTINATIONS, _ADDRESSES, match, (), TREES, COOKIE, meter=each.address_meter) for match in addresses]
+    made = [
+        Rule(DESTINATIONS, _ADDRESSES, match, (), TREES, COOKIE, meter=each.address_meter)
+        for match in (*requests(whole), *configuration(whole))
+    ]
     made.append(Rule(DESTINATIONS, _OTHERS, whole, (), TREES, COOKIE, meter=each.meter))
     if not everywhere:
         unicast = replace(whole, eth_dst="00:00:00:00:00:00", eth_dst_mask=GROUP_BIT)

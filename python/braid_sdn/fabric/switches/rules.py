@@ -155,6 +155,12 @@ def _solicitations(in_port: int | None = None) -> Match:
     return replace(group, in_port=in_port)
 
 
+def requests(whole: Match) -> tuple[Match, Match]:
+    """Return matches for those of packets by which hosts ask everybody for a host's MAC address."""
+    solicitations = replace(_solicitations(whole.in_port), vlan=whole.vlan, metadata=whole.metadata)
+    return replace(whole, eth_type=ARP, eth_dst=BROADCAST), solicitations
+
+
 def configuration(whole: Match) -> tuple[Match, ...]:
     """Return matches for those of packets by which hosts ask for addresses, and servers and routers answer all."""
     group = replace(whole, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
@@ -225,8 +231,7 @@ def _muted_sources(port: int, hosts: Muted, meter: int | None) -> Iterator[Rule]
     metadata, untag = metadata_of(hosts.tenant), (PopTag(),) if hosts.vid else ()
     whole = Match(in_port=port, vlan=hosts.vid or None)
     if hosts.flood is not None:
-        groups = (replace(whole, eth_type=ARP, eth_dst=BROADCAST), replace(_solicitations(port), vlan=whole.vlan))
-        for match in groups:
+        for match in requests(whole):
             actions = (*untag, PushTag(hosts.flood))
             # Made-up hosts at the port leave nothing of the other meter to real ones.
             own = meter if hosts.address_meter is None else hosts.address_meter

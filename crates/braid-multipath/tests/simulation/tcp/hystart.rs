@@ -13,7 +13,7 @@ const MIN_RISE: Duration = Duration::from_millis(4);
 const MAX_RISE: Duration = Duration::from_millis(16);
 /// Longest time between two acknowledgements of a train.
 const TRAIN_GAP: Duration = Duration::from_millis(2);
-/// What Linux adds for super-packets: four of 64 kB at the pacing rate, 1 ms at most. That is 1 ms below 2.1 Gbit/s.
+/// Linux adds this for super-packets: four of 64 kB at the pacing rate, 1 ms at most. That is 1 ms below 2.1 Gbit/s.
 const AGGREGATION: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
