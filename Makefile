@@ -122,13 +122,17 @@ END_TO_END := BRAID_BIN=target/debug tools/end-to-end
 # hyper, axum and most of our crates would be built twice. Clippy's compiler builds what it looks at, so nothing is parsed
 # and typed twice: 773 s of processor time in place of 1,024. It leaves out some of rustc's own passes, so what users get
 # is built without it.
-LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__ $(CARGO)
+LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+# A tenth of all building is for the next one, which where CI is set will not be.
+ifdef CI
+export CARGO_INCREMENTAL := 0
+endif
 test: check-text ## formatting, lints, types, and every test but those of tests/thorough.txt, in a debug build (root)
 test-all: check ## the same, and those of tests/thorough.txt (root)
 test: BRIEF := --brief
 test test-all:
-	$(LINTED) build --workspace --all-targets --locked
-	$(LINTED) test --workspace --locked -- $(if $(BRIEF),$(THOROUGH_RUST:%=--skip %))
+	$(LINTED) $(CARGO) build --workspace --all-targets --locked
+	$(LINTED) $(PYTHON_BIN)/python tools/rust_tests.py $(if $(BRIEF),$(THOROUGH_RUST:%=--skip %))
 	$(END_TO_END) $(BRIEF) tests -n $(TEST_WORKERS) --ignore $(EXPERIMENT_TESTS) $(PAGE_TESTS:%=--ignore %)
 	$(END_TO_END) $(BRIEF) $(EXPERIMENT_TESTS) -n $(EXPERIMENT_WORKERS)
 
