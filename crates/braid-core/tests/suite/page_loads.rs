@@ -705,7 +705,9 @@ impl Browser {
             .collect();
         let line = |id: UplinkId| {
             let uplink = &self.uplinks[id.index()];
-            match uplink.load.spare < uplink.load.capacity / FULL_DIVISOR {
+            let load = &uplink.load;
+            // Of one whose capacity is not known the daemon does not say that it has room.
+            match load.capacity == 0 || load.spare < load.capacity / FULL_DIVISOR {
                 _ if uplink.stalls.rate().is_some() => LineState::Stalled,
                 true => LineState::Full,
                 false => LineState::Room,
