@@ -500,7 +500,7 @@ def _events_text(told: dict[str, Any]) -> str:
 
 def _hosts_text(told: dict[str, Any]) -> str:
     any_tenant = any(each["tenant"] != "default" for each in told["hosts"])
-    any_limit = any(each["flood_limit_bit_s"] is not None for each in told["hosts"])
+    any_limit = any(each["flood_limit_wanted_bit_s"] is not None for each in told["hosts"])
     rows = [
         [
             each["mac"],
@@ -520,9 +520,12 @@ def _hosts_text(told: dict[str, Any]) -> str:
 
 def _flood_limit(host: dict[str, Any]) -> str:
     """Return what a host's port may have flooded, and what of it is dropped."""
-    if host["flood_limit_bit_s"] is None:
+    has, wanted = host["flood_limit_bit_s"], host["flood_limit_wanted_bit_s"]
+    if wanted is None:
         return "no limit"
-    limit = f"{_number(host['flood_limit_bit_s'] / 1e6, 1)} Mbit/s"
+    limit = f"{_number(has / 1e6, 1)} Mbit/s" if has is not None else "not known"
+    if has != wanted:
+        limit += f" (wanted: {_number(wanted / 1e6, 1)})"
     dropped = host["flood_dropped_packets_s"]
     return f"{limit}, {_number(dropped, 0)} packets/s dropped" if dropped else limit
 

@@ -617,3 +617,64 @@ def test_each_tenant_of_a_muted_trunk_has_its_rule_limited_or_not() -> None:
     made = [rule for rule in rules.muted(3, hosts, 3, edge=False) if rule.table == rules.DESTINATIONS]
     assert [rule.meter for rule in made] == [5, None]
     assert len({rule.key for rule in made}) == 2
+
+
+def told_of(net: Network, code: str) -> dict[str, str]:
+    """The problems of a kind by their subjects."""
+    return {each.subject: each.text for each in report.problems(net.controller, net.now) if each.code == code}
+
+
+def with_links(net: Network, mbit: float) -> None:
+    """Have all links carry as much from now on."""
+    for wire in net.shape.wires:
+        for end in (net.port_of(wire.one, wire.other), net.port_of(wire.other, wire.one)):
+            net.controller.traffic.configured[end] = 1e6 * mbit
+    net.controller.settings = replace(net.controller.settings, links=())
+    net.controller._throttle.change(net.now)
+
+
+def test_a_refused_rate_is_named_by_its_port_and_the_rate_of_the_switch_is_shown() -> None:
+    net = settled(network())
+    x = net.stations["x"].port
+    number = next(rule.meter for rule in limited(net) if rule.match.in_port == x and rule.priority == 1)
+    net.switches[1].refuses_meter = lambda meter: meter.number == number
+    with_links(net, 8.0)
+    net.run(3)
+    assert rates(net)[number or 0] == 1000
+    named = told_of(net, "refused")
+    assert named == {"A:x": "refuses a flood limit of 4,000 kbit/s, and has 1,000 kbit/s: error type 12 code 6"}
+    shown = {host["mac"]: host for host in report.hosts(net.controller, net.now)["hosts"]}
+    both = [(shown[mac(each)]["flood_limit_bit_s"], shown[mac(each)]["flood_limit_wanted_bit_s"]) for each in (3, 1)]
+    assert both == [(1_000_000, 4_000_000), (4_000_000, 4_000_000)]
+    assert "braid_fabric_flood_refused_limits 1" in metrics.exposition(net.controller, net.now)
+    storm(net, 2.0)
+    net.run(6.5)
+    assert "than 1,000 kbit/s" in told_of(net, "flood-limited")["A:x"]
+    # It is told again with each list of its rules.
+    net.run(60)
+    assert told_of(net, "refused") == named
+    net.switches[1].refuses_meter = lambda _: False
+    net.run(35)
+    assert rates(net)[number or 0] == 4000
+    assert not told_of(net, "refused")
+
+
+def test_refusals_of_one_switch_are_few_lines() -> None:
+    stations = tuple(Station(f"h{number}", "A") for number in range(12))
+    net = settled(network(Shape(("A", "B"), (Wire("A", "B", 2.0),), stations)))
+    net.switches[1].refuses_meter = lambda _: True
+    with_links(net, 8.0)
+    net.run(3)
+    named = told_of(net, "refused")
+    assert len(named) == report.MAX_NAMED_PORTS + 1
+    assert named["A"] == "refuses the flood limits of 4 more ports"
+
+
+def test_a_switch_that_refuses_to_make_a_meter_does_without_and_says_whose_it_was() -> None:
+    net = network()
+    net.switches[1].refuses_meter = lambda _: True
+    net = settled(net)
+    assert not limited(net)
+    assert limited(net, "B")
+    assert "a meter of 1,000 kbit/s for A:" in told_of(net, "refused")["A"]
+    everybody_reaches_everybody(net)

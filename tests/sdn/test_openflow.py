@@ -566,6 +566,20 @@ def test_a_meter_by_kilobits_is_changed_and_deleted() -> None:
     assert Session().encode(DeleteMeter(7)).hex() == "041d0010000000010002000000000007"
 
 
+def test_a_refused_change_of_a_meter_is_told_with_the_meter_until_a_barrier_shows_that_it_was_taken() -> None:
+    session = Session()
+    meters = [SetMeter(number, 4000, 400, by_bits=True, is_new=number == 8) for number in (7, 8, 9)]
+    asked = [session.encode(meter) for meter in meters]
+    # Of a new one the last message is its addition. OFPET_METER_MOD_FAILED, OFPMMFC_BAD_RATE.
+    errors = [bytes.fromhex("0401000c") + sent[-28:-24] + bytes.fromhex("000c0006") for sent in asked]
+    assert session.decode(errors[0]) == Refused("error type 12 code 6", meter=meters[0])
+    assert session.decode(errors[1]) == Refused("error type 12 code 6", meter=meters[1])
+    session.encode(Barrier(5))
+    assert session.decode(bytes.fromhex("0415000880000005")) == BarrierReply(5)
+    assert session.decode(errors[2]) == Refused("error type 12 code 6")
+    assert not session._pending
+
+
 def counted_meter(number: int, packets: int, dropped: int) -> bytes:
     """The counters of a meter with one band (OpenFlow 1.3 §A.3.5.11), created 1.5 s ago."""
     head = struct.pack("!IH6xIQQII", number, 56, 3, packets, 100 * packets, 1, 500_000_000)

@@ -109,6 +109,8 @@ class Pipeline:
     room: int = 1_000_000
     #: Says of a rule that it is refused, although there is room.
     refuses: Callable[[Rule], bool] = lambda _: False
+    #: Says of a meter that it is refused.
+    refuses_meter: Callable[[SetMeter], bool] = lambda _: False
     rules: dict[RuleKey, Rule] = field(default_factory=dict)
     #: Highest number of a meter; 0 is a switch without any.
     meters: int = 0
@@ -208,9 +210,11 @@ class Pipeline:
 
     def _set_meter(self, now: float, meter: SetMeter) -> Iterator[Outcome]:
         if not 0 < meter.number <= self.meters:
-            yield Refused("error type 12 code 8")
+            yield Refused("error type 12 code 8", meter=meter)
         elif not meter.is_new and meter.number not in self.buckets:
-            yield Refused("error type 12 code 3")
+            yield Refused("error type 12 code 3", meter=meter)
+        elif self.refuses_meter(meter):
+            yield Refused("error type 12 code 6", meter=meter)
         else:
             if meter.is_new:
                 self._delete_meter(meter.number)

@@ -54,6 +54,7 @@ from braid_sdn.fabric.switches.arp_relay import ArpRelay, to_host
 from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, Audit
 from braid_sdn.fabric.switches.compiler import MAX_HOST_RULES, Compiler
 from braid_sdn.fabric.switches.flood_limit import Limited, SwitchLimits
+from braid_sdn.fabric.switches.meter_rates import RefusedRate
 from braid_sdn.fabric.switches.updater import RuleUpdater, Step
 from braid_sdn.fabric.tenants import DPID_BITS, NOBODY, places
 from braid_sdn.fabric.view.address_frames import address_claim, address_probe, address_request
@@ -644,8 +645,9 @@ class Controller:
         more = f" and {len(hosts) - MAX_NAMED_HOSTS} more" if len(hosts) > MAX_NAMED_HOSTS else ""
         where = self.limited_name(port, limited.tenant)
         of_what = "requests for addresses" if of_addresses else "broadcasts, multicasts and packets to unknown hosts"
-        limit = limited.meters()[of_addresses].rate
-        text = f"sends more {of_what} than {limit:,} kbit/s, of which {math.ceil(rate)} packets a second are dropped"
+        limit = self.updater.meter_at(port.switch, limited.address_meter if of_addresses else limited.meter)
+        known = f"{limit.rate:,} kbit/s" if limit is not None else "its limit"
+        text = f"sends more {of_what} than {known}, of which {math.ceil(rate)} packets a second are dropped"
         mend = "see whether there is a loop or a storm, or raise its limit in [flood]"
         self.problems.report(now, Problem("flood-limited", where, f"{text}; hosts there: {named}{more}; {mend}"))
 
@@ -940,6 +942,9 @@ class Controller:
         if message.frame_bytes > TAGGED_HEADER_BYTES + SHORT_PACKET:
             # It counts as lost, as where a switch says nothing, and is one that measures: no others are so long.
             return
+        if message.meter is not None:
+            self._refused_meter(now, dpid, message.meter, message.reason)
+            return
         if message.rule is None:
             if not is_by_group:
                 text = f"the switch refuses what it is told: {message.reason}"
@@ -970,10 +975,43 @@ class Controller:
         text = f"refuses what it is to lead packets around a port that is down with, and does without: {reason}"
         self.problems.report(now, Problem("refused", self.topology.name(dpid), text))
 
-    def _refused_limits(self, now: float, dpid: int, rule: Rule, reason: str) -> None:
+    def _refused_meter(self, now: float, dpid: int, meter: SetMeter, reason: str) -> None:
+        """Take in that a switch refused to make a meter, or to give it another rate."""
+        if self.updater.handle_refused_rate(dpid, meter, reason):
+            # It is a state, for as long as another rate is wanted.
+            return
+        limited = self.limited_by(dpid, meter.number)
+        rate = f"{meter.rate:,} {'kbit/s' if meter.by_bits else 'packets a second'}"
+        if limited is not None and meter.is_new:
+            where = self.limited_name(PortId(dpid, limited.port), limited.tenant)
+            self._refused_limits(now, dpid, None, f"a meter of {rate} for {where}: {reason}")
+        else:
+            text = f"the switch refuses a meter of {rate}, number {meter.number}: {reason}"
+            self.problems.report(now, Problem("refused", self.topology.name(dpid), text))
+
+    def limited_by(self, dpid: int, number: int) -> Limited | None:
+        """Return the port, or the tenant at a trunk, whose floods a meter limits."""
+        of_switch = self.limited.get(dpid, ())
+        return next((each for each in of_switch if number in (each.meter, each.address_meter)), None)
+
+    def refused_rates(self) -> dict[int, list[tuple[Limited, SetMeter | None, RefusedRate]]]:
+        """Return the limits on floods that switches refused, each with the meter that is there in place of it."""
+        found: dict[int, list[tuple[Limited, SetMeter | None, RefusedRate]]] = {}
+        for dpid, refused in sorted(self.updater.refused_rates().items()):
+            for number, each in sorted(refused.items()):
+                limited, has = self.limited_by(dpid, number), self.updater.meter_at(dpid, number)
+                if limited is not None and self.updater.wanted_meters.get(dpid, {}).get(number) != has:
+                    found.setdefault(dpid, []).append((limited, has, each))
+        return found
+
+    def _refused_limits(self, now: float, dpid: int, rule: Rule | None, reason: str) -> None:
         """Have a switch do without limits on floods."""
-        self.updater.handle_refused(now, dpid, rule)
+        if rule is not None:
+            self.updater.handle_refused(now, dpid, rule)
         self.updater.forgive(dpid)
+        if not self.meters.get(dpid, MeterFeatures(0)).highest_by_bits:
+            # It is named for what it refused first.
+            return
         self.meters[dpid] = replace(self.meters.get(dpid, MeterFeatures(0)), highest_by_bits=0)
         text = f"does not take all rules with those that limit floods, and does without these: {reason}"
         self.problems.report(now, Problem("refused", self.topology.name(dpid), text))

@@ -566,6 +566,8 @@ class Refused:
     rule: Rule | None = None
     #: Bytes of the frame that it was to send, if it refused that, as one that is too long for its port; else 0.
     frame_bytes: int = 0
+    #: The meter concerned, if known.
+    meter: SetMeter | None = None
 
 
 @dataclass(frozen=True, slots=True)

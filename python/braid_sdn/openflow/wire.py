@@ -120,8 +120,8 @@ MAX_REPLY_ENTRIES = 1 << 20
 #: Outstanding multipart replies.
 MAX_OUTSTANDING = 256
 
-#: Rules without a barrier reply that are remembered.
-MAX_PENDING_RULES = 65536
+#: Rules and meters without a barrier reply that are remembered.
+MAX_PENDING = 65536
 
 
 class Session:
@@ -132,7 +132,8 @@ class Session:
         self._encoded = encoded or EncodedRules()
         self._decoded = decoded or DecodedRules(LINK_FIELDS)
         self._xid = 0
-        self._rules: OrderedDict[int, Rule] = OrderedDict()
+        #: Rules and meters that the switch may refuse yet.
+        self._pending: OrderedDict[int, Rule | SetMeter] = OrderedDict()
         #: Barriers under way by their tokens, and the number of messages when each was sent.
         self._barriers: OrderedDict[int, int] = OrderedDict()
         self._tables: dict[int, int | None] = {}
@@ -227,9 +228,7 @@ class Session:
             body = encode(rule, command)
         else:
             rule, command = change.rule, of.OFPFC_ADD
-            self._rules[xid] = rule
-            if len(self._rules) > MAX_PENDING_RULES:
-                self._rules.popitem(last=False)
+            self._remember(xid, rule)
             body = self._encoded.encode(rule)
         if body is None:
             return _bytes(_flow_mod(rule, command), xid)
@@ -249,8 +248,15 @@ class Session:
             made += head + _BUNDLE.pack(_ONF, of.ONF_ET_BUNDLE_ADD_MESSAGE, xid, 0, _BUNDLE_FLAGS) + body
         return made + control(of.ONF_BCT_COMMIT_REQUEST, self._next())
 
+    def _remember(self, xid: int, sent: Rule | SetMeter) -> None:
+        self._pending[xid] = sent
+        if len(self._pending) > MAX_PENDING:
+            self._pending.popitem(last=False)
+
     def _set_meter(self, xid: int, meter: SetMeter) -> bytes:
-        changed = _message(of.OFPT_METER_MOD, xid if not meter.is_new else self._next(), meters.change(meter))
+        number = self._next() if meter.is_new else xid
+        self._remember(number, meter)
+        changed = _message(of.OFPT_METER_MOD, number, meters.change(meter))
         # Deleting an unknown meter is no error, adding one twice is.
         return changed if not meter.is_new else self._delete_meter(xid, meter.number) + changed
 
@@ -320,9 +326,9 @@ class Session:
     def _barrier(self, xid: int) -> BarrierReply:
         token = xid & MAX_BARRIER_TOKEN
         sent = self._barriers.pop(token, None)
-        # All rules sent before it were accepted; numbers of messages go round.
-        while sent is not None and self._rules and (sent - next(iter(self._rules))) & 0x7FFFFFFF < 0x40000000:
-            self._rules.popitem(last=False)
+        # All that was sent before it was accepted; numbers of messages go round.
+        while sent is not None and self._pending and (sent - next(iter(self._pending))) & 0x7FFFFFFF < 0x40000000:
+            self._pending.popitem(last=False)
         return BarrierReply(token)
 
     def _refused(self, told: Any) -> Refused | MeterFeatures | MeterCountersReply | GroupFeatures | GroupsReply:
@@ -338,7 +344,10 @@ class Session:
         if told.xid == self._groups_asked:
             return GroupsReply({})
         known = _REFUSALS.get((told.type, told.code))
-        rule = self._rules.pop(told.xid, None)
+        sent = self._pending.pop(told.xid, None)
+        if isinstance(sent, SetMeter):
+            return Refused(known or f"error type {told.type} code {told.code}", meter=sent)
+        rule = sent
         by_group = rule is not None and any(isinstance(each, ToGroup) for each in rule.actions)
         if known is None and (
             told.type == of.OFPET_GROUP_MOD_FAILED or (by_group and told.type == of.OFPET_BAD_ACTION)

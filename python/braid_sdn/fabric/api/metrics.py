@@ -74,6 +74,8 @@ def _families(fabric: Controller, now: float) -> Iterator[tuple[str, str, str, S
     yield "flood_dropped_packets", "counter", "Flooded packets above the limit of a port that had any.", dropped
     limited = sum(len({each.port for each in ports}) for ports in fabric.limited.values())
     yield "flood_limited_ports", "gauge", "Ports whose floods are limited.", [({}, limited)]
+    refused_rates = sum(len(each) for each in fabric.refused_rates().values())
+    yield "flood_refused_limits", "gauge", "Limits on floods that switches refused to change.", [({}, refused_rates)]
     if fabric.cluster is not None:
         yield "leader", "gauge", "1 if this controller leads.", [({}, float(fabric.cluster.leads))]
     planning = (fabric.planning or [0.0])[-1]

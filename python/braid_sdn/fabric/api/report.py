@@ -26,6 +26,8 @@ VERSION = 1
 
 #: Links that are named for one kind of problem; of others their number is told.
 MAX_NAMED_LINKS = 32
+#: The same of the ports of a switch.
+MAX_NAMED_PORTS = 8
 
 
 def problems(fabric: Controller, now: float) -> list[Problem]:
@@ -99,6 +101,14 @@ def _of_floods(fabric: Controller) -> Iterator[Problem]:
     for dpid, count in sorted(fabric.unlimited.items()):
         text = "by OpenFlow meters of kilobits with bursts, of which the switch has too few or none"
         yield Problem("flood-unlimited", fabric.topology.name(dpid), f"{count} ports have no limit: {text}")
+    for dpid, refused in fabric.refused_rates().items():
+        for limited, has, each in refused[:MAX_NAMED_PORTS]:
+            now = f"has {has.rate:,} kbit/s" if has is not None else "has the one of before, which is not known"
+            text = f"refuses a flood limit of {each.wanted.rate:,} kbit/s, and {now}: {each.reason}"
+            yield Problem("refused", fabric.limited_name(PortId(dpid, limited.port), limited.tenant), text)
+        if len(refused) > MAX_NAMED_PORTS:
+            text = f"refuses the flood limits of {len(refused) - MAX_NAMED_PORTS} more ports"
+            yield Problem("refused", fabric.topology.name(dpid), text)
 
 
 def _of_sizes(fabric: Controller) -> Iterator[Problem]:
@@ -573,6 +583,7 @@ def _link(fabric: Controller, arc: Arc) -> dict[str, Any]:
 def _host(fabric: Controller, now: float, host: Host) -> dict[str, Any]:
     silent, left = fabric.hosts.silence(now, host.mac)
     limited = fabric.limit_of(host)
+    meter = fabric.updater.meter_at(host.port.switch, limited.meter) if limited is not None else None
     return {
         "mac": host.mac,
         "port": fabric.topology.port_name(host.port),
@@ -582,7 +593,8 @@ def _host(fabric: Controller, now: float, host: Host) -> dict[str, Any]:
         "static": host.mac in fabric.hosts.static,
         "silent_ms": _ms(silent),
         "forgotten_in_ms": _ms(left),
-        "flood_limit_bit_s": 1000 * limited.rate if limited is not None else None,
+        "flood_limit_bit_s": 1000 * meter.rate if meter is not None else None,
+        "flood_limit_wanted_bit_s": 1000 * limited.rate if limited is not None else None,
         "flood_dropped_packets_s": round(fabric.flood_drops.rate((host.port, limited.tenant)), 1) if limited else 0,
     }
 

@@ -34,6 +34,7 @@ from functools import lru_cache
 from itertools import islice
 
 from braid_sdn.fabric.switches import acl
+from braid_sdn.fabric.switches.meter_rates import MeterRates, RefusedRate
 from braid_sdn.fabric.switches.rules import INGRESS, PATHS, Rules, buckets_of, groups_of, is_ours, is_pin, tag_of
 from braid_sdn.openflow.messages import (
     MAX_BARRIER_TOKEN,
@@ -94,7 +95,8 @@ class RuleUpdater:
     target: Mapping[int, Rules] = field(default_factory=dict)
     #: Our groups at each switch, as far as known.
     groups: dict[int, set[int]] = field(default_factory=dict)
-    #: Our meters at each switch by their numbers, as far as known; None for a rate that is not known.
+    #: Our meters at each switch by their numbers, as far as known, as they were told last; None for a rate that is
+    #: not known.
     meters: dict[int, dict[int, SetMeter | None]] = field(default_factory=dict)
     #: Those that rules of the target lead to.
     wanted_meters: Mapping[int, Mapping[int, SetMeter]] = field(default_factory=dict)
@@ -142,8 +144,9 @@ class RuleUpdater:
     _deadline: float = 0.0
     _refused: dict[tuple[int, RuleKey], Refusal] = field(default_factory=dict)
     _out: list[tuple[int, ToSwitch]] = field(default_factory=list)
-    #: Meters whose other rates are not sent yet, by switch and number.
-    _rates: dict[tuple[int, int], None] = field(default_factory=dict)
+    #: Meters whose other rates are not sent yet, by switch and number, as they are.
+    _unsent_rates: dict[tuple[int, int], SetMeter | None] = field(default_factory=dict)
+    _rates: MeterRates = field(default_factory=MeterRates)
     _publish: bool = False
     #: Edges that have not acknowledged their new tables.
     _unconfirmed: set[str] = field(default_factory=set)
@@ -189,6 +192,7 @@ class RuleUpdater:
         before = self.meters.get(switch, {})
         found = {rule.meter for rule in rules if rule.meter is not None and is_ours(rule)}
         self.meters[switch] = {number: before.get(number) for number in found}
+        self._rates.keep(switch, self.wanted_meters.get(switch, {}), found)
         if found:
             self._spare.add(switch)
             self._change_rates(switch)
@@ -206,7 +210,31 @@ class RuleUpdater:
             meter = wanted.get(number)
             if meter is not None and meter != has:
                 self.meters[switch][number] = meter
-                self._rates[switch, number] = None
+                self._unsent_rates.setdefault((switch, number), has)
+
+    def meter_at(self, switch: int, number: int) -> SetMeter | None:
+        """Return the meter that a switch has, once it has confirmed its rate; None if nobody knows."""
+        key, last = (switch, number), self.meters.get(switch, {}).get(number)
+        return self._rates.get(*key, self._unsent_rates.get(key, last))
+
+    def refused_rates(self) -> Mapping[int, Mapping[int, RefusedRate]]:
+        """Return the rates that switches refused to give their meters, by the meters' numbers."""
+        return self._rates.refused
+
+    def handle_refused_rate(self, switch: int, meter: SetMeter, reason: str) -> bool:
+        """Take in that a switch refused to give a meter another rate: it has the one before, until it is told again.
+
+        False if that is not one of ours that is known.
+        """
+        told = replace(meter, is_new=True)
+        if meter.is_new or not self._rates.handle_refused(switch, told, reason):
+            return False
+        key, last = (switch, meter.number), self._rates.last(switch, meter.number)
+        if key in self._unsent_rates:
+            self._unsent_rates[key] = last
+        elif meter.number in self.meters.get(switch, {}):
+            self.meters[switch][meter.number] = last
+        return True
 
     def handle_gone(self, now: float, switch: int) -> None:
         """Forget a switch that is no longer connected."""
@@ -219,6 +247,8 @@ class RuleUpdater:
         self._forget(switch)
         self.groups.pop(switch, None)
         self.meters.pop(switch, None)
+        self._rates.keep(switch, {}, ())
+        self._unsent_rates = {key: has for key, has in self._unsent_rates.items() if key[0] != switch}
         self._spare.discard(switch)
         self._refused = {each: refusal for each, refusal in self._refused.items() if each[0] != switch}
         self.slow.discard(switch)
@@ -233,6 +263,7 @@ class RuleUpdater:
         if self._sent.get(switch) == token:
             # It has taken all that it was sent, and did not refuse.
             self._replaced.pop(switch, None)
+            self._rates.handle_confirmed(switch)
             self._refused = {
                 each: refusal
                 for each, refusal in self._refused.items()
@@ -427,9 +458,19 @@ class RuleUpdater:
         """Return messages that give meters other rates. Rules that lead around a failure do not wait for them."""
         if self.has_unsent:
             return []
-        told, self._rates = self._rates, {}
-        meters = ((switch, self.meters.get(switch, {}).get(number)) for switch, number in told)
-        return [(switch, _another_rate(meter)) for switch, meter in meters if meter is not None]
+        told, self._unsent_rates = self._unsent_rates, {}
+        out: list[tuple[int, ToSwitch]] = []
+        for (switch, number), before in told.items():
+            meter = self.meters.get(switch, {}).get(number)
+            if meter is not None:
+                self._rates.tell(switch, number, before, meter)
+                out.append((switch, _another_rate(meter)))
+        # A switch that refuses one says so before it answers this.
+        for switch in dict.fromkeys(switch for switch, _ in out):
+            barrier = self.new_barrier()
+            out.append((switch, barrier))
+            self._sent[switch] = barrier.token
+        return out
 
     def poll_publish(self) -> bool:
         """Return true, once, when edges may get their new slot tables: all new tags' rules are in place.
@@ -651,6 +692,9 @@ class RuleUpdater:
             spare_meters = sorted(self.meters.get(switch, {}).keys() - metered)
             for number in spare_meters:
                 del self.meters[switch][number]
+            if spare_meters:
+                self._rates.keep(switch, self.wanted_meters.get(switch, {}), self.meters[switch])
+            for number in spare_meters:
                 self._out.append((switch, DeleteMeter(number)))
             if spare or spare_meters:
                 # Else one of them that is created anew could be deleted after that.

@@ -1,0 +1,48 @@
+"""Rates of meters: which a switch has while it may refuse the one that it was told."""
+
+from __future__ import annotations
+
+from braid_sdn.fabric.switches.meter_rates import MeterRates, RefusedRate
+from braid_sdn.openflow.messages import SetMeter
+
+OLD, NEW, NEWER = (SetMeter(7, rate, 100, by_bits=True) for rate in (1000, 2000, 3000))
+
+
+def test_a_rate_counts_once_the_switch_has_answered_for_it() -> None:
+    rates = MeterRates()
+    assert rates.get(1, 7, OLD) == OLD
+    rates.tell(1, 7, OLD, NEW)
+    assert rates.get(1, 7, NEW) == OLD
+    rates.handle_confirmed(1)
+    assert rates.get(1, 7, NEW) == NEW
+    assert not rates._told
+
+
+def test_the_rate_before_the_refused_one_stays_whatever_was_told_since() -> None:
+    rates = MeterRates()
+    rates.tell(1, 7, OLD, NEW)
+    rates.tell(1, 7, NEW, NEWER)
+    assert rates.handle_refused(1, NEW, "why")
+    assert rates.last(1, 7) == NEWER
+    assert rates.handle_refused(1, NEWER, "why else")
+    assert rates.last(1, 7) == OLD
+    assert rates.refused == {1: {7: RefusedRate(NEWER, "why else")}}
+    # It took neither.
+    rates.handle_confirmed(1)
+    assert rates.refused
+    rates.tell(1, 7, OLD, NEW)
+    rates.handle_confirmed(1)
+    assert not rates.refused
+
+
+def test_nobody_knows_the_rate_of_a_meter_that_was_taken_over() -> None:
+    rates = MeterRates()
+    rates.tell(1, 7, None, NEW)
+    assert rates.get(1, 7, NEW) is None
+    assert not rates.handle_refused(1, OLD, "never told")
+    assert not rates.handle_refused(2, NEW, "another switch")
+    assert rates.handle_refused(1, NEW, "why")
+    assert rates.last(1, 7) is None
+    rates.keep(1, {7: NEW}, (8,))
+    assert not rates.refused
+    assert not rates._told
