@@ -129,11 +129,11 @@ def test_a_storm_passes_up_to_the_limit_and_requests_all_of_it(net: OvsNetwork) 
         # With the burst of a tenth of a second at its beginning.
         assert 0.8 * allowed < size < 1.2 * allowed + 100 * LIMIT / 8
         assert asked == 20
+        bystanders_lose_nothing(net)
         wait_until(lambda: "flood-limited" in fabric.codes(), what="the port to be named", timeout=10)
         (told,) = [each for each in fabric.api_get("status")["health"] if each["code"] == "flood-limited"]
         assert told["subject"] == "A:x"
         assert "flood-unlimited" not in fabric.codes()
-        bystanders_lose_nothing(net)
         meters_survive_a_restart(net, fabric)
 
 

@@ -142,9 +142,6 @@ MAX_PIECE = 0.01
 #: Seconds after which another plan is made where no tag was left for a tree or the flood.
 TAG_RETRY = 5.0
 
-#: Hosts that are named with a port.
-MAX_NAMED_HOSTS = 3
-
 NO_POLICIES = Policies()
 
 #: Rate of a path, bit/s, below which a train of probes is not falsified by it.
@@ -628,28 +625,12 @@ class Controller:
         return meter
 
     def _metered(self, now: float, dpid: int, message: MeterCountersReply) -> None:
-        """Name the ports of a switch that have more flooded than they may."""
+        """Take in what a switch's meters have dropped of what ports have flooded."""
         counters = {each.number: each for each in message.meters}
         for each in self.limited.get(dpid, ()):
-            port = PortId(dpid, each.port)
             for number in (each.meter, each.address_meter):
-                if number not in counters:
-                    continue
-                rate = self.flood_drops.handle_counters(now, (port, each.tenant), counters[number])
-                if rate:
-                    self._name_flood(now, port, each, rate, of_addresses=number == each.address_meter)
-
-    def _name_flood(self, now: float, port: PortId, limited: Limited, rate: float, *, of_addresses: bool) -> None:
-        hosts = [host.mac for host in self.hosts.at(port) if limited.tenant in (NOBODY, host.tenant)]
-        named = ", ".join(hosts[:MAX_NAMED_HOSTS]) or "nobody known"
-        more = f" and {len(hosts) - MAX_NAMED_HOSTS} more" if len(hosts) > MAX_NAMED_HOSTS else ""
-        where = self.limited_name(port, limited.tenant)
-        of_what = "requests for addresses" if of_addresses else "broadcasts, multicasts and packets to unknown hosts"
-        limit = self.updater.meter_at(port.switch, limited.address_meter if of_addresses else limited.meter)
-        known = f"{limit.rate:,} kbit/s" if limit is not None else "its limit"
-        text = f"sends more {of_what} than {known}, of which {math.ceil(rate)} packets a second are dropped"
-        mend = "see whether there is a loop or a storm, or raise its limit in [flood]"
-        self.problems.report(now, Problem("flood-limited", where, f"{text}; hosts there: {named}{more}; {mend}"))
+                if number in counters:
+                    self.flood_drops.handle_counters(now, (PortId(dpid, each.port), each.tenant), counters[number])
 
     def _forged(self, now: float, arrived: PortId, why: str) -> None:
         """Handle a frame that claims to be ours: of a host that lies, or of another controller."""

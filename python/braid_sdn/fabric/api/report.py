@@ -9,6 +9,7 @@ import heapq
 import math
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from braid_sdn.fabric.api import access, policy, tenants
@@ -20,6 +21,8 @@ from braid_sdn.fabric.plan.mdi import buffer_for, imbalance
 from braid_sdn.fabric.plan.paths import max_flow
 from braid_sdn.fabric.plan.plan import Host, Pair, PinnedPath, tree_key
 from braid_sdn.fabric.plan.policies import Hop
+from braid_sdn.fabric.switches.flood_limit import Limited
+from braid_sdn.fabric.tenants import NOBODY
 
 #: Incremented when a field is removed or changes its meaning, not when one is added.
 VERSION = 1
@@ -28,6 +31,8 @@ VERSION = 1
 MAX_NAMED_LINKS = 32
 #: The same of the ports of a switch.
 MAX_NAMED_PORTS = 8
+#: Hosts that are named with a port.
+MAX_NAMED_HOSTS = 3
 
 
 def problems(fabric: Controller, now: float) -> list[Problem]:
@@ -80,7 +85,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
     if fabric.plan.is_flood_old:
         text = "no tag is left for the flood over the present links: some hosts may get no broadcasts"
         found.append(Problem("tags-exhausted", "flood", text))
-    found += _of_floods(fabric)
+    found += _of_floods(fabric, now)
     found += policy.problems(fabric)
     found += access.problems(fabric)
     for (source, target), why in fabric.plan.unserved.items():
@@ -93,7 +98,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
     return [*found, *_of_sizes(fabric)]
 
 
-def _of_floods(fabric: Controller) -> Iterator[Problem]:
+def _of_floods(fabric: Controller, now: float) -> Iterator[Problem]:
     """Yield the ports and switches at which floods are not limited as it is configured."""
     for port, is_connected in network_state.missing_flood_ports(fabric.settings, fabric.topology):
         why = "its switch has no such port" if is_connected else "its switch is not connected"
@@ -102,13 +107,44 @@ def _of_floods(fabric: Controller) -> Iterator[Problem]:
         text = "by OpenFlow meters of kilobits with bursts, of which the switch has too few or none"
         yield Problem("flood-unlimited", fabric.topology.name(dpid), f"{count} ports have no limit: {text}")
     for dpid, refused in fabric.refused_rates().items():
-        for limited, has, each in refused[:MAX_NAMED_PORTS]:
-            now = f"has {has.rate:,} kbit/s" if has is not None else "has the one of before, which is not known"
-            text = f"refuses a flood limit of {each.wanted.rate:,} kbit/s, and {now}: {each.reason}"
-            yield Problem("refused", fabric.limited_name(PortId(dpid, limited.port), limited.tenant), text)
-        if len(refused) > MAX_NAMED_PORTS:
-            text = f"refuses the flood limits of {len(refused) - MAX_NAMED_PORTS} more ports"
-            yield Problem("refused", fabric.topology.name(dpid), text)
+        texts: dict[str, str] = {}
+        for limited, has, each in refused:
+            there = f"has {has.rate:,} kbit/s" if has is not None else "has the one of before, which is not known"
+            text = f"refuses a flood limit of {each.wanted.rate:,} kbit/s, and {there}: {each.reason}"
+            # One of both meters of a port is enough.
+            texts.setdefault(fabric.limited_name(PortId(dpid, limited.port), limited.tenant), text)
+        yield from _of_ports(fabric, "refused", dpid, texts, "refuses the flood limits of")
+    for dpid, storms in sorted(fabric.flood_drops.storms(now).items()):
+        named: dict[str, str] = {}
+        for number, storm in sorted(storms.items()):
+            place = fabric.limited_by(dpid, number)
+            if place is not None:
+                named.setdefault(*_storm(fabric, dpid, place, number, storm.rate))
+        yield from _of_ports(fabric, "flood-limited", dpid, named, "drops what is flooded above the limits of")
+
+
+def _of_ports(fabric: Controller, code: str, dpid: int, texts: Mapping[str, str], what: str) -> Iterator[Problem]:
+    """Yield a problem of each of a switch's ports, and one for those that are too many to be named."""
+    for subject, text in islice(texts.items(), MAX_NAMED_PORTS):
+        yield Problem(code, subject, text)
+    if len(texts) > MAX_NAMED_PORTS:
+        more = f"{what} {len(texts) - MAX_NAMED_PORTS} more ports: see braid sdn fabric hosts"
+        yield Problem(code, fabric.topology.name(dpid), more)
+
+
+def _storm(fabric: Controller, dpid: int, limited: Limited, meter: int, rate: float) -> tuple[str, str]:
+    """Return a place that has more flooded than it may, and what is said of it."""
+    port = PortId(dpid, limited.port)
+    hosts = [host.mac for host in fabric.hosts.at(port) if limited.tenant in (NOBODY, host.tenant)]
+    named = ", ".join(hosts[:MAX_NAMED_HOSTS]) or "nobody known"
+    more = f" and {len(hosts) - MAX_NAMED_HOSTS} more" if len(hosts) > MAX_NAMED_HOSTS else ""
+    of_addresses = meter == limited.address_meter
+    of_what = "requests for addresses" if of_addresses else "broadcasts, multicasts and packets to unknown hosts"
+    has = fabric.updater.meter_at(dpid, meter)
+    limit = f"{has.rate:,} kbit/s" if has is not None else "its limit"
+    text = f"sends more {of_what} than {limit}, of which {math.ceil(rate)} packets a second are dropped"
+    mend = "see whether there is a loop or a storm, or raise its limit in [flood]"
+    return fabric.limited_name(port, limited.tenant), f"{text}; hosts there: {named}{more}; {mend}"
 
 
 def _of_sizes(fabric: Controller) -> Iterator[Problem]:

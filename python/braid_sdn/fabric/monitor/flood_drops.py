@@ -6,11 +6,16 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.monitor.problems import RETENTION
 from braid_sdn.openflow.messages import MeterCounters
 
 #: A meter that is younger than this, seconds, when its counters are first read, has dropped all of it since it was
 #: created; one that is older has in part before this controller began.
 YOUNG = 10.0
+
+#: Readings in a row in which a meter has dropped packets before its place is named: a burst when a host starts, or a
+#: single packet too many, is no storm.
+MIN_READINGS = 2
 
 #: A port, and at a trunk a tenant there.
 Place = tuple[PortId, int]
@@ -25,6 +30,18 @@ class _Reading:
     at: float
     #: Packets that it dropped a second, in the period that ended then.
     rate: float
+    #: Periods in a row in which it dropped any.
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """What a meter drops of a place that has more flooded than it may."""
+
+    #: When it was read last that it drops.
+    at: float
+    #: Packets a second.
+    rate: float
 
 
 @dataclass
@@ -35,6 +52,8 @@ class FloodDrops:
     total: dict[Place, int] = field(default_factory=dict)
     #: By switch and number of the meter.
     _read: dict[int, dict[int, _Reading]] = field(default_factory=dict)
+    #: Meters that dropped in so many periods in a row, by switch and number.
+    _storms: dict[int, dict[int, Storm]] = field(default_factory=dict)
 
     def handle_counters(self, now: float, place: Place, counters: MeterCounters) -> float:
         """Take in a meter's counters; return how many packets a second it has dropped since the last ones."""
@@ -49,8 +68,21 @@ class FloodDrops:
         if fresh:
             self.total[place] = self.total.get(place, 0) + fresh
         rate = fresh / (now - at) if now > at else 0.0
-        of_switch[counters.number] = _Reading(place, counters.dropped, now, rate)
+        count = (before.count if before is not None else 0) + 1 if fresh else 0
+        of_switch[counters.number] = _Reading(place, counters.dropped, now, rate, count)
+        if count >= MIN_READINGS:
+            self._storms.setdefault(place[0].switch, {})[counters.number] = Storm(now, rate)
         return rate
+
+    def storms(self, now: float) -> dict[int, dict[int, Storm]]:
+        """Return the meters that dropped repeatedly lately, by switch and number."""
+        for switch, known in list(self._storms.items()):
+            kept = {number: each for number, each in known.items() if now - each.at < RETENTION}
+            if kept:
+                self._storms[switch] = kept
+            else:
+                del self._storms[switch]
+        return self._storms
 
     def rate(self, place: Place) -> float:
         """Return how many packets a second were dropped at a place in the last period."""
@@ -60,3 +92,6 @@ class FloodDrops:
         """Forget all but these meters of a switch."""
         known = self._read.get(switch, {})
         self._read[switch] = {number: each for number, each in known.items() if number in numbers}
+        if switch in self._storms:
+            storms = self._storms[switch].items()
+            self._storms[switch] = {number: each for number, each in storms if number in numbers}
