@@ -336,6 +336,7 @@ def test_what_the_controller_answers_is_what_it_says(tmp_path: Path) -> None:
             Event("follows", {"leader": "beta"}),
             Event("acl-changed", {"acl": "entries 1, default permit", "rest": "is as before"}),
             Event("tenants-changed", {"tenants": "blue"}),
+            Event("flood-changed", {"flood": "auto", "rest": "is as before"}),
         ):
             live.note(BEGAN, event)
         await read(reader)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import secrets
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from braid_lab.fabric.pipeline import TokenBucket
 from braid_lab.fabric.shapes import Shape, Station, Wire, two_paths
 from braid_sdn.fabric.api import metrics, report
+from braid_sdn.fabric.api.events import Event
+from braid_sdn.fabric.config import Config, ConfigError
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.flood_drops import FloodDrops
 from braid_sdn.fabric.monitor.probe import tagged
 from braid_sdn.fabric.monitor.problems import RETENTION
-from braid_sdn.fabric.settings import FloodSettings
+from braid_sdn.fabric.service import Service
+from braid_sdn.fabric.settings import FloodSettings, Settings
 from braid_sdn.fabric.switches import flood_limit, rules
 from braid_sdn.fabric.switches.flood_limit import NO_LIMIT
 from braid_sdn.fabric.switches.rules import DESTINATIONS, UNANSWERED, unanswered
@@ -204,6 +210,61 @@ def test_rules_around_what_failed_go_before_other_rates() -> None:
     kinds = [type(message) for switch, message in told if switch == 1 and isinstance(message, SetMeter | AddRule)]
     assert SetMeter in kinds
     assert kinds[0] is AddRule
+
+
+def test_a_limit_that_is_read_anew_is_followed_by_rates_rules_and_meters() -> None:
+    net = settled(network())
+    before = limited(net)
+    assert before
+
+    def follow(limit: float | None, ports: dict[tuple[str, str], float] | None = None) -> None:
+        net.controller.set_flood(net.now, FloodSettings(limit, ports or {}))
+        net.run(3)
+
+    told = messages(net)
+    follow(4e5)
+    assert set(rates(net).values()) == {400, flood_limit.ADDRESS_RATE}
+    assert limited(net) == before
+    assert not [each for _, each in told if isinstance(each, AddRule) and each.rule.table == DESTINATIONS]
+    # A port of its own alone, by which no other rate changes.
+    follow(4e5, {("A", "x"): 3e5})
+    assert sorted(set(rates(net).values())) == [flood_limit.ADDRESS_RATE, 300, 400]
+    follow(NO_LIMIT)
+    assert (limited(net), rates(net)) == ([], {})
+    follow(None)
+    assert sorted(limited(net), key=repr) == sorted(before, key=repr)
+    assert set(rates(net).values()) == {1000, flood_limit.ADDRESS_RATE}
+    assert "refused" not in net.codes()
+
+
+def test_a_reload_takes_the_limits_or_all_of_it_stays(tmp_path: Path) -> None:
+    told: list[Event] = []
+
+    def bad() -> Config:
+        raise ConfigError("fabric.toml: flood.limit: 'x' is no rate")
+
+    def config(flood: FloodSettings) -> Config:
+        return Config(Settings(secrets.token_bytes(16), flood=flood))
+
+    async def story() -> None:
+        service = Service(config(FloodSettings()), tmp_path, told.append)
+        wanted = FloodSettings(2e6, {("A", "x"): NO_LIMIT})
+        service.reload(lambda: config(wanted))
+        assert service.controller.settings.flood == wanted
+        service.reload(bad)
+        assert service.controller.settings.flood == wanted
+        assert "reload-refused" in {each.code for each in report.problems(service.controller, 1.0)}
+        # One that begins anew has the limits that were read last.
+        assert service._new_controller().settings.flood == wanted
+        service.reload(lambda: config(FloodSettings(None)))
+        service.stop()
+
+    asyncio.run(story())
+    assert [(each.name, each.warning, each.fields.get("flood")) for each in told] == [
+        ("flood-changed", False, "2 Mbit/s, A:x off"),
+        ("reload-refused", True, None),
+        ("flood-changed", False, "auto"),
+    ]
 
 
 def test_a_fast_network_is_limited_for_the_hosts_sake() -> None:

@@ -46,7 +46,7 @@ from braid_sdn.fabric.plan.forecast import Forecasts, PathSample, Scheduler
 from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Pair, Plan
 from braid_sdn.fabric.plan.policies import Hop, Policies
 from braid_sdn.fabric.plan.throttle import Throttle
-from braid_sdn.fabric.settings import Settings
+from braid_sdn.fabric.settings import FloodSettings, Settings
 from braid_sdn.fabric.switches import acl, flood_limit, rules
 from braid_sdn.fabric.switches.acl_placement import AclPlacement
 from braid_sdn.fabric.switches.admission import Admission, SwitchPorts
@@ -512,6 +512,11 @@ class Controller:
         self.acl.change(wanted)
         if wanted.reads_ip:
             self.distributor.shims.clear()
+        self._throttle.change(now)
+
+    def set_flood(self, now: float, wanted: FloodSettings) -> None:
+        """Follow other limits on floods."""
+        self.settings = replace(self.settings, flood=wanted)
         self._throttle.change(now)
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
@@ -1278,7 +1283,7 @@ class Controller:
             if dpid not in self.meters:
                 continue
             of_plan = (plan.internal.get(dpid), plan.trunks.get(dpid), plan.port_tenants.get(dpid))
-            made_of = (tuple(switch.ports.values()), self.meters[dpid], of_plan, rates)
+            made_of = (tuple(switch.ports.values()), self.meters[dpid], of_plan, rates, self.settings.flood.ports)
             if dpid not in before or before[dpid][0] != made_of:
                 limits = network_state.flood_limits(self, plan, dpid, rates)
                 trunks, links = plan.trunks.get(dpid, {}), plan.internal.get(dpid, ())

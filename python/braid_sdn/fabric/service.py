@@ -157,7 +157,7 @@ class Service:
                 await asyncio.sleep(0)
 
     def reload(self, read: Callable[[], Config]) -> None:
-        """Take the list and the tenants of a configuration that is read anew, or keep those before if it is bad."""
+        """Take list, tenants and limits of floods of a configuration that is read anew; none of a bad one."""
         known = self.config.settings
         try:
             fresh = read().settings
@@ -166,7 +166,7 @@ class Service:
             self._tell_operator(Event("reload-refused", {"text": self._reload_refused}, warning=True))
             return
         self._reload_refused = self.controller.reload_refused = ""
-        taken = replace(known, acl=fresh.acl)
+        taken = replace(known, acl=fresh.acl, flood=fresh.flood)
         if fresh.tenants != known.tenants:
             # Their ports and links have names of switches.
             taken = replace(taken, tenants=fresh.tenants, names=fresh.names, links=fresh.links)
@@ -175,11 +175,16 @@ class Service:
         rest = "is as before" if is_whole else "differs and takes a restart: systemctl restart braid-sdn"
         self.config = replace(self.config, settings=taken)
         fields = {"acl": f"entries {len(fresh.acl.entries)}, default {fresh.acl.default}", "rest": rest}
+        if fresh.flood != known.flood:
+            fields["flood"] = fresh.flood.text()
         if fresh.tenants != known.tenants:
             fields["tenants"] = ", ".join(each.name for each in fresh.tenants.listed) or "none"
             self._begin_anew(Event("tenants-changed", fields, warning=not is_whole))
             return
         name = "reloaded"
+        if fresh.flood != known.flood:
+            name = "flood-changed"
+            self.controller.set_flood(self._loop.time(), fresh.flood)
         if fresh.acl != known.acl:
             name = "acl-changed"
             self.controller.set_acl(self._loop.time(), fresh.acl)

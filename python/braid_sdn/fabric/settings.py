@@ -68,6 +68,15 @@ class FloodSettings:
         """True if no port has a limit."""
         return self.limit == NO_LIMIT and all(limit == NO_LIMIT for limit in self.ports.values())
 
+    def text(self) -> str:
+        """Return it for people."""
+        limit = "auto" if self.limit is None else _rate_text(self.limit)
+        return ", ".join([limit, *(f"{':'.join(place)} {_rate_text(each)}" for place, each in self.ports.items())])
+
+
+def _rate_text(limit: float) -> str:
+    return "off" if limit == NO_LIMIT else f"{limit / 1e6:g} Mbit/s"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
