@@ -42,9 +42,11 @@ from braid_sdn.fabric.monitor.probe import (
 from braid_sdn.fabric.monitor.probe_train import ProbeTrains
 from braid_sdn.fabric.monitor.problems import RETENTION, Problems
 from braid_sdn.fabric.plan import network_state, planner
+from braid_sdn.fabric.plan.flood_rates import FloodRates
 from braid_sdn.fabric.plan.forecast import Forecasts, PathSample, Scheduler
 from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Pair, Plan
 from braid_sdn.fabric.plan.policies import Hop, Policies
+from braid_sdn.fabric.plan.port_roles import PortRoles, names_of
 from braid_sdn.fabric.plan.throttle import Throttle
 from braid_sdn.fabric.settings import FloodSettings, Settings
 from braid_sdn.fabric.switches import acl, flood_limit, rules
@@ -56,7 +58,7 @@ from braid_sdn.fabric.switches.compiler import MAX_HOST_RULES, Compiler
 from braid_sdn.fabric.switches.flood_limit import Limited, SwitchLimits
 from braid_sdn.fabric.switches.meter_rates import RefusedRate
 from braid_sdn.fabric.switches.updater import RuleUpdater, Step
-from braid_sdn.fabric.tenants import DPID_BITS, NOBODY, places
+from braid_sdn.fabric.tenants import DPID_BITS, NOBODY
 from braid_sdn.fabric.view.address_frames import address_claim, address_probe, address_request
 from braid_sdn.fabric.view.conversations import Conversations
 from braid_sdn.fabric.view.discovery import DiscoverySchedule
@@ -171,6 +173,7 @@ class Controller:
         #: Tells this controller's tables from those of its predecessors.
         self.nonce = nonce
         self.topology = Topology(names=dict(settings.names))
+        self.port_roles = PortRoles()
         self.hosts = Hosts(settings.host_lifetime, tenant_of=self.tenant_of)
         self.untrusted_links = UntrustedLinks()
         self.conversations = Conversations(settings.host_lifetime)
@@ -265,6 +268,7 @@ class Controller:
         self.limited: dict[int, tuple[Limited, ...]] = {}
         #: All that is limited at each switch, with what that was made of.
         self._flood_limits: dict[int, tuple[tuple[object, ...], SwitchLimits]] = {}
+        self._flood_rates = FloodRates()
         self.flood_drops = FloodDrops()
         #: Number of ports for which a switch has too few meters to limit their floods.
         self.unlimited: dict[int, int] = {}
@@ -663,7 +667,7 @@ class Controller:
             self._handle_padded(now, (probe.source, arrived), probe, seconds)
         elif not self.may_link(probe.source, arrived):
             tenants, ends = self.settings.tenants, (probe.source, arrived)
-            listed = frozenset(end for end in ends if tenants.is_listed(*network_state.names_of(end, self.topology)))
+            listed = frozenset(end for end in ends if tenants.is_listed(*names_of(end, self.topology)))
             if self.untrusted_links.handle(now, *ends, listed):
                 # No broadcasts go out there from now on: a cable may lead back.
                 self._throttle.failure(now)
@@ -679,13 +683,7 @@ class Controller:
 
     def may_link(self, source: PortId, arrived: PortId) -> bool:
         """Return true if a discovery frame from one port at another may show a link."""
-        tenants = self.settings.tenants
-        if not tenants or source == arrived:
-            return True
-        ends = [network_state.names_of(end, self.topology) for end in (source, arrived)]
-        if any(tenants.is_listed(*end) for end in ends):
-            return False
-        return tenants.has_link(*(places(*end) for end in ends))
+        return self.port_roles.may_link(self.settings.tenants, self.topology, source, arrived)
 
     def limited_name(self, port: PortId, tenant: int) -> str:
         """Return a port, or a tenant at a trunk, whose floods are limited, for people."""
@@ -721,9 +719,7 @@ class Controller:
 
     def trunk_at(self, port: PortId) -> dict[int, int]:
         """Return the tenants at a trunk by their VIDs; none if it is none."""
-        return (
-            self.settings.tenants.trunk(*network_state.names_of(port, self.topology)) if self.settings.tenants else {}
-        )
+        return self.settings.tenants.trunk(*names_of(port, self.topology)) if self.settings.tenants else {}
 
     def _roles_of_ports(self, hello: Hello, known: list[Rule]) -> SwitchPorts:
         """Return the roles of a switch's ports by the configuration, before the switch is part of the network."""
@@ -1278,7 +1274,8 @@ class Controller:
     def _limit_floods(self) -> None:
         """Take over from the plan what ports may have flooded; of switches alone of which something has changed."""
         plan, before, self._flood_limits = self.plan, self._flood_limits, {}
-        rates = network_state.flood_rates(self, plan)
+        limit, configured = self.settings.flood.limit, self.traffic.configured
+        rates = self._flood_rates.get(limit, plan.floods, self.topology, configured)
         for dpid, switch in self.topology.switches.items() if not self.settings.flood.is_off else ():
             if dpid not in self.meters:
                 continue

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 from braid_sdn.fabric.acl import Acl, Place
 from braid_sdn.fabric.model import Graph, PortId
 from braid_sdn.fabric.plan import planner
-from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Plan
+from braid_sdn.fabric.plan.plan import Edge, Host, Plan
 from braid_sdn.fabric.plan.policies import Hop, Link, LinkEnd
+from braid_sdn.fabric.plan.port_roles import names_of
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches.acl_placement import Surroundings
-from braid_sdn.fabric.switches.flood_limit import AUTO_SHARE, MAX_AUTO_LIMIT, MIN_SPEED
 from braid_sdn.fabric.tenants import NOBODY, places
-from braid_sdn.fabric.view.load import capacity
 from braid_sdn.fabric.view.topology import Topology
-from braid_sdn.openflow.messages import Port
 
 if TYPE_CHECKING:
     from braid_sdn.fabric.controller import Controller
@@ -36,14 +34,14 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
     for port, since in fabric.topology.up_since.items():
         if port not in around and port not in looped and now - since >= HOST_PORT_SETTLE_TIME:
             outside.setdefault(port.switch, set()).add(port.port)
-    port_tenants = tenants_of_ports(fabric)
+    tenants = fabric.settings.tenants
     return planner.NetworkState(
         graph=fabric.graph,
         hosts=tuple(fabric.hosts.known.values()),
         edges=tuple(edge for edge in fabric.edges if edge.port not in around),
-        tenants=fabric.settings.tenants,
-        port_tenants=port_tenants,
-        trunks=trunks_of_switches(fabric),
+        tenants=tenants,
+        port_tenants=fabric.port_roles.tenants_of_ports(tenants, fabric.topology),
+        trunks=fabric.port_roles.trunks_of_switches(tenants, fabric.topology),
         outside={switch: frozenset(ports) for switch, ports in outside.items()},
         tags_in_use=fabric.updater.tags_in_use() | fabric.compiler.tags(),
         dead=frozenset(fabric.path_monitor.dead),
@@ -68,42 +66,12 @@ def permitted(graph: Graph, fabric: Controller) -> Graph:
     if not fabric.settings.tenants:
         return graph
     there = fabric.topology.switches.keys()
-    arcs = (
+    kept = [
         arc
         for arc in graph.arcs
-        if not {arc.source.switch, arc.target.switch} <= there or fabric.may_link(arc.source, arc.target)
-    )
-    return Graph.of(arcs, graph.switches)
-
-
-def tenants_of_ports(fabric: Controller) -> dict[int, dict[int, int]]:
-    """Return the tenant of each port of switches that is no link; nothing where there are no tenants."""
-    if not fabric.settings.tenants:
-        return {}
-    around = fabric.topology.neighbours()
-    made: dict[int, dict[int, int]] = {}
-    for dpid, switch in fabric.topology.switches.items():
-        ports = {number: fabric.tenant_of(PortId(dpid, number)) for number in sorted(switch.ports)}
-        made[dpid] = {
-            number: tenant
-            for number, tenant in ports.items()
-            if tenant != NOBODY and PortId(dpid, number) not in around
-        }
-    return made
-
-
-def trunks_of_switches(fabric: Controller) -> dict[int, dict[int, dict[int, int]]]:
-    """Return the tenants by VIDs of each switch's trunks; nothing where there are none."""
-    tenants, topology = fabric.settings.tenants, fabric.topology
-    if not any(each.trunks for each in tenants.listed):
-        return {}
-    made: dict[int, dict[int, dict[int, int]]] = {}
-    for dpid, switch in topology.switches.items():
-        for number, port in sorted(switch.ports.items()):
-            vids = tenants.trunk(topology.name(dpid), port.name, number)
-            if vids:
-                made.setdefault(dpid, {})[number] = dict(sorted(vids.items()))
-    return made
+        if fabric.may_link(arc.source, arc.target) or arc.source.switch not in there or arc.target.switch not in there
+    ]
+    return Graph.of(kept, graph.switches) if len(kept) < len(graph.arcs) else graph
 
 
 def tenant_at(port: PortId, settings: Settings, topology: Topology, vid: int = 0) -> int:
@@ -120,12 +88,6 @@ def tenant_at(port: PortId, settings: Settings, topology: Topology, vid: int = 0
 def is_served(port: PortId, settings: Settings, topology: Topology, vid: int = 0) -> bool:
     """Return true if frames at a port, with this VID at a trunk, are a tenant's, or there are no tenants."""
     return not settings.tenants or tenant_at(port, settings, topology, vid) != NOBODY
-
-
-def names_of(port: PortId, topology: Topology) -> tuple[str, str, int]:
-    """Return a port's switch, and its name (empty if it is not known) and number there."""
-    known = topology.known_ports(port.switch).get(port.port)
-    return topology.name(port.switch), known.name if known is not None else "", port.port
 
 
 def missing_tenant_ports(settings: Settings, topology: Topology) -> list[tuple[str, str, bool]]:
@@ -156,15 +118,6 @@ def next_settled(now: float, topology: Topology) -> float | None:
     return min(newest) + HOST_PORT_SETTLE_TIME + 0.001 - now if newest else None
 
 
-def flood_rates(fabric: Controller, plan: Plan) -> dict[int, float]:
-    """Return what ports of each tenant's hosts may have flooded if nothing is said of them, bit/s."""
-    limit = fabric.settings.flood.limit
-    return {
-        tenant: limit if limit is not None else _auto_limit(fabric, flood)
-        for tenant, flood in sorted(plan.floods.items())
-    }
-
-
 def flood_limits(
     fabric: Controller, plan: Plan, switch: int, rates: Mapping[int, float]
 ) -> dict[tuple[int, int], float]:
@@ -183,25 +136,6 @@ def flood_limits(
         at = places(*names_of(PortId(switch, port), fabric.topology))
         made[port, tenant] = next((configured[place] for place in at if place in configured), made[port, tenant])
     return made
-
-
-def _auto_limit(fabric: Controller, flood: Flood) -> float:
-    """Return what a port may have flooded by the links of a flood's tree alone, bit/s."""
-    switches, configured = fabric.topology.switches, fabric.traffic.configured
-    # Not what saturation shows: that comes and goes with the load.
-    rates = (
-        capacity(configured.get(PortId(switch, port)), None, _speed(known.ports[port]))
-        for switch, ports in flood.ports.items()
-        if (known := switches.get(switch)) is not None
-        for port in ports
-        if port in known.ports
-    )
-    return min(MAX_AUTO_LIMIT, AUTO_SHARE * min(rates, default=math.inf))
-
-
-def _speed(port: Port) -> float:
-    """Return a port's speed, bit/s, 0 if it is not known: nonsense that a switch says cuts off nobody's hosts."""
-    return max(MIN_SPEED, port.speed) if port.speed else 0.0
 
 
 def forbidden_hops(links: Iterable[Link], topology: Topology, graph: Graph) -> frozenset[Hop]:

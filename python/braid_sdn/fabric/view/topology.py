@@ -72,6 +72,8 @@ class Switch:
     address: str
     since: float
     ports: dict[int, Port]
+    #: Number of changes of which ports there are, and of their names.
+    revision: int = 0
     echo: LowestSamples = field(default_factory=LowestSamples)
 
     def up(self) -> Iterator[int]:
@@ -110,6 +112,8 @@ class Topology:
     heard: dict[tuple[PortId, PortId], LinkDirection] = field(default_factory=dict)
     #: Time of the last change.
     changed: float = 0.0
+    #: Number of changes of which switches are connected, which ports there are, and of their names.
+    revision: int = 0
     #: Since when each port is up.
     up_since: dict[PortId, float] = field(default_factory=dict)
     #: Links and switches that are lost and were not found again, the oldest first.
@@ -153,6 +157,7 @@ class Topology:
         self.lost_switches.pop(dpid, None)
         self.lost_ports.pop(dpid, None)
         self.switches[dpid] = Switch(dpid, address, now, {port.number: port for port in ports})
+        self.revision += 1
         for number in self.switches[dpid].up():
             self.up_since[PortId(dpid, number)] = now
         for hearing in self.heard.values():
@@ -164,6 +169,7 @@ class Topology:
         """Take in that a switch's connection ended. It may still forward, so its links stay, stale."""
         gone = self.switches.pop(dpid, None)
         if gone is not None:
+            self.revision += 1
             _remember(self.lost_switches, dpid, Loss(now, why))
             self.lost_ports[dpid] = gone.ports
             self.lost_ports = {each: ports for each, ports in self.lost_ports.items() if each in self.lost_switches}
@@ -181,6 +187,9 @@ class Topology:
             switch.ports.pop(port.number, None)
         else:
             switch.ports[port.number] = port
+        if gone or before is None or before.name != port.name:
+            switch.revision += 1
+            self.revision += 1
         if port.up and not gone:
             if before is None or not before.up:
                 self.up_since[here] = now
