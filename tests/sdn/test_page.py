@@ -23,12 +23,14 @@ from braid_sdn.fabric.api.events import Event, Snapshot, changes
 from braid_sdn.fabric.api.live import Live
 from braid_sdn.fabric.api.page import Page
 from braid_sdn.fabric.api.server import Api
+from braid_sdn.fabric.settings import FloodSettings
 from braid_sdn.web import listener
 from braid_sdn.web.access import WebAccess, WebSettings
 from braid_sdn.web.auth import Role
 from braid_sdn.web.files import login_form
 from braid_sdn.web.guard import Guard
 
+from . import tenant_network
 from .virtual import Network, frame, mac, ready
 
 LOOPBACK = ipaddress.ip_address("127.0.0.1")
@@ -365,3 +367,18 @@ def test_the_page_asks_for_no_more_of_the_api_than_it_may() -> None:
     asked = {name for file in folder.glob("*.js") for name in re.findall(r'"/v1/fabric/([a-z.]+)"', file.read_text())}
     assert asked <= {*fabric_page.SHOWN, "stream"}
     assert "stream" in asked
+
+
+def test_a_snapshot_has_tenants_and_flood_limits_and_the_page_has_texts_and_places_for_them() -> None:
+    net = tenant_network.network(flood=FloodSettings(1e6))
+    for switch in net.switches.values():
+        switch.meters = 300
+    tenant_network.settled(net)
+    shown = report.snapshot(net.controller, net.now)
+    assert [(each["name"], each["hosts"]) for each in shown["tenants"]] == [("default", 3), ("blue", 4), ("red", 4)]
+    assert {each["flood_limit_bit_s"] for each in shown["hosts"]} == {1_000_000}
+    page, texts = ((fabric_page.FOLDER / name).read_text() for name in ("index.html", "texts.js"))
+    script = (fabric_page.FOLDER / "hosts.js").read_text()
+    places = set(re.findall(r'getElementById\("([\w-]+)"\)', script))
+    assert {"tenants", "tenants-table"} <= places <= set(re.findall(r'id="([\w-]+)"', page))
+    assert set(re.findall(r"\btexts\.(?!js)(\w+)", script)) <= set(re.findall(r"^  (\w+):", texts, re.MULTILINE))

@@ -337,8 +337,8 @@ def _pairs(fabric: Controller, now: float) -> dict[str, Any]:
 
 
 def snapshot(fabric: Controller, now: float) -> dict[str, Any]:
-    """Return all that the page shows at one moment: the status, and the paths of every pair of edges."""
-    return {**status(fabric, now), **_pairs(fabric, now)}
+    """Return all that the page shows at one moment: the status, the paths of every pair of edges, and tenants."""
+    return {**status(fabric, now), **_pairs(fabric, now), "tenants": tenants.listed(fabric)}
 
 
 def edge_revision(fabric: Controller, name: str) -> str:

@@ -82,9 +82,9 @@ const en = {
   ask: "Explain",
   explained: (source, target) => `From ${source} to ${target}`,
 
-  findLabel: "Find hosts by address, port or switch",
+  findLabel: "Find hosts by address, port, switch or tenant",
   hostsCount: (shown, matching) => (matching > shown ? `The first ${number(shown)} of ${count(matching, "host", "hosts")}` : count(matching, "host", "hosts")),
-  hostColumns: { addresses: "Addresses", mac: "MAC", port: "Port", silent: "Last heard", forgotten: "Forgotten", act: "Action" },
+  hostColumns: { addresses: "Addresses", mac: "MAC", port: "Port", tenant: "Tenant", flood: "Flood limit", silent: "Last heard", forgotten: "Forgotten", act: "Action" },
   forgottenIn: (time) => `in ${time}`,
   static: "never: configured",
   never: "never",
@@ -92,9 +92,18 @@ const en = {
   forgetThis: (mac) => `Forget ${mac}`,
   forgetSure: (mac) => `The controller forgets ${mac}, and learns it again from its next packet. Forget it?`,
   forgotten: (mac, port) => `${mac} at ${port} is forgotten.`,
+  noLimit: "none",
+  limitUnknown: (wanted) => `not known: the switch refuses ${wanted}`,
+  limitRefused: (has, wanted) => `${has}: the switch has not taken ${wanted}`,
+  limitReached: (limit, dropped) => `${limit}, ${count(Math.ceil(dropped), "packet", "packets")} a second dropped`,
   switches: "Switches",
   switchColumns: { name: "Name", id: "Datapath id", address: "Address", ports: "Ports up", rules: "Rules", echo: "Echo", state: "State" },
   switchStates: { connected: () => "connected", drained: () => "connected, drained by an operator", lost: (since, why) => `away since ${since}: ${why}` },
+
+  tenants: "Tenants",
+  tenantColumns: { name: "Name", hosts: "Hosts", used: "Tags in use", tags: "Tags", ports: "Ports" },
+  tagsUsed: (n, all) => `${number(n)} of ${number(all)}`,
+  otherPorts: "all others",
 
   kinds: {
     "switch-connected": "Switch",
