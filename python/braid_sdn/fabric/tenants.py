@@ -57,6 +57,11 @@ class Tenant:
         """The tenant's number."""
         return self.first
 
+    @property
+    def places(self) -> tuple[PortName, ...]:
+        """Its ports, and the trunks that it shares."""
+        return (*self.ports, *(place for place, _ in self.trunks))
+
 
 @dataclass(frozen=True)
 class Tenants:

@@ -100,9 +100,8 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
 
 def _of_floods(fabric: Controller, now: float) -> Iterator[Problem]:
     """Yield the ports and switches at which floods are not limited as it is configured."""
-    for port, is_connected in network_state.missing_flood_ports(fabric.settings, fabric.topology):
-        why = "its switch has no such port" if is_connected else "its switch is not connected"
-        yield Problem("flood-port-unknown", port, f"is listed in [flood], and {why}: see names and cables")
+    for place, why in network_state.missing_ports(fabric.settings.flood.ports, fabric.topology).items():
+        yield Problem("flood-port-unknown", ":".join(place), f"is listed in [flood], and {why}: see names and cables")
     for dpid, count in sorted(fabric.unlimited.items()):
         text = "by OpenFlow meters of kilobits with bursts, of which the switch has too few or none"
         yield Problem("flood-unlimited", fabric.topology.name(dpid), f"{count} ports have no limit: {text}")
@@ -117,9 +116,9 @@ def _of_floods(fabric: Controller, now: float) -> Iterator[Problem]:
     for dpid, storms in sorted(fabric.flood_drops.storms(now).items()):
         named: dict[str, str] = {}
         for number, storm in sorted(storms.items()):
-            place = fabric.limited_by(dpid, number)
-            if place is not None:
-                named.setdefault(*_storm(fabric, dpid, place, number, storm.rate))
+            whose = fabric.limited_by(dpid, number)
+            if whose is not None:
+                named.setdefault(*_storm(fabric, dpid, whose, number, storm.rate))
         yield from _of_ports(fabric, "flood-limited", dpid, named, "drops what is flooded above the limits of")
 
 

@@ -54,9 +54,12 @@ def tagless(fabric: Controller, key: int, text: str) -> tuple[str, str]:
 def problems(fabric: Controller, now: float) -> Iterator[Problem]:
     """Yield what is wrong with tenants' ports, and with links between them."""
     yield from fabric.untrusted_links.problems(now, fabric.topology.port_name)
-    for tenant, port, is_connected in network_state.missing_tenant_ports(fabric.settings, fabric.topology):
-        why = "its switch has no such port" if is_connected else "its switch is not connected"
-        yield Problem("tenant-port-unknown", port, f"is listed in tenant {tenant}, and {why}: see names and cables")
+    places = [(tenant.name, place) for tenant in fabric.settings.tenants.listed for place in tenant.places]
+    missing = network_state.missing_ports((place for _, place in places), fabric.topology)
+    for name, place in places if missing else ():
+        if place in missing:
+            text = f"is listed in tenant {name}, and {missing[place]}: see names and cables"
+            yield Problem("tenant-port-unknown", ":".join(place), text)
     for dpid in sorted(fabric.wide):
         text = f"is not served: with tenants a datapath id has at most {DPID_BITS // 4} hex digits"
         yield Problem("wide-id", fabric.topology.name(dpid), text)

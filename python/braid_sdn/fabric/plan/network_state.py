@@ -14,7 +14,7 @@ from braid_sdn.fabric.plan.policies import Hop, Link, LinkEnd
 from braid_sdn.fabric.plan.port_roles import names_of
 from braid_sdn.fabric.settings import Settings
 from braid_sdn.fabric.switches.acl_placement import Surroundings
-from braid_sdn.fabric.tenants import NOBODY, places
+from braid_sdn.fabric.tenants import NOBODY, PortName, places
 from braid_sdn.fabric.view.topology import Topology
 
 if TYPE_CHECKING:
@@ -90,25 +90,14 @@ def is_served(port: PortId, settings: Settings, topology: Topology, vid: int = 0
     return not settings.tenants or tenant_at(port, settings, topology, vid) != NOBODY
 
 
-def missing_tenant_ports(settings: Settings, topology: Topology) -> list[tuple[str, str, bool]]:
-    """Return the tenants' ports that do not exist, by tenant and name; true if their switch is connected."""
+def missing_ports(listed: Iterable[PortName], topology: Topology) -> dict[PortName, str]:
+    """Return those of ports that do not exist, each with why."""
     dpids = _dpids(topology)
-    return [
-        (each.name, f"{switch}:{port}", switch in dpids)
-        for each in settings.tenants.listed
-        for switch, port in (*each.ports, *(place for place, _ in each.trunks))
+    return {
+        (switch, port): "its switch has no such port" if switch in dpids else "its switch is not connected"
+        for switch, port in listed
         if _port(topology, dpids, switch, port) is None
-    ]
-
-
-def missing_flood_ports(settings: Settings, topology: Topology) -> list[tuple[str, bool]]:
-    """Return the ports with a flood limit of their own that do not exist; true if their switch is connected."""
-    dpids = _dpids(topology)
-    return [
-        (f"{switch}:{port}", switch in dpids)
-        for switch, port in settings.flood.ports
-        if _port(topology, dpids, switch, port) is None
-    ]
+    }
 
 
 def next_settled(now: float, topology: Topology) -> float | None:

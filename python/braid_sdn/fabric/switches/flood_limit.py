@@ -20,17 +20,17 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from braid_sdn.fabric.switches.rules import (
     COOKIE,
     DESTINATIONS,
-    GROUP_BIT,
     TO_CONTROLLER,
     TREES,
     UNANSWERED,
     configuration,
     requests,
+    unicast,
 )
 from braid_sdn.fabric.tenants import METADATA_MASK, metadata_of
 from braid_sdn.openflow.messages import Match, Rule, SetMeter
@@ -167,6 +167,5 @@ def rules_of(each: Limited, *, everywhere: bool) -> tuple[Rule, ...]:
     ]
     made.append(Rule(DESTINATIONS, _OTHERS, whole, (), TREES, COOKIE, meter=each.meter))
     if not everywhere:
-        unicast = replace(whole, eth_dst="00:00:00:00:00:00", eth_dst_mask=GROUP_BIT)
-        made.append(Rule(DESTINATIONS, UNANSWERED, unicast, (TO_CONTROLLER,), TREES, COOKIE, meter=each.meter))
+        made.append(Rule(DESTINATIONS, UNANSWERED, unicast(whole), (TO_CONTROLLER,), TREES, COOKIE, meter=each.meter))
     return tuple(made)

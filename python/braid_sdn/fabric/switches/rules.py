@@ -142,28 +142,27 @@ def unanswered(*, is_by_port: bool = False) -> Rule:
     `is_by_port` if ports have rules of their own above that.
     """
     priority = UNANSWERED_BY_PORT if is_by_port else UNANSWERED
-    return _rule(DESTINATIONS, priority, _unicast(), TO_CONTROLLER, goto=TREES)
+    return _rule(DESTINATIONS, priority, unicast(Match()), TO_CONTROLLER, goto=TREES)
 
 
-def _unicast(in_port: int | None = None) -> Match:
-    return Match(in_port=in_port, eth_dst="00:00:00:00:00:00", eth_dst_mask=GROUP_BIT)
+def unicast(whole: Match) -> Match:
+    """Return the match for those of packets that are for one host."""
+    return replace(whole, eth_dst="00:00:00:00:00:00", eth_dst_mask=GROUP_BIT)
 
 
-def _solicitations(in_port: int | None = None) -> Match:
-    """Match neighbour solicitations to a group."""
-    group = Match(eth_type=IPV6, ip_proto=58, icmpv6_type=135, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
-    return replace(group, in_port=in_port)
+def _grouped(whole: Match) -> Match:
+    return replace(whole, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
 
 
 def requests(whole: Match) -> tuple[Match, Match]:
     """Return matches for those of packets by which hosts ask everybody for a host's MAC address."""
-    solicitations = replace(_solicitations(whole.in_port), vlan=whole.vlan, metadata=whole.metadata)
+    solicitations = replace(_grouped(whole), eth_type=IPV6, ip_proto=58, icmpv6_type=135)
     return replace(whole, eth_type=ARP, eth_dst=BROADCAST), solicitations
 
 
 def configuration(whole: Match) -> tuple[Match, ...]:
     """Return matches for those of packets by which hosts ask for addresses, and servers and routers answer all."""
-    group = replace(whole, eth_dst=GROUP_BIT, eth_dst_mask=GROUP_BIT)
+    group = _grouped(whole)
     return (
         *(
             replace(group, eth_type=kind, ip_proto=17, udp_dst=port)
@@ -212,7 +211,7 @@ def muted(port: int, hosts: Iterable[Muted], meter: int | None, *, edge: bool) -
     if not edge:
         forged.append(Match(in_port=port, eth_type=EXPERIMENTAL, eth_dst=PROBE_MAC))
     hosts = list(hosts)
-    unanswered = _rule(DESTINATIONS, 6, _unicast(port), goto=TREES, lease=MUTE_LEASE)
+    unanswered = _rule(DESTINATIONS, 6, unicast(Match(in_port=port)), goto=TREES, lease=MUTE_LEASE)
     any_limit = any(each.flood_meter is not None for each in hosts)
     return [
         *(rule for each in hosts for rule in _muted_sources(port, each, meter)),
@@ -259,8 +258,7 @@ def leases() -> tuple[Rule, ...]:
             )
         ),
         # These are passed on by the controller alone.
-        _rule(DESTINATIONS, 50, Match(eth_type=ARP, eth_dst=BROADCAST), lease=ARP_LEASE),
-        _rule(DESTINATIONS, 50, _solicitations(), lease=ARP_LEASE),
+        *(_rule(DESTINATIONS, 50, match, lease=ARP_LEASE) for match in requests(Match())),
     )
 
 
