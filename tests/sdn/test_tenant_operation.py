@@ -16,7 +16,7 @@ from braid_sdn.fabric.cluster.store import Cluster, Member
 from braid_sdn.fabric.config import Config, ConfigError
 from braid_sdn.fabric.plan.policies import LinkEnd, Policies, link_of
 from braid_sdn.fabric.service import Service
-from braid_sdn.fabric.settings import HostSettings, Settings
+from braid_sdn.fabric.settings import EdgeSettings, HostSettings, Settings
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.acl import FIRST_PRIORITY
 from braid_sdn.fabric.switches.admission import MAX_ASKED
@@ -240,6 +240,16 @@ def test_a_service_takes_tenants_over_and_keeps_those_before_if_they_are_bad(tmp
         service.reload(lambda: config(Tenants(), names={1: "A"}))
         assert service.controller.settings.names == {1: "A"}
         assert list(service.controller.topology.switches) == [1]
+        # Edges, hosts and links have names of switches too: all of one file or none.
+        edge, host = EdgeSettings("e", "A", "1", key=b"k" * 16), HostSettings("02:00:00:00:77:01", "A", "1")
+        service.reload(lambda: config(Tenants(), names={1: "A"}, edges=(edge,), hosts=(host,)))
+        assert not service.controller.settings.edges
+        service.reload(lambda: config(tenants(), names={1: "B"}, edges=(edge,), hosts=(host,)))
+        known = service.controller.settings
+        assert (known.names, known.edges, known.hosts) == ({1: "B"}, (edge,), (host,))
+        assert service._api._auth.keys == {"e": edge.key}
+        service.reload(lambda: config(Tenants(), names={1: "A"}))
+        assert not service._api._auth.keys
         # A leader that begins anew has those that were read last.
         assert service._new_controller().settings.tenants == Tenants()
         service.stop()
@@ -249,6 +259,9 @@ def test_a_service_takes_tenants_over_and_keeps_those_before_if_they_are_bad(tmp
         ("tenants-changed", False, "blue, red"),
         ("reload-refused", True, None),
         ("reloaded", True, None),
+        ("tenants-changed", False, "none"),
+        ("reloaded", True, None),
+        ("tenants-changed", False, "blue, red"),
         ("tenants-changed", False, "none"),
     ]
 

@@ -168,8 +168,9 @@ class Service:
         self._reload_refused = self.controller.reload_refused = ""
         taken = replace(known, acl=fresh.acl, flood=fresh.flood)
         if fresh.tenants != known.tenants:
-            # Their ports and links have names of switches.
-            taken = replace(taken, tenants=fresh.tenants, names=fresh.names, links=fresh.links)
+            # Their ports have names of switches, and so do links, edges and hosts, of which each port is a tenant's.
+            taken = replace(taken, tenants=fresh.tenants, names=fresh.names)
+            taken = replace(taken, links=fresh.links, edges=fresh.edges, hosts=fresh.hosts)
         # A generated key is another one each time.
         is_whole = replace(fresh, key=known.key) == taken
         rest = "is as before" if is_whole else "differs and takes a restart: systemctl restart braid-sdn"

@@ -118,11 +118,13 @@ class Api:
         self._unauthenticated: dict[asyncio.Task[None], None] = {}
         #: Requests in progress, by edge.
         self._active: Counter[str] = Counter()
-        self._auth = EdgeAuth({edge.name: edge.key for edge in fabric.settings.edges if edge.key is not None})
+        self._auth = EdgeAuth(_keys(fabric))
 
     def attach(self, fabric: Controller) -> None:
         """Serve another controller's API from now on."""
         self.fabric = fabric
+        # The requests that were counted stay so: with the same key they could be sent again.
+        self._auth.keys = _keys(fabric)
         self._last_seen = ()
         self.notify()
 
@@ -525,3 +527,8 @@ def _error(status: int, text: str) -> Response:
 
 def _answered(status: int, data: object) -> Response:
     return Response(status, json.dumps(data).encode() + b"\n")
+
+
+def _keys(fabric: Controller) -> dict[str, bytes]:
+    """Return the keys of edges that may ask over TCP."""
+    return {edge.name: edge.key for edge in fabric.settings.edges if edge.key is not None}
