@@ -121,6 +121,8 @@ def test_a_host_that_moves_to_another_tenant_is_reached_there_alone() -> None:
     net.send("blue1", arp(mac(number), "10.0.0.1", "10.0.0.99"))
     net.run(1)
     assert net.controller.find_host("blue/10.0.0.1") is not None
+    assert net.controller.find_host(f"blue/{mac(number)}") is net.controller.find_host(mac(number)) is not None
+    assert net.controller.find_host(f"red/{mac(number)}") is None
     net.send("red2", frame(mac(number), "ff:ff:ff:ff:ff:ff"))
     net.run(2)
     assert net.controller.hosts.known[mac(number)].tenant == RED

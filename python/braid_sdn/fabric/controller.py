@@ -704,7 +704,9 @@ class Controller:
         name, slash, address = word.partition("/")
         number = tenants.called(name) if slash and tenants else None
         if number is not None:
-            return self.hosts.find(address, (number,))
+            host = self.hosts.find(address, (number,))
+            # A MAC address is known whosever it is.
+            return host if host is not None and host.tenant == number else None
         return self.hosts.find(word, tenants.numbers)
 
     def tenant_of(self, port: PortId, vid: int = 0) -> int:
