@@ -35,6 +35,7 @@ from .tenant_network import (
     number_of,
     settled,
     tenants,
+    with_trunk,
 )
 from .virtual import Network, arp, frame, mac, port
 
@@ -383,3 +384,26 @@ def test_a_switch_with_a_wide_id_is_named_for_as_long_and_served_once_there_are_
     net.settings = replace(net.settings, tenants=Tenants())
     follow(net)
     assert (named, wide.dpid in net.controller.topology.switches) == (True, True)
+
+
+def test_edges_and_hosts_that_are_nowhere_are_named_with_the_reason() -> None:
+    whole = network()
+    known = replace(
+        with_trunk(whole.settings.tenants, "A", "h3"),
+        links=whole.settings.tenants.links,
+    )
+    places = {"1": ("Z", "x", 0), "2": ("A", "x", 0), "3": ("A", "A-P", 0), "4": ("A", "h3", 7), "5": ("A", "h3", 0)}
+    places["6"] = ("A", "h1", 7)
+    hosts = tuple(HostSettings(f"02:00:00:00:77:0{number}", *at[:2], vid=at[2]) for number, at in places.items())
+    edges = (*whole.settings.edges, EdgeSettings("lost", "A", "A-P"))
+    net = settled(network(tenants=known, hosts=hosts, edges=edges))
+    told = {each.subject: each.text for each in report.problems(net.controller, net.now)}
+    assert told["lost"] == "port A-P of switch A is an end of a [[link]], where nobody else can be"
+    assert [told[host.mac] for host in hosts] == [
+        "switch Z is not connected",
+        "switch A has no port x: see names and cables",
+        told["lost"],
+        "at the trunk A:h3 no tenant has frames under VID 7",
+        "at the trunk A:h3 no tenant has frames without a vid",
+        "port h1 of switch A has no trunk's VID 7",
+    ]

@@ -40,7 +40,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
     of_cluster = fabric.cluster.problems if fabric.cluster is not None else ()
     if fabric.cluster is not None and not fabric.cluster.leads:
         return [*of_cluster, *fabric.problems.current(now)]
-    topology = fabric.topology
+    topology, settings = fabric.topology, fabric.settings
     edge_ports = {edge.port: edge.name for edge in fabric.edges}
     found = [
         *topology.problems(now, edge_ports),
@@ -50,14 +50,17 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
         *of_cluster,
     ]
     known = {edge.name for edge in fabric.edges}
-    for edge in fabric.settings.edges:
-        if edge.name not in known:
-            text = f"switch {edge.switch} with port {edge.port} is not connected"
-            found.append(Problem("edge-unknown", edge.name, text))
-    for host in fabric.settings.hosts:
-        if host.mac not in fabric.hosts.static:
-            text = f"switch {host.switch} with port {host.port} is not connected"
-            found.append(Problem("host-unknown", host.mac, text))
+    lost = [
+        ("edge-unknown", each.name, each.switch, each.port, 0) for each in settings.edges if each.name not in known
+    ]
+    static = fabric.hosts.static
+    lost += [
+        ("host-unknown", each.mac, each.switch, each.port, each.vid)
+        for each in settings.hosts
+        if each.mac not in static
+    ]
+    reasons = network_state.why_unplaced((((each[2], each[3]), each[4]) for each in lost), settings, topology)
+    found += [Problem(code, subject, why) for (code, subject, *_), why in zip(lost, reasons, strict=True)]
     for ends in network_state.missing_links(fabric.settings, topology) if fabric.planned else ():
         text = "no such link is found: see names and cables, and whether both switches are connected"
         found.append(Problem("link-unknown", f"{ends[0]} - {ends[1]}", text))

@@ -100,6 +100,30 @@ def missing_ports(listed: Iterable[PortName], topology: Topology) -> dict[PortNa
     }
 
 
+def why_unplaced(listed: Iterable[tuple[PortName, int]], settings: Settings, topology: Topology) -> list[str]:
+    """Return for each of these ports, and VIDs of frames there, why no edge or host of the configuration is there."""
+    dpids = _dpids(topology)
+    return [_why_unplaced(place, vid, dpids, settings, topology) for place, vid in listed]
+
+
+def _why_unplaced(place: PortName, vid: int, dpids: dict[str, int], settings: Settings, topology: Topology) -> str:
+    switch, name = place
+    if switch not in dpids:
+        return f"switch {switch} is not connected"
+    port = _port(topology, dpids, switch, name)
+    if port is None:
+        return f"switch {switch} has no port {name}: see names and cables"
+    tenants, words = settings.tenants, names_of(port, topology)
+    if tenants.is_end(*words):
+        return f"port {name} of switch {switch} is an end of a [[link]], where nobody else can be"
+    if is_served(port, settings, topology, vid):
+        return f"port {name} of switch {switch} has just come, and is looked at"
+    if tenants.trunk(*words):
+        return f"at the trunk {switch}:{name} no tenant has frames {f'under VID {vid}' if vid else 'without a vid'}"
+    why = f"has no trunk's VID {vid}" if vid else "has one tenant by its name, and another by its number"
+    return f"port {name} of switch {switch} {why}"
+
+
 def next_settled(now: float, topology: Topology) -> float | None:
     """Return the seconds until broadcasts may go out of a port that came up lately; None if there is none."""
     newest = [since for since in topology.up_since.values() if now - since < HOST_PORT_SETTLE_TIME]
