@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -162,6 +163,34 @@ def meters_survive_a_restart(net: OvsNetwork, fabric: Fabric) -> None:
     _, seconds, size, asked = arrived(net)
     assert size < 1.2 * 1000 * LIMIT * seconds / 8 + 100 * LIMIT / 8
     assert asked == 20
+
+
+def test_a_reload_changes_rates_and_makes_and_deletes_meters(net: OvsNetwork) -> None:
+    with controller(net.place, net.folder, limited("2000 kbit/s")) as fabric:
+        ready(net, fabric)
+        wait_until(lambda: metered(net) == 16, what="the ports' meters", timeout=20)
+
+        def reload(limit: str) -> None:
+            fabric.config.write_text(limited(limit))
+            assert fabric.process is not None
+            fabric.process.signal(signal.SIGHUP)
+
+        def meters(rate: int) -> int:
+            return net.ofctl("dump-meters", "A").count(f"rate={rate} ")
+
+        assert meters(2000) == 2
+        reload("500 kbit/s")
+        wait_until(lambda: meters(500) == 2, what="the other rate", timeout=20)
+        assert metered(net) == 16
+        reload("much")
+        wait_until(lambda: "reload-refused" in fabric.codes(), what="the refusal", timeout=20)
+        assert meters(500) == 2
+        reload("off")
+        wait_until(lambda: "meter=" not in net.ofctl("dump-meters", "A"), what="the meters to go", timeout=30)
+        assert metered(net) == 0
+        reload("500 kbit/s")
+        wait_until(lambda: meters(500) == 2 and metered(net) == 16, what="the meters to come back", timeout=30)
+        assert not {"refused", "reload-refused"} & fabric.codes()
 
 
 def test_without_a_limit_all_of_it_arrives_and_no_meter_is_left(net: OvsNetwork) -> None:
