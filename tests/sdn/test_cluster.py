@@ -25,7 +25,7 @@ from braid_sdn.fabric.plan.policies import Policies
 from braid_sdn.fabric.service import Service
 from braid_sdn.fabric.settings import EdgeSettings, Settings
 from braid_sdn.openflow.flows import DIALECT
-from braid_sdn.openflow.messages import AddRule, Barrier, Match, Refused, Role, RoleReply, RoleRequest, Rule
+from braid_sdn.openflow.messages import AddRule, Barrier, Match, Refused, Role, RoleReply, RoleRequest, Rule, SetMeter
 from braid_sdn.openflow.wire import HEADER, Session
 
 from .test_openflow import until
@@ -86,6 +86,7 @@ def test_a_switch_with_another_master_is_named_and_asked_again() -> None:
     rule = Rule(0, 1, Match())
     # The rule is missing there, which is for the controller to know.
     assert not roles.handle(1.0, 7, Refused("slave", rule))
+    assert not roles.handle(1.0, 7, Refused("slave", meter=SetMeter(7, 1000, 100, by_bits=True)))
     assert roles.handle(1.0, 7, Refused("slave"))
     assert not roles.handle(1.0, 7, Refused("table-full", rule))
     assert [each.code for each in roles.problems(str)] == ["second-controller"]

@@ -31,9 +31,11 @@ from braid_sdn.openflow.messages import (
     AddRule,
     DeleteMeter,
     DeleteRule,
+    FromSwitch,
     Match,
     MeterCounters,
     PortStatus,
+    Refused,
     Rule,
     SetMeter,
 )
@@ -611,7 +613,7 @@ def test_storms_at_many_ports_of_a_switch_are_few_lines_and_leave_room_for_other
     net.run(7)
     named = told_of(net, "flood-limited")
     assert len(named) == report.MAX_NAMED_PORTS + 1
-    assert named["A"].startswith("drops what is flooded above the limits of 4 more ports")
+    assert named["A (more ports)"].startswith("drops what is flooded above the limits of 4 more ports")
     assert not net.controller.problems.current(net.now)
 
 
@@ -761,7 +763,76 @@ def test_refusals_of_one_switch_are_few_lines() -> None:
     net.run(3)
     named = told_of(net, "refused")
     assert len(named) == report.MAX_NAMED_PORTS + 1
-    assert named["A"].startswith("refuses the flood limits of 4 more ports")
+    assert named["A (more ports)"].startswith("refuses the flood limits of 4 more ports")
+
+
+def test_a_rate_that_is_refused_while_somebody_else_leads_is_told_again_and_meters_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = settled(network())
+    net.switches[1].refuses_meter = lambda meter: not meter.is_new
+    handle = net.controller.handle
+
+    def as_slave(now: float, dpid: int, message: FromSwitch) -> None:
+        if isinstance(message, Refused) and message.meter is not None:
+            message = replace(message, reason="slave")
+        handle(now, dpid, message)
+
+    monkeypatch.setattr(net.controller, "handle", as_slave)
+    with_links(net, 8.0)
+    net.run(3)
+    (shown,) = {
+        each["flood_limit_bit_s"]
+        for each in report.hosts(net.controller, net.now)["hosts"]
+        if each["port"].startswith("A:")
+    }
+    assert shown == 1e6
+    net.switches[1].refuses_meter = lambda _: False
+    net.run(35)
+    assert set(rates(net).values()) == {4000, flood_limit.ADDRESS_RATE}
+    # A new meter that such a switch refuses takes no limits away.
+    meter = next(iter(net.controller.updater.wanted_meters[1].values()))
+    net.controller.handle(net.now, 1, Refused("slave", meter=meter))
+    net.run(10)
+    assert limited(net)
+
+
+def test_a_refusal_is_not_told_of_a_rate_that_nobody_wants_any_more() -> None:
+    net = settled(network())
+    net.switches[1].refuses_meter = lambda meter: meter.rate == 4000
+    with_links(net, 8.0)
+    net.run(3)
+    assert told_of(net, "refused")
+    updater = net.controller.updater
+    wanted = {
+        switch: {number: replace(each, rate=3000) if each.rate == 4000 else each for number, each in meters.items()}
+        for switch, meters in updater.wanted_meters.items()
+    }
+    updater.set_meters(wanted)
+    assert not told_of(net, "refused")
+
+
+def test_a_storm_is_named_where_it_was_although_another_place_has_its_meter_now() -> None:
+    tenants = tenant_network.network().settings.tenants
+    vids = (tenant_network.BLUE_VID, tenant_network.RED_VID)
+    listed = tuple(
+        replace(each, trunks=((("A", "h1"), vid), (("A", "h3"), vid)))
+        for each, vid in zip(tenants.listed, vids, strict=True)
+    )
+    net = tenant_network.network(tenants=replace(tenants, listed=listed), flood=FloodSettings(1e6))
+    for switch in net.switches.values():
+        switch.meters = METERS
+    tenant_network.settled(net)
+    blue = "02:00:00:00:aa:01"
+    flood = tagged(frame(blue, EVERYBODY, b"storm").ljust(1000, b"\0"), tenant_network.BLUE_VID)
+    for number in range(2500):
+        net.at(net.now + number / 500, lambda: net.send("h1", flood), outside=True)
+    net.run(7)
+    assert list(told_of(net, "flood-limited")) == ["A:h1 (blue)"]
+    place = net.stations["h1"]
+    net.controller.handle(net.now, place.switch, PortStatus(net.switches[place.switch].ports[place.port], gone=True))
+    net.run(4)
+    assert not told_of(net, "flood-limited")
 
 
 def test_a_switch_that_refuses_to_make_a_meter_does_without_and_says_whose_it_was() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.meter_rates import MeterRates, RefusedRate
-from braid_sdn.openflow.messages import SetMeter
+from braid_sdn.fabric.switches.updater import RuleUpdater
+from braid_sdn.openflow.messages import Barrier, Match, Rule, SetMeter
 
 OLD, NEW, NEWER = (SetMeter(7, rate, 100, by_bits=True) for rate in (1000, 2000, 3000))
 
@@ -46,3 +48,26 @@ def test_nobody_knows_the_rate_of_a_meter_that_was_taken_over() -> None:
     rates.keep(1, {7: NEW}, (8,))
     assert not rates.refused
     assert not rates._told
+
+
+def test_of_a_rate_that_was_told_twice_the_later_one_is_refused() -> None:
+    rates = MeterRates()
+    rates.tell(1, 7, OLD, NEW)
+    rates.tell(1, 7, NEW, OLD)
+    assert rates.handle_refused(1, OLD, "why")
+    assert rates.last(1, 7) == NEW
+
+
+def test_a_list_of_rules_on_its_way_does_not_keep_a_rate_from_being_confirmed() -> None:
+    updater = RuleUpdater()
+    rule = Rule(rules.DESTINATIONS, 1, Match(in_port=3), (), rules.TREES, rules.COOKIE, meter=7)
+    updater.target = {1: {rule.key: rule}}
+    updater.handle_rules(0.0, 1, [rule])
+    for now, meter in enumerate((OLD, NEW)):
+        updater.set_meters({1: {7: meter}})
+        updater.poll_messages()
+        (barrier,) = (each for _, each in updater.poll_rates() if isinstance(each, Barrier))
+        # It was asked for before.
+        updater.handle_rules(now + 0.01, 1, [rule])
+        updater.handle_barrier(now + 0.02, 1, barrier.token)
+        assert updater.meter_at(1, 7) == meter

@@ -405,5 +405,5 @@ def test_edges_and_hosts_that_are_nowhere_are_named_with_the_reason() -> None:
         told["lost"],
         "at the trunk A:h3 no tenant has frames under VID 7",
         "at the trunk A:h3 no tenant has frames without a vid",
-        "port h1 of switch A has no trunk's VID 7",
+        "port h1 of switch A is no trunk, so it has no VID 7",
     ]

@@ -266,6 +266,8 @@ class Controller:
         self.meters: dict[int, MeterFeatures] = {}
         #: Ports that may have so much flooded, by their switches, and what their meters dropped.
         self.limited: dict[int, tuple[Limited, ...]] = {}
+        #: The same by the numbers of their meters.
+        self._limited_by: dict[int, dict[int, Limited]] = {}
         #: All that is limited at each switch, with what that was made of.
         self._flood_limits: dict[int, tuple[tuple[object, ...], SwitchLimits]] = {}
         self._flood_rates = FloodRates()
@@ -964,6 +966,9 @@ class Controller:
         if self.updater.handle_refused_rate(dpid, meter, reason):
             # It is a state, for as long as another rate is wanted.
             return
+        if reason == "slave":
+            # Whoever leads there makes his own.
+            return
         limited = self.limited_by(dpid, meter.number)
         rate = f"{meter.rate:,} {'kbit/s' if meter.by_bits else 'packets a second'}"
         if limited is not None and meter.is_new:
@@ -975,8 +980,7 @@ class Controller:
 
     def limited_by(self, dpid: int, number: int) -> Limited | None:
         """Return the port, or the tenant at a trunk, whose floods a meter limits."""
-        of_switch = self.limited.get(dpid, ())
-        return next((each for each in of_switch if number in (each.meter, each.address_meter)), None)
+        return self._limited_by.get(dpid, {}).get(number)
 
     def refused_rates(self) -> dict[int, list[tuple[Limited, SetMeter | None, RefusedRate]]]:
         """Return the limits on floods that switches refused, each with the meter that is there in place of it."""
@@ -984,7 +988,8 @@ class Controller:
         for dpid, refused in sorted(self.updater.refused_rates().items()):
             for number, each in sorted(refused.items()):
                 limited, has = self.limited_by(dpid, number), self.updater.meter_at(dpid, number)
-                if limited is not None and self.updater.wanted_meters.get(dpid, {}).get(number) != has:
+                wanted = self.updater.wanted_meters.get(dpid, {}).get(number)
+                if limited is not None and wanted == each.wanted and wanted != has:
                     found.setdefault(dpid, []).append((limited, has, each))
         return found
 
@@ -1293,6 +1298,10 @@ class Controller:
                 self._flood_limits[dpid] = before[dpid]
         known = {dpid: made for dpid, (_, made) in sorted(self._flood_limits.items())}
         self.limited = {dpid: made.ports for dpid, made in known.items() if made.ports}
+        self._limited_by = {
+            dpid: {number: each for each in ports for number in (each.meter, each.address_meter)}
+            for dpid, ports in self.limited.items()
+        }
         self.unlimited = {dpid: made.missing for dpid, made in known.items() if made.missing}
         self.updater.set_meters({dpid: made.meters for dpid, made in known.items() if made.ports})
 

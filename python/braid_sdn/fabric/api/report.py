@@ -120,7 +120,7 @@ def _of_floods(fabric: Controller, now: float) -> Iterator[Problem]:
         named: dict[str, str] = {}
         for number, storm in sorted(storms.items()):
             whose = fabric.limited_by(dpid, number)
-            if whose is not None:
+            if whose is not None and storm.place == (PortId(dpid, whose.port), whose.tenant):
                 named.setdefault(*_storm(fabric, dpid, whose, number, storm.rate))
         yield from _of_ports(fabric, "flood-limited", dpid, named, "drops what is flooded above the limits of")
 
@@ -131,7 +131,8 @@ def _of_ports(fabric: Controller, code: str, dpid: int, texts: Mapping[str, str]
         yield Problem(code, subject, text)
     if len(texts) > MAX_NAMED_PORTS:
         more = f"{what} {len(texts) - MAX_NAMED_PORTS} more ports: see braid sdn fabric hosts"
-        yield Problem(code, fabric.topology.name(dpid), more)
+        # The switch alone may be the subject of another problem of this code.
+        yield Problem(code, f"{fabric.topology.name(dpid)} (more ports)", more)
 
 
 def _storm(fabric: Controller, dpid: int, limited: Limited, meter: int, rate: float) -> tuple[str, str]:

@@ -25,14 +25,15 @@ def listed(fabric: Controller) -> list[dict[str, Any]]:
     tags = Counter(map(tenants.of_tag, used))
     return [
         {
-            "name": tenants.name(number),
-            "tags": " ".join(f"{first}-{last}" for first, last in runs(tenants.tags(number))),
-            "tags_available": len(tenants.tags(number)),
+            "name": "default" if tenant is None else tenant.name,
+            "tags": " ".join(f"{first}-{last}" for first, last in runs(vids)),
+            "tags_available": len(vids),
             "tags_used": tags[number],
             "hosts": hosts[number],
-            "ports": [text for each in tenants.listed if each.number == number for text in _ports(each)],
+            "ports": [] if tenant is None else list(_ports(tenant)),
         }
-        for number in tenants.numbers
+        for number, tenant in zip(tenants.numbers, (None, *tenants.listed), strict=True)
+        for vids in [tenants.tags(number) if tenant is None else range(tenant.first, tenant.last + 1)]
     ]
 
 

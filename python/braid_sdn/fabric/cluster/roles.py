@@ -60,10 +60,10 @@ class Roles:
                     self._stale.add(dpid)
                     self._out.append((dpid, RoleRequest(Role.NOCHANGE, 0)))
                 return True
-            case Refused("slave", rule):
+            case Refused("slave") as refused:
                 if is_master:
                     self._taken[dpid] = now
-                return rule is None
+                return refused.rule is None and refused.meter is None
         return False
 
     def handle_gone(self, dpid: int) -> None:

@@ -38,6 +38,7 @@ class _Reading:
 class Storm:
     """What a meter drops of a place that has more flooded than it may."""
 
+    place: Place
     #: When it was read last that it drops.
     at: float
     #: Packets a second.
@@ -68,10 +69,12 @@ class FloodDrops:
         if fresh:
             self.total[place] = self.total.get(place, 0) + fresh
         rate = fresh / (now - at) if now > at else 0.0
-        count = (before.count if before is not None else 0) + 1 if fresh else 0
+        # A meter's number may become that of another place.
+        in_a_row = before.count if before is not None and before.place == place else 0
+        count = in_a_row + 1 if fresh else 0
         of_switch[counters.number] = _Reading(place, counters.dropped, now, rate, count)
         if count >= MIN_READINGS:
-            self._storms.setdefault(place[0].switch, {})[counters.number] = Storm(now, rate)
+            self._storms.setdefault(place[0].switch, {})[counters.number] = Storm(place, now, rate)
         return rate
 
     def storms(self, now: float) -> dict[int, dict[int, Storm]]:

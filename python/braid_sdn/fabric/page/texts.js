@@ -93,7 +93,7 @@ const en = {
   forgetSure: (mac) => `The controller forgets ${mac}, and learns it again from its next packet. Forget it?`,
   forgotten: (mac, port) => `${mac} at ${port} is forgotten.`,
   noLimit: "none",
-  limitUnknown: (wanted) => `not known: the switch refuses ${wanted}`,
+  limitUnknown: (wanted) => `not known: ${wanted} is wanted`,
   limitRefused: (has, wanted) => `${has}: the switch has not taken ${wanted}`,
   limitReached: (limit, dropped) => `${limit}, ${count(Math.ceil(dropped), "packet", "packets")} a second dropped`,
   switches: "Switches",

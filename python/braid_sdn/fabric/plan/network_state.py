@@ -120,7 +120,7 @@ def _why_unplaced(place: PortName, vid: int, dpids: dict[str, int], settings: Se
         return f"port {name} of switch {switch} has just come, and is looked at"
     if tenants.trunk(*words):
         return f"at the trunk {switch}:{name} no tenant has frames {f'under VID {vid}' if vid else 'without a vid'}"
-    why = f"has no trunk's VID {vid}" if vid else "has one tenant by its name, and another by its number"
+    why = f"is no trunk, so it has no VID {vid}" if vid else "has one tenant by its name, and another by its number"
     return f"port {name} of switch {switch} {why}"
 
 

@@ -37,9 +37,10 @@ class MeterRates:
     def handle_refused(self, switch: int, meter: SetMeter, reason: str) -> bool:
         """Take in that a switch refused a rate; return true if it is one that it was told."""
         told = self._told.get(switch, {}).get(meter.number, [])
-        if meter not in told[1:]:
+        of_these = [index for index, each in enumerate(told) if index and each == meter]
+        if not of_these:
             return False
-        told.remove(meter)
+        del told[of_these[-1]]
         self.refused.setdefault(switch, {})[meter.number] = RefusedRate(meter, reason)
         return True
 
@@ -64,7 +65,7 @@ class MeterRates:
             del self.refused[switch]
 
     def keep(self, switch: int, wanted: Mapping[int, SetMeter], numbers: Collection[int]) -> None:
-        """Forget all but these meters of a switch, and refusals of rates that are not wanted any more."""
+        """Forget all but these meters of a switch, of those that are wanted."""
         for known in (self._told, self.refused):
             of_switch = known.get(switch, {})
             for number in [each for each in of_switch if each not in numbers or each not in wanted]:

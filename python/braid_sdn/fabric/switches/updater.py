@@ -147,6 +147,8 @@ class RuleUpdater:
     #: Meters whose other rates are not sent yet, by switch and number, as they are.
     _unsent_rates: dict[tuple[int, int], SetMeter | None] = field(default_factory=dict)
     _rates: MeterRates = field(default_factory=MeterRates)
+    #: The last barrier after other rates that each switch was sent.
+    _sent_rates: dict[int, int] = field(default_factory=dict)
     _publish: bool = False
     #: Edges that have not acknowledged their new tables.
     _unconfirmed: set[str] = field(default_factory=set)
@@ -213,7 +215,7 @@ class RuleUpdater:
                 self._unsent_rates.setdefault((switch, number), has)
 
     def meter_at(self, switch: int, number: int) -> SetMeter | None:
-        """Return the meter that a switch has, once it has confirmed its rate; None if nobody knows."""
+        """Return the meter that a switch has, with another rate once it is confirmed; None if nobody knows."""
         key, last = (switch, number), self.meters.get(switch, {}).get(number)
         return self._rates.get(*key, self._unsent_rates.get(key, last))
 
@@ -248,6 +250,7 @@ class RuleUpdater:
         self.groups.pop(switch, None)
         self.meters.pop(switch, None)
         self._rates.keep(switch, {}, ())
+        self._sent_rates.pop(switch, None)
         self._unsent_rates = {key: has for key, has in self._unsent_rates.items() if key[0] != switch}
         self._spare.discard(switch)
         self._refused = {each: refusal for each, refusal in self._refused.items() if each[0] != switch}
@@ -260,10 +263,12 @@ class RuleUpdater:
     def handle_barrier(self, now: float, switch: int, token: int) -> None:
         """Take in that a switch has done all that was sent before this barrier."""
         self.slow.discard(switch)
+        if self._sent_rates.get(switch) == token:
+            del self._sent_rates[switch]
+            self._rates.handle_confirmed(switch)
         if self._sent.get(switch) == token:
             # It has taken all that it was sent, and did not refuse.
             self._replaced.pop(switch, None)
-            self._rates.handle_confirmed(switch)
             self._refused = {
                 each: refusal
                 for each, refusal in self._refused.items()
@@ -469,7 +474,7 @@ class RuleUpdater:
         for switch in dict.fromkeys(switch for switch, _ in out):
             barrier = self.new_barrier()
             out.append((switch, barrier))
-            self._sent[switch] = barrier.token
+            self._sent_rates[switch] = barrier.token
         return out
 
     def poll_publish(self) -> bool:
