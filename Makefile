@@ -1,7 +1,7 @@
 # Braid: every target sets up what it needs by itself (tools/setup; SETUP=skip leaves that out).
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
-.PHONY: help build release package package-test demo test test-all page-test screenshots check check-text dependencies advisories verifier kernels bench experiments fuzz fuzz-log model clean
+.PHONY: help build build-linted release package package-test demo test test-all page-test screenshots check check-text dependencies advisories verifier kernels bench experiments fuzz fuzz-log model clean
 .PHONY: setup setup-rust setup-target setup-bench setup-dependencies setup-kernels setup-package-test setup-release
 .PHONY: setup-fuzz setup-model
 
@@ -123,18 +123,24 @@ END_TO_END := BRAID_BIN=target/debug tools/end-to-end
 # and typed twice: 773 s of processor time in place of 1,024. It leaves out some of rustc's own passes, so what users get
 # is built without it.
 LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
-# A tenth of all building is for the next one, which where CI is set will not be.
+# A tenth of all building is for the next one, which where CI is set will not be; and nobody waits for the first lint.
 ifdef CI
 export CARGO_INCREMENTAL := 0
 endif
-test: check-text ## formatting, lints, types, and every test but those of tests/thorough.txt, in a debug build (root)
-test-all: check ## the same, and those of tests/thorough.txt (root)
-test: BRIEF := --brief
-test test-all:
-	$(LINTED) $(CARGO) build --workspace --all-targets --locked
-	$(LINTED) $(PYTHON_BIN)/python tools/rust_tests.py $(if $(BRIEF),$(THOROUGH_RUST:%=--skip %))
-	$(END_TO_END) $(BRIEF) tests -n $(TEST_WORKERS) --ignore $(EXPERIMENT_TESTS) $(PAGE_TESTS:%=--ignore %)
+CHECK_JOBS := $(if $(CI),2,1)
+RUN_TESTS = $(LINTED) $(PYTHON_BIN)/python tools/rust_tests.py $(if $(BRIEF),$(THOROUGH_RUST:%=--skip %)) && \
+	$(END_TO_END) $(BRIEF) tests -n $(TEST_WORKERS) --ignore $(EXPERIMENT_TESTS) $(PAGE_TESTS:%=--ignore %) && \
 	$(END_TO_END) $(BRIEF) $(EXPERIMENT_TESTS) -n $(EXPERIMENT_WORKERS)
+test: BRIEF := --brief
+test: setup-rust ## formatting, lints, types, and every test but those of tests/thorough.txt, in a debug build (root)
+	$(MAKE) --no-print-directory --jobs $(CHECK_JOBS) check-text build-linted
+	$(RUN_TESTS)
+
+test-all: check build-linted ## the same, and those of tests/thorough.txt (root)
+	$(RUN_TESTS)
+
+build-linted: setup-rust
+	$(LINTED) $(CARGO) build --workspace --all-targets --locked
 
 page-test: setup-bench build ## in a real browser: the page with faults, logins, keyboard, axe-core; web sites (root)
 	$(PYTHON_BIN)/pytest $(PAGE_TESTS)

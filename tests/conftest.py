@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import signal
@@ -80,6 +81,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = set().union(*named.values())
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
         items[:] = [item for item in items if item.nodeid not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """Have Python's garbage collector leave alone what all tests share, and look at the rest less often.
+
+    Otherwise it goes through all collected tests again and again: a fifth of the time of tests/sdn.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 #: Tests that one worker runs in sequence, by file or by test. They share fixtures of a file, or use resources of the
