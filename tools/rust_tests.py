@@ -39,7 +39,7 @@ class Program(NamedTuple):
 
     @property
     def in_virtual_time(self) -> bool:
-        """Whether it waits for nothing real."""
+        """True if its tests wait for nothing real."""
         return (self.package, self.target) in VIRTUAL_TIME
 
     def run(self, arguments: list[str]) -> bool:

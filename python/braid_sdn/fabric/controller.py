@@ -943,7 +943,7 @@ class Controller:
         elif message.reason != "slave" and (
             message.rule.meter is not None or (message.reason == "table-full" and self.limited.get(dpid))
         ):
-            # Where there is no room for all, packets to known hosts come first.
+            # A full table has room for packets to known hosts first.
             self._refused_limits(now, dpid, message.rule, message.reason)
             return
         if message.reason == "table-full" or (message.rule.table == rules.PATHS and not is_by_group):

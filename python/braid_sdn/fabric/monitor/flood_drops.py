@@ -22,7 +22,7 @@ Place = tuple[PortId, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class Reading:
     """A meter's counters when they were read last."""
 
     place: Place
@@ -34,17 +34,6 @@ class _Reading:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Storm:
-    """What a meter drops of a place that has more flooded than it may."""
-
-    place: Place
-    #: When it was read last that it drops.
-    at: float
-    #: Packets a second.
-    rate: float
-
-
 @dataclass
 class FloodDrops:
     """Packets that meters dropped. Times are seconds."""
@@ -52,9 +41,9 @@ class FloodDrops:
     #: In all, by place.
     total: dict[Place, int] = field(default_factory=dict)
     #: By switch and number of the meter.
-    _read: dict[int, dict[int, _Reading]] = field(default_factory=dict)
-    #: Meters that dropped in so many periods in a row, by switch and number.
-    _storms: dict[int, dict[int, Storm]] = field(default_factory=dict)
+    _read: dict[int, dict[int, Reading]] = field(default_factory=dict)
+    #: The last reading of each meter that ended so many periods in a row with dropped packets, by switch and number.
+    _storms: dict[int, dict[int, Reading]] = field(default_factory=dict)
 
     def handle_counters(self, now: float, place: Place, counters: MeterCounters) -> float:
         """Take in a meter's counters; return how many packets a second it has dropped since the last ones."""
@@ -72,12 +61,12 @@ class FloodDrops:
         # A meter's number may become that of another place.
         in_a_row = before.count if before is not None and before.place == place else 0
         count = in_a_row + 1 if fresh else 0
-        of_switch[counters.number] = _Reading(place, counters.dropped, now, rate, count)
+        reading = of_switch[counters.number] = Reading(place, counters.dropped, now, rate, count)
         if count >= MIN_READINGS:
-            self._storms.setdefault(place[0].switch, {})[counters.number] = Storm(place, now, rate)
+            self._storms.setdefault(place[0].switch, {})[counters.number] = reading
         return rate
 
-    def storms(self, now: float) -> dict[int, dict[int, Storm]]:
+    def storms(self, now: float) -> dict[int, dict[int, Reading]]:
         """Return the meters that dropped repeatedly lately, by switch and number."""
         for switch, known in list(self._storms.items()):
             kept = {number: each for number, each in known.items() if now - each.at < RETENTION}

@@ -1,4 +1,4 @@
-"""Whose each port is by the configuration of tenants, and which links there may be.
+"""The tenant of each port by the configuration, and the links that this permits.
 
 Each plan and each discovery frame asks for it, so it is worked out once for each change of a switch's ports.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import PortId
-from braid_sdn.fabric.tenants import NOBODY, PortName, Tenants, places
+from braid_sdn.fabric.tenants import NOBODY, Tenants, places
 from braid_sdn.fabric.view.topology import Switch, Topology
 
 #: Pairs of ports that are remembered: hosts that hand on our frames could make up very many.
@@ -115,12 +115,8 @@ def _roles(tenants: Tenants, name: str, switch: Switch) -> _Roles:
 def _may_link(tenants: Tenants, ends: list[tuple[str, str, int]]) -> bool:
     if any(tenants.is_listed(*end) for end in ends):
         return False
-    one, other = (_places(end) for end in ends)
+    one, other = (places(*end) for end in ends)
     return tenants.has_link(one, other)
-
-
-def _places(end: tuple[str, str, int]) -> tuple[PortName, PortName]:
-    return places(*end)
 
 
 def names_of(port: PortId, topology: Topology) -> tuple[str, str, int]:
