@@ -308,8 +308,9 @@ fn bbr() -> TcpSender {
     TcpSender::bbr().undo()
 }
 
-/// BBR's window is two lowest round trips of what it delivers, which is less than a link adds that
-/// is slower by more than that. It has no assertions: it shows the remaining work.
+/// BBR's window is two lowest round trips of what it delivers, and a tenth of a second's at most for
+/// acknowledgements that come together, which is less than a far link adds. It has no assertions: it
+/// shows the remaining work.
 #[test]
 fn bbr_over_links_of_different_delay() {
     let reordering = LinkSpec {

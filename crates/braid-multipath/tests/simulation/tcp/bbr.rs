@@ -16,6 +16,10 @@ const ROUNDS: u64 = 10;
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(10);
 const PROBE_RTT: Duration = Duration::from_millis(200);
 const LEAST: f64 = 4.0;
+/// Acknowledgements that came together enlarge the window: the most of them in five to ten round trips, and no more
+/// than come in a tenth of a second (Linux since 5.1).
+const AGGREGATION_ROUNDS: u64 = 5;
+const MAX_AGGREGATION_S: f64 = 0.1;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mode {
@@ -44,6 +48,11 @@ pub struct Bbr {
     min_rtt: Duration,
     min_rtt_at: Time,
     full: (f64, u32),
+    /// Segments acknowledged since a time, and the most beyond those expected, in this span of rounds and the one
+    /// before.
+    epoch: (f64, Time),
+    extra_acked: [f64; 2],
+    extra_since: u64,
     /// When the next segment may go.
     next: Time,
 }
@@ -60,6 +69,9 @@ impl Bbr {
             min_rtt: Duration::MAX,
             min_rtt_at: Time::ZERO,
             full: (0.0, 0),
+            epoch: (0.0, Time::ZERO),
+            extra_acked: [0.0; 2],
+            extra_since: 0,
             next: Time::ZERO,
         }
     }
@@ -111,7 +123,23 @@ impl Bbr {
                 self.filter(rate);
             }
         }
+        self.update_aggregation(now, delivered);
         self.advance(now, new_round, expired, pipe);
+    }
+
+    fn update_aggregation(&mut self, now: Time, acked: u32) {
+        if self.round >= self.extra_since + AGGREGATION_ROUNDS {
+            self.extra_since = self.round;
+            self.extra_acked = [0.0, self.extra_acked[0]];
+        }
+        let (mut count, mut since) = self.epoch;
+        if count <= self.rate() * now.since(since).as_secs_f64() {
+            (count, since) = (0.0, now);
+        }
+        count += f64::from(acked);
+        self.epoch = (count, since);
+        let extra = count - self.rate() * now.since(since).as_secs_f64();
+        self.extra_acked[0] = self.extra_acked[0].max(extra.min(self.cwnd()));
     }
 
     fn filter(&mut self, rate: f64) {
@@ -189,8 +217,13 @@ impl Bbr {
         if bdp <= 0.0 {
             return 10.0;
         }
-        // Room for acknowledgements that arrive together.
-        (gain * bdp + 3.0).max(if gain > 2.0 { 10.0 } else { LEAST })
+        let extra = match self.full.1 >= 3 {
+            true => self.extra_acked[0]
+                .max(self.extra_acked[1])
+                .min(self.rate() * MAX_AGGREGATION_S),
+            false => 0.0,
+        };
+        (gain * bdp + extra + 3.0).max(if gain > 2.0 { 10.0 } else { LEAST })
     }
 
     pub fn is_ready(&self, now: Time) -> bool {
