@@ -6,6 +6,10 @@
 //!   full link holds a queue of `T`: enough never to run dry, too little to be felt. `T` is 8 ms,
 //!   or twice the link's jitter, or three times the scatter of the delay between reports, since
 //!   both look like a queue.
+//! - **Doubt at the start**: on a link whose delay scatters, the delay of a flow's first round trips
+//!   is jitter as likely as a queue. So low samples do not lower the proven rate until the delay is
+//!   longer than any jitter, much is lost, or the rate of a loaded link has stopped growing, as BBR
+//!   leaves its start-up. A guess is kept for half a second from the first sample that contradicts it.
 //! - **Down only with cause**: a low sample counts only if there is a queue and the link was
 //!   loaded. Otherwise the sender had nothing more to send. A C that decayed on every low sample
 //!   would collapse.
@@ -106,6 +110,9 @@ const SAME_RATE_TOLERANCE: f64 = 0.1;
 /// a queue.
 const START_GAIN: f64 = 2.0;
 
+/// Longest delay above the base that may be jitter at the start.
+const MAX_DOUBTFUL_QUEUE: Duration = Duration::from_millis(60);
+
 /// The start ends when the proven rate of a loaded link has not grown by this factor for
 /// [`START_SPAN`], as in BBR.
 const START_GROWTH: f64 = 1.25;
@@ -158,6 +165,15 @@ pub struct Queue {
     pub sent: Option<SentAt>,
 }
 
+/// What contradicts a train's rate.
+#[derive(Debug, Clone, Copy, Default)]
+struct Guess {
+    /// Consecutive samples that do.
+    contradictions: u32,
+    /// The time of the first one.
+    contradicted_since: Option<Time>,
+}
+
 /// Rate controller of one link.
 #[derive(Debug, Clone)]
 pub struct Capacity {
@@ -167,9 +183,8 @@ pub struct Capacity {
     started: bool,
     /// True once a train has been believed.
     seeded: bool,
-    /// While the proven rate is a train's, which nothing delivered has confirmed: the number of
-    /// consecutive samples that contradict it.
-    contradicted: Option<u32>,
+    /// While the proven rate is a train's, which nothing delivered has confirmed.
+    guess: Option<Guess>,
     /// True if the packets of the last sample were sent at the allowed rate.
     loaded: bool,
     /// Consecutive reports with a backlog, at the allowed rate, and without a queue.
@@ -215,7 +230,7 @@ impl Capacity {
             },
             started: false,
             seeded: false,
-            contradicted: None,
+            guess: None,
             loaded: false,
             unmet_reports: 0,
             demand: Demand::Met,
@@ -347,7 +362,7 @@ impl Capacity {
         if !self.started && !self.seeded {
             self.seeded = true;
             let train = train.bits_per_sec() as f64 * TRAIN_RATE_SHARE;
-            self.contradicted = (train > self.proven).then_some(0);
+            self.guess = (train > self.proven).then(Guess::default);
             self.proven = train.max(self.proven);
         }
     }
@@ -374,18 +389,21 @@ impl Capacity {
         let smoothed = self.delivered.map_or(proven, |d| d + (proven - d) / 4.0);
         self.delivered = Some(smoothed.min(proven));
         if proven > self.proven {
-            self.contradicted = None;
+            self.guess = None;
             let step = if self.started { 0.5 } else { 1.0 };
             self.proven += step * (proven - self.proven);
             self.anchor = self.anchor.max(self.proven);
             return;
         }
-        self.check_guess(proven);
+        let burst = sample.loss() > 0.2;
+        self.check_guess(now, proven, burst);
         if queue <= target || !loaded {
             self.unexplained = 0;
             return;
         }
-        let burst = sample.loss() > 0.2;
+        if self.is_doubtful() && !burst {
+            return;
+        }
         if self.is_explained(now, proven, offered, burst) {
             self.lower_rate(proven, burst);
         }
@@ -394,16 +412,22 @@ impl Capacity {
     /// Lowers a rate that only a train has shown if the link queues again and again while it
     /// delivers much less: the train was a token bucket's burst. The link does not count as loaded
     /// then. Without any train the rate would be the initial one, so it does not fall below that.
-    fn check_guess(&mut self, delivered: f64) {
+    fn check_guess(&mut self, now: Time, delivered: f64, burst: bool) {
         let least = INITIAL_RATE.bits_per_sec() as f64;
         let wrong = self.queue.delay > self.target()
             && (least..MIN_LOADED_SHARE * self.proven).contains(&delivered);
-        let Some(contradicted) = &mut self.contradicted else {
+        let doubtful = self.is_doubtful() && !burst;
+        let Some(guess) = &mut self.guess else {
             return;
         };
-        *contradicted = if wrong { *contradicted + 1 } else { 0 };
-        if *contradicted >= 2 {
-            self.contradicted = None;
+        guess.contradictions = if wrong { guess.contradictions + 1 } else { 0 };
+        if !wrong {
+            return;
+        }
+        let since = *guess.contradicted_since.get_or_insert(now);
+        let is_protected = doubtful && now.since(since) < START_SPAN;
+        if guess.contradictions >= 2 && !is_protected {
+            self.guess = None;
             self.proven = 1.05 * delivered;
         }
     }
@@ -542,11 +566,22 @@ impl Capacity {
     /// Returns the factor by which a link at its start may exceed its rate.
     #[must_use]
     pub fn start_gain(&self) -> f64 {
-        let grows = self.at.since(self.grew.0) < START_SPAN;
-        match !self.started && !self.restarted && grows {
+        match self.is_starting() {
             true => START_GAIN,
             false => 1.0,
         }
+    }
+
+    /// Returns true at the start of a link whose delay scatters, while what looks like a queue may
+    /// be jitter.
+    #[must_use]
+    pub fn is_doubtful(&self) -> bool {
+        self.is_starting() && !self.is_quiet() && self.queue.delay <= MAX_DOUBTFUL_QUEUE
+    }
+
+    fn is_starting(&self) -> bool {
+        let grows = self.at.since(self.grew.0) < START_SPAN;
+        !self.started && !self.restarted && grows
     }
 
     /// Returns the factor by which the window of an unsteady link is larger because it runs dry.

@@ -322,15 +322,22 @@ impl LinkEstimator {
     }
 
     /// Returns the window, the most bytes that may be in flight: those the link carries in its
-    /// lowest round trip and until the next report, and 20 ms of queue.
+    /// lowest round trip, or its usual one at the start of a link that jitters, and until the next
+    /// report, and 20 ms of queue.
     #[must_use]
     pub fn window(&self) -> Bytes {
         if self.capacity.is_unsteady() {
             return self.unsteady_window();
         }
         let persistent_delay = self.capacity.persistent_delay();
-        let span =
-            self.rtt.min() + REPORT_INTERVAL + MAX_QUEUE + 4 * self.jitter + persistent_delay;
+        let lowest = self.rtt.min() + persistent_delay;
+        // Persistent delay is not known yet at the start of a link that jitters. Without it the
+        // window would keep the link from showing more than it does.
+        let trip = match self.capacity.is_doubtful() {
+            true => lowest.max(self.rtt.smoothed().min(MAX_TRIP)),
+            false => lowest,
+        };
+        let span = trip + REPORT_INTERVAL + MAX_QUEUE + 4 * self.jitter;
         let rate = self.rate().max(self.capacity.proven());
         rate.bytes_in(span).max(MIN_WINDOW)
     }

@@ -112,7 +112,9 @@ struct Drain {
     before: Duration,
     /// The lowest delay above the base since then.
     lowest: Duration,
-    /// First reported packet of the drain.
+    /// Send time of the first reported packet.
+    began: Option<Time>,
+    /// First reported packet of the drain, or of the part of it that is judged.
     first: Option<SentAt>,
     /// Sum and count of delays above the base in the second half of the drain.
     after: (Duration, u32),
@@ -166,21 +168,24 @@ impl PersistentDelay {
         }
         let drain = self.drain.as_mut()?;
         if drain
-            .first
-            .is_some_and(|first| now.since(first.at) >= MAX_DRAIN)
+            .began
+            .is_some_and(|began| now.since(began) >= MAX_DRAIN)
         {
             self.end_drain(self.longer_interval());
             return None;
         }
         let withheld = MIN_WITHHELD_S.max(6.0 * self.scatter);
-        let answer = drain.handle_delay(above, sent?, withheld)?;
+        let sent = sent?;
+        let answer = drain.handle_delay(above, sent, withheld)?;
         match answer {
             DrainResult::Queue(_) => {
                 self.next_drain = now + self.drain_backoff;
                 self.drain_backoff = (self.drain_backoff * 2).min(MAX_DRAIN_BACKOFF);
                 // Delay that fell was not persistent.
                 self.level = self.level.min(drain.lowest);
-                if !drain.empties {
+                if drain.empties {
+                    drain.judge_rest(sent, above);
+                } else {
                     self.end_drain(self.longer_interval());
                 }
             }
@@ -267,6 +272,7 @@ impl PersistentDelay {
             carried,
             before: self.last[0],
             lowest: Duration::MAX,
+            began: None,
             first: None,
             after: (Duration::ZERO, 0),
             empties,
@@ -280,6 +286,14 @@ impl PersistentDelay {
 }
 
 impl Drain {
+    /// Judges what is sent from now on by itself: the delay that is left may be persistent.
+    fn judge_rest(&mut self, sent: SentAt, above: Duration) {
+        self.before = above;
+        self.lowest = Duration::MAX;
+        self.first = Some(sent);
+        self.after = (Duration::ZERO, 0);
+    }
+
     fn handle_delay(
         &mut self,
         above: Duration,
@@ -292,6 +306,7 @@ impl Drain {
         }
         self.lowest = self.lowest.min(above);
         let first = *self.first.get_or_insert(sent);
+        self.began.get_or_insert(first.at);
         let bits = (sent.before.get() - first.before.get()) as f64 * 8.0;
         let missing = sent.at.since(first.at).as_secs_f64() - bits / self.carried;
         if missing >= withheld / 2.0 {
@@ -310,5 +325,64 @@ impl Drain {
 
     fn mean(&self) -> Duration {
         self.after.0 / self.after.1.max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use braid_core::Bytes;
+
+    use super::*;
+
+    /// The persistent delay and the results that a drain finds, for a queue above a persistent delay, a round trip, and
+    /// delay that alternates by some scatter, in ms.
+    fn drained(queue: f64, persistent: f64, trip: u64, scatter: f64) -> (f64, Vec<DrainResult>) {
+        const CARRIED: f64 = 50e6;
+        const REPORT_MS: u64 = 10;
+        let (mut delay, mut queue) = (PersistentDelay::default(), queue);
+        let mut results = Vec::new();
+        delay.last = [Duration::from_secs_f64((queue + persistent) / 1e3); 2];
+        delay.drain(Time::ZERO, CARRIED, true);
+        for report in 1.. {
+            let now = Time::from_nanos(report * REPORT_MS * 1_000_000);
+            let sent_at = now.before(Duration::from_millis(trip));
+            let bits = CARRIED * DRAIN_RATE_SHARE * sent_at.since(Time::ZERO).as_secs_f64();
+            let newest = SentAt {
+                at: sent_at,
+                before: Bytes::new((bits / 8.0) as u64),
+            };
+            if sent_at > Time::ZERO {
+                queue = f64::max(queue - REPORT_MS as f64 * (1.0 - DRAIN_RATE_SHARE), 0.0);
+            }
+            let above = queue + persistent + if report % 2 == 0 { scatter } else { 0.0 };
+            let above = Duration::from_secs_f64(above / 1e3);
+            results.extend(delay.handle_delay(now, above, Some(newest), true));
+            if delay.max_rate().is_none() {
+                break;
+            }
+        }
+        (delay.level().as_secs_f64() * 1e3, results)
+    }
+
+    #[test]
+    fn a_drain_that_empties_a_queue_finds_what_stays_below_it() {
+        for (queue, persistent, trip, scatter) in [
+            (0.0, 25.0, 0, 0.0),
+            (30.0, 12.0, 0, 0.0),
+            (50.0, 15.0, 0, 0.0),
+            (50.0, 15.0, 60, 0.0),
+            (30.0, 25.0, 150, 0.0),
+            (30.0, 25.0, 150, 4.0),
+        ] {
+            let (level, results) = drained(queue, persistent, trip, scatter);
+            let case = format!("{queue}, {persistent}, {trip}, {scatter}: {level}, {results:?}");
+            let queued = matches!(results[0], DrainResult::Queue(_));
+            assert_eq!(queued, queue > 0.0, "{case}");
+            assert_eq!(results.last(), Some(&DrainResult::Persistent), "{case}");
+            assert!((level - persistent).abs() <= 4.0 + scatter / 2.0, "{case}");
+        }
+        let (level, results) = drained(50.0, 0.0, 0, 0.0);
+        assert_eq!(level, 0.0);
+        assert!(matches!(results.as_slice(), [.., DrainResult::Queue(_)]));
     }
 }
