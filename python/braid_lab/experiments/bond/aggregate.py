@@ -96,7 +96,8 @@ def _measure(run: Run, place: Site, trial: Trial, plan: Plan) -> list[float]:
     for turn in range(plan.turns):
         for kind in kinds[turn % len(kinds) :] + kinds[: turn % len(kinds)]:
             with run.step(f"{name}: {kind}, turn {turn + 1} of {plan.turns}"):
-                traces[kind].append(trial.load.take(LoadRequest(place, trial.case, kind, plan.seconds)))
+                request = LoadRequest(place, trial.case, kind, plan.seconds, trial.load.best(trial.case))
+                traces[kind].append(trial.load.take(request))
     mbit = {kind: [each.steady_mbit for each in some] for kind, some in traces.items()}
     ceiling = trial.case.ceiling_mbit(trial.load.sizes)
     share = run.measure(f"share_{name}", [each / ceiling for each in mbit["bond"]], better="higher")

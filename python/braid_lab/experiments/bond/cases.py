@@ -109,6 +109,11 @@ class Case:
         """The best link for a single flow: the fastest of those without loss."""
         return max(self.links, key=lambda name: (self.links[name].loss == 0, self.links[name].mbit))
 
+    @property
+    def fastest(self) -> str:
+        """The best link for a flow that ignores losses, as BBR does: the highest rate, less what is lost."""
+        return max(self.links, key=lambda name: self.links[name].mbit * (1 - self.links[name].loss))
+
 
 def _pair(name: str, one: Link, other: Link) -> Case:
     return Case(name, {"one": one, "two": other})

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from braid_lab.experiments.bond import cases
@@ -31,11 +32,13 @@ class LoadRequest:
     case: Case
     kind: str
     seconds: float
+    #: The link that is best for such a load alone.
+    best: str
 
     @property
     def source(self) -> str | None:
         """The source address to bind to; None for the bond."""
-        return None if self.kind == "bond" else self.place.net.uplinks[self.case.best].address4
+        return None if self.kind == "bond" else self.place.net.uplinks[self.best].address4
 
     def run(self, *argv: str) -> dict[str, Any]:
         """Run a program at the host, and return its report."""
@@ -58,6 +61,8 @@ class Load:
     kinds: tuple[str, ...]
     serve: Callable[[Site], object]
     take: Callable[[LoadRequest], GoodputTrace]
+    #: The best link for it alone.
+    best: Callable[[Case], str] = attrgetter("best")
 
 
 def _streams(flows: int) -> Callable[[LoadRequest], GoodputTrace]:
@@ -95,7 +100,7 @@ def _serve_bbr(place: Site) -> None:
 
 
 TCP = Load("", cases.TCP, ("bond", "mptcp", "single"), _serve_streams, _streams(1))
-BBR = Load("_bbr", cases.TCP, ("bond", "mptcp", "single"), _serve_bbr, _streams(1))
+BBR = Load("_bbr", cases.TCP, ("bond", "mptcp", "single"), _serve_bbr, _streams(1), best=attrgetter("fastest"))
 TCP8 = Load("_tcp8", cases.TCP, ("bond", "mptcp", "single"), _serve_streams, _streams(8))
 UDP = Load("_udp", cases.UDP, ("bond", "single"), lambda place: serve(place.net, "iperf3"), _datagrams)
 HTTP3 = Load("_http3", cases.QUIC, ("bond",), lambda place: serve(place.net, "http3"), _download)
