@@ -1,4 +1,4 @@
-"""The client that replays web sites, over every protocol from the lab's real servers."""
+"""The client that replays web sites, over every protocol from the real servers; objects that a browser lacks."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from braid_lab.clients.site import LOW_PRIORITY_REQUESTS, Page
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.pages.corpus import CONNECTIONS_PER_HOST, Object, Site
-from braid_lab.pages.loaders import loader
+from braid_lab.pages.loaders import check_arrived, loader
 from braid_lab.pages.sites import served
-from braid_lab.process import CommandError
+from braid_lab.process import CommandError, LabError
 from braid_lab.servers.certificate import Certificate
 
 #: A document, a script that fetches, an image that the fetch's answer names, and eight images of one more host.
@@ -128,3 +128,12 @@ def test_requests_of_low_priority_wait_for_one_another() -> None:
         return most
 
     assert asyncio.run(course()) == LOW_PRIORITY_REQUESTS
+
+
+def test_an_object_that_did_not_arrive_is_named_and_spoke_no_other_protocol() -> None:
+    document, image, style = "https://www.a.test/", "https://img.a.test/1.png", "https://www.a.test/2.css"
+    check_arrived("a", "h3", [(document, "h3"), (image, "h3")])
+    with pytest.raises(LabError, match=f"^a: did not arrive: {image}$"):
+        check_arrived("a", "h3", [(document, "h3"), (image, ""), (style, "h3")])
+    with pytest.raises(LabError, match=r"^a: the browser spoke h2, http/1.1 in place of h3$"):
+        check_arrived("a", "h3", [(document, "h2"), (image, ""), (style, "http/1.1")])

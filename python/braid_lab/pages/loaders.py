@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -55,7 +55,7 @@ TIMES = """
     end: navigation.loadEventStart,
     fcp: performance.getEntriesByName("first-contentful-paint")[0].startTime,
     lcp: Math.max(...paints["largest-contentful-paint"].map((each) => each.startTime)),
-    protocols: [...new Set([navigation, ...resources].map((each) => each.nextHopProtocol))],
+    protocols: [navigation, ...resources].map((each) => [each.name, each.nextHopProtocol]),
     bytes: [navigation, ...resources].reduce((sum, each) => sum + each.encodedBodySize, 0),
   });
 })()
@@ -153,7 +153,19 @@ def _browsed(tab: Tab, protocol: str, site: Site, timeout: float) -> PageLoad:
             timeout,
         )
         told = json.loads(tab.evaluate(TIMES))
-    if told["protocols"] != [protocol]:
-        raise LabError(f"{site.name}: the browser spoke {', '.join(told['protocols'])} in place of {protocol}")
+    check_arrived(site.name, protocol, told["protocols"])
     start, end, first, largest = (told[each] / 1000 for each in ("start", "end", "fcp", "lcp"))
     return PageLoad(end - start, first, largest, told["bytes"])
+
+
+def check_arrived(name: str, protocol: str, objects: Iterable[Sequence[str]]) -> None:
+    """Raise LabError if one of these objects, URL and protocol, did not arrive, or came over another protocol."""
+    spoken: dict[str, list[str]] = {}
+    for url, each in objects:
+        spoken.setdefault(each, []).append(url)
+    # The server of an object that failed answered by none.
+    failed = spoken.pop("", [])
+    if others := [each for each in spoken if each != protocol]:
+        raise LabError(f"{name}: the browser spoke {', '.join(others)} in place of {protocol}")
+    if failed:
+        raise LabError(f"{name}: did not arrive: {', '.join(failed)}")
