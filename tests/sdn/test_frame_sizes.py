@@ -41,7 +41,7 @@ from braid_sdn.fabric.monitor.probe import (
 )
 from braid_sdn.fabric.plan.policies import Hop
 from braid_sdn.fabric.tenants import TAGS
-from braid_sdn.fabric.view.load import PortRates, Saturation
+from braid_sdn.fabric.view.load import COUNTER_PERIOD, PortRates, Saturation
 from braid_sdn.openflow.messages import PacketIn, PacketOut, Refused
 
 from .virtual import KEY, Network, frame, mac, ready, tags
@@ -598,7 +598,7 @@ def test_a_link_is_busy_from_half_of_its_capacity_on_or_while_it_loses_packets()
     traffic, topology = net.controller.traffic, net.controller.topology
     link = topology.links()[0]
     for sent, losing, busy in ((4.9e6, False, False), (5.1e6, False, True), (0.0, True, True)):
-        traffic.rates[link.source] = PortRates(0.0, sent)
+        traffic.rates[link.source] = PortRates(0.0, sent, COUNTER_PERIOD)
         link.saturation = Saturation(losing=losing)
         assert traffic.is_busy(link, topology) == busy
 

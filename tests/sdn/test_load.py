@@ -18,6 +18,7 @@ from braid_sdn.fabric.view.load import (
     observe,
     rates,
 )
+from braid_sdn.fabric.view.topology import LinkDirection
 from braid_sdn.fabric.view.traffic import Traffic
 from braid_sdn.openflow.messages import FlowStats, Match, Output, PortCounters, Rule
 
@@ -110,6 +111,21 @@ def test_counters_that_were_asked_for_in_between_make_no_rate() -> None:
             assert traffic.rates[PortId(1, 1)].sent == 8000.0
     assert traffic.rates[PortId(1, 1)].sent == 8000.0
     assert traffic.before[PortId(1, 1)] == 8000.0
+
+
+@pytest.mark.parametrize("period", [COUNTER_PERIOD, 5.0, 20.0])
+def test_frames_that_measure_hide_no_loss_however_rarely_counters_are_read(period: float) -> None:
+    here, there = PortId(1, 1), PortId(2, 1)
+    traffic, link = Traffic(), LinkDirection(here, there, 0.0, 0.0)
+    for number in range(4):
+        now = period * number
+        traffic.handle_ports(1, [PortCounters(1, 0, int(2e6 / 8 * now), 0, now)])
+        traffic.handle_ports(2, [PortCounters(1, int(1.5e6 / 8 * now), 0, 0, now)])
+        traffic.observe(now, [link])
+        # Those of two periods count: a tenth of what is sent.
+        traffic.handle_measuring(here, int(0.1e6 / 8 * period))
+    assert link.saturation.losing
+    assert link.saturation.limit == pytest.approx(1.5e6)
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 20), st.floats(0, 1)), min_size=1, max_size=60))

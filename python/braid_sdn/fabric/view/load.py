@@ -32,6 +32,8 @@ class PortRates:
 
     received: float
     sent: float
+    #: Length of that period, seconds.
+    seconds: float
 
 
 def rates(before: PortCounters, after: PortCounters) -> PortRates | None:
@@ -41,7 +43,7 @@ def rates(before: PortCounters, after: PortCounters) -> PortRates | None:
     sent = after.tx_bytes - before.tx_bytes
     if seconds <= 0 or received < 0 or sent < 0:
         return None
-    return PortRates(8 * received / seconds, 8 * sent / seconds)
+    return PortRates(8 * received / seconds, 8 * sent / seconds, seconds)
 
 
 @dataclass(frozen=True, slots=True)

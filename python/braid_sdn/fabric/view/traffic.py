@@ -46,7 +46,6 @@ class Traffic:
     #: Bytes that the controller had sent by each port to measure something, in this period and in the one before.
     _own: dict[PortId, int] = field(default_factory=dict)
     _own_before: dict[PortId, int] = field(default_factory=dict)
-    _observed: float = float("-inf")
 
     def handle_ports(self, switch: int, counters: Iterable[PortCounters]) -> None:
         """Take in a switch's port counters."""
@@ -102,14 +101,15 @@ class Traffic:
 
     def observe(self, now: float, links: Iterable[LinkDirection]) -> None:
         """Compare, after a period, the rates that entered and left each link."""
-        seconds = max(MIN_RATE_PERIOD, min(now - self._observed, COUNTER_PERIOD))
         for link in links:
             sent, received = self.rates.get(link.source), self.rates.get(link.target)
             if sent and received:
                 # Switches may have counted them in either period.
                 own = self._own.get(link.source, 0) + self._own_before.get(link.source, 0)
-                link.saturation = observe(link.saturation, now, sent.sent - 8 * own / seconds, received.received)
-        self._own_before, self._own, self._observed = self._own, {}, now
+                # Counters are read more rarely in a large network.
+                others = sent.sent - 8 * own / sent.seconds
+                link.saturation = observe(link.saturation, now, others, received.received)
+        self._own_before, self._own = self._own, {}
 
     def is_busy(self, link: LinkDirection, topology: Topology) -> bool:
         """Return true if a link carries so much that it may drop packets."""
