@@ -797,6 +797,32 @@ def test_a_rate_that_is_refused_while_somebody_else_leads_is_told_again_and_mete
     assert limited(net)
 
 
+def test_meters_that_are_refused_while_somebody_else_leads_are_made_with_their_rules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net = network()
+    switch, handle = net.switches[1], net.controller.handle
+
+    def as_slave(now: float, dpid: int, message: FromSwitch) -> None:
+        handle(now, dpid, replace(message, reason="slave") if isinstance(message, Refused) else message)
+
+    monkeypatch.setattr(net.controller, "handle", as_slave)
+    switch.refuses_meter, switch.refuses = lambda _: True, lambda rule: rule.meter is not None
+    settled(net)
+    hosts = [each for each in report.hosts(net.controller, net.now)["hosts"] if each["port"].startswith("A:")]
+    assert {each["flood_limit_bit_s"] for each in hosts} == {None}
+    assert not limited(net)
+    switch.refuses_meter, switch.refuses = lambda _: False, lambda _: False
+    monkeypatch.undo()
+    # Rules may be tried again before they are listed.
+    net.controller.updater.forgive(1)
+    net.controller._throttle.failure(net.now)
+    net.run(3)
+    assert limited(net)
+    assert set(rates(net).values()) == {1000, flood_limit.ADDRESS_RATE}
+    assert not net.controller.unlimited.get(1)
+
+
 def test_a_refusal_is_not_told_of_a_rate_that_nobody_wants_any_more() -> None:
     net = settled(network())
     net.switches[1].refuses_meter = lambda meter: meter.rate == 4000

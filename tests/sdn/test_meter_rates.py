@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.meter_rates import MeterRates, RefusedRate
-from braid_sdn.fabric.switches.updater import RuleUpdater
-from braid_sdn.openflow.messages import Barrier, Match, Rule, SetMeter
+from braid_sdn.fabric.switches.updater import REFUSED_RETRY, RuleUpdater
+from braid_sdn.openflow.messages import AddRule, Barrier, Match, Rule, SetMeter
 
 OLD, NEW, NEWER = (SetMeter(7, rate, 100, by_bits=True) for rate in (1000, 2000, 3000))
 
@@ -71,3 +71,25 @@ def test_a_list_of_rules_on_its_way_does_not_keep_a_rate_from_being_confirmed() 
         updater.handle_rules(now + 0.01, 1, [rule])
         updater.handle_barrier(now + 0.02, 1, barrier.token)
         assert updater.meter_at(1, 7) == meter
+
+
+def test_a_meter_that_a_switch_refused_to_make_is_made_with_the_rule_that_is_tried_again() -> None:
+    updater = RuleUpdater()
+    rule = Rule(rules.DESTINATIONS, 1, Match(in_port=3), (), rules.TREES, rules.COOKIE, meter=7)
+    updater.set_meters({1: {7: OLD}})
+    updater.handle_rules(0.0, 1, [])
+    updater.set_target(0.0, {1: {rule.key: rule}})
+
+    def sent() -> list[object]:
+        return [each for _, each in updater.poll_messages() if isinstance(each, SetMeter | AddRule)]
+
+    updater.handle_published(0.0, [])
+    assert sent() == [OLD, AddRule(rule)]
+    updater.handle_refused_meter(1, 7)
+    updater.handle_refused(0.1, 1, rule)
+    assert updater.meter_at(1, 7) is None
+    updater.handle_barrier(0.1, 1, updater._waiting[1])
+    for now in (1.0, 2.0, REFUSED_RETRY + 1.0):
+        updater.handle_timeout(now)
+        updater.handle_published(now, [])
+    assert sent() == [OLD, AddRule(rule)]

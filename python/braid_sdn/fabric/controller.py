@@ -968,6 +968,8 @@ class Controller:
             return
         if reason == "slave":
             # Whoever leads there makes his own.
+            if meter.is_new:
+                self.updater.handle_refused_meter(dpid, meter.number)
             return
         limited = self.limited_by(dpid, meter.number)
         rate = f"{meter.rate:,} {'kbit/s' if meter.by_bits else 'packets a second'}"

@@ -238,6 +238,12 @@ class RuleUpdater:
             self.meters[switch][meter.number] = last
         return True
 
+    def handle_refused_meter(self, switch: int, number: int) -> None:
+        """Take in that a switch refused to make a meter: it is made before the next rule that leads to it."""
+        self.meters.get(switch, {}).pop(number, None)
+        self._rates.keep(switch, self.wanted_meters.get(switch, {}), self.meters.get(switch, {}))
+        self._unsent_rates.pop((switch, number), None)
+
     def handle_gone(self, now: float, switch: int) -> None:
         """Forget a switch that is no longer connected."""
         # It goes on by the rules that it has: those that would follow a change that it was not told of are not told.
