@@ -16,7 +16,7 @@ from braid_sdn.fabric.cluster.store import Cluster, Member
 from braid_sdn.fabric.config import Config, ConfigError
 from braid_sdn.fabric.plan.policies import LinkEnd, Policies, link_of
 from braid_sdn.fabric.service import Service
-from braid_sdn.fabric.settings import EdgeSettings, HostSettings, Settings
+from braid_sdn.fabric.settings import EdgeSettings, FloodSettings, HostSettings, Settings
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.acl import FIRST_PRIORITY
 from braid_sdn.fabric.switches.admission import MAX_ASKED
@@ -310,7 +310,7 @@ def test_a_switch_that_is_not_admitted_is_named_and_not_asked_for_ever() -> None
     (problem,) = [each for each in report.problems(net.controller, net.now) if each.code == "switch-waits"]
     assert (problem.subject, problem.text.partition(";")[0]) == (
         "P",
-        "is not part of the network before its rules are listed",
+        "is not part of the network before its first barrier is answered",
     )
     # One that follows another controller has asked for nothing.
     net.controller.cluster = Cluster(Member("me"), False, Member("other"), 1)
@@ -355,6 +355,41 @@ def test_ports_of_tenants_that_are_not_there_are_named() -> None:
         "A:eth77": "its switch has no such port: see names and cables",
         "Z:eth1": "its switch is not connected: see names and cables",
     }
+
+
+def test_a_switch_that_is_looked_at_is_not_said_to_be_away() -> None:
+    net = network(flood=FloodSettings(None, {("P", "x"): 1e6}), hosts=(HostSettings(mac(77), "P", "x"),))
+    known = net.settings.tenants
+    listed = (replace(known.listed[0], ports=(*known.listed[0].ports, ("P", "x"))), *known.listed[1:])
+    net.settings = replace(net.settings, tenants=replace(known, listed=listed))
+    follow(net)
+    net = settled(net)
+    net.disconnect("P")
+
+    def told() -> set[str]:
+        codes = ("tenant-port-unknown", "flood-port-unknown", "host-unknown")
+        found = [each for each in report.problems(net.controller, net.now) if each.code in codes]
+        assert len(found) == len(codes)
+        return {each.text.partition("switch ")[2].removeprefix("P ") for each in found}
+
+    assert told() == {"is not connected: see names and cables", "is not connected"}
+    net.control[net.shape.dpid("P")] = 0.5
+    net.connect("P")
+    seen = []
+    for _ in range(40):
+        if net.shape.dpid("P") not in net.controller.admission.applicants:
+            break
+        seen += [each for each in told() if each not in seen]
+        net.run(0.1)
+    assert seen == [
+        f"is not part of the network before its {what}"
+        for what in (
+            "first barrier is answered",
+            "rules are listed",
+            "deletion of rules of another configuration is confirmed",
+        )
+    ]
+    assert told() == {"has no such port: see names and cables", "has no port x: see names and cables"}
 
 
 def test_a_list_that_the_controller_before_asked_for_admits_nobody() -> None:

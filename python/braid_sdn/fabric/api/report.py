@@ -59,7 +59,9 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
         for each in settings.hosts
         if each.mac not in static
     ]
-    reasons = network_state.why_unplaced((((each[2], each[3]), each[4]) for each in lost), settings, topology)
+    reasons = network_state.why_unplaced(
+        (((each[2], each[3]), each[4]) for each in lost), settings, topology, fabric.admission.waiting(now, 0.0)
+    )
     found += [Problem(code, subject, why) for (code, subject, *_), why in zip(lost, reasons, strict=True)]
     for ends in network_state.missing_links(fabric.settings, topology) if fabric.planned else ():
         text = "no such link is found: see names and cables, and whether both switches are connected"
@@ -103,8 +105,9 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
 
 def _of_floods(fabric: Controller, now: float) -> Iterator[Problem]:
     """Yield the ports and switches at which floods are not limited as it is configured."""
-    for place, why in network_state.missing_ports(fabric.settings.flood.ports, fabric.topology).items():
-        yield Problem("flood-port-unknown", ":".join(place), f"is listed in [flood], and {why}: see names and cables")
+    waiting = fabric.admission.waiting(now, 0.0)
+    for place, why in network_state.missing_ports(fabric.settings.flood.ports, fabric.topology, waiting).items():
+        yield Problem("flood-port-unknown", ":".join(place), f"is listed in [flood], and {why}")
     for dpid, count in sorted(fabric.unlimited.items()):
         text = "by OpenFlow meters of kilobits with bursts, of which the switch has too few or none"
         yield Problem("flood-unlimited", fabric.topology.name(dpid), f"{count} ports have no limit: {text}")

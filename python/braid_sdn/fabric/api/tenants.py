@@ -56,10 +56,11 @@ def problems(fabric: Controller, now: float) -> Iterator[Problem]:
     """Yield what is wrong with tenants' ports, and with links between them."""
     yield from fabric.untrusted_links.problems(now, fabric.topology.port_name)
     places = [(tenant.name, place) for tenant in fabric.settings.tenants.listed for place in tenant.places]
-    missing = network_state.missing_ports((place for _, place in places), fabric.topology)
+    waiting = fabric.admission.waiting(now, 0.0)
+    missing = network_state.missing_ports((place for _, place in places), fabric.topology, waiting)
     for name, place in places if missing else ():
         if place in missing:
-            text = f"is listed in tenant {name}, and {missing[place]}: see names and cables"
+            text = f"is listed in tenant {name}, and {missing[place]}"
             yield Problem("tenant-port-unknown", ":".join(place), text)
     for dpid in sorted(fabric.wide):
         text = f"is not served: with tenants a datapath id has at most {DPID_BITS // 4} hex digits"

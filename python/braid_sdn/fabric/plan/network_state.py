@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from braid_sdn.fabric.acl import Acl, Place
 from braid_sdn.fabric.model import Graph, PortId
@@ -19,6 +19,8 @@ from braid_sdn.fabric.view.topology import Topology
 
 if TYPE_CHECKING:
     from braid_sdn.fabric.controller import Controller
+
+T = TypeVar("T")
 
 #: Seconds a port must be up, and hear no switch, before broadcasts go out of it.
 HOST_PORT_SETTLE_TIME = 0.9
@@ -90,26 +92,45 @@ def is_served(port: PortId, settings: Settings, topology: Topology, vid: int = 0
     return not settings.tenants or tenant_at(port, settings, topology, vid) != NOBODY
 
 
-def missing_ports(listed: Iterable[PortName], topology: Topology) -> dict[PortName, str]:
-    """Return those of ports that do not exist, each with why."""
-    dpids = _dpids(topology)
+def missing_ports(listed: Iterable[PortName], topology: Topology, waiting: Mapping[int, str]) -> dict[PortName, str]:
+    """Return those of ports that do not exist, each with why.
+
+    A switch that is in `waiting` is connected, but is no part of the network before that has happened.
+    """
+    dpids, awaited = _dpids(topology), _by_names(topology, waiting)
     return {
-        (switch, port): "its switch has no such port" if switch in dpids else "its switch is not connected"
+        (switch, port): _why_missing(switch, dpids, awaited)
         for switch, port in listed
         if _port(topology, dpids, switch, port) is None
     }
 
 
-def why_unplaced(listed: Iterable[tuple[PortName, int]], settings: Settings, topology: Topology) -> list[str]:
+def _why_missing(switch: str, dpids: dict[str, int], awaited: dict[str, str]) -> str:
+    if switch in awaited:
+        return f"its switch {_why_absent(switch, awaited)}"
+    why = "has no such port" if switch in dpids else _why_absent(switch, awaited)
+    return f"its switch {why}: see names and cables"
+
+
+def _why_absent(switch: str, awaited: dict[str, str]) -> str:
+    return f"is not part of the network before its {awaited[switch]}" if switch in awaited else "is not connected"
+
+
+def why_unplaced(
+    listed: Iterable[tuple[PortName, int]], settings: Settings, topology: Topology, waiting: Mapping[int, str]
+) -> list[str]:
     """Return for each of these ports, and VIDs of frames there, why no edge or host of the configuration is there."""
-    dpids = _dpids(topology)
-    return [_why_unplaced(place, vid, dpids, settings, topology) for place, vid in listed]
+    dpids, awaited = _dpids(topology), _by_names(topology, waiting)
+    return [
+        _why_unplaced(place, vid, dpids, settings, topology)
+        if place[0] in dpids
+        else f"switch {place[0]} {_why_absent(place[0], awaited)}"
+        for place, vid in listed
+    ]
 
 
 def _why_unplaced(place: PortName, vid: int, dpids: dict[str, int], settings: Settings, topology: Topology) -> str:
     switch, name = place
-    if switch not in dpids:
-        return f"switch {switch} is not connected"
     port = _port(topology, dpids, switch, name)
     if port is None:
         return f"switch {switch} has no port {name}: see names and cables"
@@ -182,8 +203,13 @@ def _known_dpids(settings: Settings, topology: Topology) -> dict[str, int]:
 
 
 def _dpids(topology: Topology) -> dict[str, int]:
-    dpids = {topology.name(dpid): dpid for dpid in topology.switches}
-    return dpids | {f"{dpid:016x}": dpid for dpid in topology.switches}
+    return _by_names(topology, {dpid: dpid for dpid in topology.switches})
+
+
+def _by_names(topology: Topology, known: Mapping[int, T]) -> dict[str, T]:
+    """Return what is known of switches by their names and numbers."""
+    named = {topology.name(dpid): each for dpid, each in known.items()}
+    return named | {f"{dpid:016x}": each for dpid, each in known.items()}
 
 
 def _port(topology: Topology, dpids: dict[str, int], switch: str, name: str) -> PortId | None:

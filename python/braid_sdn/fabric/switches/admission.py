@@ -174,6 +174,13 @@ class _Applicant:
     #: Token of the barrier behind what is deleted; None until the rules are listed.
     token: int | None = None
 
+    @property
+    def awaited(self) -> str:
+        """Its next answer, as what happens once it has come."""
+        if self.asked == 0:
+            return "first barrier is answered"
+        return "rules are listed" if self.token is None else "deletion of rules of another configuration is confirmed"
+
 
 @dataclass
 class Admission:
@@ -221,15 +228,9 @@ class Admission:
             case _:
                 pass
 
-    def waiting(self, now: float) -> dict[int, str]:
+    def waiting(self, now: float, patience: float = PATIENCE) -> dict[int, str]:
         """Return the switches that have been waiting for long, and for what."""
-        return {
-            dpid: "rules are listed"
-            if each.token is None
-            else "deletion of rules of another configuration is confirmed"
-            for dpid, each in sorted(self.applicants.items())
-            if now - each.since >= PATIENCE
-        }
+        return {dpid: each.awaited for dpid, each in sorted(self.applicants.items()) if now - each.since >= patience}
 
     def poll_admitted(self, dpid: int, message: FromSwitch) -> Hello | None:
         """Return the switch if this is its word that nothing is left of other configurations."""
