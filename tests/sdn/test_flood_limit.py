@@ -869,3 +869,19 @@ def test_a_switch_that_refuses_to_make_a_meter_does_without_and_says_whose_it_wa
     assert limited(net, "B")
     assert "a meter of 1,000 kbit/s for A:" in told_of(net, "refused")["A"]
     everybody_reaches_everybody(net)
+
+
+def test_limits_that_are_read_anew_are_tried_where_those_of_before_were_refused() -> None:
+    net = network()
+    net.switches[1].refuses_meter = lambda meter: meter.rate > 500
+    net = settled(net)
+    assert not limited(net)
+    net.controller.set_flood(net.now, FloodSettings(6e5))
+    net.run(3)
+    assert not limited(net)
+    net.controller.set_flood(net.now, FloodSettings(4e5))
+    net.run(3)
+    assert limited(net)
+    assert set(rates(net).values()) == {400, flood_limit.ADDRESS_RATE}
+    assert not net.controller.unlimited
+    everybody_reaches_everybody(net)

@@ -333,6 +333,7 @@ class Controller:
         self.path_monitor.revive(now, dpid)
         # Discovery first: without it nothing else can be decided.
         self._tell(dpid, AddRule(rules.base()[0]))
+        self._muting_shared.discard(dpid)
         self._tell(dpid, MeterFeaturesRequest())
         self._tell(dpid, GroupFeaturesRequest())
         self._ask_rules(now, dpid)
@@ -409,7 +410,6 @@ class Controller:
                 self._rules(now, dpid, message)
             case MeterFeatures():
                 self.meters[dpid] = message
-                self._muting_shared.discard(dpid)
                 if message.highest_by_bits and not self.settings.flood.is_off:
                     self._throttle.improvement(now)
             case MeterCountersReply():
@@ -523,6 +523,10 @@ class Controller:
     def set_flood(self, now: float, wanted: FloodSettings) -> None:
         """Follow other limits on floods."""
         self.settings = replace(self.settings, flood=wanted)
+        for dpid, known in self.meters.items():
+            if not known.highest_by_bits:
+                # It may take these, if it refused those of before.
+                self._tell(dpid, MeterFeaturesRequest())
         self._throttle.change(now)
 
     def poll_messages(self) -> list[tuple[int, ToSwitch]]:
@@ -966,10 +970,10 @@ class Controller:
         if self.updater.handle_refused_rate(dpid, meter, reason):
             # It is a state, for as long as another rate is wanted.
             return
+        if meter.is_new:
+            self.updater.handle_refused_meter(dpid, meter.number)
         if reason == "slave":
             # Whoever leads there makes his own.
-            if meter.is_new:
-                self.updater.handle_refused_meter(dpid, meter.number)
             return
         limited = self.limited_by(dpid, meter.number)
         rate = f"{meter.rate:,} {'kbit/s' if meter.by_bits else 'packets a second'}"
