@@ -36,15 +36,18 @@ from braid_sdn.fabric.monitor.probe import (
     ForgedError,
     Kind,
     Probe,
+    is_probe,
     open_frame,
     seal,
+    tagged,
 )
+from braid_sdn.fabric.monitor.problems import Problems
 from braid_sdn.fabric.plan.policies import Hop
 from braid_sdn.fabric.tenants import TAGS
 from braid_sdn.fabric.view.load import COUNTER_PERIOD, PortRates, Saturation
 from braid_sdn.openflow.messages import PacketIn, PacketOut, Refused
 
-from .virtual import KEY, Network, frame, mac, ready, tags
+from .virtual import KEY, Network, arp, frame, mac, ready, tags
 
 HOP: Hop = (PortId(1, 1), PortId(2, 1))
 BACK: Hop = (PortId(2, 1), PortId(1, 1))
@@ -567,7 +570,7 @@ def test_a_switch_that_refuses_long_frames_refuses_no_rules() -> None:
 
     def telling(dpid: int, message: object) -> None:
         if isinstance(message, PacketOut) and dpid == net.shape.dpid("P") and len(message.data) > most:
-            refused = Refused("error type 1 code 6", frame_bytes=len(message.data))
+            refused = Refused("error type 1 code 6", frame_bytes=len(message.data), frame_start=message.data[:24])
             net.at(net.now, lambda: net.controller.handle(net.now, dpid, refused))
         else:
             tell(dpid, message)  # type: ignore[arg-type]
@@ -577,8 +580,19 @@ def test_a_switch_that_refuses_long_frames_refuses_no_rules() -> None:
     net.run(40)
     assert sizes_of(net)["P", "A"] == FULL_PACKET
     assert "refused" not in net.codes()
-    net.controller.handle(net.now, net.shape.dpid("P"), Refused("error type 1 code 6", frame_bytes=100))
-    assert "refused" in net.codes()
+    # A host may pad its request for an address, which the controller passes on.
+    asked = arp(mac(1), "10.0.0.1", "10.0.0.2").ljust(1514, b"\0")
+    for data in (asked, tagged(asked, 7), asked[:100]):
+        net.controller.problems = Problems()
+        refused = Refused("error type 1 code 6", frame_bytes=len(data), frame_start=data[:24])
+        net.controller.handle(net.now, net.shape.dpid("P"), refused)
+        assert "refused" in net.codes()
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_probe_under_a_tag_is_known_by_what_a_switch_must_send_back_of_it(kind: Kind) -> None:
+    data = seal(Probe(kind, PortId(1, 2), 7, 3, 4, 1000), bytes(16))
+    assert is_probe(data[:24]) == (kind not in (Kind.LINK, Kind.EDGE))
 
 
 def test_of_many_links_some_are_named_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:

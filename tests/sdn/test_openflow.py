@@ -253,13 +253,15 @@ def test_a_refusal_names_its_rule() -> None:
     assert session.decode(error) == Refused("table-full", None)
 
 
-def test_a_refusal_of_a_frame_tells_its_length() -> None:
+def test_a_refusal_of_a_frame_tells_its_length_and_beginning() -> None:
     session = Session()
     for ports in ((3,), (3, 4)):
-        sent = session.encode(PacketOut(ports, bytes(9000)))
+        data = bytes(range(250)) * 36
+        sent = session.encode(PacketOut(ports, data))
         # OFPBRC_BAD_LEN; "the data contains at least 64 bytes of the failed request" (OpenFlow 1.3 §A.4.4).
         error = HEADER.pack(VERSION, 1, 76, HEADER.unpack_from(sent)[3]) + b"\x00\x01\x00\x06" + sent[:64]
-        assert session.decode(error) == Refused("error type 1 code 6", frame_bytes=9000)
+        start = data[: 24 if len(ports) == 1 else 8]
+        assert session.decode(error) == Refused("error type 1 code 6", frame_bytes=9000, frame_start=start)
     # OFPBRC_IS_SLAVE is another matter, and so is another message.
     error = HEADER.pack(VERSION, 1, 76, HEADER.unpack_from(sent)[3]) + b"\x00\x01\x00\x0a" + sent[:64]
     assert session.decode(error) == Refused("slave")

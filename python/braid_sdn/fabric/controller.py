@@ -34,6 +34,7 @@ from braid_sdn.fabric.monitor.probe import (
     ForgedError,
     Kind,
     Probe,
+    is_probe,
     mac_text,
     open_frame,
     seal,
@@ -929,8 +930,8 @@ class Controller:
             self._refused_failover(now, dpid, message.reason)
             if is_of_detour:
                 self._refused_marks.add(dpid)
-        if message.frame_bytes > TAGGED_HEADER_BYTES + SHORT_PACKET:
-            # It counts as lost, as where a switch says nothing, and is one that measures: no others are so long.
+        if message.frame_bytes > TAGGED_HEADER_BYTES + SHORT_PACKET and is_probe(message.frame_start):
+            # It counts as lost, as where a switch says nothing, and is one that measures: no other probe is as long.
             return
         if message.meter is not None:
             self._refused_meter(now, dpid, message.meter, message.reason)

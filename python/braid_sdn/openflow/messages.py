@@ -568,6 +568,9 @@ class Refused:
     frame_bytes: int = 0
     #: The meter concerned, if known.
     meter: SetMeter | None = None
+    #: The beginning of that frame, as much as the switch sends back: OpenFlow 1.3 §A.4.4 asks for 64 bytes of the
+    #: message, in which a frame with one action has 24.
+    frame_start: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,7 +354,8 @@ class Session:
         ):
             known = "group-unknown" if (told.type, told.code) == _BAD_OUT_GROUP else "group-refused"
         if known is None:
-            return Refused(f"error type {told.type} code {told.code}", rule, _refused_frame(told.data or b""))
+            size, start = _refused_frame(told.data or b"")
+            return Refused(f"error type {told.type} code {told.code}", rule, size, frame_start=start)
         return Refused(known, rule)
 
     def _collect(self, xid: int, flags: int, entries: Iterable[Any]) -> list[Any] | None:
@@ -525,13 +526,19 @@ def _packet_out(xid: int, ports: tuple[int, ...], data: bytes, in_port: int) -> 
     return head + _PACKET_OUT.pack(of.OFP_NO_BUFFER, in_port, len(actions)) + actions + data
 
 
-def _refused_frame(data: bytes) -> int:
-    """Return the bytes of a frame that was to be sent, from the beginning of the refused message; 0 of others."""
+def _refused_frame(data: bytes) -> tuple[int, bytes]:
+    """Return the length and the beginning of a frame that was to be sent; 0 and nothing of other messages.
+
+    `data` is the beginning of the refused message.
+    """
     if len(data) < HEADER.size + _PACKET_OUT.size:
-        return 0
+        return 0, b""
     _, kind, length, _ = HEADER.unpack_from(data)
+    if kind != of.OFPT_PACKET_OUT:
+        return 0, b""
     _, _, actions = _PACKET_OUT.unpack_from(data, HEADER.size)
-    return max(0, length - HEADER.size - _PACKET_OUT.size - actions) if kind == of.OFPT_PACKET_OUT else 0
+    at = HEADER.size + _PACKET_OUT.size + actions
+    return max(0, length - at), data[at:]
 
 
 def _packet_in(data: bytes) -> PacketIn | None:

@@ -114,6 +114,12 @@ def _tlv(kind: int, value: bytes) -> bytes:
     return struct.pack("!H", kind << 9 | len(value)) + value
 
 
+def is_probe(start: bytes) -> bool:
+    """Return true if a frame of this controller that begins like this is a probe under a tag, and not a host's."""
+    target, kind = mac_text(start[:6]), int.from_bytes(start[16:TAGGED_HEADER_BYTES], "big")
+    return start[12:14] == b"\x81\x00" and (target, kind) in ((PROBE_MAC, EXPERIMENTAL), (DISCOVERY_GROUP, LLDP))
+
+
 class ForgedError(Exception):
     """A frame that claims to be ours but is forged or expired."""
 
