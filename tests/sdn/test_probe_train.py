@@ -35,13 +35,14 @@ class Line:
         #: Trains of which the controller reads all frames at once, or the last one late, by their numbers.
         self.at_once: set[int] = set()
         self.late: set[int] = set()
+        self.now = 0.0
         self.sizes: list[TrainSize] = []
         self.found: dict[Hops, float] = {}
 
     def measure(self, trains: ProbeTrains, tag: int) -> None:
-        now = 0.0
         for number in range(100):
-            now += 10 * TRAIN_TIMEOUT
+            self.now += 10 * TRAIN_TIMEOUT
+            now = self.now
             due = trains.poll_train(now, lambda _: True)
             if due is None:
                 break
@@ -119,6 +120,33 @@ def test_a_path_is_measured_while_it_is_idle() -> None:
     assert due is not None
     assert due[0] == 3
     assert trains.poll_train(1.0 + 2 * TRAIN_TIMEOUT, lambda _: False) is None
+
+
+class CountedHops(tuple[tuple[PortId, PortId], ...]):
+    """A path that counts how often any is looked up."""
+
+    lookups = 0
+
+    def __hash__(self) -> int:
+        CountedHops.lookups += 1
+        return super().__hash__()
+
+
+def test_paths_that_are_measured_are_not_looked_at_again() -> None:
+    trains, line = ProbeTrains(), Line(10e6)
+    # Two tags of the same path are measured at once.
+    paths = {tag: CountedHops(((PortId(1, tag // 2), PortId(3, 1)),)) for tag in range(2, 12)}
+    for last in range(3, 12, 2):
+        trains.set_paths({tag: hops for tag, hops in paths.items() if tag <= last})
+        line.measure(trains, last - 1)
+    assert line.found == dict.fromkeys(paths.values(), pytest.approx(10e6))
+    CountedHops.lookups = 0
+    assert trains.poll_train(5000.0, lambda _: True) is None
+    assert CountedHops.lookups == 0
+    # A path that is named anew is measured anew.
+    trains.set_paths({})
+    trains.set_paths(paths)
+    assert trains.poll_train(5001.0, lambda _: True) == (2, TrainSize())
 
 
 @pytest.mark.parametrize("queue_ms", [5, 20, 100])

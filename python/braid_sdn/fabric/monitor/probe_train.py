@@ -125,23 +125,29 @@ class ProbeTrains:
     #: Paths to be measured, by tag.
     _paths: dict[int, Hops] = field(default_factory=dict)
     _searches: dict[Hops, _Search] = field(default_factory=dict)
+    #: Those of the paths whose search is not over, in the same order: most are, and each turn would look at them.
+    _due: dict[int, Hops] = field(default_factory=dict)
     _found: list[tuple[Hops, float]] = field(default_factory=list)
     _train: _Train | None = None
     _not_before: float = 0.0
 
     def set_paths(self, paths: Mapping[int, Hops]) -> None:
         """Set the paths whose capacity is unknown; measured ones are not measured again as long as they are named."""
-        self._paths = dict(paths)
-        named = set(paths.values())
-        self._searches = {hops: search for hops, search in self._searches.items() if hops in named}
+        self._paths, self._due = dict(paths), {}
+        before, self._searches = self._searches, {}
+        for tag, hops in paths.items():
+            search = before.get(hops)
+            if search is not None:
+                self._searches[hops] = search
+            if search is None or not search.is_over:
+                self._due[tag] = hops
 
     def poll_train(self, now: float, is_idle: Callable[[int], bool]) -> tuple[int, TrainSize] | None:
         """Return the tag of a path over which a train is due, and its size."""
         if self.under_way(now) is not None or now < self._not_before:
             return None
-        for tag, hops in self._paths.items():
-            search = self._searches.get(hops)
-            if (search is None or not search.is_over) and is_idle(tag):
+        for tag, hops in self._due.items():
+            if is_idle(tag):
                 search = self._searches.setdefault(hops, _Search())
                 self._train = _Train(tag, now, search.size)
                 part = search.size.total_bytes / (TRAIN_FRAMES * TRAIN_FRAME_BYTES)
@@ -180,6 +186,10 @@ class ProbeTrains:
             return
         search = self._searches.setdefault(hops, _Search())
         search.handle_train(train)
-        rate = statistics.median(search.rates) if search.rates else float("inf")
-        if search.is_over and rate <= MAX_RATE:
+        if not search.is_over:
+            return
+        # Several tags may have the same path.
+        self._due = {tag: each for tag, each in self._due.items() if each != hops}
+        rate = statistics.median(search.rates)
+        if rate <= MAX_RATE:
             self._found.append((hops, rate))
