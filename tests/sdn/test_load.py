@@ -114,6 +114,17 @@ def test_counters_that_were_asked_for_in_between_make_no_rate() -> None:
 
 
 @pytest.mark.parametrize("period", [COUNTER_PERIOD, 5.0, 20.0])
+def test_a_rule_that_was_added_since_the_last_reading_counted_in_that_time(period: float) -> None:
+    traffic, rule = Traffic(), Rule(PATHS, 10, Match(vlan=7), (Output(1),))
+    for number in range(3):
+        traffic.observe(period * number, [])
+    now = period * 2
+    traffic.handle_rules(now, 1, [FlowStats(rule, 1, 1000, 0.9 * period)])
+    traffic.handle_rules(now, 2, [FlowStats(rule, 1, 1000, 1.1 * period)])
+    assert traffic.tagged == {(1, 7): pytest.approx(8000 / period)}
+
+
+@pytest.mark.parametrize("period", [COUNTER_PERIOD, 5.0, 20.0])
 def test_frames_that_measure_hide_no_loss_however_rarely_counters_are_read(period: float) -> None:
     here, there = PortId(1, 1), PortId(2, 1)
     traffic, link = Traffic(), LinkDirection(here, there, 0.0, 0.0)

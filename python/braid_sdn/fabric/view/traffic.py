@@ -46,6 +46,9 @@ class Traffic:
     #: Bytes that the controller had sent by each port to measure something, in this period and in the one before.
     _own: dict[PortId, int] = field(default_factory=dict)
     _own_before: dict[PortId, int] = field(default_factory=dict)
+    #: When the last period ended, and its length.
+    _observed: float | None = None
+    _period: float = COUNTER_PERIOD
 
     def handle_ports(self, switch: int, counters: Iterable[PortCounters]) -> None:
         """Take in a switch's port counters."""
@@ -74,7 +77,7 @@ class Traffic:
             key = (switch, tag)
             listed.add(tag)
             # A young rule counted everything in this period.
-            before, at = self._rules.get(key, (0, now - COUNTER_PERIOD if each.age < COUNTER_PERIOD else now))
+            before, at = self._rules.get(key, (0, now - self._period if each.age < self._period else now))
             self._rules[key] = (each.bytes, now)
             if now > at:
                 if key in self.tagged:
@@ -110,6 +113,9 @@ class Traffic:
                 others = sent.sent - 8 * own / sent.seconds
                 link.saturation = observe(link.saturation, now, others, received.received)
         self._own_before, self._own = self._own, {}
+        if self._observed is not None:
+            self._period = max(COUNTER_PERIOD, now - self._observed)
+        self._observed = now
 
     def is_busy(self, link: LinkDirection, topology: Topology) -> bool:
         """Return true if a link carries so much that it may drop packets."""
