@@ -11,6 +11,9 @@ use crate::alone;
 use crate::tcp::TcpSender;
 use crate::world::{FULL, LinkSpec, START, World, line, quantile};
 
+/// Makes a flow.
+type NewFlow = fn() -> TcpSender;
+
 fn shaky(mbit: f64, jitter_ms: u64) -> LinkSpec {
     LinkSpec {
         jitter_us: jitter_ms * 1000,
@@ -163,7 +166,7 @@ fn new_links() -> [(&'static str, Vec<LinkSpec>); 7] {
 fn seconds<const N: usize>(
     lines: &[LinkSpec],
     seeds: std::ops::RangeInclusive<u64>,
-    sender: fn() -> TcpSender,
+    sender: NewFlow,
 ) -> [f64; N] {
     let count = seeds.clone().count() as f64;
     let mut means = [0.0; N];
@@ -196,7 +199,7 @@ fn new_links_that_jitter_are_known_within_two_seconds() {
 /// delay that is no jitter. The doubt at its start does not keep the guess.
 #[test]
 fn a_burst_taken_for_the_rate_of_a_link_that_jitters_is_corrected() {
-    let senders: [fn() -> TcpSender; 2] = [|| TcpSender::new().undo(), || TcpSender::bbr().undo()];
+    let senders: [NewFlow; 2] = [|| TcpSender::new().undo(), || TcpSender::bbr().undo()];
     for (mbit, jitter_us, least) in [(10.0, 0, 24.0), (10.0, 10_000, 22.0), (20.0, 20_000, 30.0)] {
         let policed = LinkSpec {
             queue_ms: 40,
@@ -229,7 +232,7 @@ fn new_links_survey() {
     };
     const SECONDS: usize = 10;
     let seeds = 1..=12;
-    let senders: [(&str, fn() -> TcpSender); 2] = [
+    let senders: [(&str, NewFlow); 2] = [
         ("CUBIC", || TcpSender::new().undo().grows_at_first()),
         ("BBR", || TcpSender::bbr().undo()),
     ];
