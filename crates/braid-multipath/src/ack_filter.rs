@@ -5,7 +5,8 @@
 //! slow start in CUBIC, takes a round trip that has grown for a full link. Over two links it also grows when the longer one comes into
 //! use, so a flow would stop at a part of what the links carry, and need seconds to find the rest. HyStart wants eight samples in a
 //! round trip, and each acknowledgement is one. So until the links are full, those pass by which another part of what was in flight as a
-//! round trip began is acknowledged ([`Spacing::steps`]), the last of it, and any that comes a quarter of a round trip after the one before.
+//! round trip began is acknowledged ([`Spacing::steps`]), the last of it, and any that comes a quarter of a round trip after the one before:
+//! a quarter of the links' round trip, of which the flow's own has more over links that jitter; while those begin, no more than three in each of the flow's.
 //! A round trip takes no longer by that: the last of a small window, on which the rest of a short flow waits, passes at once. Linux also
 //! takes a train of acknowledgements for a full link, 2 ms apart at most, that lasts for half a round trip; there are so few parts that they
 //! cannot last as long. A flow whose links are full, or that lost something, is left alone from then on.
@@ -32,6 +33,13 @@ const MAX_STEP: u64 = 24_000;
 /// needed (RFC 3522).
 const RECOVERY: Duration = Duration::from_secs(1);
 
+/// While a link that jitters begins, none of a new flow's acknowledgements passes for its time alone once so many of its round trip
+/// have. With those that end one of five parts HyStart has no ninth one, however much longer than the links' the round trip is.
+const MAX_TIMED: u32 = 3;
+
+/// But one that none follows passes after so many intervals.
+const LONG_WAIT: u32 = 6;
+
 /// A bulk flow keeps its place for this long without an acknowledgement.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -42,6 +50,8 @@ pub struct Spacing {
     pub interval: Duration,
     /// Equal parts of what is in flight as a round trip of a new flow begins; one passes after each of them. Zero for none.
     pub steps: u32,
+    /// True if few pass for their time alone: a link that jitters begins, and the flow's round trip is longer than the links'.
+    pub few: bool,
 }
 
 /// A segment of TCP, as far as the filter tells them apart.
@@ -91,6 +101,8 @@ struct Round {
     end: u32,
     /// Bytes of a step.
     step: u64,
+    /// Acknowledgements that have passed in it.
+    passed: u32,
 }
 
 /// Passes the acknowledgements of one direction at one end of a bond.
@@ -228,7 +240,10 @@ impl<T> AckFilter<T> {
         let far = self.scope == Scope::Bulk && of.bytes - of.passed_bytes >= MAX_STEP;
         let spacing = spacing.filter(|_| waits);
         let steps = self.scope == Scope::New && spacing.is_some_and(|s| of.ends_step(s.steps));
-        let until = of.passed + spacing.map_or(Duration::ZERO, |spacing| spacing.interval);
+        let many = spacing.is_some_and(|s| s.few)
+            && of.round.is_some_and(|round| round.passed >= MAX_TIMED);
+        let interval = spacing.map_or(Duration::ZERO, |spacing| spacing.interval);
+        let until = of.passed + interval * if many { LONG_WAIT } else { 1 };
         if far || steps || until <= now {
             of.pass(now);
             return None;
@@ -326,6 +341,7 @@ impl<T> Flow<T> {
                     .checked_div(steps)
                     .unwrap_or(u32::MAX),
             ),
+            passed: 0,
         });
         let ends = !is_above(round.end, acked);
         if ends {
@@ -338,6 +354,9 @@ impl<T> Flow<T> {
     fn pass(&mut self, now: Time) {
         self.passed = now;
         self.passed_bytes = self.bytes;
+        if let Some(round) = &mut self.round {
+            round.passed += 1;
+        }
     }
 
     fn into_held(self) -> Option<T> {
@@ -352,6 +371,7 @@ mod tests {
     const SPACING: Option<Spacing> = Some(Spacing {
         interval: Duration::from_millis(4),
         steps: 5,
+        few: true,
     });
 
     fn at(ms: u64) -> Time {
@@ -430,6 +450,24 @@ mod tests {
         passed.filter.handle_sent(7, 200);
         passed.acks(&[(13, 125), (13, 144), (13, 145), (14, 146), (21, 147)]);
         assert_eq!(passed.seen, [(13, 145), (17, 146), (21, 147)]);
+    }
+
+    /// Over links that jitter a flow's round trip is many times as long as theirs. One acknowledgement in an interval would be 24 in it.
+    #[test]
+    fn a_long_round_trip_passes_no_more_than_a_short_one() {
+        let mut passed = Passed::new();
+        passed.filter.handle_sent(7, 1_010);
+        for ms in 0..=100 {
+            passed.ack(10 + ms, 10 + 10 * ms as u32);
+        }
+        let times: Vec<_> = passed.seen.iter().map(|(ms, _)| *ms).collect();
+        assert_eq!(times, [10, 14, 18, 37, 57, 77, 97, 110]);
+        // The last of a flow that stands still does not wait for ever.
+        passed.filter.handle_sent(7, 2_010);
+        passed.acks(&[(111, 1_011), (115, 1_012), (119, 1_013), (123, 1_014)]);
+        passed.seen.clear();
+        passed.ack(200, 1_015);
+        assert_eq!(passed.seen[0], (146, 1_014));
     }
 
     #[test]

@@ -65,6 +65,7 @@ impl<T: Clone> Sender<T> {
         Some(Spacing {
             interval: longest.map_or(MAX_ACK_INTERVAL, quarter),
             steps: steps.clamp(1, MAX_ACK_STEPS) as u32,
+            few: usable().any(|link| link.estimator.capacity().is_doubtful()),
         })
     }
 
@@ -78,7 +79,11 @@ impl<T: Clone> Sender<T> {
             self.queued_at.is_some_and(|at| now.since(at) < BURDEN_SPAN) || self.is_unsteady();
         let part = shortest / if burdened { 8 } else { 32 };
         let interval = part.min(MAX_BULK_ACK_INTERVAL);
-        (interval >= MIN_BULK_ACK_INTERVAL).then_some(Spacing { interval, steps: 0 })
+        (interval >= MIN_BULK_ACK_INTERVAL).then_some(Spacing {
+            interval,
+            steps: 0,
+            few: false,
+        })
     }
 
     /// Returns the round trips over the links in use.
