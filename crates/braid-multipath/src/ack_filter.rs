@@ -50,7 +50,7 @@ pub struct Spacing {
     pub interval: Duration,
     /// Equal parts of what is in flight as a round trip of a new flow begins; one passes after each of them. Zero for none.
     pub steps: u32,
-    /// True if few pass for their time alone: a link that jitters begins, and the flow's round trip is longer than the links'.
+    /// True if few pass for their time alone, since a link that jitters begins.
     pub few: bool,
 }
 

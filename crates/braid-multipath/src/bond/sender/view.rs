@@ -12,7 +12,7 @@ use crate::liveness::Liveness;
 
 /// Time for which packets wait when all links are full.
 const FULL_QUEUE: Duration = Duration::from_millis(100);
-/// An acknowledgement waits for no longer, on satellites either.
+/// An acknowledgement waits for no longer, on satellites either, but for six times as long where few pass.
 const MAX_ACK_INTERVAL: Duration = Duration::from_millis(20);
 const MIN_ACK_INTERVAL: Duration = Duration::from_millis(2);
 /// Parts of a round trip after which acknowledgements pass: HyStart wants nine samples.
@@ -65,7 +65,9 @@ impl<T: Clone> Sender<T> {
         Some(Spacing {
             interval: longest.map_or(MAX_ACK_INTERVAL, quarter),
             steps: steps.clamp(1, MAX_ACK_STEPS) as u32,
-            few: usable().any(|link| link.estimator.capacity().is_doubtful()),
+            few: steps >= MAX_ACK_STEPS
+                && usable()
+                    .any(|link| link.is_used(now) && link.estimator.capacity().is_doubtful()),
         })
     }
 
