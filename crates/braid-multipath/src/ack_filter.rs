@@ -6,7 +6,8 @@
 //! use, so a flow would stop at a part of what the links carry, and need seconds to find the rest. HyStart wants eight samples in a
 //! round trip, and each acknowledgement is one. So until the links are full, those pass by which another part of what was in flight as a
 //! round trip began is acknowledged ([`Spacing::steps`]), the last of it, and any that comes a quarter of a round trip after the one before:
-//! a quarter of the links' round trip, of which the flow's own has more over links that jitter; while those begin, no more than three in each of the flow's.
+//! a quarter of the links' round trip, of which the flow's own has more over links that jitter. While those begin, none passes for its time
+//! alone once three have passed in the flow's own. An acknowledgement with data, or of nothing new, is not counted.
 //! A round trip takes no longer by that: the last of a small window, on which the rest of a short flow waits, passes at once. Linux also
 //! takes a train of acknowledgements for a full link, 2 ms apart at most, that lasts for half a round trip; there are so few parts that they
 //! cannot last as long. A flow whose links are full, or that lost something, is left alone from then on.

@@ -165,10 +165,10 @@ pub struct Queue {
     pub sent: Option<SentAt>,
 }
 
-/// What contradicts a train's rate.
+/// Samples that contradict a train's rate.
 #[derive(Debug, Clone, Copy, Default)]
 struct Guess {
-    /// Consecutive samples that do.
+    /// The last ones in a row.
     contradictions: u32,
     /// The time of the first one.
     contradicted_since: Option<Time>,

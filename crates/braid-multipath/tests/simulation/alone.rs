@@ -94,10 +94,15 @@ pub fn run(
 }
 
 /// Returns the goodput in Mbit/s for each span, in seconds after the flow's beginning.
-pub fn goodput<const N: usize>(line: &LinkSpec, seed: u64, spans: [(u64, u64); N]) -> [f64; N] {
+pub fn goodput<const N: usize>(
+    line: &LinkSpec,
+    sender: TcpSender,
+    seed: u64,
+    spans: [(u64, u64); N],
+) -> [f64; N] {
     let end = spans.iter().map(|span| span.1).max().unwrap_or_default();
     let span = (Time::ZERO, Duration::from_secs(end));
-    let alone = run(line, TcpSender::new(), seed, span, false);
+    let alone = run(line, sender, seed, span, false);
     spans.map(|(from, to)| {
         let tenths = &alone.delivered[from as usize * 10..to as usize * 10];
         tenths.iter().sum::<u64>() as f64 * 8.0 / 1e6 / (to - from) as f64

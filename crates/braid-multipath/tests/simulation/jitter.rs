@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use braid_multipath::schedule::{Adaptive, Class};
 
-use braid_core::Time;
-
 use crate::alone;
 use crate::tcp::TcpSender;
 use crate::world::{FULL, LinkSpec, START, World, line, quantile};
@@ -14,11 +12,33 @@ use crate::world::{FULL, LinkSpec, START, World, line, quantile};
 /// Makes a flow.
 type NewFlow = fn() -> TcpSender;
 
+/// Flows over new links.
+const SENDERS: [(&str, NewFlow); 2] = [
+    ("BBR", || TcpSender::bbr().undo()),
+    ("CUBIC", || TcpSender::new().undo().grows_at_first()),
+];
+
 fn shaky(mbit: f64, jitter_ms: u64) -> LinkSpec {
     LinkSpec {
         jitter_us: jitter_ms * 1000,
         ..line(mbit, 30)
     }
+}
+
+fn lte(mbit: f64, delay_ms: u64, jitter_ms: u64) -> LinkSpec {
+    LinkSpec {
+        queue_ms: 300,
+        jitter_us: jitter_ms * 1000,
+        ..line(mbit, delay_ms)
+    }
+}
+
+fn lte_and_satellite() -> [LinkSpec; 2] {
+    let satellite = LinkSpec {
+        loss_percent: 1,
+        ..shaky(100.0, 25)
+    };
+    [lte(40.0, 30, 10), satellite]
 }
 
 fn world(lines: &[LinkSpec], seed: u64) -> World {
@@ -55,7 +75,7 @@ fn tcp(name: &str, lines: &[LinkSpec], seed: u64) -> f64 {
     let goodput = world.goodput(8.0, 16.0);
     let alone: Vec<_> = lines
         .iter()
-        .map(|line| alone::goodput(line, seed, [(3, 8), (8, 16)]))
+        .map(|line| alone::goodput(line, TcpSender::new(), seed, [(3, 8), (8, 16)]))
         .collect();
     let of_alone = goodput / alone.iter().map(|[_, late]| late).sum::<f64>();
     let small = &world.streams[0].delays;
@@ -90,18 +110,9 @@ fn links_that_jitter_in_order_are_rated_for_what_they_carry() {
 /// ms, and a flow for which it is given up has a tenth of the better link.
 #[test]
 fn loss_on_a_link_that_jitters_in_order_is_repaired() {
-    let lines = [
-        LinkSpec {
-            queue_ms: 300,
-            ..shaky(40.0, 10)
-        },
-        LinkSpec {
-            loss_percent: 1,
-            ..shaky(100.0, 25)
-        },
-    ];
+    let lines = lte_and_satellite();
     for seed in 1..=3 {
-        let [alone] = alone::goodput(&lines[0], seed, [(5, 20)]);
+        let [alone] = alone::goodput(&lines[0], TcpSender::new(), seed, [(5, 20)]);
         let mut world = world(&lines, seed);
         world.add_flow(TcpSender::new().undo());
         world.run_until(START + Duration::from_secs(20));
@@ -139,17 +150,8 @@ fn jitter_survey() {
 
 /// Links whose rates nobody knows yet.
 fn new_links() -> [(&'static str, Vec<LinkSpec>); 7] {
-    let lte = |mbit, delay_ms, jitter_ms: u64| LinkSpec {
-        queue_ms: 300,
-        jitter_us: jitter_ms * 1000,
-        ..line(mbit, delay_ms)
-    };
-    let satellite = LinkSpec {
-        loss_percent: 1,
-        ..shaky(100.0, 25)
-    };
     [
-        ("40 ±10 + 100 ±25, 1 %", vec![lte(40.0, 30, 10), satellite]),
+        ("40 ±10 + 100 ±25, 1 %", lte_and_satellite().to_vec()),
         (
             "40 ±10 + 25 ±15",
             vec![lte(40.0, 30, 10), lte(25.0, 40, 15)],
@@ -189,12 +191,8 @@ fn seconds<const N: usize>(
 #[test]
 fn new_links_that_jitter_are_known_within_two_seconds() {
     let [(name, satellite), _, (both, shaky), ..] = new_links();
-    let senders: [(&str, NewFlow); 2] = [
-        ("BBR", || TcpSender::bbr().undo()),
-        ("CUBIC", || TcpSender::new().undo().grows_at_first()),
-    ];
     for (name, lines, least) in [(name, satellite, [68.0, 65.0]), (both, shaky, [62.0, 71.0])] {
-        for ((kind, sender), least) in senders.into_iter().zip(least) {
+        for ((kind, sender), least) in SENDERS.into_iter().zip(least) {
             let goodput: [f64; 2] = seconds(&lines, 1..=6, sender);
             println!("{name}, {kind}: {goodput:.1?} Mbit/s");
             assert!(goodput[1] >= least, "{name}, {kind}: {goodput:.1?}");
@@ -239,13 +237,9 @@ fn new_links_survey() {
     };
     const SECONDS: usize = 10;
     let seeds = 1..=12;
-    let senders: [(&str, NewFlow); 2] = [
-        ("CUBIC", || TcpSender::new().undo().grows_at_first()),
-        ("BBR", || TcpSender::bbr().undo()),
-    ];
     for ((name, lines), (kind, sender)) in new_links()
         .iter()
-        .flat_map(|links| senders.map(|sender| (links, sender)))
+        .flat_map(|links| SENDERS.map(|sender| (links, sender)))
     {
         if !format!("{name}, {kind}").contains(&wanted) {
             continue;
@@ -253,14 +247,14 @@ fn new_links_survey() {
         let bond: [f64; SECONDS] = seconds(lines, seeds.clone(), sender);
         println!("{name}, {kind}: {bond:.0?} Mbit/s");
         for line in lines {
-            let mut mean = [0.0; SECONDS];
-            for seed in seeds.clone() {
-                let span = (Time::ZERO, Duration::from_secs(SECONDS as u64));
-                let alone = alone::run(line, sender(), seed, span, false);
-                for (tenth, bytes) in alone.delivered.iter().enumerate() {
-                    mean[tenth / 10] += *bytes as f64 * 8e-6 / seeds.clone().count() as f64;
-                }
-            }
+            let alone = seeds.clone().map(|seed| {
+                let spans = std::array::from_fn::<_, SECONDS, _>(|at| (at as u64, at as u64 + 1));
+                alone::goodput(line, sender(), seed, spans)
+            });
+            let sum = alone.fold([0.0; SECONDS], |sum, each| {
+                std::array::from_fn(|at| sum[at] + each[at])
+            });
+            let mean = sum.map(|sum| sum / seeds.clone().count() as f64);
             println!("  {} Mbit/s alone: {mean:.0?}", line.mbit);
         }
     }

@@ -60,7 +60,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
         if each.mac not in static
     ]
     reasons = network_state.why_unplaced(
-        (((each[2], each[3]), each[4]) for each in lost), settings, topology, fabric.admission.waiting(now, 0.0)
+        (((each[2], each[3]), each[4]) for each in lost), settings, topology, fabric.admission.waiting()
     )
     found += [Problem(code, subject, why) for (code, subject, *_), why in zip(lost, reasons, strict=True)]
     for ends in network_state.missing_links(fabric.settings, topology) if fabric.planned else ():
@@ -105,7 +105,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
 
 def _of_floods(fabric: Controller, now: float) -> Iterator[Problem]:
     """Yield the ports and switches at which floods are not limited as it is configured."""
-    waiting = fabric.admission.waiting(now, 0.0)
+    waiting = fabric.admission.waiting()
     for place, why in network_state.missing_ports(fabric.settings.flood.ports, fabric.topology, waiting).items():
         yield Problem("flood-port-unknown", ":".join(place), f"is listed in [flood], and {why}")
     for dpid, count in sorted(fabric.unlimited.items()):

@@ -56,7 +56,7 @@ def problems(fabric: Controller, now: float) -> Iterator[Problem]:
     """Yield what is wrong with tenants' ports, and with links between them."""
     yield from fabric.untrusted_links.problems(now, fabric.topology.port_name)
     places = [(tenant.name, place) for tenant in fabric.settings.tenants.listed for place in tenant.places]
-    waiting = fabric.admission.waiting(now, 0.0)
+    waiting = fabric.admission.waiting()
     missing = network_state.missing_ports((place for _, place in places), fabric.topology, waiting)
     for name, place in places if missing else ():
         if place in missing:
@@ -67,7 +67,7 @@ def problems(fabric: Controller, now: float) -> Iterator[Problem]:
         yield Problem("wide-id", fabric.topology.name(dpid), text)
     # One that follows another controller asks switches for nothing.
     leads = fabric.cluster is None or fabric.cluster.leads
-    for dpid, what in fabric.admission.waiting(now).items() if leads else ():
+    for dpid, what in fabric.admission.waiting_for_long(now).items() if leads else ():
         text = f"is not part of the network before its {what}; see its load, and whether it can be reached"
         yield Problem("switch-waits", fabric.topology.name(dpid), text)
 

@@ -228,9 +228,13 @@ class Admission:
             case _:
                 pass
 
-    def waiting(self, now: float, patience: float = PATIENCE) -> dict[int, str]:
-        """Return the switches that have been waiting for long, and for what."""
-        return {dpid: each.awaited for dpid, each in sorted(self.applicants.items()) if now - each.since >= patience}
+    def waiting(self) -> dict[int, str]:
+        """Return the switches that wait, and for what."""
+        return {dpid: each.awaited for dpid, each in sorted(self.applicants.items())}
+
+    def waiting_for_long(self, now: float) -> dict[int, str]:
+        """Return those of them that have been waiting for long."""
+        return {dpid: what for dpid, what in self.waiting().items() if now - self.applicants[dpid].since >= PATIENCE}
 
     def poll_admitted(self, dpid: int, message: FromSwitch) -> Hello | None:
         """Return the switch if this is its word that nothing is left of other configurations."""

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use braid_core::{Bytes, Rate, Time};
 
-use super::Sender;
+use super::{LanePacket, Sender};
 use crate::LinkId;
 use crate::ack_filter::Spacing;
+use crate::bond::sender_link::SenderLink;
 use crate::estimate::{LinkEstimator, Rtt};
 use crate::liveness::Liveness;
 
@@ -66,8 +67,7 @@ impl<T: Clone> Sender<T> {
             interval: longest.map_or(MAX_ACK_INTERVAL, quarter),
             steps: steps.clamp(1, MAX_ACK_STEPS) as u32,
             few: steps >= MAX_ACK_STEPS
-                && usable()
-                    .any(|link| link.is_used(now) && link.estimator.capacity().is_doubtful()),
+                && (self.used_links(now)).any(|link| link.estimator.capacity().is_doubtful()),
         })
     }
 
@@ -88,10 +88,14 @@ impl<T: Clone> Sender<T> {
         })
     }
 
-    /// Returns the round trips over the links in use.
+    /// Returns the links in use.
+    fn used_links(&self, now: Time) -> impl Iterator<Item = &SenderLink<LanePacket<T>>> {
+        (self.links.iter()).filter(move |link| link.is_usable() && link.is_used(now))
+    }
+
+    /// Returns the round trips over them.
     fn used_rtts(&self, now: Time) -> impl Iterator<Item = &Rtt> {
-        let used = (self.links.iter()).filter(move |link| link.is_usable() && link.is_used(now));
-        let rtts = used.map(|link| link.estimator.rtt());
+        let rtts = self.used_links(now).map(|link| link.estimator.rtt());
         rtts.filter(|rtt| rtt.is_known())
     }
 
