@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from braid_lab.clients.site import LOW_PRIORITY_REQUESTS, Page
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.pages.corpus import CONNECTIONS_PER_HOST, Object, Site
-from braid_lab.pages.loaders import check_arrived, loader
+from braid_lab.pages.loaders import PageError, check_arrived, loader
 from braid_lab.pages.sites import served
-from braid_lab.process import CommandError, LabError
+from braid_lab.process import LabError
 from braid_lab.servers.certificate import Certificate
 
 #: A document, a script that fetches, an image that the fetch's answer names, and eight images of one more host.
@@ -61,7 +61,7 @@ def test_a_server_without_a_certificate_of_the_authority_is_refused(net: Topolog
             deceived = dataclasses.replace(sites, trust=stranger)
             with (
                 loader("fast", net.host, deceived, protocol) as load,
-                pytest.raises(CommandError, match="certificate"),
+                pytest.raises(PageError, match="certificate"),
             ):
                 load(SITE)
 
@@ -130,10 +130,21 @@ def test_requests_of_low_priority_wait_for_one_another() -> None:
     assert asyncio.run(course()) == LOW_PRIORITY_REQUESTS
 
 
-def test_an_object_that_did_not_arrive_is_named_and_spoke_no_other_protocol() -> None:
-    document, image, style = "https://www.a.test/", "https://img.a.test/1.png", "https://www.a.test/2.css"
-    check_arrived("a", "h3", [(document, "h3"), (image, "h3")])
-    with pytest.raises(LabError, match=f"^a: did not arrive: {image}$"):
-        check_arrived("a", "h3", [(document, "h3"), (image, ""), (style, "h3")])
+def test_objects_that_do_not_arrive_are_counted_and_named_if_others_depend_on_them() -> None:
+    host = "www.a.test"
+    objects = [Object("document", host, "/", 1000, None), Object("script", host, "/1.js", 1000, 0)]
+    objects += [Object("image", host, f"/{number}.png", 1000, number - 1) for number in (1, 2)]
+    site = Site("a", tuple(objects))
+    document, script, image, other = (each.url for each in objects)
+
+    def arrived(protocol: str, *entries: tuple[str, str]) -> int:
+        return check_arrived(site, protocol, entries)
+
+    assert arrived("h3", (document, "h3"), (script, "h3"), (image, "h3"), (other, "h3")) == 0
+    assert arrived("h3", (document, "h3"), (script, "h3"), (image, ""), (other, "")) == 2
+    with pytest.raises(PageError, match=f"^a: did not arrive: {script}$"):
+        arrived("h3", (document, "h3"), (script, ""), (image, ""))
+    with pytest.raises(PageError, match=f"^a: did not arrive: {document}$"):
+        arrived("h3", (document, ""))
     with pytest.raises(LabError, match=r"^a: the browser spoke h2, http/1.1 in place of h3$"):
-        check_arrived("a", "h3", [(document, "h2"), (image, ""), (style, "http/1.1")])
+        arrived("h3", (document, "h2"), (script, "http/1.1"), (image, ""))

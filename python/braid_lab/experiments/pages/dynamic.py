@@ -16,9 +16,8 @@ from braid_lab.experiments.measure.walks import campus
 from braid_lab.experiments.pages.testbed import Extent, plan
 from braid_lab.net.topology import network
 from braid_lab.pages.corpus import Site
-from braid_lab.pages.loaders import Load, loader
+from braid_lab.pages.loaders import Load, PageError, loader
 from braid_lab.pages.sites import served
-from braid_lab.process import LabError
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,8 @@ def dynamic(run: Run) -> None:
 def _load(load: Load, site: Site, _: int) -> float:
     """Load a site, whatever the number of the page."""
     try:
-        return load(site).seconds
-    except LabError:
-        # A browser is quick to give up on a line that is dead.
+        page = load(site)
+    except PageError:
         return PAGE_TIMEOUT_S
+    # A browser is quick to give up on a line that is dead.
+    return PAGE_TIMEOUT_S if page.missing else page.seconds

@@ -16,6 +16,7 @@ from braid_lab.experiments.pages.testbed import Extent, plan, two_lines
 from braid_lab.pages import loaders
 from braid_lab.pages.loaders import Load, LoaderName, loader
 from braid_lab.pages.sites import PROTOCOLS, served
+from braid_lab.process import LabError
 
 FULL = Extent(sites=50, loads=1)
 QUICK = Extent(sites=3, loads=1)
@@ -63,6 +64,8 @@ def _compare(run: Run, protocol: str, extent: Extent, names: tuple[LoaderName, .
             with run.step(f"{protocol}: {site.name}, {site.flows} flows, {site.size / 1e6:.1f} MB"):
                 work = [functools.partial(load, site) for load in loads.values()]
                 for key, page in zip(loads, run_concurrently(work), strict=True):
+                    if page.missing:
+                        raise LabError(f"{site.name}, {' '.join(key)}: {page.missing} objects did not arrive")
                     seconds[key].append(page.seconds)
     short = protocol.replace("/", "").replace(".", "")
     means = {key: statistics.fmean(each) for key, each in seconds.items()}

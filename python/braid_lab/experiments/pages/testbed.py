@@ -22,8 +22,9 @@ from braid_lab.net.mptcp import use_all_uplinks
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.pages import corpus, loaders
 from braid_lab.pages.corpus import Site
-from braid_lab.pages.loaders import LOADERS, Load, LoaderName, PageLoad, loader
+from braid_lab.pages.loaders import LOADERS, Load, LoaderName, PageError, loader
 from braid_lab.pages.sites import served
+from braid_lab.process import LabError
 from braid_lab.product import Braid, braid, commit
 
 MBIT, DELAY_MS, QUEUE_MS = 2.0, 20.0, 1000.0
@@ -146,12 +147,10 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
             ways = {way: stack.enter_context(_way(way, plan, run.seed)) for way in plan.ways}
         for turn, site in rounds:
             with run.step(f"{site.name}, {site.flows} flows, {site.size / 1e6:.1f} MB"):
-                work = [functools.partial(_load, way, site) for way in ways.values()]
-                pages = run_concurrently(work)
-                rows = [{"way": way, **page.row(), **shares} for way, (page, shares) in zip(ways, pages, strict=True)]
-                book.add({"turn": turn, "site": site.name, "rows": rows})
+                work = [functools.partial(_load, run, name, way, site) for name, way in ways.items()]
+                book.add({"turn": turn, "site": site.name, "rows": run_concurrently(work)})
     book.finish()
-    return [{"turn": each["turn"], "site": each["site"], **row} for each in book.rows for row in each["rows"]]
+    return compared(run, plan, [{"turn": row["turn"], **each} for row in book.rows for each in row["rows"]])
 
 
 @contextlib.contextmanager
@@ -165,10 +164,47 @@ def _way(name: str, plan: Plan, seed: int) -> Iterator[Way]:
         yield Way(lines.net, load)
 
 
-def _load(way: Way, site: Site) -> tuple[PageLoad, dict[str, int]]:
+def load_row(run: Run, way: str, load: Load, site: Site) -> dict[str, Any]:
+    """Load a site and return the row of it, which has an error in place of times if the page failed."""
+    row = {"way": way, "site": site.name}
+    try:
+        return row | load(site).row()
+    except PageError as error:
+        run.display.note(f"{run.name}: {way}, {error}")
+        return row | {"error": str(error)}
+
+
+def _load(run: Run, name: str, way: Way, site: Site) -> dict[str, Any]:
     before = way.delivered()
-    page = way.load(site)
-    return page, {name: count - before[name] for name, count in way.delivered().items()}
+    row = load_row(run, name, way.load, site)
+    return row | {line: count - before[line] for line, count in way.delivered().items()}
+
+
+def complete(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the loads that can be compared: those of a site in a turn in which its page failed by no way."""
+    failed = {(row["turn"], row["site"]) for row in rows if "error" in row}
+    return [row for row in rows if (row["turn"], row["site"]) not in failed]
+
+
+def compared(run: Run, plan: Plan, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the complete loads, and record what failed: pages, and objects of pages that did not."""
+    left = complete(rows)
+    errors = [row["error"] for row in rows if "error" in row]
+    if not left:
+        raise LabError(f"each page failed by some way, the last one like this: {errors[-1]}")
+    for way in dict.fromkeys(row["way"] for row in rows):
+        mine = [row for row in rows if row["way"] == way]
+        run.figure(f"failed_pages_{way}", sum("error" in row for row in mine), better="lower", runs=len(mine))
+        missing = [row["missing"] for row in left if row["way"] == way]
+        run.figure(f"missing_objects_{way}", sum(missing), better="lower", runs=len(missing))
+    if errors:
+        names = {row["site"] for row in left}
+        gone = [site.name for site in plan.sites if site.name not in names]
+        run.notes.append(
+            f"{len(errors)} pages failed, and what they are compared with is left out as well. "
+            f"Sites without any load left: {', '.join(gone) or 'none'}."
+        )
+    return left
 
 
 def by_site(rows: Sequence[dict[str, Any]], way: str, key: str = "seconds") -> dict[str, float]:

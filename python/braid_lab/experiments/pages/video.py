@@ -26,7 +26,18 @@ import numpy as np
 from braid_lab.concurrency import repeated, run_concurrently
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.pages import charts
-from braid_lab.experiments.pages.testbed import MBIT, Extent, Plan, by_site, journal, plan, reductions, two_lines
+from braid_lab.experiments.pages.testbed import (
+    MBIT,
+    Extent,
+    Plan,
+    by_site,
+    compared,
+    journal,
+    load_row,
+    plan,
+    reductions,
+    two_lines,
+)
 from braid_lab.net import scratch
 from braid_lab.pages import loaders, video
 from braid_lab.pages.corpus import Site
@@ -103,9 +114,9 @@ def beside_video(run: Run) -> None:
             hosts = {way: stack.enter_context(_host(way, made, clip, run.seed)) for way in WAYS}
         for turn, number, group in left:
             with run.step(f"{len(group)} sites, {sum(site.size for site in group) / 1e6:.1f} MB, beside the clip"):
-                book.add({"turn": turn, "group": number, "rows": _group(hosts, group, clip)})
+                book.add({"turn": turn, "group": number, "rows": _group(run, hosts, group, clip)})
     book.finish()
-    _record(run, made, [row for each in book.rows for row in each["rows"]])
+    _record(run, made, [{"turn": each["turn"], **row} for each in book.rows for row in each["rows"]])
 
 
 def grouped(sites: Sequence[Site]) -> list[list[Site]]:
@@ -146,7 +157,7 @@ def _moment(host: Windows) -> Moment:
     return Moment(time.monotonic(), video.playback(host.tab), host.flow_bytes())
 
 
-def _group(hosts: dict[str, Windows], group: Sequence[Site], clip: Clip) -> list[dict[str, Any]]:
+def _group(run: Run, hosts: dict[str, Windows], group: Sequence[Site], clip: Clip) -> list[dict[str, Any]]:
     """Play the clip on all hosts while the group's sites are loaded; return a row for each load and each playback."""
     run_concurrently([functools.partial(video.begin, host.tab) for host in hosts.values()])
     run_concurrently([functools.partial(video.await_pause, host.tab) for host in hosts.values()])
@@ -154,21 +165,23 @@ def _group(hosts: dict[str, Windows], group: Sequence[Site], clip: Clip) -> list
     before = {way: _moment(host) for way, host in hosts.items()}
     browsing = {way: host.load for way, host in hosts.items() if host.load is not None}
     with _polled(hosts["reference"]) as alone:
-        work = [functools.partial(_browse, hosts[way], load, group) for way, load in browsing.items()]
+        work = [functools.partial(_browse, run, way, hosts[way], load, group) for way, load in browsing.items()]
         browsed = dict(zip(browsing, run_concurrently(work), strict=True))
     if alone[-1].playback.played_s + alone[-1].playback.ahead_s > clip.seconds - video.SEGMENT_SECONDS:
         raise LabError(f"the clip of {clip.seconds:.0f} s had come before the group of {len(group)} sites")
     rows: list[dict[str, Any]] = []
     for way, (loads, after) in browsed.items():
-        rows += [{"way": way, **row} for row in loads]
+        rows += loads
         rows.append({"way": way, "site": None, **_throughput(before[way], after, alone)})
     rows.append({"way": "reference", "site": None, **_throughput(before["reference"], alone[-1], alone)})
     return rows
 
 
-def _browse(host: Windows, load: Load, group: Sequence[Site]) -> tuple[list[dict[str, Any]], Moment]:
+def _browse(
+    run: Run, way: str, host: Windows, load: Load, group: Sequence[Site]
+) -> tuple[list[dict[str, Any]], Moment]:
     """Load sites one after the other; return a row for each, and the moment at which the last one was loaded."""
-    loads = [{"site": site.name, **load(site).row()} for site in group]
+    loads = [load_row(run, way, load, site) for site in group]
     return loads, _moment(host)
 
 
@@ -205,7 +218,7 @@ def bytes_at(moments: Sequence[Moment], at: float) -> float:
 
 
 def _record(run: Run, made: Plan, rows: Sequence[dict[str, Any]]) -> None:
-    pages = [row for row in rows if row["site"] is not None]
+    pages = compared(run, made, [row for row in rows if row["site"] is not None])
     plays = [row for row in rows if row["site"] is None]
     runs = len(made.sites) * made.loads
     found = {way: reductions(pages, way) for way in WAYS[2:]}
