@@ -33,7 +33,8 @@ pub struct LinkSettings {
     pub tier: u8,
     /// Highest send rate; none for no limit.
     pub cap: Option<Rate>,
-    /// Initial rate, known from an earlier session; it is corrected at once.
+    /// Initial rate in place of 4 Mbit/s; it is corrected at once. A bond sets none, since a train
+    /// finds the rate within a round trip.
     pub initial: Option<Rate>,
     /// Overhead of each packet on the wire beside the inner packet.
     pub overhead: Bytes,

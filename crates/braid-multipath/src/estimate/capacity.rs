@@ -217,7 +217,7 @@ impl Default for Capacity {
 }
 
 impl Capacity {
-    /// Begins at a known rate, such as that of the last session.
+    /// Begins at a known rate.
     #[must_use]
     pub fn new(initial: Rate) -> Capacity {
         Capacity {
