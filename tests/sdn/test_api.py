@@ -405,6 +405,20 @@ def test_a_client_that_does_not_speak_http_is_told_so(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_an_address_that_is_taken_is_named_with_its_option(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with served(Network(two_paths()), tmp_path) as (api, _, port):
+            for addresses, option in (
+                ((None, ("127.0.0.1", port)), "[metrics] listen"),
+                ((("127.0.0.1", port),), "--http"),
+            ):
+                with pytest.raises(OSError, match="address already in use") as refused:
+                    await api.listen(tmp_path / "other.sock", *addresses)
+                assert str(refused.value).startswith(f'{option} = "127.0.0.1:{port}": ')
+
+    asyncio.run(story())
+
+
 def test_metrics_are_openmetrics_on_the_socket_and_alone_on_their_own_port(tmp_path: Path) -> None:
     net = Network(two_paths())
 

@@ -124,6 +124,40 @@ def test_all_that_is_wrong_is_named_at_once(tmp_path: Path) -> None:
     }
 
 
+def wrong_lines(tmp_path: Path, text: str) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        read(written(tmp_path, text))
+    return [line.partition("fabric.toml: ")[2] for line in str(refused.value).splitlines()]
+
+
+def test_each_error_is_named_once(tmp_path: Path) -> None:
+    assert wrong_lines(tmp_path, 'host_lifetime = "300"') == [
+        """host_lifetime: must be a text such as "10 s" above 0, not '300'; units are us, ms, s, min, h"""
+    ]
+    assert wrong_lines(tmp_path, '[[edge]]\nname = 5\nswitch = "A1"\nport = "x"') == ["edge 1.name: must be a text"]
+    (nearest,) = wrong_lines(tmp_path, 'host_lifetme = "5 min"')
+    assert nearest.endswith("; 'host_lifetime' is meant?")
+
+
+def test_times_have_the_units_that_all_configurations_have(tmp_path: Path) -> None:
+    assert read(written(tmp_path, 'host_lifetime = "5 min"')).settings.host_lifetime == 300
+
+
+def test_a_whole_number_is_a_number(tmp_path: Path) -> None:
+    assert read(written(tmp_path, "[paths]\nresequence_mdi = 0")).settings.limits.resequence_mdi == 0
+    assert wrong_lines(tmp_path, "[paths]\nresequence_mdi = true") == ["paths.resequence_mdi: must be a number"]
+
+
+def test_files_that_cannot_be_read_are_named_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path / "none.toml")
+    said = f"{tmp_path / 'none.toml'}: No such file or directory; name a file that can be read by --config FILE"
+    assert str(refused.value) == said
+    assert wrong_lines(tmp_path, 'key_file = "none.key"') == [
+        f"key_file: {tmp_path / 'none.key'}: No such file or directory"
+    ]
+
+
 def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"fabric\.toml"):
         read(tmp_path / "fabric.toml")

@@ -78,7 +78,7 @@ from braid_sdn.openflow.tls import TlsFiles
 from braid_sdn.web.access import WebSettings
 
 _RATE = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
-_TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 #: The shortest lifetime of hosts, seconds: silent ones are asked three times in a quarter of it.
 MIN_HOST_LIFETIME = 10.0
@@ -122,6 +122,8 @@ class Reader:
     """Reads tables and collects errors."""
 
     wrong: list[str] = field(default_factory=list)
+    #: Keys whose value has the wrong type, with their table's position: they are not missing.
+    ill_typed: set[str] = field(default_factory=set)
 
     def table(self, table: Any, where: str, **known: type) -> dict[str, Any]:
         """Return the keys that are known and have the right type."""
@@ -130,28 +132,35 @@ class Reader:
             return {}
         prefix = f"{where}." if where else ""
         for key in table.keys() - known.keys():
-            self.wrong.append(f"{prefix}{key}: is not known here; there are {', '.join(sorted(known))}")
+            near = difflib.get_close_matches(key, known, 1)
+            hint = f"; {near[0]!r} is meant?" if near else ""
+            self.wrong.append(f"{prefix}{key}: is not known here; there are {', '.join(sorted(known))}{hint}")
         good = {}
         for key, kind in known.items():
             if key not in table:
                 continue
-            if isinstance(table[key], kind) and not (kind is int and isinstance(table[key], bool)):
+            # TOML's 0 is a number as 0.0 is.
+            kinds = (int, float) if kind is float else (kind,)
+            if isinstance(table[key], kinds) and not (int in kinds and isinstance(table[key], bool)):
                 good[key] = table[key]
             else:
+                self.ill_typed.add(f"{prefix}{key}")
                 self.wrong.append(f"{prefix}{key}: must be {_KINDS[kind]}")
         return good
 
     def need(self, table: dict[str, Any], where: str, *keys: str) -> bool:
         """Return true if all of these keys are present."""
         missing = [key for key in keys if key not in table]
-        self.wrong += [f"{where}.{key}: is missing" for key in missing]
+        missing_places = [f"{where}.{key}" for key in missing]
+        self.wrong += [f"{place}: is missing" for place in missing_places if place not in self.ill_typed]
         return not missing
 
     def amount(self, text: Any, where: str, units: dict[str, float]) -> float:
         """Return a number with its unit, such as `10 Mbit/s`, in the unit's base."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(\S+)", text) if isinstance(text, str) else None
         if match is None or match[2] not in units or not float(match[1]):
-            self.wrong.append(f'{where}: must be a text such as "10 {list(units)[-2]}" above 0, not {text!r}')
+            example, known = ("10 Mbit/s" if units is _RATE else "10 s"), ", ".join(units)
+            self.wrong.append(f'{where}: must be a text such as "{example}" above 0, not {text!r}; units are {known}')
             return 1.0
         return float(match[1]) * units[match[2]]
 
@@ -172,8 +181,10 @@ def read(path: Path | None) -> Config:
     if path is not None:
         try:
             table = tomllib.loads(path.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}; name a file that can be read by --config FILE") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{path}: must be text in UTF-8: {error}") from error
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"{path}: {error}") from error
         except RecursionError as error:
@@ -274,8 +285,9 @@ def _cluster(reader: Reader, table: Any, folder: Path, digest: str) -> ClusterSe
     prefix = found.get("prefix", PREFIX)
     if not re.fullmatch(r"(/[^/]+)+", prefix):
         reader.wrong.append(f'cluster.prefix: must be keys such as "{PREFIX}", not {prefix!r}')
+    begun = len(reader.wrong)
     lease = reader.amount(found["lease"], "cluster.lease", _TIME) if "lease" in found else LEASE_TIME
-    if not (MIN_LEASE <= lease <= MAX_LEASE and lease.is_integer()):
+    if len(reader.wrong) == begun and not (MIN_LEASE <= lease <= MAX_LEASE and lease.is_integer()):
         reader.wrong.append(f"cluster.lease: must be whole seconds from {MIN_LEASE} to {MAX_LEASE}")
     me = Member(found["name"], found.get("address", ""))
     return ClusterSettings(me, tuple(endpoints), prefix, lease, tls, digest)
@@ -338,7 +350,7 @@ def _key(reader: Reader, where: str, name: str, folder: Path) -> bytes:
     try:
         key = (folder / name).read_bytes().strip()
     except OSError as error:
-        reader.wrong.append(f"{where}key_file: {error}")
+        reader.wrong.append(f"{where}key_file: {folder / name}: {error.strerror}")
         return b""
     if len(key) < 16:
         reader.wrong.append(f"{where}key_file: {name} holds {len(key)} bytes; at least 16 are needed")
@@ -419,8 +431,9 @@ def _hosts(reader: Reader, tables: list[Any], names: dict[int, str], tenants: Te
 
 
 def _lifetime(reader: Reader, text: str) -> float:
+    begun = len(reader.wrong)
     seconds = reader.amount(text, "host_lifetime", _TIME)
-    if seconds < MIN_HOST_LIFETIME:
+    if seconds < MIN_HOST_LIFETIME and len(reader.wrong) == begun:
         reader.wrong.append(f"host_lifetime: must be at least {MIN_HOST_LIFETIME:g} s, not {text!r}")
     return seconds
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from braid_sdn.fabric.api import page, report
 from braid_sdn.fabric.api.events import Event, Snapshot, changes
 from braid_sdn.fabric.api.live import Live
-from braid_sdn.fabric.api.server import Api
+from braid_sdn.fabric.api.server import Api, naming_address
 from braid_sdn.fabric.cluster.etcd_store import EtcdStore
 from braid_sdn.fabric.cluster.file_store import FileStore
 from braid_sdn.fabric.cluster.roles import REQUEST_INTERVAL, Roles
@@ -96,7 +96,8 @@ class Service:
         web = self.config.web
         thread = page.serve(page.Page(self._api, self._live), self._access, web, self._log) if web else None
         tls = server_context(self.config.tls) if self.config.tls else None
-        listening = await self.server.listen(self.config.host, self.config.port, tls)
+        with naming_address("listen", self.config.host, self.config.port):
+            listening = await self.server.listen(self.config.host, self.config.port, tls)
         await self._api.listen(socket, http, self.config.metrics)
         shown = "".join(f", page at {url}" for url in urls(web)[-1:])
         sys.stderr.write(f"ready: switches at {listening.sockets[0].getsockname()[:2]}, API at {socket}{shown}\n")

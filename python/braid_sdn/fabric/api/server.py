@@ -31,7 +31,7 @@ import os
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -64,6 +64,17 @@ DOCUMENT = Path(__file__).with_name("openapi.json")
 #: Bytes of a request's head, and of its body. An edge may report counters of 1,024 tags each way: 93 kB at most.
 MAX_HEAD_BYTES = 131072
 MAX_BODY_BYTES = 131072
+
+
+@contextlib.contextmanager
+def naming_address(option: str, host: str, port: int) -> Iterator[None]:
+    """Say of an address that cannot be listened at where it was given, and what shows more."""
+    try:
+        yield
+    except OSError as error:
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        why = os.strerror(error.errno).lower() if error.errno else str(error)
+        raise OSError(f'{option} = "{shown}": {why} (braid sdn fabric doctor)') from error
 
 
 @dataclass(frozen=True)
@@ -164,9 +175,11 @@ class Api:
             os.umask(before)
         self._socket = socket
         if http is not None:
-            self._servers.append(await asyncio.start_server(self._serve_edges, *http))
+            with naming_address("--http", *http):
+                self._servers.append(await asyncio.start_server(self._serve_edges, *http))
         if scraped is not None:
-            self._servers.append(await asyncio.start_server(self._serve_metrics, *scraped))
+            with naming_address("[metrics] listen", *scraped):
+                self._servers.append(await asyncio.start_server(self._serve_metrics, *scraped))
 
     def addresses(self) -> list[tuple[str, int]]:
         """Return the TCP addresses that it listens on."""
