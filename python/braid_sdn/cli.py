@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("--run-dir", type=Path, default=default, metavar="DIR", help=f"default: {RUN_DIR}")
         return made
 
-    text = "control the switches that connect; SIGHUP reads access control list and tenants anew; "
+    text = "control the switches that connect; SIGHUP reads access control list, tenants and flood limit anew; "
     text += "ends by SIGINT or SIGTERM"
     run = command("run", text)
     run.add_argument("--config", type=Path, metavar="FILE", help="configuration (docs/fabric.md); default: none")
