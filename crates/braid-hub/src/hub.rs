@@ -10,7 +10,7 @@ use braid_bond::io::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
 use braid_bond::proto::handshake::{HubKeys, PublicKey};
 use braid_bond::proto::tunnel::Event;
 use braid_bond::token::{Host, HubAddress, InvitationId, MAX_ADDRESSES, Secret, Token};
-use braid_host::config::ConfigError;
+use braid_host::config::{ConfigError, Paint};
 use braid_host::user_error::UserError;
 use qrcode::{EcLevel, QrCode};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -200,9 +200,9 @@ impl Hub {
         let read = match read {
             Ok(read) => read,
             Err(error) => {
-                let text = error.to_string();
-                tracing::error!(%error, "configuration rejected, the old one stays in force");
-                self.reload_error = Some(text);
+                let why = error.render(Paint::Plain);
+                tracing::error!("configuration rejected, the old one stays in force\n{why}");
+                self.reload_error = Some(error.in_a_line());
                 return;
             }
         };

@@ -20,6 +20,17 @@ fn files() -> Vec<PathBuf> {
 }
 
 #[test]
+fn a_line_names_the_first_problems_with_their_places() {
+    let text = "mtu = 9\n\nforward = \"yes\"\ngre = 1\nlisten = 70000\n";
+    let error = HubConfig::parse("hub.toml", text).unwrap_err();
+    assert_eq!(
+        error.in_a_line(),
+        "hub.toml:1:7: `mtu` cannot be 9; hub.toml:3:11: `forward` cannot be \"yes\"; hub.toml:4:7: `gre` must be true \
+         or false; and 1 more"
+    );
+}
+
+#[test]
 fn wrong_configurations_are_explained() {
     let files = files();
     assert!(!files.is_empty());

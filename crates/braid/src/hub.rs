@@ -34,7 +34,7 @@ pub fn hub(run_dir: &RunDir, arguments: &HubArgs) -> CommandResult {
         Some(HubCommand::Revoke { name, output }) => revoke(&run_dir, name, *output),
         Some(HubCommand::RotateKey(arguments)) => rotate_key(&run_dir, arguments),
         Some(HubCommand::Status(output)) => status(&run_dir, *output),
-        Some(HubCommand::Web(command)) => web::web(&run_dir, command, hub_away),
+        Some(HubCommand::Web(command)) => web::web(&run_dir, command, "restart the hub", hub_away),
         Some(HubCommand::Boot { config }) => boot(config.as_deref()),
         Some(HubCommand::Down(output)) => down(&run_dir, *output),
     }
@@ -199,8 +199,11 @@ fn down(run_dir: &RunDir, output: Output) -> CommandResult {
 fn hub_away(no_answer: NoAnswer) -> CommandError {
     match no_answer {
         NoAnswer::Unreachable(failure) => CommandError::Unreachable(match failure.code.as_str() {
-            "not-up" => UserError::new("not-up", "no hub is running here")
-                .fix("systemctl start braid-hub, or run braid hub"),
+            "not-up" => UserError::new(
+                "not-up",
+                failure.text.replacen("no daemon at", "no hub at", 1),
+            )
+            .fix("systemctl start braid-hub, or run braid hub"),
             "daemon-dead" => UserError::new("daemon-dead", "no hub is running (it was killed)")
                 .fix("systemctl start braid-hub, or run braid hub: it goes on where that stopped"),
             _ => failure,

@@ -158,7 +158,7 @@ fn run(cli: Cli) -> CommandResult {
         }
         Command::Leave => bond::leave(&run_dir, &state_dir),
         Command::Bond(output) => bond::bond(&run_dir, output),
-        Command::Web(command) => web::web(&run_dir, &command, CommandError::from),
+        Command::Web(command) => web::web(&run_dir, &command, "reload it", CommandError::from),
         Command::Failback(output) => change(&run_dir, "/v1/failback", output),
         Command::Status(output) => status(&run_dir, output),
         Command::Uplinks(arguments) => uplinks(&run_dir, &arguments),

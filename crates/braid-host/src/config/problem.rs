@@ -46,7 +46,24 @@ pub enum ConfigError {
     },
 }
 
+/// Most problems that [`ConfigError::in_a_line`] names; the others are counted.
+const PROBLEMS_IN_A_LINE: usize = 3;
+
 impl ConfigError {
+    /// Returns the reason in one line, for a health line: the first problems with file, line and column.
+    #[must_use]
+    pub fn in_a_line(&self) -> String {
+        let ConfigError::Invalid { name, problems } = self else {
+            return self.to_string();
+        };
+        let shown = problems.iter().take(PROBLEMS_IN_A_LINE);
+        let mut texts: Vec<String> = shown.map(|problem| problem.in_a_line(name)).collect();
+        if let more @ 1.. = problems.len().saturating_sub(PROBLEMS_IN_A_LINE) {
+            texts.push(format!("and {more} more"));
+        }
+        texts.join("; ")
+    }
+
     /// Renders the error for users: each problem with file, line, column, caret and fix.
     #[must_use]
     pub fn render(&self, paint: Paint) -> String {
@@ -166,6 +183,18 @@ impl Problem {
     /// Returns its offset in the file, in bytes.
     pub fn offset(&self) -> usize {
         self.labels.first().map_or(0, |(at, _)| at.start)
+    }
+
+    /// Returns its place and what it is, without the words beside the caret.
+    fn in_a_line(&self, name: &str) -> String {
+        let text = self.source.as_ref().map(|source| source.inner().as_str());
+        let before = text.and_then(|text| text.get(..self.offset()));
+        let Some(before) = before else {
+            return format!("{name}: {}", self.what);
+        };
+        let line = before.matches('\n').count() + 1;
+        let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+        format!("{name}:{line}:{column}: {}", self.what)
     }
 
     /// Attaches the text that its places refer to.
