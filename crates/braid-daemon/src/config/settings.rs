@@ -89,6 +89,15 @@ impl Settings {
     /// A contradiction on the command line, or a weight for an uplink that the file does not know.
     pub fn new(mut config: Config, overrides: &Overrides) -> Result<Settings, UserError> {
         let weighted = !overrides.weights.is_empty();
+        for (at, (name, _)) in overrides.weights.iter().enumerate() {
+            if overrides.weights[..at]
+                .iter()
+                .any(|(other, _)| other == name)
+            {
+                let failure = UserError::new("usage", format!("--weight {name} is given twice"));
+                return Err(failure.fix("keep one of the two"));
+            }
+        }
         config.policy = match overrides.policy {
             Some(Policy::Rr) if weighted => {
                 let failure = UserError::new("usage", "--weight means nothing under --policy rr");
@@ -354,6 +363,22 @@ mod tests {
             ..overrides
         };
         assert!(Settings::new(Config::default(), &overrides).is_err());
+    }
+
+    #[test]
+    fn two_weights_for_one_uplink_are_refused() {
+        let overrides = Overrides {
+            policy: None,
+            weights: vec![weight("a", 2), weight("b", 1), weight("a", 3)],
+        };
+        let refused = Settings::new(config(TWO), &overrides).unwrap_err();
+        assert_eq!(refused.text, "--weight a is given twice");
+    }
+
+    #[test]
+    fn a_device_may_stand_by_itself_in_place_of_a_list() {
+        let config = config("[lan]\ndevices = \"eth1\"");
+        assert_eq!(config.lan.unwrap().devices, ["eth1"]);
     }
 
     #[test]

@@ -297,26 +297,35 @@ impl<'t, 'i> Table<'t, 'i> {
         }
     }
 
-    /// Takes a list of strings.
+    /// Takes a list of strings, or one string by itself.
     pub fn texts(&mut self, key: &str, problems: &mut Vec<Problem>) -> Vec<Located<String>> {
         let Some(value) = self.take(key) else {
             return Vec::new();
         };
-        let Some(items) = value.get_ref().as_array() else {
-            problems.push(wrong_type(key, "a list like [\"eth1\", \"eth2\"]", value));
+        match value.get_ref() {
+            DeValue::Array(items) => strings(key, items.iter(), problems),
+            _ => strings(key, [value], problems),
+        }
+    }
+
+    /// Takes the words of a command: a list, since one string by itself would be taken for a program and its
+    /// arguments. `example` is such a list.
+    pub fn words(
+        &mut self,
+        key: &str,
+        example: &str,
+        problems: &mut Vec<Problem>,
+    ) -> Vec<Located<String>> {
+        let Some(value) = self.take(key) else {
             return Vec::new();
         };
-        let mut texts = Vec::new();
-        for item in items.iter() {
-            match item.get_ref().as_str() {
-                Some(text) => texts.push(Located {
-                    value: text.to_owned(),
-                    at: item.span(),
-                }),
-                None => problems.push(wrong_type(key, "a list of strings in quotes", item)),
+        match value.get_ref().as_array() {
+            Some(items) => strings(key, items.iter(), problems),
+            None => {
+                problems.push(wrong_type(key, &format!("a list like {example}"), value));
+                Vec::new()
             }
         }
-        texts
     }
 
     /// Reports every key that was not taken as unknown. `elsewhere` lists the keys of other tables, for
@@ -370,6 +379,24 @@ impl FromStr for Span {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         duration::parse(text).map(Span)
     }
+}
+
+fn strings<'v, 'i: 'v>(
+    key: &str,
+    items: impl IntoIterator<Item = &'v Spanned<DeValue<'i>>>,
+    problems: &mut Vec<Problem>,
+) -> Vec<Located<String>> {
+    let mut texts = Vec::new();
+    for item in items {
+        match item.get_ref().as_str() {
+            Some(text) => texts.push(Located {
+                value: text.to_owned(),
+                at: item.span(),
+            }),
+            None => problems.push(wrong_type(key, "a list of strings in quotes", item)),
+        }
+    }
+    texts
 }
 
 /// Returns the error for a value of the wrong type.

@@ -23,6 +23,7 @@ const HOLD_TIMES: (Duration, Duration) = (Duration::ZERO, Duration::from_secs(24
 /// Default of `for`: longer than a line takes that is switched off and on.
 const DEFAULT_HOLD: Duration = Duration::from_secs(30);
 
+const COMMAND_EXAMPLE: &str = "[\"/usr/local/bin/tell\", \"--now\"]";
 const LIMIT_FIX: &str =
     "write a part like \"80 %\" for quota and loss, a time like \"300 ms\" for rtt";
 
@@ -64,12 +65,15 @@ fn alarm(
     let limit: Option<Located<AlarmLimit>> = table.parsed("at", LIMIT_FIX, problems);
     let uplink = table.text("uplink", problems);
     let hold = table.time("for", HOLD_TIMES, problems);
-    let command = table.texts("command", problems);
+    let before = problems.len();
+    let command = table.words("command", COMMAND_EXAMPLE, problems);
     let webhook: Vec<Located<String>> = table.list("webhook", "write a URL", problems);
     let mail: Vec<Located<String>> = table.list("mail", "write an address of e-mail", problems);
-    let told = [&command, &webhook, &mail]
-        .iter()
-        .any(|list| !list.is_empty());
+    // Something that is wrong was meant to tell somebody.
+    let told = problems.len() > before
+        || [&command, &webhook, &mail]
+            .iter()
+            .any(|list| !list.is_empty());
     table.finish(SECTIONS, problems);
 
     if !told {

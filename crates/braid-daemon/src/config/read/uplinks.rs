@@ -283,7 +283,14 @@ fn across_uplinks(drafts: &[UplinkDraft], problems: &mut Vec<Problem>) {
                     .also(first.device.at.clone(), "first here")
                     .fix(fix),
             );
-        } else if let Some(first) = before.iter().find(|o| o.name.value == draft.name.value) {
+        }
+        // Uplinks without a name are called like their devices: the same device twice is one error then.
+        let is_named = |draft: &UplinkDraft| draft.name.at != draft.device.at;
+        let clashes = |o: &&UplinkDraft| {
+            o.name.value == draft.name.value
+                && (o.device.value != draft.device.value || is_named(o) && is_named(draft))
+        };
+        if let Some(first) = before.iter().find(clashes) {
             let what = format!("two uplinks are called {:?}", draft.name.value);
             problems.push(
                 Problem::new(what, draft.name.at.clone(), "again here")
