@@ -170,7 +170,7 @@ def test_a_trial_says_which_destination_fails(
     assert failed.status == 4
     assert "no such room" in failed.text
     unknown = daemon.call("alarm", "test", "lime", check=False)
-    assert unknown.status == 1
+    assert unknown.status == 2
     assert "no alarm is called" in unknown.text
 
 

@@ -144,6 +144,10 @@ def test_what_cannot_be_is_refused_by_name(network: EdgedNetwork) -> None:
     assert "attached already" in refused(1, *devices, "--controller", where)
     assert "is not a controller's address" in refused(2, *devices, "--controller", "fabric.sock")
     assert "--paths" in refused(2, *devices)
+    assert "both --inside and --outside" in refused(
+        2, "--inside", "inside", "--outside", "inside", "--controller", where
+    )
+    assert "is given twice" in refused(2, *devices, "--controller", where, "--controller", where)
     assert "one port" in refused(2, *devices, "--outside", "another", "--controller", where)
     assert "--shim" in refused(2, *devices, "--shim", "--reordering", "off", "--controller", where)
     assert "--key-file" in refused(2, *devices, "--controller", "http://127.0.0.1:8653")

@@ -286,11 +286,11 @@ impl Engine {
             .peekable();
         if chosen.peek().is_none() {
             let fix = "braid alarm list shows them; [[alarm]] in the configuration makes one";
-            let text = match name {
-                Some(name) => format!("no alarm is called {name:?}"),
-                None => "no alarm is configured".to_owned(),
+            let (code, text) = match name {
+                Some(name) => ("usage", format!("no alarm is called {name:?}")),
+                None => ("not-found", "no alarm is configured".to_owned()),
             };
-            return Err(UserError::new("not-found", text).fix(fix));
+            return Err(UserError::new(code, text).fix(fix));
         }
         Ok(AlarmTrial {
             destinations: chosen.flat_map(AlarmConfig::destinations).collect(),

@@ -121,6 +121,9 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
     if arguments.shim && arguments.reordering != Reordering::Adaptive {
         return Err(Error::ShimUnused);
     }
+    if arguments.outside.contains(&arguments.inside) {
+        return Err(Error::SameDevice(arguments.inside));
+    }
     if let (ControlSource::Controllers(_), [_, second, ..]) =
         (&control, arguments.outside.as_slice())
     {
@@ -189,6 +192,22 @@ mod tests {
             control(&both[..1], Some(key)),
             Err(Error::KeyForSocket)
         ));
+    }
+
+    #[test]
+    fn a_device_on_both_sides_is_named() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            run: RunArgs,
+        }
+        let words = "edge --name west --inside lan0 --outside fab0 --outside lan0 --controller unix:/nowhere";
+        let line: Line = clap::Parser::parse_from(words.split(' '));
+        let error = run(Path::new("/nowhere"), line.run).unwrap_err();
+        assert!(
+            matches!(&error, Error::SameDevice(device) if device == "lan0"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -71,6 +71,15 @@ pub enum Error {
          --paths)"
     )]
     SeveralOutside(String),
+    /// One device was given for both sides.
+    #[error(
+        "device {0} is both --inside and --outside (give the one towards the hosts and the one towards the \
+         switch)"
+    )]
+    SameDevice(String),
+    /// The device for packets that wait belongs to another program.
+    #[error("device {0}: another program has it (another edge here? give this one --hold NAME)")]
+    HoldTaken(String),
     /// Shims were asked for, but nothing reorders packets by them.
     #[error("--shim needs --reordering adaptive, which reads the numbers (give both, or neither)")]
     ShimUnused,

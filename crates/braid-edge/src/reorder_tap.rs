@@ -30,7 +30,8 @@ impl ReorderTap {
         }
         let file = braid_device::attach(name, DeviceKind::Tap).map_err(|error| match error {
             AttachError::NoTun(source) => Error::system("opening /dev/net/tun", source),
-            AttachError::Taken(source) | AttachError::Failed(source) => failed(source),
+            AttachError::Taken(_) => Error::HoldTaken(name.to_owned()),
+            AttachError::Failed(source) => failed(source),
         })?;
         let failed_at = |failure: InterfaceError| failed(failure.source);
         let interface = Interface::open(name).map_err(failed_at)?;

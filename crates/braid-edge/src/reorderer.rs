@@ -25,7 +25,7 @@ pub enum Reordering {
     /// All packets that arrive by several paths, with a deadline for each gap and early release
     #[default]
     Adaptive,
-    /// Algorithm 1 of \[mpsdn\], where the controller asks for resequencing
+    /// Algorithm 1 of the paper (docs/papers/mpsdn.md), where the controller asks for resequencing
     Algorithm1,
     /// None
     Off,

@@ -15,7 +15,7 @@ use braid_host::state_dir;
 use braid_host::web::Role;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::destination::{Destination, Endpoint, parse_protocol};
+use crate::destination::{Destination, Endpoint, parse_dscp, parse_protocol, parse_uid};
 
 const EXIT_CODES: &str =
     "Exit codes: 0 fine, 1 failed, 2 usage, 3 daemon not reachable, 4 degraded";
@@ -407,10 +407,10 @@ pub struct ExplainArgs {
     #[arg(long, value_name = "NAME")]
     pub domain: Option<String>,
     /// Numeric id of the program's user, for rules that match on it
-    #[arg(long, value_name = "UID")]
+    #[arg(long, value_name = "UID", value_parser = parse_uid)]
     pub uid: Option<u32>,
-    /// DSCP of the flow's packets, for rules that match on it
-    #[arg(long, value_name = "DSCP", value_parser = clap::value_parser!(u8).range(0..64))]
+    /// DSCP of the flow's packets, a number or a name such as ef, for rules that match on it
+    #[arg(long, value_name = "DSCP", value_parser = parse_dscp)]
     pub dscp: Option<u8>,
     #[command(flatten)]
     pub output: Output,
@@ -521,7 +521,8 @@ pub enum WebCommand {
 pub enum RoleName {
     /// Looks
     Viewer,
-    /// Looks, and may pause uplinks and rules, reload the configuration and return flows to an uplink
+    /// Looks, and may pause uplinks and rules, reload the configuration, return flows to an uplink and test alarms; on a
+    /// hub's page, invite and revoke clients
     Operator,
 }
 

@@ -3,6 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use braid_daemon::config::Dscp;
+
 /// The far end of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
@@ -28,6 +30,12 @@ impl FromStr for Destination {
         if let Ok(Endpoint { address, port }) = text.parse() {
             let host = Host::Address(address);
             return Ok(Destination { host, port });
+        }
+        if let Some((_, rest)) = text.split_once("://") {
+            let host = rest.split('/').next().unwrap_or_default();
+            return Err(format!(
+                "this is a URL: write its host, like {host}, with :PORT or without"
+            ));
         }
         let (name, port) = match text.rsplit_once(':') {
             None => (text, None),
@@ -87,6 +95,20 @@ pub fn parse_protocol(text: &str) -> Result<u8, String> {
     })
 }
 
+/// A user's number.
+pub fn parse_uid(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is no number of a user: `id -u NAME` prints it"))
+}
+
+/// A differentiated-services code point by name or number, as in a rule.
+pub fn parse_dscp(text: &str) -> Result<u8, String> {
+    let dscp: Result<Dscp, String> = text.parse();
+    dscp.map(Dscp::number).map_err(|why| {
+        format!("{why}: write a number from 0 to 63, or a name like ef, af41 or cs1")
+    })
+}
+
 fn parse_port(text: &str) -> Result<u16, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is no port: write a number from 0 to 65535"))
@@ -135,6 +157,29 @@ mod tests {
         ] {
             assert!(bad.parse::<Destination>().is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_url_is_answered_with_its_host() {
+        let why = "https://example.org/a".parse::<Destination>().unwrap_err();
+        assert!(why.contains("write its host, like example.org,"), "{why}");
+    }
+
+    #[test]
+    fn code_points_are_written_as_in_a_rule() {
+        for (text, number) in [("ef", 46), ("af41", 34), ("0", 0), ("63", 63)] {
+            assert_eq!(parse_dscp(text), Ok(number), "{text}");
+        }
+        for bad in ["64", "voice", ""] {
+            let why = parse_dscp(bad).unwrap_err();
+            assert!(why.contains("write a number from 0 to 63"), "{why}");
+        }
+    }
+
+    #[test]
+    fn users_are_numbers() {
+        assert_eq!(parse_uid("1000"), Ok(1000));
+        assert!(parse_uid("root").unwrap_err().contains("id -u"));
     }
 
     #[test]

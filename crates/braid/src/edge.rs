@@ -24,6 +24,8 @@ fn failure(error: Error) -> UserError {
         Error::Endpoint(_)
         | Error::KeyForSocket
         | Error::NoKey
+        | Error::SameController(_)
+        | Error::SameDevice(_)
         | Error::SeveralOutside(_)
         | Error::ShimUnused => "usage",
         Error::NoEdge { .. } => "not-up",

@@ -10,10 +10,10 @@ use braid_host::config::Paint;
 use braid_host::run_dir::RunDir;
 
 use crate::cli::{RuleCommand, UplinkCommand};
-use crate::client::{self, path_segment};
+use crate::client::{self, NoAnswer, path_segment};
 use crate::table::{Cell, Side, Table};
 use crate::terminal::{Tint, answer_either};
-use crate::{CommandResult, ask, runtime, show};
+use crate::{CommandError, CommandResult, ask, runtime, show};
 
 /// Sets an uplink aside, or uses it again.
 pub fn uplink(run_dir: &RunDir, command: &UplinkCommand) -> CommandResult {
@@ -41,7 +41,7 @@ pub fn uplink(run_dir: &RunDir, command: &UplinkCommand) -> CommandResult {
             (uplink, runtime()?.block_on(answer), output)
         }
     };
-    let report: UplinksReport = answer?;
+    let report: UplinksReport = or_not_paused(answer, || ask(run_dir, "/v1/uplinks"))?;
     let question = serde_urlencoded::to_string([("uplink", name.as_str()), ("limit", "0")]);
     let question = question.unwrap_or_default();
     let left = match command {
@@ -75,12 +75,28 @@ pub fn rule(run_dir: &RunDir, command: &RuleCommand) -> CommandResult {
         }
         RuleCommand::Resume { name, output } => {
             let path = path(name);
-            let answer = client::delete(run_dir, &path);
-            (runtime()?.block_on(answer)?, output)
+            let answer = runtime()?.block_on(client::delete(run_dir, &path));
+            let report = or_not_paused(answer, || ask(run_dir, "/v1/rules"))?;
+            (report, output)
         }
     };
     answer_either(output.json, &report, |paint| rules(&report, paint))?;
     Ok(())
+}
+
+/// Turns the refusal to resume something that is not paused into success, since there is nothing to do, and `asks` for the
+/// report.
+fn or_not_paused<T>(
+    answer: Result<T, NoAnswer>,
+    asks: impl FnOnce() -> Result<T, CommandError>,
+) -> Result<T, CommandError> {
+    match answer {
+        Err(NoAnswer::Refused(failure)) if failure.code == "not-paused" => {
+            eprintln!("nothing to do: {}", failure.text);
+            asks()
+        }
+        answer => Ok(answer?),
+    }
 }
 
 fn rules(report: &RulesReport, paint: Paint) -> String {
