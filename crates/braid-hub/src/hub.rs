@@ -43,6 +43,8 @@ pub struct Hub {
     filter: Option<Filter>,
     /// Error of the last update of the filter.
     pub(crate) filter_error: Option<String>,
+    /// The reason that GRE, which the configuration allows, cannot be used.
+    pub(crate) gre_error: Option<String>,
 }
 
 /// Seconds since 1970.
@@ -105,6 +107,7 @@ impl Hub {
             reload_error: None,
             filter,
             filter_error: None,
+            gre_error: None,
         }
     }
 

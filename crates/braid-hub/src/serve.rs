@@ -349,6 +349,7 @@ async fn event_loop(
             Some(told) = events.recv() => match told {
                 PacketThreadEvent::Enrol(key, invitation) => hub.enrol(key, invitation),
                 PacketThreadEvent::Event(HubEvent::Peer(key, event)) => hub.handle_event(key, &event),
+                PacketThreadEvent::Event(HubEvent::NoGre(why)) => hub.gre_error = Some(why),
                 PacketThreadEvent::Event(HubEvent::Failed(error)) => return Err(bond_failure(error)),
             },
             _ = note.tick() => {

@@ -110,6 +110,15 @@ impl Hub {
                     .to_owned(),
             });
         }
+        if let Some(why) = &self.gre_error {
+            health.push(HealthProblem {
+                code: "gre".to_owned(),
+                text: format!("gre = true has no effect, all packets stay sealed: {why}"),
+                fix: "systemctl edit braid-hub, there [Service] and CapabilityBoundingSet=CAP_NET_RAW, and restart \
+                      it; or take gre out of the configuration"
+                    .to_owned(),
+            });
+        }
         if let Some(why) = &self.filter_error {
             health.push(HealthProblem {
                 code: "filter".to_owned(),

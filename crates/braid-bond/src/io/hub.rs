@@ -98,6 +98,8 @@ impl fmt::Debug for Peer {
 pub enum HubEvent {
     /// Event of a peer's tunnel.
     Peer(PublicKey, tunnel::Event),
+    /// Sockets for GRE cannot be opened, for this reason: all clients' packets stay sealed.
+    NoGre(String),
     /// The packet thread has failed.
     Failed(BondError),
 }
@@ -148,7 +150,8 @@ pub fn start(config: HubConfig) -> Result<HubHandle, BondError> {
     if config.gre
         && let Err(error) = hub.listeners.open_gre()
     {
-        tracing::warn!(%error, "cannot open GRE sockets");
+        tracing::warn!(%error, "cannot open GRE sockets, packets stay sealed");
+        (hub.events)(HubEvent::NoGre(error.to_string()));
     }
     config.peers.into_iter().for_each(|peer| hub.insert(peer));
     // All sockets are open.
