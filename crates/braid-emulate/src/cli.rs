@@ -21,10 +21,10 @@ use crate::{Config, Settings};
 #[derive(Debug, Args)]
 pub struct EmulateArgs {
     /// One end: a namespace in /run/netns (or - for the current one) and the device to create there
-    #[arg(long, value_name = "NETNS:DEV")]
+    #[arg(long, value_name = "NETNS:DEV", allow_hyphen_values = true)]
     pub a: Endpoint,
     /// The other end
-    #[arg(long, value_name = "NETNS:DEV")]
+    #[arg(long, value_name = "NETNS:DEV", allow_hyphen_values = true)]
     pub b: Endpoint,
     /// MAC address of the device at a [default: the kernel's choice]
     #[arg(long, value_name = "MAC")]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use braid_emulate::cli::{EmulateArgs, EmulateCtlArgs};
 use braid_emulate::{Config, Settings};
-use clap::{Args, Command};
+use clap::{Args, Command, FromArgMatches};
 use serde_json::{Value, json};
 
 const ENDS: &str = "emulate --a here:x --b there:y";
@@ -20,6 +20,15 @@ fn refused(command: Command, line: &str) -> String {
 fn options_fit_together() {
     EmulateArgs::augment_args(Command::new("emulate")).debug_assert();
     EmulateCtlArgs::augment_args(Command::new("emulate-ctl")).debug_assert();
+}
+
+#[test]
+fn an_end_in_the_callers_namespace_is_written_as_the_help_says() {
+    let command = EmulateArgs::augment_args(Command::new("emulate"));
+    let line = "emulate --a -:x --b -:y --rate 1Mbit/s";
+    let found = command.try_get_matches_from(line.split(' '));
+    let ends = EmulateArgs::from_arg_matches(&found.expect(line)).expect(line);
+    assert_eq!((ends.a.netns, ends.b.netns), (None, None));
 }
 
 #[test]
