@@ -456,6 +456,12 @@ def test_no_size_can_be_forged() -> None:
         open_frame(seal(Probe(Kind.PADDED, PortId(1, 1), 0, 7, 10**9, 1400), b"another key of sixteen"), KEY, 10**9)
 
 
+def test_an_old_frame_is_refused_without_a_verdict_on_who_delayed_it() -> None:
+    made = seal(Probe(Kind.PADDED, PortId(1, 1), 0, 7, 10**9, 1400), KEY)
+    with pytest.raises(ForgedError, match=r"it is 5\.4 s old \(this machine or a switch stood still, or somebody"):
+        open_frame(made, KEY, 10**9 + 5_400_000_000)
+
+
 def test_a_frame_of_a_later_version_is_refused() -> None:
     kind: Kind = 9  # type: ignore[assignment]
     with pytest.raises(ForgedError, match="version"):

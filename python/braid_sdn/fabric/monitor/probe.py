@@ -141,7 +141,8 @@ def open_frame(frame: bytes, key: bytes, now: int) -> Probe | None:
     _, kind, switch, port, path, nonce, sent, packet_bytes = _BODY.unpack(said)
     age = (now - sent) / 1e9
     if not 0 <= age <= MAX_AGE:
-        raise ForgedError(f"it is {age:.1f} s old")
+        # A genuine one of before a standstill and one that somebody replays look alike.
+        raise ForgedError(f"it is {age:.1f} s old (this machine or a switch stood still, or somebody replays it)")
     if kind not in tuple(Kind):
         raise ForgedError("it is of another version")
     return Probe(Kind(kind), PortId(switch, port), path, nonce, sent, packet_bytes)
