@@ -440,6 +440,20 @@ def test_a_switch_with_few_meters_limits_the_ports_that_it_can() -> None:
     assert net.controller.unlimited == {1: 1, 2: 1}
 
 
+@pytest.mark.parametrize("highest", range(0, 40, 3))
+def test_no_place_has_another_ones_meter_however_few_there_are(highest: int) -> None:
+    """Ports have the first places of a switch, and tenants at trunks the last ones: here they meet."""
+    places = [(1, tenant) for tenant in (2001, 2002, 2003)] + [(port, NOBODY) for port in (2, 3, 4)]
+    limits = dict.fromkeys(places, 1e6)
+    made = flood_limit.of_switch(limits, {1: {10: 2001, 20: 2002, 30: 2003}}, (), highest)
+    numbers = [number for each in made.ports for number in (each.meter, each.address_meter)]
+    assert sorted(made.meters) == sorted(numbers)
+    assert all(number < highest for number in numbers)
+    assert len(made.ports) + made.missing == len(limits)
+    if highest > 3 * 7:
+        assert not made.missing
+
+
 def test_what_a_known_host_gets_meets_no_meter() -> None:
     net = settled(network(flood=FloodSettings(8000)))
     for number in range(200):
@@ -599,6 +613,18 @@ def test_one_period_with_dropped_packets_is_no_storm() -> None:
         )
     assert named == [{}, {}, {}, {}, {1: {9: 19.0}}, {1: {9: 19.0}}]
     assert not drops.storms(108.0 + RETENTION)
+
+
+def test_a_storm_that_is_over_is_not_named_beside_one_that_goes_on() -> None:
+    drops = FloodDrops()
+    for number in range(round(RETENTION)):
+        now = 100.0 + 2 * number
+        for meter, dropped in ((9, min(number, 3)), (10, number)):
+            counters = MeterCounters(meter, 10 * dropped, dropped, 5.0 + 2 * number)
+            drops.handle_counters(now, (PortId(1, meter), NOBODY), counters)
+        named = set(drops.storms(now).get(1, ()))
+        # The last packet of the first one was dropped at second 106.
+        assert named == (set() if number < 2 else {9, 10} if now < 106.0 + RETENTION else {10})
 
 
 def test_storms_at_many_ports_of_a_switch_are_few_lines_and_leave_room_for_others() -> None:

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan.plan import Host
-from braid_sdn.fabric.view.hosts import FIRST_LIFETIME, MAX_PROBES_AT_ONCE, Hosts
+from braid_sdn.fabric.view.hosts import (
+    FIRST_LIFETIME,
+    FLAPPING_WINDOW,
+    MAX_ADDRESSES_PER_HOST,
+    MAX_MOVES,
+    MAX_PROBES_AT_ONCE,
+    Hosts,
+)
 
 from .virtual import mac
 
@@ -62,3 +69,41 @@ def test_thousands_of_silent_hosts_are_all_asked_before_they_would_be_forgotten(
             hosts.see(now, host.mac, host.port)
     assert len(hosts.known) == 5000
     assert now > FIRST_LIFETIME
+
+
+PLACES = [PortId(1, 1), PortId(2, 1)]
+
+
+def named(hosts: Hosts, now: float) -> list[tuple[str, str]]:
+    """The codes and the subjects of what is wrong with hosts."""
+    return [(each.code, each.subject) for each in hosts.problems(now, str)]
+
+
+def test_a_host_that_is_here_and_there_is_named_and_followed_again_once_that_is_over() -> None:
+    hosts, now = Hosts(), 0.0
+    hosts.see(now, mac(1), PLACES[0])
+    for number in range(1, MAX_MOVES + 1):
+        now = 0.1 * number
+        assert hosts.see(now, mac(1), PLACES[number % 2])
+    assert named(hosts, now) == []
+    stays, other = PLACES[MAX_MOVES % 2], PLACES[1 - MAX_MOVES % 2]
+    assert not hosts.see(now + 0.1, mac(1), other)
+    assert named(hosts, now + 0.1) == [("host-flapping", mac(1))]
+    assert hosts.at(stays) == [hosts.known[mac(1)]]
+    assert hosts.at(other) == []
+    now += 0.1 + FLAPPING_WINDOW
+    assert named(hosts, now) == []
+    assert hosts.see(now, mac(1), other)
+    assert hosts.known[mac(1)].port == other
+
+
+def test_the_oldest_of_many_addresses_of_a_host_gives_way() -> None:
+    hosts = Hosts()
+    hosts.see(0.0, mac(1), PLACES[0])
+    hosts.see(0.0, mac(2), PLACES[0])
+    hosts.learn_address(0.0, mac(2), "10.0.9.9")
+    for number in range(MAX_ADDRESSES_PER_HOST + 1):
+        hosts.learn_address(0.0, mac(1), f"10.0.0.{number}")
+    assert hosts.known[mac(1)].addresses == {f"10.0.0.{number}" for number in range(1, MAX_ADDRESSES_PER_HOST + 1)}
+    assert hosts.by_address("10.0.0.0") is None
+    assert hosts.by_address("10.0.9.9") == hosts.known[mac(2)]
