@@ -77,6 +77,8 @@ def test_a_good_one_says_whose_each_port_and_each_tag_is(tmp_path: Path) -> None
     assert [known.at("A", "eth8", 8, vid) for vid in (0, 30, 31, 32)] == [NOBODY, 100, 200, NOBODY]
     assert known.trunk("B", "eth7", 8) == {30: 200}
     assert (known.trunk("B", "eth2", 2), known.at("B", "eth9", 4, 30)) == ({}, NOBODY)
+    # By their names they are an end of a link, and a tenant's port.
+    assert (known.trunk("B", "eth2", 8), known.trunk("B", "4", 8)) == ({}, {})
     assert [(*host.addresses, host.vid) for host in settings.hosts] == [("10.0.0.1", 0), ("10.0.0.1", 30)]
     assert known.has_link([("A", "eth1")], [("B", "eth1")])
     assert not known.has_link([("A", "eth1")], [("B", "eth2")])
@@ -95,6 +97,10 @@ def test_without_tenants_there_are_none_and_all_tags_are_of_nobody() -> None:
         (
             '[[tenant]]\nname = "default"\ntags = "2000-2499"',
             ["tenant 1.name: must be a word other than 'default', without / in it, not 'default'"],
+        ),
+        (
+            '[[tenant]]\nname = ""\ntags = "2000-2499"',
+            ["tenant 1.name: must be a word other than 'default', without / in it, not ''"],
         ),
         (
             '[[tenant]]\nname = "blue"\ntags = "4000-4095"',
