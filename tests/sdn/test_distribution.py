@@ -8,10 +8,12 @@ import pytest
 
 from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.api import report
-from braid_sdn.fabric.edges.distribution import ACKNOWLEDGE_TIMEOUT, ACTIVE_EDGE_TIMEOUT
+from braid_sdn.fabric.edges.distribution import ACKNOWLEDGE_TIMEOUT, ACTIVE_EDGE_TIMEOUT, Distributor
 from braid_sdn.fabric.monitor.probe_train import FIRST_FRAMES, TRAIN_FRAMES, TRAINS, ProbeTrains
 from braid_sdn.fabric.plan.forecast import Scheduler
+from braid_sdn.fabric.plan.plan import Plan
 
+from .test_plan import planned, two_ways
 from .virtual import Network, frame, mac, ready
 
 
@@ -129,6 +131,39 @@ def test_a_path_that_is_gone_is_left_without_waiting_for_anybody() -> None:
     net.run(0.1)
     net.unplug("A", "P")
     assert net.run_until(lambda: len(egress(net, "ha")) == 1, within=1) <= 0.05
+
+
+def following() -> Distributor:
+    """One whose edges have asked at second 0."""
+    distributor = Distributor()
+    for edge in ("ha", "hb"):
+        distributor.handle_request(0.0, edge, current=True)
+    return distributor
+
+
+def test_the_wait_for_several_edges_ends_with_that_for_the_last_one() -> None:
+    distributor, pairs = following(), planned(Plan(), two_ways()).pairs
+    distributor.handle_plan(1.0, {("ha", "hb"): pairs["ha", "hb"]})
+    distributor.handle_plan(1.2, pairs)
+    assert distributor.poll_timeout() == 1.2 + ACKNOWLEDGE_TIMEOUT
+    distributor.handle_timeout(1.0 + ACKNOWLEDGE_TIMEOUT)
+    assert distributor.poll_affected() is None
+    assert not distributor.tables.egress
+    distributor.handle_timeout(1.2 + ACKNOWLEDGE_TIMEOUT)
+    assert distributor.poll_affected() == {"ha", "hb"}
+    assert distributor.tables.egress == pairs
+    assert distributor.poll_timeout() is None
+
+
+def test_a_plan_in_which_edges_see_no_change_is_no_news_to_them() -> None:
+    distributor, pairs = following(), planned(Plan(), two_ways()).pairs
+    distributor.handle_plan(1.0, pairs)
+    distributor.handle_timeout(1.0 + ACKNOWLEDGE_TIMEOUT)
+    assert distributor.poll_affected() == {"ha", "hb"}
+    generation = distributor.tables.generation
+    distributor.handle_plan(2.0, dict(pairs))
+    assert distributor.tables.generation == generation
+    assert distributor.poll_affected() == set()
 
 
 def path_withdrawn(net: Network, edge: str) -> list[bool]:
