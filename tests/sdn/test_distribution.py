@@ -1,4 +1,4 @@
-"""Distribution of tables: the far edge knows a tag before any packet bears it."""
+"""Distribution of tables: the far edge knows a tag before any packet bears it. And counters of edges."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ import pytest
 
 from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.api import report
-from braid_sdn.fabric.edges.distribution import ACKNOWLEDGE_TIMEOUT, ACTIVE_EDGE_TIMEOUT, Distributor
+from braid_sdn.fabric.edges.distribution import ACKNOWLEDGE_TIMEOUT, ACTIVE_EDGE_TIMEOUT, Distributor, Pairs
+from braid_sdn.fabric.edges.polling import CounterPoller
+from braid_sdn.fabric.monitor.loss import CounterSample
+from braid_sdn.fabric.monitor.path_monitor import PathMonitor
 from braid_sdn.fabric.monitor.probe_train import FIRST_FRAMES, TRAIN_FRAMES, TRAINS, ProbeTrains
 from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.plan import Plan
+from braid_sdn.fabric.view.path_rates import PathRates
 
 from .test_plan import planned, two_ways
 from .virtual import Network, frame, mac, ready
@@ -164,6 +168,49 @@ def test_a_plan_in_which_edges_see_no_change_is_no_news_to_them() -> None:
     distributor.handle_plan(2.0, dict(pairs))
     assert distributor.tables.generation == generation
     assert distributor.poll_affected() == set()
+
+
+def polled(pairs: Pairs) -> CounterPoller:
+    """One whose edges send by these pairs, whose probes have come until second 1."""
+    distributor, monitor = following(), PathMonitor()
+    distributor.handle_plan(1.0, pairs)
+    ways = [zip(pair.paths, (way.hops for way in pair.selection.paths), strict=True) for pair in pairs.values()]
+    monitor.set_targets(1.0, [each for way in ways for each in way], [])
+    return CounterPoller(monitor, distributor, PathRates())
+
+
+@pytest.mark.parametrize(("gone", "asked"), [((), {"ha": 1, "hb": 1}), ((3,), {"hb": 1})])
+def test_edges_are_asked_for_counters_of_paths_whose_probes_are_missing(
+    gone: tuple[int], asked: dict[str, int]
+) -> None:
+    """Of a single path nobody asks how much was sent by it."""
+    pairs = planned(Plan(), two_ways(*gone)).pairs
+    poller = polled(pairs)
+    poller.handle_timeout(1.01)
+    assert poller.distributor.requests == {}
+    missing = pairs["ha", "hb"].paths[0].tag
+    for tag in poller.monitor.paths.keys() - {missing}:
+        poller.monitor.handle_path_probe(1.1, tag, 0.02)
+    poller.handle_timeout(1.1)
+    assert poller.distributor.requests == asked
+
+
+def test_counters_are_of_the_edge_s_own_paths_and_of_the_time_since_it_was_answered() -> None:
+    pairs = planned(Plan(), two_ways()).pairs
+    poller = polled(pairs)
+    monitor = poller.monitor
+    poller.handle_response(2.0, "ha")
+    poller.handle_response(3.0, "hb")
+    for now, packets in ((4.0, 100), (5.0, 130)):
+        counts = dict.fromkeys(monitor.paths, packets)
+        poller.handle_tx(now, "ha", counts)
+        poller.handle_rx(now, "hb", counts)
+    for tag in (path.tag for path in pairs["ha", "hb"].paths):
+        assert monitor.paths[tag].rx == CounterSample(3.0, 5.0, 130)
+        assert monitor.paths[tag].ledger.sent_since(4.0) == 30
+    for tag in (path.tag for path in pairs["hb", "ha"].paths):
+        assert monitor.paths[tag].rx is None
+        assert monitor.paths[tag].ledger.sent_since(4.0) is None
 
 
 def path_withdrawn(net: Network, edge: str) -> list[bool]:
