@@ -107,3 +107,14 @@ def test_the_oldest_of_many_addresses_of_a_host_gives_way() -> None:
     assert hosts.known[mac(1)].addresses == {f"10.0.0.{number}" for number in range(1, MAX_ADDRESSES_PER_HOST + 1)}
     assert hosts.by_address("10.0.0.0") is None
     assert hosts.by_address("10.0.9.9") == hosts.known[mac(2)]
+
+
+def test_a_host_that_moves_keeps_its_addresses_within_its_tenant_alone() -> None:
+    hosts = Hosts(tenant_of=lambda port, _: port.switch)
+    hosts.see(0.0, mac(1), PortId(1, 1))
+    hosts.learn_address(0.0, mac(1), "10.0.0.1")
+    assert hosts.see(1.0, mac(1), PortId(1, 2))
+    assert hosts.by_address("10.0.0.1", 1) == hosts.known[mac(1)]
+    assert hosts.see(2.0, mac(1), PortId(2, 1))
+    assert (hosts.known[mac(1)].tenant, hosts.known[mac(1)].addresses) == (2, frozenset())
+    assert hosts.by_address("10.0.0.1", 1) is None
