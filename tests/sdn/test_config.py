@@ -78,6 +78,7 @@ def test_what_ports_may_have_flooded(tmp_path: Path) -> None:
     for wrong, said in (
         ('limit = "fast"', 'flood.limit: must be a text such as "10 Mbit/s" above 0'),
         ("limit = false", "flood.limit: must be a text"),
+        ('limit = "0 Mbit/s"', 'flood.limit: must be a text such as "10 Mbit/s" above 0'),
         ('limit = "7 kbit/s"', 'flood.limit: must be at least 8 kbit/s, or "off"'),
         ('ports = {"B:1" = "off"}', 'flood.ports."B:1": '),
         ('ports = {"1" = "off"}', 'flood.ports."1": '),
