@@ -20,6 +20,7 @@ from braid_sdn.fabric.api.events import Snapshot, changes
 from braid_sdn.fabric.api.report import edge_revision
 from braid_sdn.fabric.api.server import MAX_BODY_BYTES, Api
 from braid_sdn.fabric.controller import Controller
+from braid_sdn.fabric.edges.auth import EdgeAuth
 from braid_sdn.fabric.edges.auth import mac as mac_of
 
 from .virtual import Network, frame, mac, tags
@@ -185,6 +186,17 @@ def with_keys() -> Network:
     edges = tuple(replace(edge, key=KEYS[edge.name]) for edge in net.settings.edges)
     net.controller.settings = replace(net.settings, edges=edges)
     return net
+
+
+def test_a_key_is_shown_as_other_programs_work_it_out() -> None:
+    """`printf '7\\nPOST / HTTP/1.1\\nrx=7:1' | openssl dgst -sha256 -hmac 'the key of one edge'`."""
+    shown = "8704f0d358e72dab13a02b6fc7272af9ad51e8c6a41677a45c7a6aaa04e6cc20"
+    verified = EdgeAuth(KEYS).verify("POST / HTTP/1.1", [f"Authorization: Braid ha 7 {shown}"], b"rx=7:1")
+    # `printf '7\n200\n{}' | openssl dgst …` for the answer.
+    assert verified.sign(200, b"{}") == (
+        "Braid-Authentication",
+        "26eb5f8f5db365cb92da858f9528c367b0adb37e603b1fdf580d9a28db516c05",
+    )
 
 
 def test_over_tcp_only_edges_that_show_their_key_are_answered_and_each_about_itself(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, MAX_AUDITS_AT_ONCE, REPLY_TIMEOUT, Audit
+from braid_sdn.fabric.switches.audit import AUDIT_INTERVAL, LEASE_RENEWAL, MAX_AUDITS_AT_ONCE, REPLY_TIMEOUT, Audit
 
 
 def audited(switches: int) -> Audit:
@@ -44,3 +44,33 @@ def test_switches_that_do_not_answer_hold_up_nobody_for_long() -> None:
             audit.ask(now, switch, 0)
             asked.add(switch)
     assert asked - set(mute), "the one that answers is asked as well"
+
+
+def test_a_list_that_changes_have_made_stale_is_asked_for_anew_before_the_next_audit() -> None:
+    audit = audited(1)
+    audit.ask(AUDIT_INTERVAL, 0, 7)
+    assert not audit.answered(AUDIT_INTERVAL, 0, 8, known=True)
+    assert audit.due(AUDIT_INTERVAL + LEASE_RENEWAL - 0.1, idle=True) == []
+    assert audit.due(AUDIT_INTERVAL + LEASE_RENEWAL, idle=True) == [0]
+
+
+def test_a_switch_whose_rules_seem_wrong_is_asked_at_once() -> None:
+    audit = audited(2)
+    audit.soon(1.0, 1)
+    audit.soon(2.0, 1)
+    assert audit.poll_timeout(idle=True) == 1.0
+    assert audit.due(2.0, idle=True) == [1]
+
+
+def test_a_switch_that_has_left_is_asked_for_nothing_and_takes_nobodys_place() -> None:
+    audit = audited(MAX_AUDITS_AT_ONCE + 1)
+    audit.plan(0.0, [0])
+    gone = audit.due(AUDIT_INTERVAL, idle=True)
+    for switch in gone:
+        audit.ask(AUDIT_INTERVAL, switch, 0)
+    for switch in gone:
+        audit.forget(switch)
+    (left,) = set(range(MAX_AUDITS_AT_ONCE + 1)) - set(gone)
+    assert audit.poll_timeout(idle=True) == AUDIT_INTERVAL
+    assert audit.due(AUDIT_INTERVAL + REPLY_TIMEOUT, idle=True) == [left]
+    assert audit.renewals(AUDIT_INTERVAL) == []

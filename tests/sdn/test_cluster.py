@@ -105,6 +105,18 @@ def test_a_switch_with_another_master_is_named_and_asked_again() -> None:
     assert not list(roles.problems(str))
 
 
+def test_what_switches_refused_one_leadership_is_none_of_the_next_ones() -> None:
+    roles = Roles()
+    roles.set_request(9, leads=True)
+    roles.handle(1.0, 7, Refused("slave"))
+    roles.handle(1.0, 8, Refused("stale-generation"))
+    roles.set_request(10, leads=True)
+    assert roles.due(1.1) == []
+    roles.handle(2.0, 8, Refused("stale-generation"))
+    roles.handle_gone(8)
+    assert roles.due(2.1) == []
+
+
 def test_a_later_generation_that_switches_know_is_asked_for_and_told_once() -> None:
     roles = Roles()
     roles.set_request(9, leads=True)

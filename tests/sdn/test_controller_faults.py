@@ -9,6 +9,7 @@ import pytest
 
 from braid_lab.fabric.pipeline import Pipeline
 from braid_lab.fabric.shapes import two_paths
+from braid_sdn.fabric.api import report
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import Kind, Probe, seal
 from braid_sdn.fabric.settings import EdgeSettings, LinkSettings
@@ -58,6 +59,9 @@ def test_a_wire_that_works_one_way_is_named_and_not_used() -> None:
     net.connect()
     net.run(10)
     assert net.codes() == {"one-way-link", "link-unknown"}
+    (one_way,) = (each for each in report.problems(net.controller, net.now) if each.code == "one-way-link")
+    # The direction that works.
+    assert one_way.subject.startswith("P:")
     assert len(net.controller.topology.links()) == 6
     assert len(tags(net, "ha", "hb")) == 1
 

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from braid_lab.fabric.shapes import Shape, parallel, two_paths
-from braid_sdn.fabric.view.discovery import EARLY_FRAMES
+from braid_sdn.fabric.model import PortId
+from braid_sdn.fabric.view.discovery import (
+    EARLY_FRAMES,
+    EARLY_INTERVAL,
+    FRAME_INTERVAL,
+    SMALL_NETWORK_PORTS,
+    DiscoverySchedule,
+)
 from braid_sdn.fabric.view.latency import LowestSamples
 
 from .virtual import Network, ready
@@ -66,3 +73,33 @@ def test_a_link_that_is_back_is_measured_as_often_as_a_new_one() -> None:
     counted = net.controller.topology.heard[key].whole = CountedSamples()
     net.run(1)
     assert counted.count >= EARLY_FRAMES / 2
+
+
+def frames_of(ports: int, seconds: float) -> list[int]:
+    """How many frames each port of a network sends, all of which are found at second 0."""
+    schedule, known = DiscoverySchedule(), [PortId(1, number) for number in range(ports)]
+    for port in known:
+        schedule.at_once(0.0, port)
+    sent = dict.fromkeys(known, 0)
+    while (now := schedule.poll_timeout()) is not None and now < seconds:
+        for port in schedule.due(now)[0]:
+            sent[port] += 1
+    return [*sent.values()]
+
+
+def test_new_ports_send_some_frames_at_once_and_in_a_large_network_two() -> None:
+    several, one = frames_of(1, 5.0), frames_of(1, EARLY_FRAMES * EARLY_INTERVAL)
+    assert one[0] >= EARLY_FRAMES - 1
+    assert EARLY_FRAMES + 3 <= several[0] <= EARLY_FRAMES + 5
+    early = frames_of(2 * SMALL_NETWORK_PORTS, FRAME_INTERVAL / 2)
+    assert {*early[SMALL_NETWORK_PORTS:]} == {2}
+    assert min(early[:SMALL_NETWORK_PORTS]) > 2
+
+
+def test_ports_of_a_switch_that_has_left_send_nothing() -> None:
+    schedule = DiscoverySchedule()
+    for port in (PortId(1, 1), PortId(2, 1)):
+        schedule.add_switch(0.0, port.switch)
+        schedule.at_once(0.0, port)
+    schedule.remove_switch(1)
+    assert schedule.due(0.0) == ([PortId(2, 1)], [2])

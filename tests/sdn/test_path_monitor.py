@@ -14,7 +14,9 @@ from braid_sdn.fabric.monitor.path_monitor import (
     MAX_HOLD_DOWN,
     OWN_DELAY,
     PROBE_INTERVAL,
+    PROBED_AS_USED,
     REPEAT_WINDOW,
+    WATCHED_TIME,
     PathMonitor,
 )
 from braid_sdn.fabric.plan.plan import TaggedPath
@@ -446,3 +448,31 @@ def test_few_paths_are_probed_as_quickly_whoever_else_probes_them() -> None:
     monitor.handle_states(1.0, [7, 8], [])
     monitor.judge(2.0)
     assert [monitor.paths[tag].pace for tag in (7, 8)] == [PROBE_INTERVAL] * 2
+
+
+def test_paths_through_a_switch_that_is_back_get_another_chance_and_others_do_not() -> None:
+    for switch, revived in ((2, True), (9, False)):
+        monitor = two()
+        now = 1.0 + silent(monitor, 1.0, other_heard=True)
+        assert HOPS in monitor.dead
+        monitor.revive(now, switch)
+        assert (HOPS not in monitor.dead) == revived
+        assert monitor.is_answering(now, 7) == revived
+
+
+def test_a_path_is_used_while_it_brings_packets_or_has_a_queue() -> None:
+    monitor = two()
+    assert not monitor.is_used(1.0, [7, 8, 99])
+    monitor.paths[7].used = 1.0
+    assert monitor.is_used(1.0, [7])
+    assert not monitor.is_used(1.0, [8])
+    assert not monitor.is_used(1.0 + PROBED_AS_USED, [7])
+    monitor.handle_path_probe(1.0, 8, 0.1)
+    assert monitor.is_used(1.0, [8])
+
+
+def test_an_edge_that_told_long_ago_that_it_probes_a_path_does_not_any_more() -> None:
+    monitor = two()
+    monitor.handle_states(1.0, [7], [])
+    assert [monitor.is_watched(1.0, tag) for tag in (7, 8, 99)] == [True, False, False]
+    assert not monitor.is_watched(1.0 + WATCHED_TIME, 7)

@@ -184,6 +184,17 @@ def test_a_switch_whose_only_link_had_no_capacity_joins_the_trees_when_it_has() 
     assert make(before, NetworkState(graph(1e9), hosts, review=(1,))).trees[1].onward == {2: 1, 3: 2}
 
 
+def test_so_many_new_trees_are_made_at_a_time_and_those_that_are_there_do_not_count() -> None:
+    wires = [(PortId(one, other), PortId(other, one)) for one, other in ((1, 2), (2, 3), (3, 4))]
+    graph = Graph.of([Arc(*ends, 1e9) for wire in wires for ends in (wire, wire[::-1])])
+    hosts = tuple(Host(f"02:00:00:00:00:0{number}", PortId(number, 9)) for number in (1, 2, 3, 4))
+    plan, made = Plan(), []
+    for _ in range(3):
+        plan = make(plan, NetworkState(graph, hosts, most_trees=2))
+        made.append((set(plan.trees), plan.left))
+    assert made == [({1, 2}, (3, 4)), ({1, 2, 3, 4}, ()), ({1, 2, 3, 4}, ())]
+
+
 def test_where_tags_are_used_up_those_who_have_one_keep_it_and_those_who_do_not_are_named() -> None:
     wires = [(PortId(one, other), PortId(other, one)) for one, other in ((1, 2), (2, 3), (3, 4))]
     graph = Graph.of([Arc(*ends, 1e9) for wire in wires for ends in (wire, wire[::-1])])
