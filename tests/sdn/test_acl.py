@@ -830,17 +830,20 @@ def test_a_place_stays_where_it_is_while_its_switch_has_lost_the_controller(plac
 
 def test_a_place_that_is_not_connected_is_named_and_metrics_have_every_entry() -> None:
     lost = AclEntry(Action.DENY, End(place=Place(switch="A", port="gone")))
-    net = reads(Acl((*denies_tcp(22).entries, lost)))
+    named = AclEntry(Action.PERMIT, protocol=Protocol.TCP, ports=(80, 80), name='"the web"')
+    net = reads(Acl((*denies_tcp(22).entries, lost, named)))
     (problem,) = problems(net.controller, net.now)
     assert (problem.code, problem.subject) == ("acl-place-unknown", "entry 2")
     assert not got(net, "ha", "hb", tcp_frame(1, 2, 22))
+    assert got(net, "ha", "hb", tcp_frame(1, 2, 80))
     net.run(3)
     told = exposition(net.controller, net.now)
     assert 'braid_fabric_acl_packets_total{entry="1",action="deny"} 1\n' in told
     assert 'braid_fabric_acl_packets_total{entry="2",action="deny"} 0\n' in told
+    assert 'braid_fabric_acl_packets_total{entry="\\"the web\\"",action="permit"} 1\n' in told
     assert "braid_fabric_acl_refused_packets_total 1\n" in told
     shown = acl_report(net.controller, net.now)
-    assert [each["known"] for each in shown["entries"]] == [True, False]
+    assert [each["known"] for each in shown["entries"]] == [True, False, True]
     assert {each["switch"] for each in shown["switches"]} == {"A", "B"}
 
 

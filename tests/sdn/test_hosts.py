@@ -10,6 +10,7 @@ from braid_sdn.fabric.plan.plan import Host
 from braid_sdn.fabric.view.hosts import (
     FIRST_LIFETIME,
     FLAPPING_WINDOW,
+    HOST_LIFETIME,
     MAX_ADDRESSES_PER_HOST,
     MAX_MOVES,
     MAX_PROBES_AT_ONCE,
@@ -118,3 +119,19 @@ def test_a_host_that_moves_keeps_its_addresses_within_its_tenant_alone() -> None
     assert hosts.see(2.0, mac(1), PortId(2, 1))
     assert (hosts.known[mac(1)].tenant, hosts.known[mac(1)].addresses) == (2, frozenset())
     assert hosts.by_address("10.0.0.1", 1) is None
+
+
+def test_a_host_of_the_configuration_is_led_to_its_place_once_and_ages_when_it_is_none_any_more() -> None:
+    hosts = Hosts()
+    hosts.see(0.0, mac(1), PLACES[0])
+    static = [Host(mac(1), PLACES[1], frozenset({"10.0.0.1"}))]
+    assert hosts.set_static(1.0, static)
+    assert (hosts.at(PLACES[0]), hosts.at(PLACES[1])) == ([], [hosts.known[mac(1)]])
+    assert not hosts.set_static(2.0, static)
+    hosts.expire(1000.0, (), ())
+    assert hosts.by_address("10.0.0.1") == hosts.known[mac(1)]
+    hosts.set_static(1000.0, [])
+    hosts.expire(1001.0, (), ())
+    assert mac(1) in hosts.known
+    hosts.expire(1000.0 + HOST_LIFETIME, (), ())
+    assert not hosts.known

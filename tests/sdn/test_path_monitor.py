@@ -107,7 +107,9 @@ def test_an_edge_whose_probes_are_behind_long_frames_of_ours_is_not_believed() -
     monitor = two()
     monitor.handle_own_frames(1.0, HOPS)
     assert not monitor.handle_states(1.05, [], [7])
+    # It waited for what was behind these frames.
     monitor.handle_path_probe(1.06, 7, 0.025)
+    assert monitor.judge(1.06)[0] == []
     assert monitor.handle_states(1.07, [], [7])
 
 
