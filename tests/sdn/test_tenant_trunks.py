@@ -8,7 +8,7 @@ from braid_sdn.fabric.acl import Acl, AclEntry, Action, End, Place
 from braid_sdn.fabric.monitor.probe import tagged
 from braid_sdn.fabric.settings import HostSettings
 from braid_sdn.fabric.switches import rules
-from braid_sdn.openflow.messages import DeleteRule, Rule
+from braid_sdn.openflow.messages import DeleteRule, Output, PushTag, Rule
 
 from .tenant_network import (
     BLUE,
@@ -186,6 +186,13 @@ def test_rules_of_a_trunk_that_let_across_are_found_when_a_switch_connects() -> 
                 wrong += 1
                 assert not ports.fits(changed), changed
     assert wrong == 7
+    # Nor may packets between switches get another tenant's tag on the way, or have nobody's.
+    blue = net.controller.plan.floods[BLUE].tag
+    path = next(rule for rule in switch.rules.values() if rule.table == rules.PATHS and rule.match.vlan == blue)
+    on = replace(path, actions=(Output(net.port_of("A", "P").port),), goto=None, metadata=None)
+    assert ports.fits(on)
+    assert not ports.fits(replace(on, actions=(PushTag(net.controller.plan.floods[RED].tag), *on.actions)))
+    assert not ports.fits(replace(on, match=replace(on.match, vlan=1)))
 
 
 def swapped(rule: Rule, one: int, other: int) -> Rule:
