@@ -195,6 +195,15 @@ def test_two_edges_with_one_key_are_refused_by_their_names(tmp_path: Path) -> No
     assert len(str(refused.value).splitlines()) == 2
 
 
+def test_an_edge_and_a_host_are_configured_once(tmp_path: Path) -> None:
+    text = '[[edge]]\nname = "oslo"\nswitch = "1"\nport = "x"\n[[host]]\nmac = "02:00:00:00:00:07"\n'
+    text += 'switch = "1"\nport = "y"\n'
+    with pytest.raises(ConfigError) as refused:
+        read(written(tmp_path, 2 * text))
+    said = [line.partition(": ")[2] for line in str(refused.value).splitlines()]
+    assert said == ["edge 2.name: 'oslo' is given twice", "host 2.mac: 02:00:00:00:00:07 is given twice"]
+
+
 def test_names_of_switches_that_nobody_has_are_refused(tmp_path: Path) -> None:
     text = """
 [[switch]]
