@@ -59,6 +59,10 @@ const MAX_OWN_QUEUE: Duration = Duration::from_millis(40);
 /// Highest rate that a report can show: no uplink has 1 Tbit/s, and the rates of all links can be added.
 const MAX_RATE: Rate = Rate::from_bits_per_sec(1_000_000_000_000);
 
+/// Most reports remembered. A report is due after 5 ms at the earliest, so that a mean spans 60 of them; the times
+/// between them are the other end's word, and one whose clock stands still would have all of them kept.
+const MAX_MARKS: usize = 256;
+
 /// Least window, so that a link can always be measured.
 const MIN_WINDOW: Bytes = Bytes::new(15_000);
 
@@ -71,6 +75,14 @@ struct ReportMark {
     sent: SentAt,
     /// True if the link had a queue all the time since the report before.
     busy: bool,
+}
+
+/// Adds a mark; the oldest gives way if there are too many.
+fn push_mark(marks: &mut VecDeque<ReportMark>, mark: ReportMark) {
+    if marks.len() == MAX_MARKS {
+        marks.pop_front();
+    }
+    marks.push_back(mark);
 }
 
 /// Returns the times between reports, no pauses among them, each with whether the link was busy.
@@ -220,7 +232,7 @@ impl LinkEstimator {
             self.loss.handle_loss(now, lost, arrived, queued);
             fresh = (arrived, lost);
         }
-        self.marks.push_back(mark);
+        push_mark(&mut self.marks, mark);
         // Scatter of the delay is an error in the time that a sample spans.
         let least = MIN_SAMPLE_SPAN
             .max(self.rtt.min() / 2)
@@ -252,7 +264,7 @@ impl LinkEstimator {
 
     /// Updates the mean over a span longer than the link's stalls.
     fn update_mean(&mut self, mark: ReportMark) {
-        self.mean_marks.push_back(mark);
+        push_mark(&mut self.mean_marks, mark);
         let active = |marks: &VecDeque<ReportMark>, from: usize| -> Duration {
             spans(marks).skip(from).map(|(span, _)| span).sum()
         };
@@ -484,4 +496,38 @@ fn sample(from: &ReportMark, to: &ReportMark) -> Option<Sample> {
 fn rate(bytes: u64, span: Duration) -> Rate {
     let bits = u128::from(bytes) * 8_000_000_000 / span.as_nanos().max(1);
     u64::try_from(bits).map_or(MAX_RATE, |bits| Rate::from_bits_per_sec(bits).min(MAX_RATE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LinkId;
+
+    #[test]
+    fn reports_of_a_clock_that_stands_still_or_goes_back_take_bounded_memory() {
+        for step in [0, 1] {
+            let mut link = LinkEstimator::default();
+            for index in 0..5_000 {
+                let now = Time::from_nanos(1_000_000_000 + index * 1_000_000);
+                let highest = link.handle_sent(now, Bytes::new(1_000), true);
+                let report = LinkReport {
+                    link: LinkId(0),
+                    highest,
+                    echo: Stamp::of(now),
+                    held: Duration::ZERO,
+                    received_at: Time::from_nanos(1_000_000_000 - step * index * 1_000),
+                    packets: index,
+                    bytes: Bytes::new(index * 1_000),
+                    lost: 0,
+                    delay: RelativeDelay(0),
+                    jitter: Duration::ZERO,
+                    train: None,
+                };
+                assert!(link.handle_report(now, &report, Demand::Backlog));
+            }
+            assert!(link.marks.len() <= MAX_MARKS, "{}", link.marks.len());
+            let mean = link.mean_marks.len();
+            assert!(mean <= MAX_MARKS, "{mean}");
+        }
+    }
 }
