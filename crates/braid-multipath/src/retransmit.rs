@@ -8,7 +8,8 @@
 //! - Requests are limited to a share of the packets that arrive, so that a link that drops
 //!   everything does not drown the others in retransmissions.
 //! - The sender keeps sent packets for a moment, bounded in bytes and time, and returns each once
-//!   ([`RetransmitBuffer`]): NACKs travel over all links, so they arrive more than once.
+//!   ([`RetransmitBuffer`]): NACKs travel over all links, so they arrive more than once. It keeps
+//!   none of those that were returned, which a peer could have it look through again and again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -68,7 +69,7 @@ struct SentPacket<T> {
     number: PacketNumber,
     at: Time,
     len: Bytes,
-    item: Option<T>,
+    item: T,
 }
 
 /// Packets recently sent on one link.
@@ -101,7 +102,6 @@ impl<T> RetransmitBuffer<T> {
     /// share a number.
     pub fn handle_sent(&mut self, now: Time, number: PacketNumber, len: Bytes, item: T) {
         self.bytes += len.get();
-        let item = Some(item);
         self.sent.push_back(SentPacket {
             number,
             at: now,
@@ -121,18 +121,15 @@ impl<T> RetransmitBuffer<T> {
         }
     }
 
-    /// Calls `each` for the items sent under these numbers, each item once. Items that are too old
-    /// are gone.
+    /// Removes the items sent under these numbers and calls `each` for them, but for those that are
+    /// too old.
     pub fn take(&mut self, now: Time, range: NumberRange, mut each: impl FnMut(Bytes, T)) {
         let from = self.sent.partition_point(|sent| sent.number < range.first);
-        for sent in self.sent.range_mut(from..) {
-            if sent.number > range.last {
-                return;
-            }
-            if now.since(sent.at) <= self.max_age
-                && let Some(item) = sent.item.take()
-            {
-                each(sent.len, item);
+        let to = self.sent.partition_point(|sent| sent.number <= range.last);
+        for sent in self.sent.drain(from..to.max(from)) {
+            self.bytes -= sent.len.get();
+            if now.since(sent.at) <= self.max_age {
+                each(sent.len, sent.item);
             }
         }
     }

@@ -45,6 +45,8 @@ fn each_copy_is_given_out_once() {
     // The same request arrived over another link.
     assert!(take(&mut buffer, 31, 10, 14).is_empty());
     assert_eq!(take(&mut buffer, 31, 8, 15), [9, 15]);
+    // 5 of 20 are looked through no more, whatever is asked for.
+    assert_eq!(buffer.bytes(), Bytes::new(15_000));
 }
 
 #[test]

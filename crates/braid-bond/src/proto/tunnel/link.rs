@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use braid_core::{Bytes, Time};
 use braid_multipath::bond::{LinkSettings, TRAIN_PACKETS};
+use braid_multipath::estimate::NumberRange;
 use braid_multipath::retransmit::Nack;
 use braid_multipath::{LaneId, PacketNumber};
 
@@ -214,6 +215,22 @@ impl Link {
             self.fragments.pop_front();
         }
         self.fragments.push_back((fragment, first));
+    }
+
+    /// Forgets the later fragments with these numbers and returns the numbers of their packets' first
+    /// fragments.
+    pub fn take_fragments(
+        &mut self,
+        range: NumberRange,
+    ) -> impl Iterator<Item = PacketNumber> + '_ {
+        let from = self
+            .fragments
+            .partition_point(|(number, _)| *number < range.first);
+        let to = self
+            .fragments
+            .partition_point(|(number, _)| *number <= range.last);
+        let taken = self.fragments.drain(from..to.max(from));
+        taken.map(|(_, first)| first)
     }
 
     /// Returns true if control frames are pending.

@@ -294,7 +294,7 @@ impl Tunnel {
 
     /// If a later fragment of a packet is missing, the whole packet is sent again.
     fn handle_nack(&mut self, now: Time, nack: frame::Nack<'_>) {
-        let Some(link) = &self.links[nack.link.index()] else {
+        let Some(link) = &mut self.links[nack.link.index()] else {
             return;
         };
         let before = link.number_base;
@@ -305,14 +305,9 @@ impl Tunnel {
             };
             let first = own(range.first).unwrap_or_default();
             let range = NumberRange { first, last };
-            let fragments = link
-                .fragments
-                .iter()
-                .filter(|(fragment, _)| (range.first..=range.last).contains(fragment));
-            let firsts = fragments.map(|(_, first)| NumberRange {
-                first: *first,
-                last: *first,
-            });
+            let firsts = link
+                .take_fragments(range)
+                .map(|first| NumberRange { first, last: first });
             for range in std::iter::once(range).chain(firsts) {
                 let link = nack.link;
                 self.sender.handle_nack(now, Nack { link, range });
