@@ -76,7 +76,7 @@ def test_a_link_that_is_back_is_measured_as_often_as_a_new_one() -> None:
 
 
 def frames_of(ports: int, seconds: float) -> list[int]:
-    """How many frames each port of a network sends, all of which are found at second 0."""
+    """Return the number of frames that each port of a network sends, if all ports are found at second 0."""
     schedule, known = DiscoverySchedule(), [PortId(1, number) for number in range(ports)]
     for port in known:
         schedule.at_once(0.0, port)

@@ -66,7 +66,7 @@ KEEP_ENTRIES = "performance.setResourceTimingBufferSize(5000)"
 
 
 class PageError(LabError):
-    """A page did not load; another attempt may succeed."""
+    """A page did not load, or not in time."""
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 from braid_sdn.fabric.api import page, report
 from braid_sdn.fabric.api.events import Event, Snapshot, changes
 from braid_sdn.fabric.api.live import Live
-from braid_sdn.fabric.api.server import Api, naming_address
+from braid_sdn.fabric.api.server import Api
 from braid_sdn.fabric.cluster.etcd_store import EtcdStore
 from braid_sdn.fabric.cluster.file_store import FileStore
 from braid_sdn.fabric.cluster.roles import REQUEST_INTERVAL, Roles
 from braid_sdn.fabric.cluster.store import Cluster, Store
 from braid_sdn.fabric.config import Config, ConfigError
 from braid_sdn.fabric.controller import Controller
+from braid_sdn.fabric.listen_address import naming_address
 from braid_sdn.fabric.model import Problem
 from braid_sdn.fabric.plan.policies import Policies
 from braid_sdn.fabric.switches.rules import is_our_cookie

@@ -31,7 +31,7 @@ import os
 import re
 import urllib.parse
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -45,6 +45,7 @@ from braid_sdn.fabric.api.events import Journal, event_number
 from braid_sdn.fabric.cluster.store import StoreError
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.edges.auth import EdgeAuth, UnauthorizedError, VerifiedRequest
+from braid_sdn.fabric.listen_address import naming_address
 from braid_sdn.fabric.plan.policies import Policies
 
 #: Seconds within which a request must have arrived.
@@ -64,17 +65,6 @@ DOCUMENT = Path(__file__).with_name("openapi.json")
 #: Bytes of a request's head, and of its body. An edge may report counters of 1,024 tags each way: 93 kB at most.
 MAX_HEAD_BYTES = 131072
 MAX_BODY_BYTES = 131072
-
-
-@contextlib.contextmanager
-def naming_address(option: str, host: str, port: int) -> Iterator[None]:
-    """Say of an address that cannot be listened at where it was given, and what shows more."""
-    try:
-        yield
-    except OSError as error:
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        why = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise OSError(f'{option} = "{shown}": {why} (braid sdn fabric doctor)') from error
 
 
 @dataclass(frozen=True)

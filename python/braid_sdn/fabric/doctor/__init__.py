@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from braid_sdn.fabric import listen_address
 from braid_sdn.fabric.config import Config, ConfigError, read
 from braid_sdn.fabric.doctor import open_vswitch
 from braid_sdn.fabric.doctor.findings import Finding, Level, of_bridges, of_controller
@@ -20,7 +21,7 @@ def examine(config: Path | None, database: str | None, api: Path, status: dict[s
     `api` is the controller's socket, and `status` what it answered, None if it does not run.
     """
     found, settings = _configuration(config)
-    address = f"[{settings.host}]:{settings.port}" if ":" in settings.host else f"{settings.host}:{settings.port}"
+    address = listen_address.written(settings.host, settings.port)
     refused = "" if status is not None else _why_not(settings.host, settings.port)
     found += of_controller(status, address, str(api), refused)
     served = [each["id"] for each in status["switches"]] if status is not None else []
