@@ -124,9 +124,8 @@ impl<T> RetransmitBuffer<T> {
     /// Removes the items sent under these numbers and calls `each` for them, but for those that are
     /// too old.
     pub fn take(&mut self, now: Time, range: NumberRange, mut each: impl FnMut(Bytes, T)) {
-        let from = self.sent.partition_point(|sent| sent.number < range.first);
-        let to = self.sent.partition_point(|sent| sent.number <= range.last);
-        for sent in self.sent.drain(from..to.max(from)) {
+        let places = range.places(&self.sent, |sent| sent.number);
+        for sent in self.sent.drain(places) {
             self.bytes -= sent.len.get();
             if now.since(sent.at) <= self.max_age {
                 each(sent.len, sent.item);

@@ -1,6 +1,7 @@
 //! The receiving end's record of one link: packets that arrived, packets missing, and since when.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use braid_core::{Bytes, Time};
@@ -31,6 +32,18 @@ impl NumberRange {
     #[must_use]
     pub fn count(&self) -> u64 {
         self.last.0 - self.first.0 + 1
+    }
+
+    /// Returns the places of these numbers in a list in which they ascend.
+    #[must_use]
+    pub fn places<T>(
+        &self,
+        list: &VecDeque<T>,
+        number: impl Fn(&T) -> PacketNumber,
+    ) -> Range<usize> {
+        let from = list.partition_point(|entry| number(entry) < self.first);
+        let to = list.partition_point(|entry| number(entry) <= self.last);
+        from..to.max(from)
     }
 }
 

@@ -223,13 +223,8 @@ impl Link {
         &mut self,
         range: NumberRange,
     ) -> impl Iterator<Item = PacketNumber> + '_ {
-        let from = self
-            .fragments
-            .partition_point(|(number, _)| *number < range.first);
-        let to = self
-            .fragments
-            .partition_point(|(number, _)| *number <= range.last);
-        let taken = self.fragments.drain(from..to.max(from));
+        let places = range.places(&self.fragments, |(number, _)| *number);
+        let taken = self.fragments.drain(places);
         taken.map(|(_, first)| first)
     }
 
