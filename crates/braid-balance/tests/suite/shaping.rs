@@ -17,6 +17,8 @@ const TARGET: Duration = Duration::from_millis(5);
 const CODEL_INTERVAL: Duration = Duration::from_millis(100);
 /// One byte takes 1 us.
 const RATE: Rate = Rate::from_bits_per_sec(8_000_000);
+/// A packet of 1,000 bytes takes 10 ms, far longer than a test on a busy machine takes to send one.
+const SLOW: Rate = Rate::from_bits_per_sec(800_000);
 /// The outside address of the first uplink, and a port without flow.
 const OUTER: (IpAddr, u16) = (OUTSIDE[0][0], 999);
 /// Sends for every direction: packets of 1,000 bytes, and what becomes of one.
@@ -135,8 +137,8 @@ fn a_burst_passes_and_a_flood_is_held_to_the_rate() {
     }
 }
 
-/// Keeps the virtual queue at a delay of 60 ms, far from that at which all is dropped, until a packet meets
-/// another fate than to pass. Returns that, and the time that it took.
+/// Keeps the virtual queue of a line of `SLOW` at a delay of 60 ms, far from that at which all is dropped, until a packet
+/// meets another fate than to pass. Returns that, and the time that it took.
 fn fill(probe: &Probe, pass: fn(&Probe, &[u8]) -> Fate, ect: bool) -> (Fate, Duration) {
     let start = Instant::now();
     // When the queue would be empty, as time since the start.
@@ -150,7 +152,7 @@ fn fill(probe: &Probe, pass: fn(&Probe, &[u8]) -> Fate, ect: bool) -> (Fate, Dur
         if fate != Fate::Passed {
             return (fate, start.elapsed());
         }
-        empty += Duration::from_millis(1);
+        empty += Duration::from_millis(10);
     }
     panic!("nothing is dropped")
 }
@@ -160,7 +162,7 @@ fn a_persistent_queue_is_dropped_or_marked() {
     for (direction, pass) in DIRECTIONS.into_iter().enumerate() {
         for ect in [false, true] {
             let probe = Probe::new();
-            shape(&probe, Some(RATE));
+            shape(&probe, Some(SLOW));
             let (fate, after) = fill(&probe, pass, ect);
             assert_eq!(fate, if ect { Fate::Marked } else { Fate::Dropped });
             assert!(after > CODEL_INTERVAL, "{after:?}");
