@@ -7,7 +7,7 @@
 // A path that loses packets gets a penalty: the time for which the queue of a better path keeps
 // that busy while a flow that lost a packet has a smaller window. Lost is what the host sends
 // again; the path that a segment took is remembered by its flow and sequence number. Losses that
-// all paths have alike are the flow's own and count for none.
+// the paths together have alike are the flow's own, or lie behind the far edge, and count for none.
 //
 // A race of two processors may miscount a packet, which does not matter.
 #ifndef BRAID_EDGE_ARRIVAL_H
@@ -38,6 +38,9 @@
 #define MAX_LOSS_PENALTY    4
 // Added to twice the quickest path's delay for a round trip: processing, and the way back.
 #define MIN_ROUND_TRIP_NS 10000000ULL
+// Losses behind the far edge hit all paths alike, and by chance one of them up to this many times
+// as often as the others.
+#define LOSS_MARGIN 2
 // The loss ratio is counted in parts of this many.
 #define LOSS_SCALE 65536
 
@@ -105,34 +108,43 @@ static __always_inline void account_loss(__u32 flow, __u32 seq, __u32 tag, __u32
 	}
 }
 
-// Returns the share of a path's bytes that was lost, in parts of LOSS_SCALE.
-static __always_inline __u32 loss_ratio(__u32 tag, __u64 now)
+// Sets the bytes of a path that were sent and lost within the window.
+static __always_inline void recent_loss(__u32 tag, __u64 now, __u64 *sent, __u64 *lost)
 {
 	struct path_loss *loss = bpf_map_lookup_elem(&path_losses, &tag);
 	__u64 past;
 
-	if (!loss || !loss->lost)
-		return 0;
+	*sent = 0;
+	*lost = 0;
+	if (!loss)
+		return;
 	past = now > loss->at ? now - loss->at : 0;
-	return remaining(loss->lost, past) * LOSS_SCALE /
-	       (remaining(loss->sent, past) + LOSS_PRIOR_BYTES);
+	*sent = remaining(loss->sent, past);
+	*lost = remaining(loss->lost, past);
+}
+
+// Returns the share of bytes that was lost, in parts of LOSS_SCALE.
+static __always_inline __u64 loss_ratio(__u64 lost, __u64 sent)
+{
+	return lost * LOSS_SCALE / (sent + LOSS_PRIOR_BYTES);
 }
 
 // Sets the delay of each path with its penalty, ns.
 static __always_inline void penalised_delays(const struct slot_table *table, __u64 now,
 					     __u64 delays[MAX_PATHS])
 {
-	__u32 ratios[MAX_PATHS] = {}, least = LOSS_SCALE, excess;
-	__u64 quickest = ~0ULL, round_trip;
+	__u64 sent[MAX_PATHS], lost[MAX_PATHS], all_sent = 0, all_lost = 0;
+	__u64 quickest = ~0ULL, round_trip, own, others, excess;
 
 #pragma unroll
 	for (int i = 0; i < MAX_PATHS; i++) {
 		delays[i] = 0;
 		if (i >= table->path_count)
 			continue;
-		ratios[i] = loss_ratio(table->paths[i].tag, now);
+		recent_loss(table->paths[i].tag, now, &sent[i], &lost[i]);
+		all_sent += sent[i];
+		all_lost += lost[i];
 		delays[i] = table->paths[i].delay_us * 1000ULL;
-		least = ratios[i] < least ? ratios[i] : least;
 		quickest = delays[i] < quickest ? delays[i] : quickest;
 	}
 	round_trip = 2 * quickest + MIN_ROUND_TRIP_NS;
@@ -140,7 +152,9 @@ static __always_inline void penalised_delays(const struct slot_table *table, __u
 	for (int i = 0; i < MAX_PATHS; i++) {
 		if (i >= table->path_count)
 			continue;
-		excess = (ratios[i] - least) * LOSS_PENALTY_FACTOR;
+		own = loss_ratio(lost[i], sent[i]);
+		others = loss_ratio(all_lost - lost[i], all_sent - sent[i]) * LOSS_MARGIN;
+		excess = own > others ? (own - others) * LOSS_PENALTY_FACTOR : 0;
 		if (excess > MAX_LOSS_PENALTY * LOSS_SCALE)
 			excess = MAX_LOSS_PENALTY * LOSS_SCALE;
 		delays[i] = quickest + counted_skew(delays[i] - quickest) +

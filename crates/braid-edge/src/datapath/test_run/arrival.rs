@@ -213,6 +213,31 @@ fn what_both_paths_lose_counts_for_neither() {
     assert!(after[0].abs_diff(after[1]) < after[0] / 4, "{after:?}");
 }
 
+/// Segments that are lost behind the far edge hit each path now more and now less often than the other.
+#[test]
+fn losses_that_hit_paths_by_chance_bring_no_queue_to_one_of_them() {
+    let mut chance = 1_u64;
+    let mut splitter = Splitter::new([(10, 20.0), (10, 20.0)]);
+    let mut worst = 0_f64;
+    for _ in 0..40 {
+        let before = splitter.trial.sent(TAGS);
+        let end = splitter.now + 500 * MS;
+        while splitter.now < end {
+            splitter.send();
+            chance = chance.wrapping_mul(6364136223846793005).wrapping_add(1);
+            if (chance >> 33).is_multiple_of(50) {
+                splitter.send_segment(splitter.next);
+            }
+            splitter.now += MS * 4 / 5;
+        }
+        let after = splitter.trial.sent(TAGS);
+        let sent = [after[0] - before[0], after[1] - before[1]];
+        let share = sent[0] as f64 / (sent[0] + sent[1]) as f64;
+        worst = worst.max((share - 0.5).abs());
+    }
+    assert!(worst < 0.2, "a share of {}", 0.5 + worst);
+}
+
 #[test]
 fn paths_without_rates_take_turns() {
     let trial = split(false);
