@@ -108,7 +108,8 @@ pub enum Command {
     ///
     /// Rows of bars over the whole time, then a table of means; STATE is the worst of the step. The daemon
     /// keeps seconds for an hour and minutes for a day, also over restarts. What it has of an uplink that is
-    /// gone is shown as well.
+    /// gone is shown as well. `--record` writes the capacity of each second for `braid emulate --trace`; a
+    /// comment in the file says which seconds were measured. Exit code 4 means that it has one direction alone.
     History(HistoryArgs),
     /// Explain why a flow takes its uplink, or which one a new flow would take
     ///
@@ -341,12 +342,19 @@ pub struct HistoryArgs {
     /// Uplink name, as shown by `braid uplinks`
     #[arg(value_name = "UPLINK")]
     pub uplink: String,
-    /// Time until now, such as "10 min" or "6 h"; at most a day
-    #[arg(long, value_name = "TIME", default_value = "24 h", value_parser = parse_seconds)]
-    pub last: u32,
+    /// Time until now, such as "10 min" or "6 h"; at most a day, which is the default
+    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    pub last: Option<u32>,
     /// Step of the table, or of the JSON; seconds for the last hour, minutes for more
     #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     pub step: Option<u32>,
+    /// Write NAME-down.csv and NAME-up.csv, traces of the capacity that `braid emulate` plays; of the last
+    /// hour unless `--last` or `--for` is given
+    #[arg(long, value_name = "NAME", conflicts_with = "step")]
+    pub record: Option<PathBuf>,
+    /// Record from now on for this time, or until Ctrl-C; with `--last`, the time before it as well
+    #[arg(long = "for", value_name = "TIME", requires = "record", value_parser = parse_seconds)]
+    pub span: Option<u32>,
     #[command(flatten)]
     pub output: Output,
 }

@@ -7,12 +7,15 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use crate::cli::HistoryArgs;
+use crate::recording::record;
 use crate::show::{share, state, tenths};
 use crate::spark::spark;
 use crate::table::{NO_VALUE, Side, Table};
 use crate::terminal::answer_either;
 use crate::{CommandError, ask};
 
+/// Time that is shown unless another one is asked for, in seconds.
+const DAY: u32 = 24 * 3600;
 /// Width of a row of bars.
 const BARS: usize = 72;
 /// Rows of the table, at most.
@@ -20,22 +23,13 @@ const ROWS: u32 = 24;
 /// Steps of the table, in seconds: people think in these.
 const STEPS: [u32; 10] = [1, 5, 10, 30, 60, 150, 300, 900, 1800, 3600];
 
-/// Shows the history of one uplink.
+/// Shows the history of one uplink, or records it.
 pub fn history(run_dir: &RunDir, arguments: &HistoryArgs) -> Result<(), CommandError> {
-    let last = arguments.last;
-    let question = |step: Option<u32>| {
-        let fields = [
-            ("uplink", Some(arguments.uplink.clone())),
-            ("last_s", Some(last.to_string())),
-            ("step_s", step.map(|step| step.to_string())),
-        ];
-        let known: Vec<_> = fields
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect();
-        let query = serde_urlencoded::to_string(known).expect("names and texts");
-        format!("/v1/history?{query}")
-    };
+    if let Some(name) = &arguments.record {
+        return record(run_dir, arguments, name);
+    }
+    let last = arguments.last.unwrap_or(DAY);
+    let question = |step: Option<u32>| path(&arguments.uplink, last, step);
     if arguments.output.json {
         let report: HistoryReport = ask(run_dir, &question(arguments.step))?;
         return Ok(crate::terminal::answer_json(&report)?);
@@ -49,6 +43,21 @@ pub fn history(run_dir: &RunDir, arguments: &HistoryArgs) -> Result<(), CommandE
         text(&bars, &rows, &zone, Timestamp::now(), last, paint)
     })?;
     Ok(())
+}
+
+/// Returns the question for an uplink's last seconds, in steps of so many.
+pub fn path(uplink: &str, last: u32, step: Option<u32>) -> String {
+    let fields = [
+        ("uplink", Some(uplink.to_owned())),
+        ("last_s", Some(last.to_string())),
+        ("step_s", step.map(|step| step.to_string())),
+    ];
+    let known: Vec<_> = fields
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect();
+    let query = serde_urlencoded::to_string(known).expect("names and texts");
+    format!("/v1/history?{query}")
 }
 
 /// Returns a step with which a time has no more than [`ROWS`] rows.
@@ -163,10 +172,12 @@ mod tests {
             rx_capacity: Some(HistoryCapacity {
                 rate_bit_s: 20_000_000,
                 basis: CapacityBasisName::Saturated,
+                measured: true,
             }),
             rtt_ms: (state == UplinkState::Up).then_some(21.4),
             loss: Some(0.025),
             state,
+            stalled: false,
         }
     }
 

@@ -23,6 +23,7 @@ mod measure;
 mod missing_features;
 mod paths;
 mod pause;
+mod recording;
 mod run;
 #[cfg(feature = "scan")]
 mod scan;

@@ -21,13 +21,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use braid_core::Rate;
-use braid_core::capacity::{CapacityBasis, CapacityEstimate};
+use braid_core::capacity::CapacityEstimate;
 use braid_host::report::HealthProblem;
 use braid_host::user_error::UserError;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use self::record::HistoryRecord;
+use self::record::{HistoryRecord, RecordedCapacity};
 use self::ring::Ring;
 use self::writer::Writer;
 use crate::engine::Engine;
@@ -38,6 +37,8 @@ use crate::uplinks::registry::UplinkRecord;
 
 /// Default and longest time that is asked for, in seconds.
 const DAY: u32 = 24 * 3600;
+/// Time between two records.
+const STEP: Duration = Duration::from_secs(1);
 /// Ending of the files.
 const ENDING: &str = ".history";
 /// Ending of a file that was set aside.
@@ -191,7 +192,11 @@ impl Engine {
             .health_snapshot(record.id)
             .filter(|_| record.down.is_none());
         let now = Instant::now();
-        let known = |found: CapacityEstimate| (found.rate, found.basis);
+        let known = |found: CapacityEstimate| RecordedCapacity {
+            rate: found.rate,
+            basis: found.basis,
+            measured: found.age <= STEP,
+        };
         HistoryRecord {
             unix_s,
             tx: load.map(|load| load.tx).unwrap_or_default(),
@@ -201,6 +206,7 @@ impl Engine {
             rtt: look.as_ref().and_then(|look| look.rtt),
             loss: look.and_then(|look| look.loss).map(|loss| loss.fraction()),
             state: self.uplink_state(record).0,
+            stalled: self.capacities().is_stalled(record.id),
         }
     }
 
@@ -230,6 +236,7 @@ impl Engine {
             rtt_ms: record.rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
             loss: record.loss,
             state: record.state,
+            stalled: record.stalled,
         };
         Ok(HistoryReport {
             uplink: question.uplink.clone(),
@@ -239,10 +246,11 @@ impl Engine {
     }
 }
 
-fn capacity((rate, basis): (Rate, CapacityBasis)) -> HistoryCapacity {
+fn capacity(known: RecordedCapacity) -> HistoryCapacity {
     HistoryCapacity {
-        rate_bit_s: rate.bits_per_sec(),
-        basis: basis_name(basis),
+        rate_bit_s: known.rate.bits_per_sec(),
+        basis: basis_name(known.basis),
+        measured: known.measured,
     }
 }
 

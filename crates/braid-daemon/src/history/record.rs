@@ -14,6 +14,11 @@ const NO_WORD: u32 = u32::MAX;
 const NO_LOSS: u16 = u16::MAX;
 /// Resolution of a fraction.
 const LOSS_SCALE: f64 = 50_000.0;
+/// Bits of a capacity's basis, and the one that says that it was measured during the step.
+const BASIS: u8 = 0b011;
+const MEASURED: u8 = 0b100;
+/// Bit beside those of both directions that says that the uplink stalled.
+const STALLED: u8 = 0x80;
 
 /// An uplink during a step of time. Rates are stored in whole bytes per second, up to 34 Gbit/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,23 +29,36 @@ pub struct HistoryRecord {
     pub tx: Rate,
     /// Mean rate received.
     pub rx: Rate,
-    /// Capacity to send, and the way in which it is known, at the end of the step.
-    pub tx_capacity: Option<(Rate, CapacityBasis)>,
+    /// Capacity to send as known at the end of the step.
+    pub tx_capacity: Option<RecordedCapacity>,
     /// The same to receive.
-    pub rx_capacity: Option<(Rate, CapacityBasis)>,
+    pub rx_capacity: Option<RecordedCapacity>,
     /// Mean round-trip time.
     pub rtt: Option<Duration>,
     /// Mean fraction of probes without an answer.
     pub loss: Option<f64>,
     /// The worst state during the step.
     pub state: UplinkState,
+    /// True if it stalled at some second's end.
+    pub stalled: bool,
+}
+
+/// A capacity as it was known at the end of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordedCapacity {
+    /// The capacity, or a lower bound of it.
+    pub rate: Rate,
+    /// The way in which it was known.
+    pub basis: CapacityBasis,
+    /// True if it was measured during the step, and not before.
+    pub measured: bool,
 }
 
 impl HistoryRecord {
     /// Returns the record as bytes, with a checksum.
     #[must_use]
     pub fn to_bytes(self) -> [u8; RECORD_BYTES] {
-        let capacity = |known: Option<(Rate, CapacityBasis)>| known.map(|(rate, _)| word(rate));
+        let capacity = |known: Option<RecordedCapacity>| known.map(|known| word(known.rate));
         let rtt = self
             .rtt
             .map(|rtt| u32::try_from(rtt.as_micros()).unwrap_or(NO_WORD - 1));
@@ -61,7 +79,8 @@ impl HistoryRecord {
             .map_or(NO_LOSS, |loss| (loss.clamp(0.0, 1.0) * LOSS_SCALE) as u16);
         bytes[24..26].copy_from_slice(&loss.to_le_bytes());
         bytes[26] = state_number(self.state);
-        bytes[27] = basis_number(self.tx_capacity) << 4 | basis_number(self.rx_capacity);
+        let stalled = if self.stalled { STALLED } else { 0 };
+        bytes[27] = stalled | basis_bits(self.tx_capacity) << 4 | basis_bits(self.rx_capacity);
         let sum = checksum(&bytes);
         bytes[28..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -80,17 +99,24 @@ impl HistoryRecord {
             return None;
         }
         let known = |word: u32| (word != NO_WORD).then_some(word);
-        let capacity = |place, number| known(word(place)).map(rate).zip(basis_of(number));
+        let capacity = |place, bits: u8| {
+            Some(RecordedCapacity {
+                rate: known(word(place)).map(rate)?,
+                basis: basis_of(bits & BASIS)?,
+                measured: bits & MEASURED != 0,
+            })
+        };
         let loss = u16::from_le_bytes([bytes[24], bytes[25]]);
         Some(HistoryRecord {
             unix_s: word(0),
             tx: rate(word(1)),
             rx: rate(word(2)),
             tx_capacity: capacity(3, bytes[27] >> 4),
-            rx_capacity: capacity(4, bytes[27] & 0xf),
+            rx_capacity: capacity(4, bytes[27]),
             rtt: known(word(5)).map(|us| Duration::from_micros(us.into())),
             loss: (loss != NO_LOSS).then(|| (f64::from(loss) / LOSS_SCALE).min(1.0)),
             state: state_of(bytes[26])?,
+            stalled: bytes[27] & STALLED != 0,
         })
     }
 
@@ -111,6 +137,13 @@ impl HistoryRecord {
             );
             Rate::from_bits_per_sec(mean.unwrap_or_default() as u64)
         };
+        let capacity = |of: fn(&HistoryRecord) -> Option<RecordedCapacity>| {
+            let known = || records.iter().rev().filter_map(of);
+            Some(RecordedCapacity {
+                measured: known().any(|known| known.measured),
+                ..known().next()?
+            })
+        };
         let rtts = &mut records.iter().filter_map(|record| record.rtt);
         let worst = records
             .iter()
@@ -120,11 +153,12 @@ impl HistoryRecord {
             unix_s,
             tx: mean_rate(|record| record.tx),
             rx: mean_rate(|record| record.rx),
-            tx_capacity: records.iter().rev().find_map(|record| record.tx_capacity),
-            rx_capacity: records.iter().rev().find_map(|record| record.rx_capacity),
+            tx_capacity: capacity(|record| record.tx_capacity),
+            rx_capacity: capacity(|record| record.rx_capacity),
             rtt: mean(&mut rtts.map(|rtt| rtt.as_secs_f64())).map(Duration::from_secs_f64),
             loss: mean(&mut records.iter().filter_map(|record| record.loss)),
             state: worst.unwrap_or(last.state),
+            stalled: records.iter().any(|record| record.stalled),
         })
     }
 }
@@ -184,10 +218,12 @@ const BASES: [CapacityBasis; 3] = [
     CapacityBasis::Transfer,
 ];
 
-/// Returns the number of a basis from 1; 0 without a capacity.
-fn basis_number(known: Option<(Rate, CapacityBasis)>) -> u8 {
-    let place = known.and_then(|(_, basis)| BASES.iter().position(|other| *other == basis));
-    place.map_or(0, |place| u8::try_from(place + 1).expect("three bases"))
+/// Returns the number of a basis from 1, with [`MEASURED`] where that holds; 0 without a capacity.
+fn basis_bits(known: Option<RecordedCapacity>) -> u8 {
+    let Some(known) = known else { return 0 };
+    let place = BASES.iter().position(|other| *other == known.basis);
+    let number = place.map_or(0, |place| u8::try_from(place + 1).expect("three bases"));
+    number | if known.measured { MEASURED } else { 0 }
 }
 
 fn basis_of(number: u8) -> Option<CapacityBasis> {
@@ -206,10 +242,15 @@ pub(super) mod tests {
             tx: Rate::from_bits_per_sec(mbit * 100_000),
             rx: Rate::from_bits_per_sec(mbit * 1_000_000),
             tx_capacity: None,
-            rx_capacity: Some((Rate::from_bits_per_sec(20_000_000), CapacityBasis::Transfer)),
+            rx_capacity: Some(RecordedCapacity {
+                rate: Rate::from_bits_per_sec(20_000_000),
+                basis: CapacityBasis::Transfer,
+                measured: false,
+            }),
             rtt: Some(Duration::from_micros(21_400)),
             loss: Some(0.02),
             state: UplinkState::Up,
+            stalled: false,
         }
     }
 
@@ -218,12 +259,16 @@ pub(super) mod tests {
         let mut records = [record(60, 10), record(61, 20), record(62, 30)];
         records[0].rtt = None;
         records[1].state = UplinkState::Dead;
+        records[0].rx_capacity.as_mut().unwrap().measured = true;
+        records[0].stalled = true;
         records[2].rx_capacity = None;
         let minute = HistoryRecord::over(60, &records).unwrap();
         assert_eq!(
             minute,
             HistoryRecord {
+                rx_capacity: records[0].rx_capacity,
                 state: UplinkState::Dead,
+                stalled: true,
                 ..record(60, 20)
             }
         );
@@ -252,20 +297,27 @@ pub(super) mod tests {
             unix_s in 1_u32..,
             rates in prop::array::uniform4(0_u64..34_000_000_000),
             known in any::<[bool; 4]>(),
+            (measured, stalled) in any::<([bool; 2], bool)>(),
             rtt_us in 0_u64..4_000_000_000,
             loss in 0.0..=1.0f64,
             (state, basis) in (0_usize..6, 0_usize..3),
         ) {
             let rate = |at: usize| Rate::from_bits_per_sec(rates[at] / 8 * 8);
+            let capacity = |at: usize| RecordedCapacity {
+                rate: rate(at + 2),
+                basis: BASES[basis],
+                measured: measured[at],
+            };
             let written = HistoryRecord {
                 unix_s,
                 tx: rate(0),
                 rx: rate(1),
-                tx_capacity: known[0].then(|| (rate(2), BASES[basis])),
-                rx_capacity: known[1].then(|| (rate(3), BASES[basis])),
+                tx_capacity: known[0].then(|| capacity(0)),
+                rx_capacity: known[1].then(|| capacity(1)),
                 rtt: known[2].then(|| Duration::from_micros(rtt_us)),
                 loss: known[3].then_some(loss),
                 state: STATES[state],
+                stalled,
             };
             let read = HistoryRecord::parse(&written.to_bytes()).unwrap();
             let near = |one: Option<f64>, other: Option<f64>| {

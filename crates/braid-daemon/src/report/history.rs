@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CapacityBasisName, UplinkState};
+use super::{CapacityBasisName, MeasuredDirection, UplinkState};
 
 /// Query of `GET /v1/history`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -53,6 +53,9 @@ pub struct HistoryPoint {
     pub loss: Option<f64>,
     /// The worst state during the step.
     pub state: UplinkState,
+    /// True if it stalled meanwhile: it carried next to nothing although flows waited, and was not dead.
+    #[serde(default)]
+    pub stalled: bool,
 }
 
 /// A capacity of the past.
@@ -62,4 +65,39 @@ pub struct HistoryCapacity {
     pub rate_bit_s: u64,
     /// The way in which it was known.
     pub basis: CapacityBasisName,
+    /// True if it was measured during the step; otherwise it is an older one.
+    #[serde(default)]
+    pub measured: bool,
+}
+
+/// Output of `braid history --record --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RecordingReport {
+    /// Name of the uplink.
+    pub uplink: String,
+    /// The traces, down and up.
+    pub traces: Vec<RecordedTrace>,
+}
+
+/// A trace that was recorded: its seconds, by the way in which their rates are known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RecordedTrace {
+    /// Direction.
+    pub direction: MeasuredDirection,
+    /// The file; none if no rate of that direction was known in that time.
+    pub file: Option<String>,
+    /// Its length in seconds.
+    pub seconds: u32,
+    /// Seconds whose capacity was measured in them.
+    pub measured_s: u32,
+    /// Seconds with the capacity of the last measurement.
+    pub carried_on_s: u32,
+    /// Seconds of which a lower bound alone is known, the highest rate of late.
+    pub at_least_s: u32,
+    /// Seconds in which the line stalled; they have the rate received.
+    pub stalled_s: u32,
+    /// Seconds in which the uplink was dead or down, or a captive portal answered; their rate is 0.
+    pub down_s: u32,
+    /// Seconds of which nothing is known, with the rate before them, or after them at the start.
+    pub unknown_s: u32,
 }

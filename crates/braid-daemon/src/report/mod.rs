@@ -34,7 +34,9 @@ pub use explain::{
     Candidate, ExplainQuestion, ExplainReport, ExplainsReport, FlowLinkShare, FlowLinksReport,
     Outcome, ReservationReport, Stage, Step,
 };
-pub use history::{HistoryCapacity, HistoryPoint, HistoryQuestion, HistoryReport};
+pub use history::{
+    HistoryCapacity, HistoryPoint, HistoryQuestion, HistoryReport, RecordedTrace, RecordingReport,
+};
 pub use measure::{
     FailedMeasurement, MeasureReport, MeasuredDirection, MeasurementReport, MeasurementRequest,
 };
@@ -490,6 +492,8 @@ struct Api {
     history_question: HistoryQuestion,
     #[schemars(rename = "GET /v1/history")]
     history: HistoryReport,
+    #[schemars(rename = "braid history --record --json")]
+    recording: RecordingReport,
     #[schemars(rename = "body of POST /v1/measurements")]
     measurement: MeasurementRequest,
     #[schemars(rename = "POST /v1/measurements")]

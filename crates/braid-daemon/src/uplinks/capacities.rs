@@ -172,6 +172,12 @@ impl Capacities {
         self.uplinks.get(&id)?.stalls.rate()
     }
 
+    /// Returns true if an uplink stalls now.
+    pub fn is_stalled(&self, id: UplinkId) -> bool {
+        let measured = self.uplinks.get(&id);
+        measured.is_some_and(|measured| measured.stalls.carried().is_some())
+    }
+
     /// Returns the time within which connections of an uplink were active that may wait for their servers, see
     /// [`StallMonitor::disruption`]; `None` if there are none.
     pub fn disruption(&self, now: Instant, id: UplinkId) -> Option<Duration> {
@@ -346,6 +352,8 @@ mod tests {
             capacities.note(now, &all, &[]);
             let changed = capacities.take_stall_change();
             assert_eq!(changed, tick == 12, "{tick}");
+            let stalls = capacities.is_stalled(ID);
+            assert_eq!(stalls, (12..15).contains(&tick), "{tick}");
             match capacities.stall(ID).map(|rate| rate.bits_per_sec()) {
                 Some(..100_000) => stalled.push(tick),
                 Some(rate) => held.push((tick, rate)),

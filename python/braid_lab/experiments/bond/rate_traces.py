@@ -29,8 +29,9 @@ class RateTrace:
 
     @classmethod
     def read(cls, file: Path) -> RateTrace:
-        """Read a recording: `seconds,Mbit/s`."""
-        rows = [row.split(",") for row in file.read_text().splitlines()[1:]]
+        """Read a recording: `seconds,Mbit/s`, with comments as `braid history --record` writes them."""
+        lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
+        rows = [line.split(",") for line in lines[1:]]
         try:
             return cls(tuple((float(at), float(mbit)) for at, mbit in rows))
         except ValueError as error:
