@@ -3,8 +3,8 @@
 use std::io::{IsTerminal, Write, stderr};
 
 use braid_daemon::report::{
-    FailedMeasurement, MeasureReport, MeasuredDirection, MeasurementReport, MeasurementRequest,
-    UplinkReport, UplinkState, UplinksReport,
+    BondLinkReport, BondReport, FailedMeasurement, MeasureReport, MeasuredDirection,
+    MeasurementReport, MeasurementRequest, UplinkReport, UplinkState, UplinksReport,
 };
 use braid_host::config::Paint;
 use braid_host::run_dir::RunDir;
@@ -40,7 +40,11 @@ async fn measured(
 ) -> Result<(MeasureReport, Option<UserError>), CommandError> {
     let known: UplinksReport = client::get(run_dir, "/v1/uplinks").await?;
     let wanted = wanted(&known.uplinks, arguments.uplink.as_deref())?;
-    let url = arguments.url.as_deref().ok_or_else(no_url)?;
+    let Some(url) = arguments.url.as_deref() else {
+        let bond: Option<BondReport> = client::get(run_dir, "/v1/bond").await.ok();
+        let names: Vec<&str> = wanted.iter().map(|uplink| uplink.name.as_str()).collect();
+        return Err(no_url(&names, bond.as_ref()).into());
+    };
     let url: TransferUrl = url
         .parse()
         .map_err(|error| refused(&error, MeasuredDirection::Down))?;
@@ -84,12 +88,28 @@ fn wanted<'a>(
         .ok_or_else(|| UserError::unknown_uplink(name, names()))
 }
 
-fn no_url() -> UserError {
-    let text = "there is no URL to measure against";
-    UserError::new("usage", text).fix(
-        "--url names a file of some 100 MB near the internet's core, such as that of a speed test; a hub offers none, \
-         and braid bond shows what the bond has measured of its links",
-    )
+/// Without a URL there is nothing to measure against, in a bond either: it tells what is known instead.
+fn no_url(uplinks: &[&str], bond: Option<&BondReport>) -> UserError {
+    let failure = UserError::new("usage", "there is no URL to measure against");
+    let url =
+        "--url names a file of some 100 MB near the internet's core, such as that of a speed test";
+    let links = bond.iter().flat_map(|bond| &bond.links);
+    let is_known =
+        |link: &&BondLinkReport| link.rate_bit_s > 0 && uplinks.contains(&link.uplink.as_str());
+    let links = links.filter(is_known);
+    let rates = links.map(|link| {
+        let (uplink, rate) = (&link.uplink, megabytes(link.rate_bit_s));
+        format!("{uplink} {rate} Mbit/s")
+    });
+    let rates: Vec<String> = rates.collect();
+    failure.fix(match rates.is_empty() {
+        true => url.to_owned(),
+        false => format!(
+            "{url}; the hub offers none. The bond sends {} at most (braid bond), which is not taken for the uplink's \
+             capacity",
+            rates.join(", ")
+        ),
+    })
 }
 
 async fn one(
@@ -363,6 +383,21 @@ lte     down                     –        –       –         –           
             line("dsl down", &progress),
             "dsl down: 48.3 Mbit/s ±3 %, 0.8 s, 5.3 MB, 4 connections"
         );
+    }
+
+    #[test]
+    fn in_a_bond_its_own_rates_are_told() {
+        let bond = crate::bond::tests::report();
+        let fix = |uplinks: &[&str], bond| no_url(uplinks, bond).fix.unwrap();
+        let told = fix(&["dsl", "lte"], Some(&bond));
+        assert!(told.starts_with("--url names a file"), "{told}");
+        assert!(
+            told.contains("The bond sends dsl 48.2 Mbit/s at most"),
+            "{told}"
+        );
+        for fix in [fix(&["lte"], Some(&bond)), fix(&["dsl"], None)] {
+            assert!(!fix.contains("bond"), "{fix}");
+        }
     }
 
     #[test]
