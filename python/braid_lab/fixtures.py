@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from braid_lab.net.links import LinkSpec
@@ -47,11 +47,20 @@ def serve_everything(net: Topology) -> list[Process]:
 
 @contextlib.contextmanager
 def echo_train(
-    net: Topology, spacing_s: float, size: int, numbers: Iterable[int], name: str = "beats"
+    net: Topology,
+    spacing_s: float,
+    size: int,
+    numbers: Iterable[int],
+    name: str = "beats",
+    sources: Sequence[str] = (),
 ) -> Iterator[Process]:
-    """Run an echo train from the host to servers; yields once all have replied. Its log is named `name`."""
+    """Run an echo train from the host to servers; yields once all have replied. Its log is named `name`.
+
+    With `sources`, which are addresses of the host, there is one to each server from each of them.
+    """
     words = [sys.executable, "-m", "braid_lab.clients.echo_train", f"{1000 * spacing_s:g}", str(size)]
-    argv = [*words, *map(net.server, numbers)]
+    ends = [f"@{source}" for source in sources] or [""]
+    argv = [*words, *(net.server(number) + end for number in numbers for end in ends)]
     with Process(argv, log=net.scratch / name, namespace=net.host.name) as train:
         train.wait_output("^ready$", timeout=20)
         yield train

@@ -1,8 +1,9 @@
 """Echo train: small datagrams at a fixed interval to echo servers, with the arrival time of each reply.
 
 Run as `python -m braid_lab.clients.echo_train SPACING_MS BYTES ADDRESS…`; it sends to all servers at every interval,
-until SIGTERM. Prints `ready` once each of them has replied, and at the end a list for each: [sent s, answered s,
-address that the server saw], the last two null without a reply. Times are CLOCK_MONOTONIC.
+until SIGTERM. For `ADDRESS@SOURCE` it sends from that one of the host's addresses. Prints `ready` once each of them
+has replied, and at the end a list for each: [sent s, answered s, address that the server saw], the last two null
+without a reply. Times are CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class EchoTrain:
         """Send nothing yet."""
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
-        self.socket.connect((address, ECHO_PORT))
+        server, _, source = address.partition("@")
+        if source:
+            self.socket.bind((source, 0))
+        self.socket.connect((server, ECHO_PORT))
         self._filler = bytes(size - SEQUENCE.size)
         self.sent: list[float] = []
         self.answered: dict[int, tuple[float, str]] = {}

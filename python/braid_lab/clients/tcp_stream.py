@@ -2,8 +2,9 @@
 
 Run `python -m braid_lab.clients.tcp_stream serve ADDRESS` first (prints `ready`). `… take ADDRESS SECONDS [--from
 ADDRESS] [--flows N] [--mptcp]` receives: it prints the bytes of every bin since it began to connect, and the reason
-if the stream broke early. `… give ADDRESS SECONDS [--from ADDRESS] [--flows N] [--after SECONDS]` sends, and prints
-the acknowledged bytes in the same form. Listeners accept both protocols: plain TCP is answered by plain TCP.
+if the stream broke early. `… give ADDRESS SECONDS [--from ADDRESS] [--flows N] [--mptcp] [--after SECONDS]` sends,
+and prints the acknowledged bytes in the same form. Listeners accept both protocols: plain TCP is answered by plain
+TCP.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ IPPROTO_MPTCP = 262
 
 #: Offset of `tcpi_bytes_acked` in the kernel's struct tcp_info.
 BYTES_ACKED = slice(120, 128)
+
+#: Level and option of struct mptcp_info (<linux/mptcp.h>), and the offset of `mptcpi_snd_una` in it. TCP_INFO of such
+#: a connection is that of its first subflow alone.
+SOL_MPTCP, MPTCP_INFO = 284, 1
+SND_UNA = slice(24, 32)
 
 #: Width of a bin, s.
 BIN_SECONDS = 0.02
@@ -78,15 +84,15 @@ def _receive_forever(peer: socket.socket) -> None:
             pass
 
 
-def send(address: str, seconds: float, *, source: str | None, flows: int) -> dict[str, object]:
+def send(address: str, seconds: float, *, source: str | None, flows: int, mptcp: bool) -> dict[str, object]:
     """Send over `flows` connections at once; return the acknowledged bytes per bin since the start."""
     chunk = bytes(CHUNK_BYTES)
     bins = [0] * max(1, round(seconds / BIN_SECONDS))
-    before = 0
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
-        peers = [_connected(stack, (address, DRAIN_PORT), source, mptcp=False) for _ in range(flows)]
+        peers = [_connected(stack, (address, DRAIN_PORT), source, mptcp=mptcp) for _ in range(flows)]
         for peer in peers:
             selector.register(peer, selectors.EVENT_WRITE)
+        before = [_acknowledged(peer, mptcp=mptcp) for peer in peers]
         began, broken = time.monotonic(), ""
         for number in range(len(bins)):
             while not broken and (left := began + (number + 1) * BIN_SECONDS - time.monotonic()) > 0:
@@ -97,13 +103,17 @@ def send(address: str, seconds: float, *, source: str | None, flows: int) -> dic
                         continue
                     except OSError as error:
                         broken = str(error)
-            acknowledged = sum(_acknowledged(peer) for peer in peers)
-            bins[number], before = acknowledged - before, acknowledged
+            acknowledged = [_acknowledged(peer, mptcp=mptcp) for peer in peers]
+            # MPTCP's numbers begin anywhere and wrap.
+            bins[number] = sum((now - then) % 2**64 for now, then in zip(acknowledged, before, strict=True))
+            before = acknowledged
     return {"began": began, "bin_s": BIN_SECONDS, "bytes": bins, "broken": broken or None}
 
 
-def _acknowledged(peer: socket.socket) -> int:
-    """Return how many bytes of a connection the peer has acknowledged: `tcpi_bytes_acked`."""
+def _acknowledged(peer: socket.socket, *, mptcp: bool) -> int:
+    """Return up to which byte of a connection the peer has acknowledged, modulo 2^64."""
+    if mptcp:
+        return int.from_bytes(peer.getsockopt(SOL_MPTCP, MPTCP_INFO, SND_UNA.stop)[SND_UNA], sys.byteorder)
     info = peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_ACKED.stop)
     return int.from_bytes(info[BYTES_ACKED], sys.byteorder)
 
@@ -164,22 +174,19 @@ def main() -> None:
         verb.add_argument("seconds", type=float)
         verb.add_argument("--from", dest="source")
         verb.add_argument("--flows", type=int, default=1)
+        verb.add_argument("--mptcp", action="store_true")
         if name == "give":
             verb.add_argument("--after", type=float, default=0.0)
-        else:
-            verb.add_argument("--mptcp", action="store_true")
     options = parser.parse_args()
     if options.verb == "serve":
         serve(options.address)
-    elif options.verb == "give":
+        return
+    move = receive
+    if options.verb == "give":
         time.sleep(options.after)
-        given = send(options.address, options.seconds, source=options.source, flows=options.flows)
-        json.dump(given, sys.stdout)
-    else:
-        taken = receive(
-            options.address, options.seconds, source=options.source, flows=options.flows, mptcp=options.mptcp
-        )
-        json.dump(taken, sys.stdout)
+        move = send
+    done = move(options.address, options.seconds, source=options.source, flows=options.flows, mptcp=options.mptcp)
+    json.dump(done, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`bond/radio`: one flow over two radio links, beside kernel MPTCP and each link alone.
+"""`bond/radio`: a flow over two radio links, or one each way, beside kernel MPTCP and each link alone.
 
 Rates are random walks with the statistics of recorded links, or recordings: `--traces DIR` takes all pairs of a
 directory's `NAME-down.csv`. Upstream uses `NAME-up.csv`, else that of the other link, else 12 Mbit/s. Every
@@ -17,16 +17,24 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.bond.figures import WARM_UP_SECONDS, EchoProbe, GoodputTrace, goodput_table, round_trips
+from braid_lab.experiments.bond.figures import (
+    WARM_UP_SECONDS,
+    EchoProbe,
+    GoodputTrace,
+    RoundTrips,
+    goodput_table,
+    round_trips,
+)
 from braid_lab.experiments.bond.rate_traces import RateTrace, fixed, lte, satellite
 from braid_lab.experiments.bond.site import Site, emulators_kept_up, site
 from braid_lab.experiments.race.figures import percentile
 from braid_lab.fixtures import echo_train
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.namespace import use_congestion_control
-from braid_lab.process import LabError
+from braid_lab.process import CommandError, LabError, Process
 
 DELAY_MS = 20.0
 
@@ -42,6 +50,9 @@ WALK_SECONDS = 150.0
 WORST_SPAN_SECONDS = 2.0
 
 PROBE_INTERVAL_SECONDS, PROBE_BYTES, PROBE_SERVER = 0.02, 64, 2
+
+#: Verb of `braid_lab.clients.tcp_stream` for each direction.
+VERBS = {"down": "take", "up": "give"}
 
 
 @dataclass(frozen=True)
@@ -60,22 +71,23 @@ class Radio:
 
 @dataclass(frozen=True)
 class Case:
-    """Two links, and the flow over them."""
+    """Two links, and the flows over them."""
 
     name: str
     links: Mapping[str, Radio]
     congestion_control: str = "cubic"
-    up: bool = False
+    #: Keys of `VERBS`; a flow in each of them at once.
+    directions: tuple[str, ...] = ("down",)
 
-    def rates(self, link: str) -> RateTrace:
-        """Return a link's rates in the flow's direction."""
-        radio = self.links[link]
-        return radio.up if self.up else radio.down
+    def offered(self, direction: str, seconds: float) -> float:
+        """Return the mean rate of all links in one direction after the warm-up, Mbit/s."""
+        both = [radio.up if direction == "up" else radio.down for radio in self.links.values()]
+        return sum(rates.mean(FROM_SECONDS + WARM_UP_SECONDS, seconds - WARM_UP_SECONDS) for rates in both)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Return what the flow is measured over: the bond, MPTCP, and each link alone."""
-        return ("bond", *(() if self.up else ("mptcp",)), *self.links)
+        """Return what the flows are measured over: the bond, MPTCP, and each link alone."""
+        return ("bond", "mptcp", *self.links)
 
 
 def _lte(seed: int, down: float, up: float) -> Radio:
@@ -124,8 +136,13 @@ VARIANTS: Mapping[str, Callable[[Case], Case]] = {
     "": lambda case: case,
     "_queue1000": _deep,
     "_bbr": lambda case: replace(case, congestion_control="bbr"),
-    "_up": lambda case: replace(case, up=True),
+    "_up": lambda case: replace(case, directions=("up",)),
+    "_up_bbr": lambda case: replace(case, directions=("up",), congestion_control="bbr"),
+    "_both": lambda case: replace(case, directions=("down", "up")),
 }
+
+#: Variants of the first pair in the shorter forms.
+QUICK_VARIANTS, SMOKE_VARIANTS = ("", "_both"), ("_both",)
 
 
 def _names(pairs: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -143,8 +160,9 @@ def _names(pairs: Iterable[str]) -> dict[str, tuple[str, str]]:
 def radio(run: Run) -> None:
     """Measure every case."""
     pairs = recorded(run.traces) if run.traces else WALKS
-    known = _names(pairs)
-    names = run.cases(run.of_form(full=tuple(known), quick=tuple(known)[:1], smoke=tuple(known)[:1]))
+    known, first = _names(pairs), next(iter(pairs))
+    quick, smoke = (tuple(first + variant for variant in some) for some in (QUICK_VARIANTS, SMOKE_VARIANTS))
+    names = run.cases(run.of_form(full=tuple(known), quick=quick, smoke=smoke))
     if unknown := [name for name in names if name not in known]:
         raise LabError(f"there is no case {', '.join(unknown)}: there are {', '.join(known)}")
     cases = []
@@ -154,7 +172,8 @@ def radio(run: Run) -> None:
         cases.append(VARIANTS[variant](Case(name, links)))
     seconds = run.of_form(full=42.0, quick=14.0, smoke=3.0)
     run.display.expect(sum(1 + len(case.kinds) for case in cases))
-    run.table.append(["links", "offered", "bond", "MPTCP", "alone", "of the best", "worst 2 s", "ping ms"])
+    head = ["links", "offered", "bond", "MPTCP", "alone", "of the best", "worst 2 s", "ping ms", "beside MPTCP"]
+    run.table.append(head)
     late: list[float] = []
     ratios: list[float] = []
     for case in cases:
@@ -167,7 +186,7 @@ def radio(run: Run) -> None:
                 internet = place.net.internet.name
                 place.background(internet, "braid_lab.clients.tcp_stream", "serve", place.server)
                 place.background(internet, "braid_lab.servers.echo", place.net.server(PROBE_SERVER))
-            ratios.append(_measure(run, place, case, folder, seconds))
+            ratios += _measure(run, place, case, folder, seconds)
             late.append(emulators_kept_up(run, place))
     if ratios:
         run.figure(
@@ -177,48 +196,80 @@ def radio(run: Run) -> None:
     run.notes.append(
         f"Mbit/s of payload after the first {WARM_UP_SECONDS:g} s. Offered is the rate of the links then, "
         f"headers included. The worst 2 s are compared with the better link alone then. Pings are small "
-        f"datagrams through the full bond: their round trips above {2 * DELAY_MS:g} ms, median and 99th percentile."
+        f"datagrams through the full bond: their round trips above {2 * DELAY_MS:g} ms, median and 99th percentile; "
+        f"beside MPTCP those over each link."
     )
 
 
-def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) -> float:
-    """Measure one case and record it; return the bond's goodput over the best single link's."""
-    traces: dict[str, GoodputTrace] = {}
-    added: list[float] = []
+def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) -> list[float]:
+    """Measure one case and record it; return the bond's goodput over the best single link's in each direction."""
+    traces: dict[str, dict[str, GoodputTrace]] = {direction: {} for direction in case.directions}
+    pings: dict[str, RoundTrips] = {}
     for kind in case.kinds:
         with run.step(f"{case.name}: {kind}"), contextlib.ExitStack() as stack:
-            train = echo_train(place.net, PROBE_INTERVAL_SECONDS, PROBE_BYTES, [PROBE_SERVER])
-            probes = stack.enter_context(train) if kind == "bond" else None
+            probes = stack.enter_context(_probes(place, kind)) if kind in ("bond", "mptcp") else None
             restart_traces(place, case.links, folder, FROM_SECONDS, seconds)
-            traces[kind] = _flow(place, case, kind, seconds)
+            for direction, trace in _flows(place, case, kind, seconds).items():
+                traces[direction][kind] = trace
             if probes:
-                said = json.loads(probes.stop().stdout.splitlines()[-1])[0]
-                sent = [EchoProbe(*one) for one in said]
-                end = sent[-1].sent
-                found = round_trips(sent, end - seconds + WARM_UP_SECONDS, end)
-                added = [ms - 2 * DELAY_MS for ms in found.ms]
+                names = ["bond"] if kind == "bond" else [f"mptcp_{link}" for link in case.links]
+                said = json.loads(probes.stop().stdout.splitlines()[-1])
+                pings |= {name: _round_trips(each, seconds) for name, each in zip(names, said, strict=True)}
+    cells = _record_pings(run, case, pings)
+    return [
+        _record_goodput(run, case, direction, some, case.offered(direction, seconds), cells)
+        for direction, some in traces.items()
+    ]
+
+
+def _probes(place: Site, kind: str) -> contextlib.AbstractContextManager[Process]:
+    """Return an echo train through the bond, or beside MPTCP one over each link."""
+    sources = [] if kind == "bond" else [uplink.address4 for uplink in place.net.uplinks.values()]
+    return echo_train(place.net, PROBE_INTERVAL_SECONDS, PROBE_BYTES, [PROBE_SERVER], sources=sources)
+
+
+def _round_trips(train: list[list[Any]], seconds: float) -> RoundTrips:
+    """Return the round trips of an echo train's last `seconds` without the warm-up."""
+    sent = [EchoProbe(*one) for one in train]
+    end = sent[-1].sent
+    return round_trips(sent, end - seconds + WARM_UP_SECONDS, end)
+
+
+def _record_pings(run: Run, case: Case, pings: dict[str, RoundTrips]) -> list[str]:
+    """Record what pings met in the bond, and beside MPTCP over each link; return these cells of the table."""
+    delays: dict[str, list[float]] = {}
+    for kind, found in pings.items():
+        suffix = case.name if kind == "bond" else f"{kind}_{case.name}"
+        delays[kind] = [percentile(found.ms, share) - 2 * DELAY_MS for share in (0.5, 0.99)]
+        for word, delay in zip(("p50", "p99"), delays[kind], strict=True):
+            run.figure(f"rtt_added_{word}_ms_{suffix}", delay, unit="ms", better="lower", runs=len(found.ms))
+        run.figure(f"pings_lost_{suffix}", found.lost, better="lower")
+    bond = delays.pop("bond")
+    ratio = bond[1] / min(each[1] for each in delays.values())
+    run.figure(f"rtt_added_p99_vs_mptcp_{case.name}", ratio, better="lower")
+    beside = "; ".join(f"{p50:.0f}, {p99:.0f}" for p50, p99 in delays.values())
+    return [f"{bond[0]:.0f}, {bond[1]:.0f}", beside]
+
+
+def _record_goodput(
+    run: Run, case: Case, direction: str, traces: dict[str, GoodputTrace], offered: float, ending: list[str]
+) -> float:
+    """Record the flows of one direction; return the bond's goodput over the best single link's."""
+    name = case.name if len(case.directions) == 1 else f"{case.name}_{direction}"
     got = {kind: trace.steady_mbit for kind, trace in traces.items()}
     best = max(case.links, key=lambda link: got[link])
-    span = seconds - WARM_UP_SECONDS
-    offered = sum(case.rates(link).mean(FROM_SECONDS + WARM_UP_SECONDS, span) for link in case.links)
     worst = _worst_span(traces["bond"], traces[best])
     ratio = got["bond"] / got[best]
-    run.figure(f"vs_best_single_{case.name}", ratio, better="higher")
-    run.figure(f"worst_stretch_{case.name}", worst, better="higher")
-    run.figure(f"share_of_offered_{case.name}", got["bond"] / offered, better="higher")
-    if "mptcp" in got:
-        run.figure(f"vs_mptcp_{case.name}", got["bond"] / got["mptcp"], better="higher")
+    run.figure(f"vs_best_single_{name}", ratio, better="higher")
+    run.figure(f"worst_stretch_{name}", worst, better="higher")
+    run.figure(f"share_of_offered_{name}", got["bond"] / offered, better="higher")
+    run.figure(f"vs_mptcp_{name}", got["bond"] / got["mptcp"], better="higher")
     for kind, mbit in got.items():
-        run.figure(f"mbit_{kind}_{case.name}", mbit, unit="Mbit/s", better="higher" if kind == "bond" else "none")
-    delays = [percentile(added, share) for share in (0.5, 0.99)]
-    for word, delay in zip(("p50", "p99"), delays, strict=True):
-        run.figure(f"rtt_added_{word}_ms_{case.name}", delay, unit="ms", better="lower", runs=len(added))
-    beside = f"{got['mptcp']:.1f}" if "mptcp" in got else ""
+        run.figure(f"mbit_{kind}_{name}", mbit, unit="Mbit/s", better="higher" if kind == "bond" else "none")
     alone = ", ".join(f"{got[link]:.1f}" for link in case.links)
-    ping = ", ".join(f"{delay:.0f}" for delay in delays)
-    cells = [f"{offered:.1f}", f"{got['bond']:.1f}", beside, alone, f"{ratio:.2f}", f"{worst:.2f}", ping]
-    run.table.append([case.name.replace("_", " "), *cells])
-    run.series(f"course_{case.name}", goodput_table(traces, bins=5))
+    cells = [f"{offered:.1f}", f"{got['bond']:.1f}", f"{got['mptcp']:.1f}", alone, f"{ratio:.2f}", f"{worst:.2f}"]
+    run.table.append([name.replace("_", " "), *cells, *ending])
+    run.series(f"course_{name}", goodput_table(traces, bins=5))
     return ratio
 
 
@@ -232,15 +283,26 @@ def restart_traces(place: Site, links: Mapping[str, Radio], folder: Path, start:
             place.emulator(link).request({"set": {"direction": direction, "trace": str(file)}})
 
 
-def _flow(place: Site, case: Case, kind: str, seconds: float) -> GoodputTrace:
-    verb = "give" if case.up else "take"
-    words = [sys.executable, "-m", "braid_lab.clients.tcp_stream", verb, place.server, f"{seconds:g}"]
+def _flows(place: Site, case: Case, kind: str, seconds: float) -> dict[str, GoodputTrace]:
+    """Run a flow in each of the case's directions at once."""
+    words = [place.server, f"{seconds:g}"]
     if kind != "bond":
         link = next(iter(case.links)) if kind == "mptcp" else kind
         words += ["--from", place.net.uplinks[link].address4]
     words += ["--mptcp"] if kind == "mptcp" else []
-    said = json.loads(place.net.host.run(words, timeout=seconds + 60).stdout)
-    return GoodputTrace.unbroken(said, f"{case.name}, {kind}:")
+    with contextlib.ExitStack() as stack:
+        flows: dict[str, Process] = {}
+        for direction in case.directions:
+            argv = [sys.executable, "-m", "braid_lab.clients.tcp_stream", VERBS[direction], *words]
+            log = place.net.scratch / VERBS[direction]
+            flows[direction] = stack.enter_context(Process(argv, log=log, namespace=place.net.host.name))
+        traces = {}
+        for direction, flow in flows.items():
+            done = flow.wait(timeout=seconds + 60)
+            if done.status:
+                raise CommandError(flow.argv, done.status, done.text)
+            traces[direction] = GoodputTrace.unbroken(json.loads(done.stdout), f"{case.name}, {kind}, {direction}:")
+    return traces
 
 
 def _worst_span(bond: GoodputTrace, best: GoodputTrace) -> float:
