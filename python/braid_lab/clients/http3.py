@@ -21,6 +21,7 @@ from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.h3.connection import H3_ALPN, H3Connection
 from aioquic.h3.events import DataReceived, HeadersReceived
 from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
 from aioquic.quic.events import ConnectionTerminated, QuicEvent
 
 from braid_lab.servers.catalog import QUIC_PORT
@@ -83,10 +84,12 @@ class Client(QuicConnectionProtocol):
 
 
 @contextlib.asynccontextmanager
-async def connected(address: str, *, name: str | None = None, trust: Path | None = None) -> AsyncIterator[Client]:
+async def connected(
+    address: str, *, name: str | None = None, trust: Path | None = None, source: str | None = None
+) -> AsyncIterator[Client]:
     """Open a connection to a server; with `trust`, its certificate must be one for `name` from that authority.
 
-    Without, the server is one of those that make their own certificates.
+    Without, the server is one of those that make their own certificates. `source` is one of the host's addresses.
     """
     verify = ssl.CERT_REQUIRED if trust else ssl.CERT_NONE
     configuration = QuicConfiguration(
@@ -98,8 +101,30 @@ async def connected(address: str, *, name: str | None = None, trust: Path | None
         # As for TCP in the lab.
         congestion_control_algorithm="cubic",
     )
-    async with connect(address, QUIC_PORT, configuration=configuration, create_protocol=Client) as made:
+    opened: contextlib.AbstractAsyncContextManager[QuicConnectionProtocol]
+    if source:
+        opened = _connect_from(source, address, configuration)
+    else:
+        opened = connect(address, QUIC_PORT, configuration=configuration, create_protocol=Client)
+    async with opened as made:
         yield cast(Client, made)
+
+
+@contextlib.asynccontextmanager
+async def _connect_from(source: str, address: str, configuration: QuicConfiguration) -> AsyncIterator[Client]:
+    """Do as aioquic's `connect`, which has no parameter for the source address."""
+    configuration.server_name = configuration.server_name or address
+    transport, made = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: Client(QuicConnection(configuration=configuration)), local_addr=(source, 0)
+    )
+    try:
+        made.connect((address, QUIC_PORT))
+        await made.wait_connected()
+        yield made
+    finally:
+        made.close()
+        await made.wait_closed()
+        transport.close()
 
 
 async def fetch(address: str, paths: list[str]) -> dict[str, Any]:

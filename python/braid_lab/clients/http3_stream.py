@@ -1,11 +1,12 @@
 """A download over HTTP/3 of any length, and the bytes that arrive in each bin of time.
 
-Run as `python -m braid_lab.clients.http3_stream ADDRESS SECONDS`; prints the bytes of every bin since it began to
-connect, and the reason if the connection broke early.
+Run as `python -m braid_lab.clients.http3_stream ADDRESS SECONDS [--from ADDRESS]`; prints the bytes of every bin
+since it began to connect, and the reason if the connection broke early.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import sys
@@ -18,7 +19,7 @@ from braid_lab.clients.tcp_stream import BIN_SECONDS
 MAX_BYTES = 200_000_000
 
 
-async def receive(address: str, seconds: float) -> dict[str, object]:
+async def receive(address: str, seconds: float, source: str | None) -> dict[str, object]:
     """Download for `seconds`; return the bytes per bin since the start."""
     began = time.monotonic()
     bins = [0] * round(seconds / BIN_SECONDS)
@@ -29,7 +30,7 @@ async def receive(address: str, seconds: float) -> dict[str, object]:
             bins[at] += some
 
     broken = None
-    async with connected(address) as client:
+    async with connected(address, source=source) as client:
         try:
             async with asyncio.timeout(began + seconds - time.monotonic()):
                 await client.get(f"/bytes/{MAX_BYTES}", count=count)
@@ -43,8 +44,12 @@ async def receive(address: str, seconds: float) -> dict[str, object]:
 
 def main() -> None:
     """Download and print the result."""
-    address, seconds = sys.argv[1:]
-    json.dump(asyncio.run(receive(address, float(seconds))), sys.stdout)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address")
+    parser.add_argument("seconds", type=float)
+    parser.add_argument("--from", dest="source")
+    options = parser.parse_args()
+    json.dump(asyncio.run(receive(options.address, options.seconds, options.source)), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -138,6 +138,9 @@ CASES = (
     # Round trips of 20 and 320 ms, and LTE with a geostationary satellite.
     _pair("far", Link(50, 10), Link(50, 160)),
     _pair("geo", Link(40, 25), Link(20, 290, queue_ms=300)),
+    # Slow enough for a QUIC stack in Python.
+    _pair("20_20_far", Link(20, 10), Link(20, 160)),
+    _pair("jitter20", Link(50, 30, jitter_ms=20), Link(50, 30, jitter_ms=20)),
     _pair("reorder20", Link(50, 30, jitter_ms=20, reorders=True), Link(50, 30, jitter_ms=20, reorders=True)),
     _pair("dual_lte", Link(40, 30, jitter_ms=10, queue_ms=300), Link(25, 40, jitter_ms=15, queue_ms=300)),
     _pair("starlink", Link(40, 30, jitter_ms=10, queue_ms=300), Link(100, 30, loss=0.01, jitter_ms=25)),

@@ -86,11 +86,17 @@ def _datagrams(request: LoadRequest) -> GoodputTrace:
 
 
 def _download(request: LoadRequest) -> GoodputTrace:
-    return request.receive("braid_lab.clients.http3_stream", request.place.server, f"{request.seconds:g}")
+    words = ["--from", request.source] if request.source else []
+    return request.receive("braid_lab.clients.http3_stream", request.place.server, f"{request.seconds:g}", *words)
 
 
 def _serve_streams(place: Site) -> None:
     place.background(place.net.internet.name, "braid_lab.clients.tcp_stream", "serve", place.server)
+
+
+def _serve_http3(place: Site) -> None:
+    """Serve at one address: the echo server needs the port of the others."""
+    place.background(place.net.internet.name, "braid_lab.servers.http3", place.server)
 
 
 def _serve_bbr(place: Site) -> None:
@@ -103,4 +109,4 @@ TCP = Load("", cases.TCP, ("bond", "mptcp", "single"), _serve_streams, _streams(
 BBR = Load("_bbr", cases.TCP, ("bond", "mptcp", "single"), _serve_bbr, _streams(1), best=attrgetter("fastest"))
 TCP8 = Load("_tcp8", cases.TCP, ("bond", "mptcp", "single"), _serve_streams, _streams(8))
 UDP = Load("_udp", cases.UDP, ("bond", "single"), lambda place: serve(place.net, "iperf3"), _datagrams)
-HTTP3 = Load("_http3", cases.QUIC, ("bond",), lambda place: serve(place.net, "http3"), _download)
+HTTP3 = Load("_http3", cases.QUIC, ("bond", "single"), _serve_http3, _download)
