@@ -172,11 +172,13 @@ impl Arrivals {
             Arrival::Newest
         } else if let Some(gap) = take(&mut self.open, number.0, stamp) {
             self.extent.handle_late(now, now.since(gap.seen));
+            self.bound_gaps();
             Arrival::Reordered
         } else if let Some(gap) = take(&mut self.given_up, number.0, stamp) {
             self.extent.handle_late(now, now.since(gap.seen));
             self.lost = self.lost.saturating_sub(1);
             self.late += 1;
+            self.bound_gaps();
             Arrival::Late
         } else {
             self.duplicates += 1;
@@ -207,9 +209,7 @@ impl Arrivals {
                 self.give_up(gap);
             } else {
                 self.open.push_back(gap);
-                if self.open.len() > MAX_GAPS {
-                    self.give_up_oldest();
-                }
+                self.bound_gaps();
             }
         }
         self.next = number + 1;
@@ -353,6 +353,17 @@ impl Arrivals {
     fn give_up_oldest(&mut self) {
         if let Some(gap) = self.open.pop_front() {
             self.give_up(gap);
+        }
+    }
+
+    /// Gives up and forgets the oldest gaps beyond [`MAX_GAPS`]. A packet from the middle of a gap
+    /// makes two of it.
+    fn bound_gaps(&mut self) {
+        if self.open.len() > MAX_GAPS {
+            self.give_up_oldest();
+        }
+        if self.given_up.len() > MAX_GAPS {
+            self.given_up.pop_front();
         }
     }
 

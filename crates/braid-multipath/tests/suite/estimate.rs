@@ -66,6 +66,30 @@ fn a_link_that_reorders_is_learned_and_then_waited_for() {
     assert_eq!(arrivals.settled(), Some(Stamp(60)));
 }
 
+/// A packet from the middle of a gap makes two gaps of it.
+#[test]
+fn the_gaps_remembered_are_bounded_however_they_are_filled() {
+    let mut arrivals = arrivals();
+    packet(&mut arrivals, 0, 0);
+    packet(&mut arrivals, 1_000, 2_001);
+    for number in (2..2_000).step_by(2) {
+        assert_eq!(packet(&mut arrivals, 1_000, number), Arrival::Late);
+    }
+    assert_eq!(packet(&mut arrivals, 1_000, 1_999), Arrival::Late);
+    assert_eq!(packet(&mut arrivals, 1_000, 3), Arrival::Duplicate);
+    // The same on a link that is known to reorder: gaps are open first, then given up.
+    packet(&mut arrivals, 2_000, 2_003);
+    packet(&mut arrivals, 6_000, 2_002);
+    packet(&mut arrivals, 6_000, 5_001);
+    assert_eq!(arrivals.open(), 2_997);
+    for number in (2_005..5_000).step_by(2) {
+        assert_eq!(packet(&mut arrivals, 6_000, number), Arrival::Reordered);
+    }
+    assert_eq!(packet(&mut arrivals, 6_000, 4_998), Arrival::Reordered);
+    assert!(arrivals.open() <= 257, "{}", arrivals.open());
+    assert_eq!(packet(&mut arrivals, 6_000, 2_004), Arrival::Duplicate);
+}
+
 #[test]
 fn an_extent_is_forgotten_slowly() {
     let mut extent = ReorderExtent::default();
