@@ -10,6 +10,11 @@ use super::lane::{Lane, Position, Released};
 use super::timeout_lanes::{Out, TimeoutLanes};
 use crate::{LANES, LaneId, LaneSeq, LinkId, Stamp};
 
+/// Missing numbers that may be waited for per packet that arrives; the credit grows up to
+/// [`Limits::all`]. Each costs memory and time until it arrives or is given up, and a packet of a few
+/// bytes can leave out as many as a lane holds.
+const CREDIT_PER_PACKET: usize = 4;
+
 /// Limits of a resequencer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -92,6 +97,8 @@ pub struct Resequencer<T> {
     /// Lanes that hold something, one bit each.
     waiting: [u64; LANES / 64],
     slots: usize,
+    /// Missing numbers that may still be waited for.
+    credit: usize,
     /// Slots allocated by all lanes.
     capacity: usize,
     ready: VecDeque<Delivery<T>>,
@@ -112,6 +119,7 @@ impl<T> Resequencer<T> {
             lanes: (0..LANES).map(|_| Lane::default()).collect(),
             waiting: [0; LANES / 64],
             slots: 0,
+            credit: limits.all,
             capacity: 0,
             ready: VecDeque::new(),
             recovery_delay: Duration::ZERO,
@@ -158,6 +166,7 @@ impl<T> Resequencer<T> {
                 self.deliver(tag.lane, seq, Duration::ZERO, item);
             }
             Position::Next if lane.pass() => {
+                self.credit = (self.credit + CREDIT_PER_PACKET).min(self.limits.all);
                 match tag.order {
                     DeliveryOrder::InOrder => self.counters.in_order += 1,
                     DeliveryOrder::Immediate => self.counters.unordered += 1,
@@ -165,7 +174,12 @@ impl<T> Resequencer<T> {
                 self.deliver(tag.lane, seq, Duration::ZERO, item);
             }
             Position::Next | Position::Ahead => {
+                self.credit = (self.credit + CREDIT_PER_PACKET).min(self.limits.all);
                 self.free_slots(now, index, seq);
+                if !self.spend(index, seq) {
+                    self.release(now, index, true);
+                    self.counters.forced += self.lanes[index].jump(seq);
+                }
                 let after = (!tag.is_ahead).then_some(tag.stamp);
                 if let Some(after) = after {
                     self.lanes[index].sent_below(seq, after);
@@ -204,6 +218,9 @@ impl<T> Resequencer<T> {
             return;
         }
         self.free_slots(now, index, highest.0);
+        if !self.spend(index, highest.0 + 1) {
+            return;
+        }
         self.miss_below(now, index, highest.0 + 1, Some(stamp), hold);
         self.release(now, index, false);
     }
@@ -356,6 +373,17 @@ impl<T> Resequencer<T> {
         // A jump beyond the limit: the numbers in between are given up unseen.
         let skipped = self.lanes[index].jump(seq.saturating_sub(self.limits.lane as u64 / 2));
         self.counters.forced += skipped;
+    }
+
+    /// Takes the credit for the numbers below `seq` that are not waited for yet. Returns false if
+    /// there is not enough.
+    fn spend(&mut self, index: usize, seq: u64) -> bool {
+        let lane = &self.lanes[index];
+        let reach = lane.reach(seq).saturating_sub(1);
+        let missing = reach.saturating_sub(lane.slots() as u64);
+        let left = (self.credit as u64).checked_sub(missing);
+        self.credit = left.map_or(self.credit, |left| left as usize);
+        left.is_some()
     }
 
     fn release(&mut self, now: Time, index: usize, force: bool) {

@@ -219,6 +219,30 @@ fn a_flush_shows_losses_at_the_end_of_a_burst() {
     assert_eq!(bench.packet(32, 3, A), [3]);
 }
 
+/// A packet of a few bytes can leave out thousands of numbers, and one after the other of them.
+#[test]
+fn an_end_that_leaves_out_most_numbers_is_not_waited_for() {
+    let mut bench = Bench::new();
+    let mut last = 0;
+    for _ in 0..100 {
+        last += 8_000;
+        bench.packet(0, last, A);
+    }
+    assert_eq!(bench.0.occupied(), 0);
+    let flush = |bench: &mut Bench, highest| {
+        (bench.0).handle_flush(ms(0), LaneId(7), LaneSeq(highest), Stamp(0), HOLD);
+        bench.0.occupied()
+    };
+    assert_eq!(flush(&mut bench, last + 8_000), 0);
+    // Once packets come as they should, there is time for those that are missing.
+    for _ in 0..2_100 {
+        last += 1;
+        assert_eq!(bench.packet(0, last, A), [last]);
+    }
+    assert!(bench.packet(0, last + 8_000, A).is_empty());
+    assert_eq!(bench.0.occupied(), 8_000);
+}
+
 #[test]
 fn a_lane_that_jumps_goes_on() {
     let mut bench = Bench::new();
