@@ -8,7 +8,7 @@ use std::time::Duration;
 use braid_bond::proto::packet::{Header, Kind, STAMP};
 use braid_bond::proto::reject::Reject;
 use braid_bond::proto::replay_guard::ReplayGuard;
-use braid_bond::proto::replay_window::REPLAY_WINDOW;
+use braid_bond::proto::replay_window::{REPLAY_WINDOW, ReplayError, ReplayWindow};
 use braid_bond::proto::session::{
     KEY_LIFETIME, KeyStatus, Keyring, PREVIOUS_KEY_LIFETIME, REKEY_AFTER, REKEY_IDLE,
 };
@@ -155,6 +155,16 @@ fn numbers_before_the_window_are_refused_and_jumps_ahead_are_accepted() {
         Ok((0, far + (1 << 31))),
         "beyond 32 bits"
     );
+}
+
+#[test]
+fn numbers_that_no_report_can_name_are_refused() {
+    let last = (1 << 62) - 1;
+    let mut window = ReplayWindow::default();
+    assert_eq!(window.take(PacketNumber(last)), Ok(()));
+    let beyond = window.take(PacketNumber(last + 1));
+    assert_eq!(beyond, Err(ReplayError::Unnameable));
+    assert_eq!(window.take(PacketNumber(last - 1)), Ok(()));
 }
 
 #[test]

@@ -44,6 +44,7 @@ impl From<ReplayError> for Reject {
         match refused {
             ReplayError::Seen => Reject::Seen,
             ReplayError::Old => Reject::Old,
+            ReplayError::Unnameable => Reject::Malformed,
         }
     }
 }

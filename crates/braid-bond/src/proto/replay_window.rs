@@ -6,6 +6,8 @@
 
 use braid_multipath::PacketNumber;
 
+use super::varint;
+
 /// Numbers behind the highest that can still be taken: at 10 Gbit/s of full packets 19 ms of
 /// reordering within one link, at 1 Gbit/s 190 ms.
 pub const REPLAY_WINDOW: u64 = 16_384;
@@ -21,6 +23,9 @@ pub enum ReplayError {
     Seen,
     /// It is older than the window.
     Old,
+    /// It is higher than any that a report can name. No honest end gets there; one that skips almost
+    /// 2³¹ numbers with each packet does.
+    Unnameable,
 }
 
 /// Packet numbers seen on a link.
@@ -54,6 +59,9 @@ impl ReplayWindow {
     /// The reason for refusal.
     pub fn check(&self, number: PacketNumber) -> Result<(), ReplayError> {
         let number = number.0;
+        if number > varint::MAX {
+            return Err(ReplayError::Unnameable);
+        }
         if number >= self.next {
             return Ok(());
         }

@@ -29,6 +29,9 @@ const LINK_TIMEOUT: Duration = Duration::from_secs(1);
 /// A lane waits for a far link if the link brought one of its packets within this time.
 const FAR_SPAN: Duration = Duration::from_secs(2);
 
+/// Longest extra time for far links: the longest that a policy may name. Forged stamps show any delay.
+const MAX_SPREAD: Duration = Duration::from_secs(10);
+
 /// Far links are found anew at this interval.
 const FAR_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -371,14 +374,15 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         (wait + self.recovery_delay()).min(self.settings.max_stall)
     }
 
-    /// Returns the difference of the live links' delays.
+    /// Returns the difference of the live links' delays, at most [`MAX_SPREAD`].
     fn spread(&self, now: Time) -> Duration {
         let delays = || {
             let live = self.links.iter().filter(|link| is_live(link, now));
             live.filter_map(|link| link.arrivals.delay())
         };
         let ends = delays().max().zip(delays().min());
-        ends.map_or(Duration::ZERO, |(slowest, fastest)| slowest.over(fastest))
+        let spread = ends.map_or(Duration::ZERO, |(slowest, fastest)| slowest.over(fastest));
+        spread.min(MAX_SPREAD)
     }
 
     /// Returns how much later than on `link` a packet of a lane may arrive on the slowest link.

@@ -40,7 +40,8 @@ impl LossEstimator {
     pub fn handle_loss(&mut self, now: Time, lost: u64, arrived: u64, queued: bool) {
         let passed = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.last = Some(now);
-        self.packets += lost + arrived;
+        // A malicious end may report any numbers.
+        self.packets = self.packets.saturating_add(lost.saturating_add(arrived));
         let random = if queued { 0 } else { lost };
         let averages = [
             (&mut self.fast, FAST_SPAN, lost),
@@ -52,11 +53,12 @@ impl LossEstimator {
             average.lost = average.lost * keep + gone as f64;
             average.settled = average.settled * keep + (lost + arrived) as f64;
         }
-        *(if queued {
+        let total = if queued {
             &mut self.congestive
         } else {
             &mut self.random
-        }) += lost;
+        };
+        *total = total.saturating_add(lost);
     }
 
     /// Returns the loss over about the last 0.2 s.

@@ -265,6 +265,19 @@ fn loss_is_averaged_by_packets_and_told_apart() {
     assert!(loss.slow() > 0.003);
 }
 
+#[test]
+fn totals_of_absurd_reports_end_at_the_largest_number() {
+    let mut loss = LossEstimator::default();
+    for step in 0..4 {
+        loss.handle_loss(ms(step), u64::MAX / 2, u64::MAX / 2, step % 2 == 0);
+    }
+    assert_eq!(loss.packets(), u64::MAX);
+    assert_eq!(
+        (loss.random(), loss.congestive()),
+        (u64::MAX - 1, u64::MAX - 1)
+    );
+}
+
 /// A fluid link with a queue, fed at the controller's rate, one report every 25 ms.
 struct Fluid {
     mbit: f64,
