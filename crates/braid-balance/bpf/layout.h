@@ -71,7 +71,7 @@ struct flow {
 	__be32 stamp;	     // the inside's timestamp whose echo is awaited
 	__u32 stamp_at;	     // when it was sent, us of the monotonic clock; 0: none is awaited
 	__u32 stamp_packets; // packets of the flow until then, in both directions
-	__u32 unused_too;
+	__u32 last_rtt;	     // us, measured while the flow moved data; 0: not known
 };
 
 // Source address and gateway of one family on an uplink.
@@ -151,6 +151,11 @@ struct uplink_counters {
 	// Of flows that move data: by how much their round trips exceed the flow's shortest.
 	__u64 queueing_us_sum;
 	__u64 queueing_samples;
+	// Of the same round trips: their sum, and the sum of the changes from one to the next of a
+	// flow, with the number of these.
+	__u64 flow_rtt_us_sum;
+	__u64 jitter_us_sum;
+	__u64 jitter_samples;
 };
 
 // The rate that a direction of an uplink is shaped to.
@@ -327,7 +332,7 @@ _Static_assert(sizeof(struct stored_packet) == 16 + MAX_REPLAY_BYTES, "stored_pa
 _Static_assert(sizeof(struct replay_buffer) == 4 * sizeof(struct stored_packet) + 8,
 	       "replay_buffer");
 _Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");
-_Static_assert(sizeof(struct uplink_counters) == 120, "uplink_counters");
+_Static_assert(sizeof(struct uplink_counters) == 144, "uplink_counters");
 _Static_assert(sizeof(struct shape_rate) == 16, "shape_rate");
 _Static_assert(sizeof(struct virtual_queue) == 40, "virtual_queue");
 _Static_assert(sizeof(struct shape_counters) == 40, "shape_counters");

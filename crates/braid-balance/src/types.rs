@@ -383,6 +383,13 @@ pub struct UplinkCounters {
     pub queueing_us_sum: u64,
     /// Round trips measured in such flows, by TCP timestamps.
     pub queueing_samples: u64,
+    /// Microseconds of these round trips themselves, summed over [`UplinkCounters::queueing_samples`].
+    pub flow_rtt_us_sum: u64,
+    /// Microseconds by which one of them differs from the one before in the same flow, summed over
+    /// [`UplinkCounters::jitter_samples`].
+    pub jitter_us_sum: u64,
+    /// Round trips that had one before in the same flow.
+    pub jitter_samples: u64,
 }
 
 /// Kernel memory held by one map.

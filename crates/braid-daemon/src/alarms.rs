@@ -326,11 +326,11 @@ fn holds(alarm: &AlarmConfig, uplink: &UplinkReport) -> Option<String> {
             reached(share).then(|| format!("{:.0} % of the quota is used", share * 100.0))
         }
         AlarmCondition::Loss => {
-            let loss = uplink.loss?;
+            let loss = uplink.probe_loss?;
             reached(loss).then(|| format!("{:.1} % of the probes are lost", loss * 100.0))
         }
         AlarmCondition::Rtt => {
-            let (rtt, Some(AlarmLimit::Time(limit))) = (uplink.rtt_ms?, alarm.at) else {
+            let (rtt, Some(AlarmLimit::Time(limit))) = (uplink.probe_rtt_ms?, alarm.at) else {
                 return None;
             };
             (rtt >= limit.as_secs_f64() * 1e3).then(|| format!("a round trip takes {rtt:.0} ms"))

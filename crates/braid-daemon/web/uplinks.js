@@ -158,6 +158,7 @@ export class UplinkView {
     parts.chart.draw([{ samples: down, className: uplink.colour }], now);
     parts.svg.setAttribute("aria-label", texts.chart(uplink.name, rate(down.last)));
     setText(parts.rtt, millis(uplink.rtt_ms));
+    setText(parts.jitter, millis(uplink.jitter_ms));
     setText(parts.loss, percent(uplink.loss, 1));
     setText(parts.share, share(uplink.share));
     showQuota(parts, uplink);
@@ -186,7 +187,7 @@ function makeCard({ name, colour }, controls) {
     parts.whyLine,
     element("div", { className: "ways" }, way("↓", texts.download, "down"), way("↑", texts.upload, "up")),
     parts.svg,
-    element("dl", { className: "facts" }, fact(texts.roundTrip, "rtt"), fact(texts.loss, "loss"), fact(texts.share, "share")),
+    element("dl", { className: "facts" }, fact(texts.roundTrip, "rtt"), fact(texts.jitter, "jitter"), fact(texts.loss, "loss"), fact(texts.share, "share")),
     parts.quota,
     element("details", {}, element("summary", { textContent: texts.details }), parts.details),
     parts.pause,
@@ -210,6 +211,8 @@ function details(uplink) {
   const rows = [[texts.device, uplink.device], [texts.evidence, uplink.why]];
   if (uplink.ipv4) rows.push(["IPv4", texts.via(uplink.ipv4.address, uplink.ipv4.gateway)]);
   if (uplink.ipv6) rows.push(["IPv6", texts.via(uplink.ipv6.address, uplink.ipv6.gateway)]);
+  const known = [[texts.roundTrip, uplink.rtt_known], [texts.jitter, uplink.jitter_known], [texts.loss, uplink.loss_known]];
+  for (const [name, found] of known) if (found) rows.push([name, texts.knownBy[found.basis](span(found.age_ms))]);
   rows.push([texts.mtu, bytes(uplink.mtu)], [texts.tier, String(uplink.tier)], [texts.weight, String(uplink.weight)]);
   rows.push([texts.received, bytes(uplink.rx_bytes)], [texts.sent, bytes(uplink.tx_bytes)]);
   return rows;

@@ -83,6 +83,7 @@ fn text(
         ("UP Mbit/s", Side::Right),
         ("CAPACITY", Side::Right),
         ("RTT ms", Side::Right),
+        ("JITTER ms", Side::Right),
         ("LOSS %", Side::Right),
     ]);
     let format = if rows.step_s < 60 {
@@ -103,6 +104,7 @@ fn text(
             megabits(point.tx_bit_s).into(),
             capacity(point.tx_capacity).into(),
             tenths(point.rtt_ms).into(),
+            tenths(point.jitter_ms).into(),
             share(point.loss).into(),
         ]);
     }
@@ -175,7 +177,10 @@ mod tests {
                 measured: true,
             }),
             rtt_ms: (state == UplinkState::Up).then_some(21.4),
+            rtt_basis: None,
+            jitter_ms: (state == UplinkState::Up).then_some(1.3),
             loss: Some(0.025),
+            loss_basis: None,
             state,
             stalled: false,
         }
@@ -200,11 +205,11 @@ down │  ▂   █▄│ at most 16.0 Mbit/s
 up   │  ▂   █▄│ at most 1.6 Mbit/s
 rtt  │  █   ██│ at most 21.4 ms
 loss │  █  ███│ at most 2.5 %
-FROM   STATE  DOWN Mbit/s      CAPACITY  UP Mbit/s  CAPACITY  RTT ms  LOSS %
-07:56  up             4.0  20.0 traffic        0.4         –    21.4     2.5
-07:59  dead           0.0  20.0 traffic        0.0         –       –     2.5
-08:00  up            16.0  20.0 traffic        1.6         –    21.4     2.5
-08:01  up             8.0  20.0 traffic        0.8         –    21.4     2.5
+FROM   STATE  DOWN Mbit/s      CAPACITY  UP Mbit/s  CAPACITY  RTT ms  JITTER ms  LOSS %
+07:56  up             4.0  20.0 traffic        0.4         –    21.4        1.3     2.5
+07:59  dead           0.0  20.0 traffic        0.0         –       –          –     2.5
+08:00  up            16.0  20.0 traffic        1.6         –    21.4        1.3     2.5
+08:01  up             8.0  20.0 traffic        0.8         –    21.4        1.3     2.5
 ";
         let said = text(&report, &report, &TimeZone::UTC, now, 480, Paint::Plain);
         assert_eq!(said, expected);

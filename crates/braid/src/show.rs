@@ -2,8 +2,9 @@
 
 use braid_daemon::doctor::Level;
 use braid_daemon::report::{
-    CapacityBasisName, CapacityReport, DoctorReport, FlowReport, FlowsReport, NextHopReport,
-    ShapingReport, StatusReport, UpReport, UplinkReport, UplinkState, VersionReport,
+    CapacityBasisName, CapacityReport, DoctorReport, FlowReport, FlowsReport, KnownReport,
+    NextHopReport, QualityBasisName, ShapingReport, StatusReport, UpReport, UplinkReport,
+    UplinkState, VersionReport,
 };
 use braid_host::config::Paint;
 use braid_host::report::HealthProblem;
@@ -107,8 +108,6 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
         ("DEVICE", Side::Left),
         ("STATE", Side::Left),
         ("TIER", Side::Right),
-        ("RTT ms", Side::Right),
-        ("LOSS %", Side::Right),
         ("MTU bytes", Side::Right),
         ("IPV4", Side::Left),
         ("IPV6", Side::Left),
@@ -126,8 +125,6 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
             uplink.device.as_str().into(),
             state(uplink.state),
             uplink.tier.to_string().into(),
-            tenths(uplink.rtt_ms).into(),
-            tenths(uplink.loss.map(|loss| loss * 100.0)).into(),
             uplink.mtu.to_string().into(),
             next_hop(uplink.ipv4.as_ref()).into(),
             next_hop(uplink.ipv6.as_ref()).into(),
@@ -141,8 +138,50 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
         ]);
     }
     let mut text = table.render(paint);
+    text.push_str(&link_quality(uplinks, paint));
     text.extend(uplinks.iter().filter_map(shaping));
     text
+}
+
+/// Renders round trip, jitter and loss of the uplinks of which something is known, with the evidence.
+fn link_quality(uplinks: &[UplinkReport], paint: Paint) -> String {
+    let evidence = |known: Option<KnownReport>| {
+        let Some(known) = known else {
+            return NO_VALUE.to_owned();
+        };
+        let basis = match known.basis {
+            QualityBasisName::Traffic => "traffic",
+            QualityBasisName::Probes => "probes",
+        };
+        format!("{basis} {}", age(known.age_ms))
+    };
+    let mut table = Table::new(&[
+        ("UPLINK", Side::Left),
+        ("RTT ms", Side::Right),
+        ("KNOWN BY", Side::Left),
+        ("JITTER ms", Side::Right),
+        ("KNOWN BY", Side::Left),
+        ("LOSS %", Side::Right),
+        ("KNOWN BY", Side::Left),
+    ]);
+    let is_known =
+        |uplink: &&UplinkReport| uplink.rtt_known.is_some() || uplink.loss_known.is_some();
+    let known: Vec<_> = uplinks.iter().filter(is_known).collect();
+    for uplink in &known {
+        table.row(vec![
+            uplink.name.as_str().into(),
+            tenths(uplink.rtt_ms).into(),
+            evidence(uplink.rtt_known).into(),
+            tenths(uplink.jitter_ms).into(),
+            evidence(uplink.jitter_known).into(),
+            share(uplink.loss).into(),
+            evidence(uplink.loss_known).into(),
+        ]);
+    }
+    match known.is_empty() {
+        true => String::new(),
+        false => format!("\n{}", table.render(paint)),
+    }
 }
 
 /// Renders the rates that an uplink is shaped to, and their effect.
@@ -381,7 +420,13 @@ mod tests {
             state,
             tier: 1,
             rtt_ms: state.takes_new_flows().then_some(21.4),
+            rtt_known: None,
+            jitter_ms: None,
+            jitter_known: None,
             loss: state.takes_new_flows().then_some(0.025),
+            loss_known: None,
+            probe_rtt_ms: None,
+            probe_loss: None,
             mtu: 1500,
             ipv4: Some(NextHopReport {
                 address: [192, 0, 2, 2].into(),
@@ -457,9 +502,9 @@ total                                 17.4                  0.2                 
     #[test]
     fn uplinks_show_addresses_gateways_capacities_and_shaping() {
         let expected = "\
-UPLINK  DEVICE  STATE  TIER  RTT ms  LOSS %  MTU bytes  IPV4                     IPV6  DOWN Mbit/s                                          CAPACITY  UP Mbit/s   CAPACITY  WEIGHT  SHARE %  WHY
-dsl     dsl0    up        1    21.4     2.5       1500  192.0.2.2 via 192.0.2.1  –            17.4  19.8 ±1 % traffic 3 s (25.0 ±2 % transfer 7 min)        0.2  > 0.4 3 s       3    100.0  default route metric 100
-lte     lte0    down      1       –       –       1500  192.0.2.2 via 192.0.2.1  –             0.0                                                 –        0.0          –       3      0.0  no carrier
+UPLINK  DEVICE  STATE  TIER  MTU bytes  IPV4                     IPV6  DOWN Mbit/s                                          CAPACITY  UP Mbit/s   CAPACITY  WEIGHT  SHARE %  WHY
+dsl     dsl0    up        1       1500  192.0.2.2 via 192.0.2.1  –            17.4  19.8 ±1 % traffic 3 s (25.0 ±2 % transfer 7 min)        0.2  > 0.4 3 s       3    100.0  default route metric 100
+lte     lte0    down      1       1500  192.0.2.2 via 192.0.2.1  –             0.0                                                 –        0.0          –       3      0.0  no carrier
 # dsl shaped to: down 18.8 Mbit/s (12 packets dropped, 3 marked), up not yet (0 packets dropped, 0 marked)
 ";
         let mut report = report();
@@ -490,6 +535,24 @@ lte     lte0    down      1       –       –       1500  192.0.2.2 via 192.0.
         report.uplinks[0].rx_capacity = Some(down);
         report.uplinks[0].tx_capacity = Some(capacity(CapacityBasisName::AtLeast, 400_000));
         assert_eq!(uplinks(&report.uplinks, Paint::Plain), expected);
+    }
+
+    #[test]
+    fn round_trips_jitter_and_loss_are_shown_with_their_evidence() {
+        let mut report = report();
+        let plain = uplinks(&report.uplinks, Paint::Plain);
+        let known = |basis, age_ms| Some(KnownReport { basis, age_ms });
+        let dsl = &mut report.uplinks[0];
+        dsl.rtt_known = known(QualityBasisName::Traffic, 900);
+        dsl.jitter_ms = Some(1.26);
+        dsl.jitter_known = known(QualityBasisName::Traffic, 4_200);
+        dsl.loss_known = known(QualityBasisName::Probes, 120_000);
+        let text = uplinks(&report.uplinks, Paint::Plain);
+        let expected = "
+UPLINK  RTT ms  KNOWN BY     JITTER ms  KNOWN BY     LOSS %  KNOWN BY
+dsl       21.4  traffic 0 s        1.3  traffic 4 s     2.5  probes 2 min
+";
+        assert_eq!(text.strip_prefix(&plain), Some(expected));
     }
 
     #[test]

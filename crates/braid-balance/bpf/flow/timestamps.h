@@ -77,6 +77,14 @@ static __noinline void note_echo(const struct __sk_buff *skb, const struct packe
 		return;
 	counters->queueing_us_sum += rtt - flow->min_rtt;
 	counters->queueing_samples++;
+	counters->flow_rtt_us_sum += rtt;
+	if (flow->last_rtt) {
+		__s32 change = rtt - flow->last_rtt;
+
+		counters->jitter_us_sum += change < 0 ? -change : change;
+		counters->jitter_samples++;
+	}
+	flow->last_rtt = rtt ? rtt : 1;
 }
 
 #endif

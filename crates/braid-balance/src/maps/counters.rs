@@ -65,5 +65,8 @@ fn add(sum: UplinkCounters, cpu: &TrafficValue) -> UplinkCounters {
         lost: sum.lost + cpu.lost,
         queueing_us_sum: sum.queueing_us_sum + cpu.queueing_us_sum,
         queueing_samples: sum.queueing_samples + cpu.queueing_samples,
+        flow_rtt_us_sum: sum.flow_rtt_us_sum + cpu.flow_rtt_us_sum,
+        jitter_us_sum: sum.jitter_us_sum + cpu.jitter_us_sum,
+        jitter_samples: sum.jitter_samples + cpu.jitter_samples,
     }
 }

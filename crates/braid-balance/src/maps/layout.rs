@@ -59,7 +59,7 @@ pub(crate) struct FlowValue {
     pub stamp: [u8; 4],
     pub stamp_at: u32,
     pub stamp_packets: u32,
-    pub unused_too: u32,
+    pub last_rtt: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,6 +132,9 @@ pub(crate) struct TrafficValue {
     pub lost: u64,
     pub queueing_us_sum: u64,
     pub queueing_samples: u64,
+    pub flow_rtt_us_sum: u64,
+    pub jitter_us_sum: u64,
+    pub jitter_samples: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -264,7 +267,7 @@ const _: () = {
     assert!(offset_of!(UplinkValue, resets_tcp) == 86);
     assert!(offset_of!(UplinkValue, leased) == 92);
     assert!(size_of::<SlotBank>() == 16 + SLOTS as usize);
-    assert!(size_of::<TrafficValue>() == 120);
+    assert!(size_of::<TrafficValue>() == 144);
     assert!(size_of::<ShapeRateValue>() == 16);
     assert!(size_of::<ShapeCountersValue>() == 40);
     assert!(size_of::<Settings>() == (CLASSES * FAMILIES) as usize + 24);

@@ -47,6 +47,12 @@ fn round_trips_of_flows_that_move_data_show_their_growth() {
         let sum = Duration::from_micros(counters.queueing_us_sum);
         (counters.queueing_samples, sum)
     };
+    let jitter = || {
+        let counters = probe.datapath.borrow().counters().expect("counters");
+        let counters = counters.uplinks[uplink].1;
+        let us = [counters.flow_rtt_us_sum, counters.jitter_us_sum];
+        (us.map(Duration::from_micros), counters.jitter_samples)
+    };
     let began = Instant::now();
     send(100);
     echo(99, 6);
@@ -54,6 +60,9 @@ fn round_trips_of_flows_that_move_data_show_their_growth() {
     echo(100, 1);
     assert_eq!(queueing(), (1, Duration::ZERO), "the shortest");
     let shortest_at_most = began.elapsed();
+    let ([shortest, change], changes) = jitter();
+    assert!(shortest <= shortest_at_most, "{shortest:?}");
+    assert_eq!((change, changes), (Duration::ZERO, 0), "the first");
     // The wait is what is measured.
     send(200);
     send(201);
@@ -66,6 +75,8 @@ fn round_trips_of_flows_that_move_data_show_their_growth() {
         (Duration::from_millis(15)..Duration::from_secs(2)).contains(&sum),
         "{sum:?}"
     );
+    // The second is the shortest and its growth, and differs from the first by that.
+    assert_eq!(jitter(), ([shortest * 2 + sum, sum], 1));
     // A flow that moves nothing: the remote may delay its acknowledgement.
     send(300);
     echo(300, 1);
@@ -77,4 +88,9 @@ fn round_trips_of_flows_that_move_data_show_their_growth() {
     echo(401, 6);
     echo(500, 1);
     assert_eq!(queueing().0, 3);
+    // The third is shorter than the second: its change counts as well.
+    let ([all, changes], number) = jitter();
+    let third = all - (shortest * 2 + sum);
+    assert_eq!(changes, sum + (shortest + sum - third));
+    assert_eq!(number, 2);
 }

@@ -9,6 +9,7 @@ mod shaping;
 mod slots;
 mod stall;
 mod support;
+mod traces;
 mod transfer;
 mod transfer_lines;
 mod units;

@@ -21,7 +21,7 @@ const OBJECT: u64 = 20_000_000;
 
 /// A line, as a case of `measure/capacity` has it.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+pub(crate) struct Case {
     mbit: f64,
     delay_ms: u64,
     queue_ms: u64,
@@ -33,7 +33,7 @@ struct Case {
 }
 
 impl Case {
-    fn new(mbit: f64, queue_ms: u64, loss_percent: u32) -> Case {
+    pub(crate) fn new(mbit: f64, queue_ms: u64, loss_percent: u32) -> Case {
         Case {
             mbit,
             delay_ms: 20,
@@ -47,18 +47,20 @@ impl Case {
 
 /// A finished transfer.
 #[derive(Debug)]
-struct Finished {
-    found: TransferEstimate,
+pub(crate) struct Finished {
+    pub(crate) found: TransferEstimate,
     /// The estimate, as a part of the line's rate.
     ratio: f64,
-    seconds: f64,
+    pub(crate) seconds: f64,
     /// Bytes, as a part of those that the line carries in ten seconds.
     share: f64,
     connections: usize,
+    /// Time at which the transfer began.
+    pub(crate) began: Time,
 }
 
 /// A transfer under way: what `braid_uplink::transfer` does, without sockets.
-struct Transfer {
+pub(crate) struct Transfer {
     case: Case,
     seed: u64,
     network: Network,
@@ -92,6 +94,11 @@ impl Transfer {
         if case.others > 0.0 {
             network.start_datagrams(0, case.others * case.mbit * MBIT);
         }
+        Transfer::over(network, case, seed)
+    }
+
+    /// Makes a transfer over the first line of this network.
+    pub(crate) fn over(network: Network, case: Case, seed: u64) -> Finished {
         let mut transfer = Transfer {
             case,
             seed,
@@ -140,6 +147,7 @@ impl Transfer {
             seconds: self.network.now.since(began).as_secs_f64(),
             share: bytes as f64 * 8.0 / (truth * 10.0),
             connections: self.begun,
+            began,
         }
     }
 

@@ -19,6 +19,7 @@ use crate::bond::tun_drops;
 use crate::classes::{Classes, Load};
 use crate::events::EventKind;
 use crate::uplinks::capacities::Capacities;
+use crate::uplinks::link_quality::{LinkQualities, LinkQuality};
 use crate::uplinks::liveness_rules::liveness_rules;
 use crate::uplinks::registry::UplinkRecord;
 
@@ -45,6 +46,7 @@ pub(super) struct HealthChecks {
     meters: BTreeMap<UplinkId, Meter>,
     metered: Instant,
     pub capacities: Capacities,
+    qualities: LinkQualities,
 }
 
 /// Traffic of one uplink between two measurements.
@@ -70,6 +72,7 @@ impl HealthChecks {
             meters: BTreeMap::new(),
             metered: now,
             capacities: Capacities::new(now),
+            qualities: LinkQualities::default(),
         }
     }
 
@@ -160,6 +163,9 @@ impl HealthChecks {
             self.moved = now;
         }
         let ended = self.capacities.note(now, line, shaped);
+        if ended.is_some() {
+            self.qualities.note(now, counters, line);
+        }
         self.monitor.handle_traffic(now, &samples);
         self.monitor.handle_timeout(now);
         ended
@@ -273,6 +279,11 @@ impl Engine {
     /// Returns the current health of an uplink; its registry record has that of the last verdict.
     pub(crate) fn health_snapshot(&self, id: UplinkId) -> Option<HealthSnapshot> {
         self.health_checks.monitor.snapshot(id)
+    }
+
+    /// Returns the quality of an uplink by its traffic and these probes of it.
+    pub(crate) fn link_quality(&self, id: UplinkId, probes: &HealthSnapshot) -> LinkQuality {
+        self.health_checks.qualities.of(Instant::now(), id, probes)
     }
 
     /// Returns the measured capacities.

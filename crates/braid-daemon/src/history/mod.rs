@@ -32,7 +32,7 @@ use self::writer::Writer;
 use crate::engine::Engine;
 use crate::events::unix_ms;
 use crate::report::{HistoryCapacity, HistoryPoint, HistoryQuestion, HistoryReport};
-use crate::status::basis_name;
+use crate::status::{basis_name, quality_basis_name};
 use crate::uplinks::registry::UplinkRecord;
 
 /// Default and longest time that is asked for, in seconds.
@@ -191,6 +191,10 @@ impl Engine {
         let look = self
             .health_snapshot(record.id)
             .filter(|_| record.down.is_none());
+        let quality = look
+            .as_ref()
+            .map(|look| self.link_quality(record.id, look))
+            .unwrap_or_default();
         let now = Instant::now();
         let known = |found: CapacityEstimate| RecordedCapacity {
             rate: found.rate,
@@ -203,8 +207,11 @@ impl Engine {
             rx: load.map(|load| load.rx).unwrap_or_default(),
             tx_capacity: self.capacities().tx(now, record.id).map(known),
             rx_capacity: self.capacities().rx(now, record.id).map(known),
-            rtt: look.as_ref().and_then(|look| look.rtt),
-            loss: look.and_then(|look| look.loss).map(|loss| loss.fraction()),
+            rtt: quality.rtt.map(|known| (known.value, known.basis)),
+            jitter: quality.jitter.map(|known| known.value),
+            loss: quality
+                .loss
+                .map(|known| (known.value.fraction(), known.basis)),
             state: self.uplink_state(record).0,
             stalled: self.capacities().is_stalled(record.id),
         }
@@ -233,8 +240,11 @@ impl Engine {
             rx_bit_s: record.rx.bits_per_sec(),
             tx_capacity: record.tx_capacity.map(capacity),
             rx_capacity: record.rx_capacity.map(capacity),
-            rtt_ms: record.rtt.map(|rtt| rtt.as_secs_f64() * 1e3),
-            loss: record.loss,
+            rtt_ms: record.rtt.map(|(rtt, _)| rtt.as_secs_f64() * 1e3),
+            rtt_basis: record.rtt.map(|(_, basis)| quality_basis_name(basis)),
+            jitter_ms: record.jitter.map(|jitter| jitter.as_secs_f64() * 1e3),
+            loss: record.loss.map(|(loss, _)| loss),
+            loss_basis: record.loss.map(|(_, basis)| quality_basis_name(basis)),
             state: record.state,
             stalled: record.stalled,
         };

@@ -14,7 +14,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::report::{
-    CapacityBasisName, CapacityReport, ShapingReport, StatusReport, UplinkReport, UplinkState,
+    CapacityBasisName, CapacityReport, QualityBasisName, ShapingReport, StatusReport, UplinkReport,
+    UplinkState,
 };
 
 /// The data of one scrape.
@@ -110,7 +111,7 @@ impl Collector for Scrape {
 impl Scrape {
     fn uplink_gauges(&self, encoder: &mut DescriptorEncoder) -> Result<(), fmt::Error> {
         let ratio = Unit::Other("ratio".to_owned());
-        let gauges: [(&str, &str, Option<&Unit>, OfUplink); 10] = [
+        let gauges: [(&str, &str, Option<&Unit>, OfUplink); 15] = [
             ("uplink_up", "1 if it takes new flows", None, |uplink| {
                 Some(f64::from(uplink.takes_new_flows()))
             }),
@@ -146,15 +147,51 @@ impl Scrape {
             ),
             (
                 "uplink_rtt",
-                "Smoothed round-trip time",
+                "Round-trip time of its TCP traffic, or of probes where there is none",
                 Some(&Unit::Seconds),
                 |uplink| uplink.rtt_ms.map(|milliseconds| milliseconds / 1e3),
             ),
             (
+                "uplink_rtt_age",
+                "Time since the last round trip was measured",
+                Some(&Unit::Seconds),
+                |uplink| uplink.rtt_known.map(|known| known.age_ms as f64 / 1e3),
+            ),
+            (
+                "uplink_rtt_from_traffic",
+                "1 if the round-trip time is of traffic, 0 if of probes",
+                None,
+                |uplink| {
+                    let known = uplink.rtt_known?;
+                    Some(f64::from(known.basis == QualityBasisName::Traffic))
+                },
+            ),
+            (
+                "uplink_jitter",
+                "Mean difference of one round trip to the next",
+                Some(&Unit::Seconds),
+                |uplink| uplink.jitter_ms.map(|milliseconds| milliseconds / 1e3),
+            ),
+            (
                 "uplink_loss",
-                "Fraction of recent probes without an answer",
+                "Fraction lost: of TCP segments with data, or of probes where there are few",
                 Some(&ratio),
                 |uplink| uplink.loss,
+            ),
+            (
+                "uplink_loss_from_traffic",
+                "1 if the loss is of traffic, 0 if of probes",
+                None,
+                |uplink| {
+                    let known = uplink.loss_known?;
+                    Some(f64::from(known.basis == QualityBasisName::Traffic))
+                },
+            ),
+            (
+                "uplink_probe_loss",
+                "Fraction of recent probes without an answer",
+                Some(&ratio),
+                |uplink| uplink.probe_loss,
             ),
             (
                 "uplink_quota",

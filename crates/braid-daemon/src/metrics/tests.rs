@@ -4,7 +4,7 @@ use super::*;
 use crate::config::{BondConfig, BondScheduler, Policy};
 use crate::report::{
     BondLinkReport, BondLinkState, BondPacketsReport, BondReport, BondState, CapacityBasisName,
-    CapacityReport, FlowCounts, LayerName, ShapingReport,
+    CapacityReport, FlowCounts, KnownReport, LayerName, QualityBasisName, ShapingReport,
 };
 
 fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
@@ -16,7 +16,19 @@ fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
         state,
         tier: 1,
         rtt_ms,
+        rtt_known: rtt_ms.map(|_| KnownReport {
+            basis: QualityBasisName::Traffic,
+            age_ms: 1200,
+        }),
+        jitter_ms: rtt_ms.map(|_| 1.5),
+        jitter_known: None,
         loss: rtt_ms.map(|_| 0.05),
+        loss_known: rtt_ms.map(|_| KnownReport {
+            basis: QualityBasisName::Probes,
+            age_ms: 300,
+        }),
+        probe_rtt_ms: None,
+        probe_loss: rtt_ms.map(|_| 0.05),
         mtu: 1500,
         ipv4: None,
         ipv6: None,

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CapacityBasisName, MeasuredDirection, UplinkState};
+use super::{CapacityBasisName, MeasuredDirection, QualityBasisName, UplinkState};
 
 /// Query of `GET /v1/history`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -45,12 +45,21 @@ pub struct HistoryPoint {
     /// The same to receive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rx_capacity: Option<HistoryCapacity>,
-    /// Mean round-trip time, in milliseconds.
+    /// Mean round-trip time as `GET /v1/uplinks` has it, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_ms: Option<f64>,
-    /// Mean fraction of recent probes without an answer, 0 to 1.
+    /// Evidence for it at the end of the step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_basis: Option<QualityBasisName>,
+    /// Mean jitter, in milliseconds, 1638 at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter_ms: Option<f64>,
+    /// Mean fraction lost, 0 to 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
+    /// Evidence for it at the end of the step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_basis: Option<QualityBasisName>,
     /// The worst state during the step.
     pub state: UplinkState,
     /// True if it stalled meanwhile: it carried next to nothing although flows waited, and was not dead.

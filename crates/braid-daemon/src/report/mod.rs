@@ -69,11 +69,32 @@ pub struct UplinkReport {
     pub state: UplinkState,
     /// Preference: the lowest tier with an uplink that is up is used. 1 by default.
     pub tier: u8,
-    /// Smoothed round-trip time of probes and handshakes, in milliseconds; none before the first
-    /// answer.
+    /// Round-trip time, in milliseconds: the mean of its TCP traffic (handshakes, and timestamps in flows that move data)
+    /// over ten seconds, or the smoothed one of probes where there is no traffic; none before the first answer.
     pub rtt_ms: Option<f64>,
-    /// Fraction of recent probes without an answer, 0 to 1; none before the first.
+    /// Evidence for `rtt_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_known: Option<KnownReport>,
+    /// Mean difference of one round trip to the next, in milliseconds: of the same flow over ten seconds, or of the last 16
+    /// probes; none before there are two.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter_ms: Option<f64>,
+    /// Evidence for `jitter_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter_known: Option<KnownReport>,
+    /// Fraction lost, 0 to 1: of the TCP segments with data over ten seconds if there were a hundred of them, or of the last 20
+    /// probes; none before either. Reordering is counted as loss.
     pub loss: Option<f64>,
+    /// Evidence for `loss`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_known: Option<KnownReport>,
+    /// Smoothed round-trip time of probes, in milliseconds, or of handshakes where no probe is answered: that by which health
+    /// and alarms are judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe_rtt_ms: Option<f64>,
+    /// Fraction of the last 20 probes without an answer, 0 to 1: that by which health and alarms are judged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probe_loss: Option<f64>,
     /// MTU: largest IP packet, in bytes.
     pub mtu: u32,
     /// Source address and next hop for IPv4, if it has one.
@@ -140,6 +161,25 @@ impl UplinkReport {
     pub fn takes_new_flows(&self) -> bool {
         self.state.takes_new_flows() || (self.state == UplinkState::Paused && self.share > 0.0)
     }
+}
+
+/// Evidence for a measured value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KnownReport {
+    /// The kind of evidence.
+    pub basis: QualityBasisName,
+    /// Milliseconds since its last sample.
+    pub age_ms: u64,
+}
+
+/// The evidence for a round trip, jitter or loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum QualityBasisName {
+    /// The uplink's own flows.
+    Traffic,
+    /// Probes.
+    Probes,
 }
 
 /// Measured capacity of one direction of an uplink.

@@ -21,9 +21,10 @@ use crate::events::unix_ms;
 use crate::health_problems::health_problems;
 use crate::report::{
     BondReport, CapacityBasisName, CapacityReport, FlowCounts, FlowReport, FlowsQuestion,
-    FlowsReport, LayerName, NextHopReport, Pause, ShapingReport, SnapshotReport, StatusReport,
-    UplinkReport, UplinkState, UplinksReport,
+    FlowsReport, KnownReport, LayerName, NextHopReport, Pause, QualityBasisName, ShapingReport,
+    SnapshotReport, StatusReport, UplinkReport, UplinkState, UplinksReport,
 };
+use crate::uplinks::link_quality::{Known, QualityBasis};
 use crate::uplinks::registry::{FAMILIES, UplinkRecord};
 
 impl Engine {
@@ -66,6 +67,10 @@ impl Engine {
         let quota = self.quota_of(&uplink.name);
         let (now, capacities, load) = (Instant::now(), self.capacities(), self.load_of(record.id));
         let shaping = self.shaping(record.id);
+        let quality = look
+            .as_ref()
+            .map(|look| self.link_quality(record.id, look))
+            .unwrap_or_default();
         UplinkReport {
             name: uplink.name.clone(),
             device: uplink.device.clone(),
@@ -76,11 +81,14 @@ impl Engine {
             },
             state,
             tier: self.settings.tier(&uplink.name),
-            rtt_ms: look
-                .as_ref()
-                .and_then(|look| look.rtt)
-                .map(|rtt| rtt.as_secs_f64() * 1e3),
-            loss: look.and_then(|look| look.loss).map(Share::fraction),
+            rtt_ms: quality.rtt.map(|known| milliseconds(known.value)),
+            rtt_known: quality.rtt.map(|known| evidence(now, &known)),
+            jitter_ms: quality.jitter.map(|known| milliseconds(known.value)),
+            jitter_known: quality.jitter.map(|known| evidence(now, &known)),
+            loss: quality.loss.map(|known| known.value.fraction()),
+            loss_known: quality.loss.map(|known| evidence(now, &known)),
+            probe_rtt_ms: look.as_ref().and_then(|look| look.rtt).map(milliseconds),
+            probe_loss: look.and_then(|look| look.loss).map(Share::fraction),
             mtu: uplink.mtu,
             ipv4: uplink.v4.as_ref().map(next_hop),
             ipv6: uplink.v6.as_ref().map(next_hop),
@@ -387,6 +395,26 @@ fn capacity(
         age_ms: millis(found.age),
         other: capacity(other, None).map(Box::new),
     })
+}
+
+fn milliseconds(span: Duration) -> f64 {
+    span.as_secs_f64() * 1e3
+}
+
+/// Returns the report of the evidence for a value.
+fn evidence<T>(now: Instant, known: &Known<T>) -> KnownReport {
+    KnownReport {
+        basis: quality_basis_name(known.basis),
+        age_ms: millis(now.saturating_duration_since(known.at)),
+    }
+}
+
+/// Returns the name of a basis in JSON.
+pub(crate) fn quality_basis_name(basis: QualityBasis) -> QualityBasisName {
+    match basis {
+        QualityBasis::Traffic => QualityBasisName::Traffic,
+        QualityBasis::Probes => QualityBasisName::Probes,
+    }
 }
 
 /// Returns the name of a basis in JSON.

@@ -31,6 +31,15 @@ impl Rtt {
         self.recent.push_back(rtt);
     }
 
+    /// Returns the mean difference of one recent sample to the next; `None` before the second.
+    pub(super) fn jitter(&self) -> Option<Duration> {
+        let pairs = self.recent.iter().zip(self.recent.iter().skip(1));
+        let sum: Duration = pairs.map(|(one, next)| one.abs_diff(*next)).sum();
+        // Fewer than RECENT_SAMPLES.
+        let number = self.recent.len().saturating_sub(1) as u32;
+        sum.checked_div(number)
+    }
+
     pub(super) fn smoothed(&self) -> Option<Duration> {
         self.smoothed.smoothed()
     }
@@ -64,6 +73,20 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn jitter_is_the_mean_difference_of_one_sample_to_the_next() {
+        let mut rtt = Rtt::default();
+        assert_eq!(rtt.jitter(), None);
+        rtt.add(20 * MS);
+        assert_eq!(rtt.jitter(), None);
+        for ms in [26, 23, 23] {
+            rtt.add(ms * MS);
+        }
+        assert_eq!(rtt.jitter(), Some(3 * MS));
+        (0..RECENT_SAMPLES).for_each(|_| rtt.add(40 * MS));
+        assert_eq!(rtt.jitter(), Some(Duration::ZERO));
+    }
 
     /// RFC 6298 §2.1: "Until a round-trip time (RTT) measurement has been made for a segment sent between the
     /// sender and receiver, the sender SHOULD set RTO <- 1 second". We keep it until eight samples are known.

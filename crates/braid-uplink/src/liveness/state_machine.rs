@@ -276,6 +276,7 @@ impl UplinkMonitor {
     /// Handles the return of the device. It may lead elsewhere now, so most of the history is dropped.
     pub(super) fn come_back(&mut self, now: Instant, responsive: &ResponsiveTargets) {
         self.rtt = Rtt::default();
+        self.answered = None;
         self.loss = Loss::default();
         self.families = Families::default();
         self.traffic.forget();

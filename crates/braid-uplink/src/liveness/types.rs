@@ -161,8 +161,14 @@ pub struct HealthSnapshot {
     pub families: WorkingFamilies,
     /// Smoothed round trip of probes, or of handshakes where no probe is answered.
     pub rtt: Option<Duration>,
+    /// Mean difference of the round trip of one probe to that of the next, over the last 16; `None` before the second.
+    pub jitter: Option<Duration>,
+    /// Time of the last answer that counted for [`HealthSnapshot::rtt`]; `None` if that is not known from probes.
+    pub answered: Option<Instant>,
     /// Loss among the last 20 probes; `None` before the first result.
     pub loss: Option<Share>,
+    /// Time of the last result that counted for it.
+    pub probed: Option<Instant>,
     /// The error of the last probe, if it could not be sent.
     pub send_error: Option<String>,
 }

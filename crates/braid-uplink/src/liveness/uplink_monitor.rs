@@ -32,7 +32,11 @@ pub(super) struct UplinkMonitor {
     pub(super) evidence: Evidence,
     pub(super) targets: TargetSet,
     pub(super) rtt: Rtt,
+    /// Time of the last sample of `rtt`.
+    pub(super) answered: Option<Instant>,
     pub(super) loss: Loss,
+    /// Time of the last result in `loss`.
+    pub(super) probed: Option<Instant>,
     pub(super) traffic: Traffic,
     pub(super) families: Families,
     pub(super) damping: Damping,
@@ -68,7 +72,9 @@ impl UplinkMonitor {
             evidence: Evidence::none(),
             targets,
             rtt: Rtt::default(),
+            answered: None,
             loss: Loss::default(),
+            probed: None,
             traffic: Traffic::default(),
             families: Families::default(),
             damping: Damping::default(),
@@ -193,9 +199,11 @@ impl UplinkMonitor {
         }
         if often {
             self.rtt.add(rtt);
+            self.answered = Some(now);
         }
         if probe.regular && often {
             self.loss.add(false);
+            self.probed = Some(now);
         }
         if let Some(v6) = self.targets.family(index)
             && self.families.answered(now, v6)
@@ -281,6 +289,7 @@ impl UplinkMonitor {
         }
         if probe.regular && !alone && self.verdict.takes_new_flows() {
             self.loss.add(true);
+            self.probed = Some(now);
         }
         if self.verdict == Verdict::Dead
             && let Some(recovery) = &mut self.recovery
@@ -352,7 +361,10 @@ impl UplinkMonitor {
             evidence: self.evidence.clone(),
             families: self.working_families(),
             rtt: self.round_trip(),
+            jitter: self.rtt.jitter(),
+            answered: self.answered,
             loss: self.loss.share(),
+            probed: self.probed,
             send_error: self.targets.send_error.clone(),
         }
     }

@@ -204,7 +204,10 @@ mod tests {
                 measured,
             }),
             rtt_ms: None,
+            rtt_basis: None,
+            jitter_ms: None,
             loss: None,
+            loss_basis: None,
             state: UplinkState::Up,
             stalled: false,
         }

@@ -6,6 +6,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
 use std::time::Duration;
 
 use braid_core::{Rate, Share, Time};
@@ -13,6 +14,7 @@ use braid_emulate::config::Config;
 use braid_emulate::delay::Delay;
 use braid_emulate::queue::Limit;
 use braid_emulate::rate::Speed;
+use braid_emulate::trace::Trace;
 use braid_emulate::{Fate, Link};
 
 /// Payload of a full segment.
@@ -66,6 +68,8 @@ enum Body {
 struct Line {
     links: [Link<Packet>; 2],
     rate: f64,
+    /// Rate towards the client in the place of `rate`, if it is recorded.
+    recorded: Option<Arc<Trace>>,
     delay: Duration,
     queue: Duration,
     /// Loss at random towards the client.
@@ -80,7 +84,14 @@ impl Line {
         for (way, link) in self.links.iter_mut().enumerate() {
             let loss = if way == DOWN { self.loss } else { Share::NONE };
             let config = config(self.rate, self.delay, self.queue);
-            link.configure(now, Config { loss, ..config });
+            let recorded = self.recorded.clone().filter(|_| way == DOWN);
+            let speed = recorded.map_or(config.speed.clone(), Speed::Trace);
+            let config = Config {
+                speed,
+                loss,
+                ..config
+            };
+            link.configure(now, config);
         }
     }
 }
@@ -429,6 +440,7 @@ impl Network {
             Line {
                 links: [link(0), link(1)],
                 rate,
+                recorded: None,
                 delay,
                 queue,
                 loss: Share::NONE,
@@ -451,6 +463,15 @@ impl Network {
     pub fn set_rate(&mut self, line: usize, rate: f64) {
         let line = &mut self.lines[line];
         line.rate = rate;
+        line.recorded = None;
+        line.configure(self.now);
+    }
+
+    /// Plays a recording as a line's rate towards the client from now on; the other way has its mean.
+    pub fn play(&mut self, line: usize, recording: &Arc<Trace>) {
+        let line = &mut self.lines[line];
+        line.rate = recording.mean().bits_per_sec() as f64;
+        line.recorded = Some(Arc::clone(recording));
         line.configure(self.now);
     }
 

@@ -95,6 +95,9 @@ impl FlowReader {
         UplinkCounters {
             queueing_us_sum: flows.queueing_us_sum,
             queueing_samples: flows.queueing_samples,
+            flow_rtt_us_sum: flows.flow_rtt_us_sum,
+            jitter_us_sum: flows.jitter_us_sum,
+            jitter_samples: flows.jitter_samples,
             repeats: flows.repeats,
             ..self.counters
         }
@@ -183,6 +186,9 @@ struct Flows {
     searched: Duration,
     queueing_us_sum: u64,
     queueing_samples: u64,
+    flow_rtt_us_sum: u64,
+    jitter_us_sum: u64,
+    jitter_samples: u64,
     repeats: u64,
 }
 
@@ -191,10 +197,22 @@ struct Flow {
     /// A timestamp from inside whose echo is awaited.
     stamp: Option<Stamp>,
     min_rtt: Option<Duration>,
+    /// The last round trip while it moved data.
+    last_rtt: Option<Duration>,
     packets: u32,
     /// Sequence number after the last data from inside.
     next: Option<u32>,
     seen: Duration,
+}
+
+/// A round trip of a flow that moves data.
+#[derive(Clone, Copy, Debug)]
+struct RoundTrip {
+    rtt: Duration,
+    /// By how much it exceeds the flow's shortest.
+    queueing: Duration,
+    /// By how much it differs from the one before.
+    change: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -245,9 +263,12 @@ impl Flows {
                 self.repeats += u64::from(is_repeat);
             }
             Direction::In => {
-                if let Some(queueing) = flow.note_echo(at, times) {
-                    self.queueing_us_sum += queueing.as_micros() as u64;
+                if let Some(trip) = flow.note_echo(at, times) {
+                    self.queueing_us_sum += trip.queueing.as_micros() as u64;
                     self.queueing_samples += 1;
+                    self.flow_rtt_us_sum += trip.rtt.as_micros() as u64;
+                    self.jitter_us_sum += trip.change.unwrap_or_default().as_micros() as u64;
+                    self.jitter_samples += u64::from(trip.change.is_some());
                 }
             }
         }
@@ -271,6 +292,7 @@ impl Flows {
         let new = || Flow {
             stamp: None,
             min_rtt: None,
+            last_rtt: None,
             packets: 0,
             next: None,
             seen: at,
@@ -307,9 +329,9 @@ impl Flow {
         self.stamp = times.map(|[value, _]| Stamp { value, at, packets });
     }
 
-    /// Returns by how much the round trip exceeds the shortest, if a segment from outside shows one, in a flow that moves
-    /// data: the remote of an idle one delays acknowledgements.
-    fn note_echo(&mut self, at: Duration, times: Option<[u32; 2]>) -> Option<Duration> {
+    /// Returns the round trip if a segment from outside shows one, in a flow that moves data: the remote of an idle one
+    /// delays acknowledgements.
+    fn note_echo(&mut self, at: Duration, times: Option<[u32; 2]>) -> Option<RoundTrip> {
         let (stamp, [_, echo]) = (self.stamp?, times?);
         if echo != stamp.value {
             // The echo was lost, or its segment did not advance the remote's window.
@@ -323,7 +345,11 @@ impl Flow {
         let shortest = self.min_rtt.map_or(rtt, |shortest| shortest.min(rtt));
         self.min_rtt = Some(shortest);
         let moves = self.packets.wrapping_sub(stamp.packets) >= MIN_PACKETS;
-        moves.then(|| rtt.saturating_sub(shortest))
+        moves.then(|| RoundTrip {
+            rtt,
+            queueing: rtt.saturating_sub(shortest),
+            change: self.last_rtt.replace(rtt).map(|last| last.abs_diff(rtt)),
+        })
     }
 }
 
@@ -395,6 +421,9 @@ mod tests {
         download(&mut flows, &[20, 30, 10, 60]);
         assert_eq!(flows.queueing_samples, 4);
         assert_eq!(flows.queueing_us_sum, (10 + 50) * 1000);
+        assert_eq!(flows.flow_rtt_us_sum, (20 + 30 + 10 + 60) * 1000);
+        assert_eq!(flows.jitter_us_sum, (10 + 20 + 50) * 1000);
+        assert_eq!(flows.jitter_samples, 3);
         assert_eq!(flows.repeats, 0);
     }
 

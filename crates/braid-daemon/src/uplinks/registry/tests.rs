@@ -173,7 +173,10 @@ fn look(verdict: Verdict, v4: bool, v6: bool) -> HealthSnapshot {
         evidence: Evidence::none(),
         families: WorkingFamilies { v4, v6 },
         rtt: Some(Duration::from_millis(20)),
+        jitter: None,
+        answered: None,
         loss: None,
+        probed: None,
         send_error: None,
     }
 }
