@@ -13,6 +13,7 @@ COLOURS = {
     "lte": "#e69f00",
     "rr": "#999999",
     "wrr": "#009e73",
+    "wrr_openflow": "#d55e00",
     "race": "#d55e00",
     "fastest": "#56b4e9",
     "paper": "#cc79a7",

@@ -8,8 +8,15 @@ from braid_lab.experiment import Run
 from braid_lab.plots import COLOURS
 
 #: Patterns beside the colours: what differs by colour alone is lost in black and white.
-LINESTYLES = {"single": "-", "mptcp": ":", "wrr": "--", "fastest": "-.", "bond": (0, (6, 1, 1, 1, 1, 1))}
-HATCHES = {"single": "", "mptcp": "..", "wrr": "//", "fastest": "\\\\", "bond": "xx"}
+LINESTYLES = {
+    "single": "-",
+    "mptcp": ":",
+    "wrr": "--",
+    "wrr_openflow": (0, (1, 1)),
+    "fastest": "-.",
+    "bond": (0, (6, 1, 1, 1, 1, 1)),
+}
+HATCHES = {"single": "", "mptcp": "..", "wrr": "//", "wrr_openflow": "++", "fastest": "\\\\", "bond": "xx"}
 
 
 def distributions(run: Run, name: str, seconds: Mapping[str, Sequence[float]], title: str) -> None:

@@ -14,11 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from braid_lab.concurrency import run_concurrently
+from braid_lab.datapath import Datapath
 from braid_lab.experiment import Run
 from braid_lab.experiments.bond.cases import Link
 from braid_lab.experiments.bond.site import site
 from braid_lab.journal import Journal
 from braid_lab.net.mptcp import use_all_uplinks
+from braid_lab.net.open_vswitch import on_datapath
 from braid_lab.net.topology import Topology, UplinkSpec, network
 from braid_lab.pages import corpus, loaders
 from braid_lab.pages.corpus import Site
@@ -30,10 +32,12 @@ from braid_lab.product import Braid, braid, commit
 MBIT, DELAY_MS, QUEUE_MS = 2.0, 20.0, 1000.0
 LINES = ("line1", "line2")
 
-#: Ways to use the lines. `single` and `mptcp` are a host without Braid.
-WAYS = ("single", "mptcp", "wrr", "fastest", "bond")
-WEIGHTS = [word for name in LINES for word in ("--weight", f"{name}=1")]
-OPTIONS = {"wrr": ["--policy", "wrr", *WEIGHTS], "fastest": ["--policy", "fastest"]}
+#: Ways to use the lines. `single` and `mptcp` are a host without Braid; `wrr_openflow` is the paper's, whose controller
+#: gets the first packet of each flow from Open vSwitch.
+WAYS = ("single", "mptcp", "wrr", "wrr_openflow", "fastest", "bond")
+WRR = ["--policy", "wrr", *(word for name in LINES for word in ("--weight", f"{name}=1"))]
+OPTIONS = {"wrr": WRR, "wrr_openflow": WRR, "fastest": ["--policy", "fastest"]}
+DATAPATHS: dict[str, Datapath] = {"wrr_openflow": "packet-in"}
 
 
 @dataclass(frozen=True)
@@ -86,15 +90,18 @@ def two_lines(way: str, seed: int) -> Iterator[TwoLines]:
         return
     specs = [UplinkSpec(name, link.line(seed + number), families=frozenset({4})) for number, name in enumerate(LINES)]
     daemon = None
-    with network(specs) as net, contextlib.ExitStack() as stack:
-        if way == "single":
-            stack.enter_context(net.only(LINES[0]))
-        elif way == "mptcp":
-            use_all_uplinks(net)
-        else:
-            run_dir = net.scratch / net.host.name.rpartition("-")[0] / "braid"
-            run_dir.parent.mkdir()
-            daemon = stack.enter_context(braid(net.host, run_dir, *OPTIONS[way]))
+    with contextlib.ExitStack() as stack:
+        # Only while it is built: hosts of other ways are built before its block ends.
+        with on_datapath(DATAPATHS.get(way, "ebpf")):
+            net = stack.enter_context(network(specs))
+            if way == "single":
+                stack.enter_context(net.only(LINES[0]))
+            elif way == "mptcp":
+                use_all_uplinks(net)
+            else:
+                run_dir = net.scratch / net.host.name.rpartition("-")[0] / "braid"
+                run_dir.parent.mkdir()
+                daemon = stack.enter_context(braid(net.host, run_dir, *OPTIONS[way]))
         yield TwoLines(net, daemon)
 
 
