@@ -7,9 +7,10 @@ packets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from braid_lab.capture.hello import Hello, Initials, Pieces, is_quic, of_tcp
 from braid_lab.capture.packets import Address, Packet, packets
@@ -19,6 +20,9 @@ WEB_PORTS = frozenset({80, 443, 8080, 8443})
 
 #: A client that is silent for so long has begun another visit with its next connection.
 GAP_SECONDS = 2.0
+
+#: Fields of a flow that are as they are in plain data.
+_FLOW_VALUES = ("transport", "client", "server", "first", "last", "bytes", "packets", "began_after")
 
 
 @dataclass
@@ -55,6 +59,19 @@ class Flow:
             return "HTTP/2 offered (TCP)"
         return "HTTP/1.1 (TCP)" if "http/1.1" in offered else "unknown (TCP)"
 
+    def plain(self) -> dict[str, Any]:
+        """Return what is known of it as plain data; `of` is the inverse."""
+        values = {name: getattr(self, name) for name in _FLOW_VALUES}
+        return values | {"hello": asdict(self.hello) if self.hello else None}
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> Flow:
+        """Return a flow from what `plain` returned, also after JSON, which has no tuples."""
+        hello = plain["hello"] and Hello(plain["hello"]["server"], tuple(plain["hello"]["alpn"]))
+        values = {name: plain[name] for name in _FLOW_VALUES}
+        ends = {name: (plain[name][0], plain[name][1]) for name in ("client", "server")}
+        return Flow(**values | ends | {"hello": hello})
+
     def take(self, packet: Packet) -> None:
         """Count a packet, and look for the ClientHello in it."""
         self.last = max(self.last, packet.seconds)
@@ -83,6 +100,15 @@ class Visit:
     flows: list[Flow] = field(default_factory=list)
     bytes: int = 0
     last: float = 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """Return what is known of it as plain data; `of` is the inverse."""
+        return {"flows": [flow.plain() for flow in self.flows], "bytes": self.bytes, "last": self.last}
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> Visit:
+        """Return a visit from what `plain` returned, also after JSON."""
+        return Visit([Flow.of(each) for each in plain["flows"]], plain["bytes"], plain["last"])
 
     @property
     def site(self) -> str:

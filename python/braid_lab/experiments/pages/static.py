@@ -22,7 +22,7 @@ from braid_lab.experiments.pages.testbed import (
 
 #: [host] §5.1: "each of the Alexa top 100 webpages 10 times".
 FULL = Extent(sites=100, loads=10)
-QUICK = Extent(sites=10, loads=1)
+QUICK = Extent(sites=8, loads=1)
 SMOKE = Extent(sites=1, loads=1)
 
 #: Both datapaths of WRR; the paper's is OpenFlow.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,8 @@ from braid_lab.product import Braid, braid, commit
 MBIT, DELAY_MS, QUEUE_MS = 2.0, 20.0, 1000.0
 LINES = ("line1", "line2")
 
-#: Ways to use the lines. `single` and `mptcp` are a host without Braid; `wrr_openflow` is the paper's, whose controller
-#: gets the first packet of each flow from Open vSwitch.
+#: Ways to use the lines. `single` and `mptcp` are a host without Braid; `wrr_openflow` is the paper's, whose
+#: controller gets the first packet of each flow from Open vSwitch.
 WAYS = ("single", "mptcp", "wrr", "wrr_openflow", "fastest", "bond")
 WRR = ["--policy", "wrr", *(word for name in LINES for word in ("--weight", f"{name}=1"))]
 OPTIONS = {"wrr": WRR, "wrr_openflow": WRR, "fastest": ["--policy", "fastest"]}
@@ -57,6 +57,10 @@ class Plan:
     sites: list[Site]
     loads: int
     loader: LoaderName
+
+    def settings(self) -> dict[str, Any]:
+        """Return what its measurements depend on, for a journal."""
+        return {"loader": self.loader, "protocol": self.protocol, "ways": self.ways}
 
 
 def plan(run: Run, extent: Extent, ways: Sequence[str], protocol: str) -> Plan:
@@ -122,19 +126,16 @@ class Way:
         return counted
 
 
-def journal(run: Run, plan: Plan) -> Journal:
+def journal(run: Run, settings: Mapping[str, Any]) -> Journal:
     """Return the run's journal, with the rows of an interrupted run of the same commit and settings."""
-    settings = {
+    common = {
         "commit": commit()[0],
         "seed": run.seed,
         "corpus": str(run.corpus),
         "form": run.form,
-        "loader": plan.loader,
-        "protocol": plan.protocol,
-        "ways": plan.ways,
         "lines": [MBIT, DELAY_MS, QUEUE_MS],
     }
-    book = Journal(run.folder / "journal.jsonl", settings)
+    book = Journal(run.folder / "journal.jsonl", common | dict(settings))
     if book.rows:
         run.display.note(f"{run.name} goes on after {len(book.rows)} rounds of an interrupted run")
     return book
@@ -145,7 +146,7 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
 
     A run that is interrupted goes on where it ended, if it is run again with the same commit and settings.
     """
-    book = journal(run, plan)
+    book = journal(run, plan.settings())
     done = {(row["turn"], row["site"]) for row in book.rows}
     rounds = [(turn, site) for turn in range(plan.loads) for site in plan.sites if (turn, site.name) not in done]
     run.display.expect(1 + len(rounds))

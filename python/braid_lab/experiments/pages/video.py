@@ -49,20 +49,14 @@ from braid_lab.process import LabError
 from braid_lab.product import Braid
 from braid_lab.programs.devtools import Tab
 
-#: [host] §5.2.2: the video "is 3 minutes long".
-CLIP_SECONDS = 180.0
-
-#: Bytes of a group of sites: over a single line, beside the clip, they take less time than there is from the moment
-#: at which a player has what it wants ahead, after as much time over 2 Mbit/s, until it has fetched the clip's end. A
-#: tenth is left for round trips.
-GROUP_BYTES = 0.9 * (CLIP_SECONDS - 2 * video.FULL_SECONDS) * (MBIT - video.QUALITIES[-1]) * 1e6 / 8
-
-#: Interval at which the reference is polled, and the length of the smoke form's clip.
+#: Interval at which the reference is polled.
 POLL_SECONDS = 0.5
-SMOKE_SECONDS = 80.0
+
+#: [host] §5.2.2: the video "is 3 minutes long". The short form's is as long as its one group of sites needs.
+FULL_CLIP, QUICK_CLIP, SMOKE_CLIP = 180.0, 150.0, 80.0
 
 FULL = Extent(sites=100, loads=10)
-QUICK = Extent(sites=4, loads=1)
+QUICK = Extent(sites=3, loads=1)
 SMOKE = Extent(sites=1, loads=1)
 
 #: [host] §5.2.2: "around 22%".
@@ -99,16 +93,16 @@ def beside_video(run: Run) -> None:
     """Load groups of sites, each during the clip."""
     loaders.require("browser")
     made = plan(run, run.of_form(full=FULL, quick=QUICK, smoke=SMOKE), WAYS, "h3")
-    book = journal(run, made)
+    book = journal(run, made.settings())
     done = {(row["turn"], row["group"]) for row in book.rows}
-    groups = list(enumerate(grouped(made.sites)))
+    seconds = run.of_form(full=FULL_CLIP, quick=QUICK_CLIP, smoke=SMOKE_CLIP)
+    groups = list(enumerate(grouped(made.sites, seconds)))
     left = [
         (turn, number, group) for turn in range(made.loads) for number, group in groups if (turn, number) not in done
     ]
     run.display.expect(2 + len(left))
     with contextlib.ExitStack() as stack:
         with run.step("encode the clip"):
-            seconds = run.of_form(full=CLIP_SECONDS, quick=CLIP_SECONDS, smoke=SMOKE_SECONDS)
             clip = video.encode(Path(scratch.directory()) / "clip", seconds)
         with run.step(f"build {len(WAYS)} hosts with two lines, sites and windows"):
             hosts = {way: stack.enter_context(_host(way, made, clip, run.seed)) for way in WAYS}
@@ -119,11 +113,17 @@ def beside_video(run: Run) -> None:
     _record(run, made, [{"turn": each["turn"], **row} for each in book.rows for row in each["rows"]])
 
 
-def grouped(sites: Sequence[Site]) -> list[list[Site]]:
-    """Split sites into groups that are loaded during one clip."""
+def grouped(sites: Sequence[Site], seconds: float) -> list[list[Site]]:
+    """Split sites into groups that are loaded during one clip of so many seconds.
+
+    Over a single line, beside the clip, a group takes less time than there is from the moment at which a player has
+    what it wants ahead, after as much time over 2 Mbit/s, until it has fetched the clip's end. A tenth is left for
+    round trips.
+    """
+    most = 0.9 * (seconds - 2 * video.FULL_SECONDS) * (MBIT - video.QUALITIES[-1]) * 1e6 / 8
     groups: list[list[Site]] = [[]]
     for site in sites:
-        if groups[-1] and sum(each.size for each in groups[-1]) + site.size > GROUP_BYTES:
+        if groups[-1] and sum(each.size for each in groups[-1]) + site.size > most:
             groups.append([])
         groups[-1].append(site)
     return groups
