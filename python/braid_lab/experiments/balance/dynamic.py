@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from braid_lab.experiment import Run, experiment
-from braid_lab.experiments.measure.walks import GAP_MBIT, Campus, campus
+from braid_lab.experiments.measure.walks import CAMPUS_SECONDS, GAP_MBIT, Campus, campus
 from braid_lab.fixtures import run_client, serve
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology, UplinkSpec, network
@@ -32,6 +32,9 @@ LINES = (
 
 #: The paper's figures, s.
 PAPER_S = {"wifi": 8.6, "lte": 6.7, "wrr_true": 5.8}
+#: [host] §6.1: "WiFi having a higher capacity up 160 Mbps", and outdoors "4G/LTE provides a relatively steady
+#: capacity of around 30 Mbps".
+PAPER_WIFI_MBIT, PAPER_LTE_MBIT = 160.0, 30.0
 CASES = ("wifi", "lte", "wrr_true", "wrr", "fastest")
 
 #: A page that takes longer than this is given up and counts as that long: a gap in the only line.
@@ -80,7 +83,28 @@ def dynamic(run: Run) -> None:
         for case in CASES:
             with run.part(case), run.step(f"{case}: {seconds} s"), using(net, case) as routing:
                 measured[case] = play(net, walk, routing, load)
+    _record_walk(run, walk)
     record(run, measured)
+
+
+def _record_walk(run: Run, walk: Campus) -> None:
+    """Record and draw the rates that were set, Fig. 15."""
+    run.figure("walk_s", len(walk.lte), unit="s", paper=CAMPUS_SECONDS)
+    run.figure("walk_wifi_mbit_largest", max(walk.wifi), unit="Mbit/s", paper=PAPER_WIFI_MBIT)
+    indoors, outdoors = walk.lte[: walk.indoors], walk.lte[walk.indoors :]
+    run.measure("walk_lte_mbit_indoors", indoors, unit="Mbit/s")
+    run.measure("walk_lte_mbit_outdoors", outdoors, unit="Mbit/s", paper=PAPER_LTE_MBIT)
+    run.series(
+        "walk", [{"s": second, "wifi": walk.wifi[second], "lte": walk.lte[second]} for second in range(len(walk.lte))]
+    )
+    with run.plot("walk") as plot:
+        axes = plot.subplots()
+        axes.step(range(len(walk.wifi)), walk.wifi, where="post", label="WiFi", color=COLOURS["dsl"])
+        axes.step(range(len(walk.lte)), walk.lte, where="post", label="LTE", color=COLOURS["lte"], linestyle="--")
+        axes.set_xlabel("s")
+        axes.set_ylabel("Mbit/s")
+        axes.set_title("Rates of both lines (the paper's Fig. 15)", loc="left")
+        axes.legend()
 
 
 @contextlib.contextmanager

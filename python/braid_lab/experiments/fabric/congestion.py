@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,9 @@ FILLED = round(MBIT * 1e6 / 8 * 0.1)
 OCTETS = "IpExtOutOctets"
 #: Suffixes of figures, by scheduler.
 SCHEDULERS = {"wrr": "", "earliest-arrival": "_earliest_arrival"}
+#: Seconds at the end of a fault, in which goodput is that of the remaining path. [mpsdn] §IV-A4: "the throughput
+#: slowly grows to the new one-path capacity of 10 Mbit/s".
+SETTLED = 2.0
 #: Resolution of the goodput, s: the smallest that iperf3 has.
 STEP = 0.1
 
@@ -127,6 +131,14 @@ def _report(run: Run, fault: str, scheduler: str, passages: Sequence[Passage], t
     half = run.measure(f"seconds_below_half_of_remaining_path_{suffix}", below, unit="s", better="lower")
     gap = run.measure(f"outage_ms_{suffix}", silent, unit="ms", better="lower")
     left = run.measure(f"left_after_s_{suffix}", [each.left for each in passages], unit="s", better="lower")
+    last = [statistics.fmean(course[-round(SETTLED / STEP) :]) for course in courses]
+    run.measure(
+        f"remaining_path_mbit_{suffix}",
+        last,
+        unit="Mbit/s",
+        better="higher",
+        paper=MBIT if suffix == "congestion" else None,
+    )
     two = run.measure(f"back_on_two_paths_s_{suffix}", [each.back for each in passages], unit="s", better="lower")
     run.table.append([fault, scheduler, f"{left:.2f}", f"{half:.1f}", f"{gap:.0f}", f"{two:.1f}"])
 

@@ -25,6 +25,8 @@ class Campus:
 
     wifi: tuple[float, ...]
     lte: tuple[float, ...]
+    #: Seconds of it indoors, at its beginning.
+    indoors: int
 
 
 def cellular(seconds: int, seed: int, *, mean: float = 30.0, step: float = 0.28) -> tuple[float, ...]:
@@ -57,4 +59,4 @@ def campus(seed: int, *, seconds: int = CAMPUS_SECONDS) -> Campus:
         wifi.append(GAP_MBIT if gap else outdoors)
         gap = max(0, gap - 1)
         lte.append(min(36.0, max(22.0, draw.gauss(30.0, 2.0))))
-    return Campus(tuple(wifi), tuple(lte))
+    return Campus(tuple(wifi), tuple(lte), indoors)
