@@ -62,8 +62,8 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument("--run-dir", type=Path, default=default, metavar="DIR", help=f"default: {RUN_DIR}")
         return made
 
-    text = "control the switches that connect; SIGHUP reads access control list, tenants and flood limit anew; "
-    text += "ends by SIGINT or SIGTERM"
+    text = "control the switches that connect; SIGHUP reads the configuration anew, and names what of it takes a "
+    text += "restart; ends by SIGINT or SIGTERM"
     run = command("run", text)
     run.add_argument("--config", type=Path, metavar="FILE", help="configuration (docs/fabric.md); default: none")
     run.add_argument("--listen", metavar="ADDRESS:PORT", help="address for switches (default: 127.0.0.1:6653)")
@@ -160,16 +160,19 @@ def _run(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from braid_sdn.fabric.api.events import Event
-    from braid_sdn.fabric.config import ConfigError, read
+    from braid_sdn.fabric.config import Config, ConfigError, read
     from braid_sdn.fabric.service import Service
 
-    try:
+    listen = _address(options.listen) if options.listen else None
+
+    def configured() -> Config:
         config = read(options.config)
+        return config if listen is None else replace(config, host=listen[0], port=listen[1])
+
+    try:
+        config = configured()
     except ConfigError as error:
         raise StopError(str(error)) from error
-    if options.listen:
-        host, port = _address(options.listen)
-        config = replace(config, host=host, port=port)
     http = _address(options.http) if options.http else None
     if http and not any(edge.key for edge in config.settings.edges):
         raise StopError(
@@ -187,7 +190,7 @@ def _run(options: argparse.Namespace) -> int:
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         service = Service(config, options.state_dir, log)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload, lambda: read(options.config))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload, configured)
         await service.run(options.run_dir / "fabric.sock", http)
 
     try:

@@ -260,9 +260,9 @@ def test_a_reload_flips_an_entry_and_no_refused_packet_passes(
         seen = json.loads(counted.wait().stdout.splitlines()[-1])
     assert seen[str(REFUSED)] == []
     assert missing(seen[str(PERMITTED)]) <= MAX_MISSING, gaps(seen[str(PERMITTED)])
-    events = [each for each in network.fabric.api_get("events")["events"] if each["event"] == "acl-changed"]
+    events = [each["fields"] for each in network.fabric.api_get("events")["events"] if each["event"] == "reloaded"]
     assert len(events) >= flips
-    assert events[-1]["fields"] == {"acl": "entries 6, default permit", "rest": "is as before"}
+    assert events[-1] == {"taken": "acl", "acl": "entries 6, default permit"}
 
 
 @pytest.mark.usefixtures("listening")

@@ -334,9 +334,11 @@ def test_what_the_controller_answers_is_what_it_says(tmp_path: Path) -> None:
         for event in (
             Event("leads", {"generation": 5}),
             Event("follows", {"leader": "beta"}),
-            Event("acl-changed", {"acl": "entries 1, default permit", "rest": "is as before"}),
-            Event("tenants-changed", {"tenants": "blue"}),
-            Event("flood-changed", {"flood": "auto", "rest": "is as before"}),
+            Event("tenants-changed", {"tenants": "blue", "taken": "tenant"}),
+            Event(
+                "reloaded",
+                {"taken": "acl, flood", "restart": "listen", "acl": "entries 1, default permit", "flood": "auto"},
+            ),
         ):
             live.note(BEGAN, event)
         await read(reader)

@@ -279,6 +279,28 @@ def test_controllers_of_different_configurations_are_told_apart(server: EtcdServ
     told(story)
 
 
+def test_a_configuration_that_was_read_anew_is_compared_from_then_on(server: EtcdServer, prefix: str) -> None:
+    async def story() -> None:
+        alpha, beta = (
+            EtcdStore(settings(server, prefix, name, digest="1"), Policies()) for name in ("alpha", "beta")
+        )
+        async with following(alpha):
+            await until(alpha.leads)
+            async with following(beta):
+                await until(lambda: beta.standing.leader is not None)
+                generation = alpha.standing.generation
+                assert codes(beta) == set()
+                # The one that leads, and then the other one.
+                alpha.set_digest("2")
+                await until(lambda: codes(beta) == {"cluster-config"})
+                beta.set_digest("2")
+                assert codes(beta) == set()
+                assert alpha.leads()
+                assert alpha.standing.generation == beta.standing.generation == generation
+
+    told(story)
+
+
 def test_another_server_is_asked_where_one_does_not_answer(server: EtcdServer, prefix: str) -> None:
     async def story() -> None:
         nowhere = Endpoint("127.0.0.1", 1)

@@ -263,9 +263,9 @@ def test_a_reload_takes_the_limits_or_all_of_it_stays(tmp_path: Path) -> None:
 
     asyncio.run(story())
     assert [(each.name, each.warning, each.fields.get("flood")) for each in told] == [
-        ("flood-changed", False, "2 Mbit/s, A:x off"),
+        ("reloaded", False, "2 Mbit/s, A:x off"),
         ("reload-refused", True, None),
-        ("flood-changed", False, "auto"),
+        ("reloaded", False, "auto"),
     ]
 
 

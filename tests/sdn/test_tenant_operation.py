@@ -243,13 +243,18 @@ def test_a_service_takes_tenants_over_and_keeps_those_before_if_they_are_bad(tmp
         service.reload(lambda: config(Tenants(), names={1: "A"}))
         assert service.controller.settings.names == {1: "A"}
         assert list(service.controller.topology.switches) == [1]
-        # Edges, hosts and links have names of switches too: all of one file or none.
+        # Edges and hosts need no new controller, tenants do, and names of switches where there are tenants.
         edge, host = EdgeSettings("e", "A", "1", key=b"k" * 16), HostSettings("02:00:00:00:77:01", "A", "1")
+        before = service.controller
         service.reload(lambda: config(Tenants(), names={1: "A"}, edges=(edge,), hosts=(host,)))
-        assert not service.controller.settings.edges
+        assert service.controller.settings.edges == (edge,)
+        assert service.controller is before
+        service.reload(lambda: config(tenants(), names={1: "A"}, edges=(edge,), hosts=(host,)))
+        before = service.controller
         service.reload(lambda: config(tenants(), names={1: "B"}, edges=(edge,), hosts=(host,)))
         known = service.controller.settings
         assert (known.names, known.edges, known.hosts) == ({1: "B"}, (edge,), (host,))
+        assert service.controller is not before
         assert service._api._auth.keys == {"e": edge.key}
         service.reload(lambda: config(Tenants(), names={1: "A"}))
         assert not service._api._auth.keys
@@ -261,9 +266,10 @@ def test_a_service_takes_tenants_over_and_keeps_those_before_if_they_are_bad(tmp
     assert [(each.name, each.warning, each.fields.get("tenants")) for each in told if "switch" not in each.name] == [
         ("tenants-changed", False, "blue, red"),
         ("reload-refused", True, None),
-        ("reloaded", True, None),
+        ("reloaded", False, None),
         ("tenants-changed", False, "none"),
-        ("reloaded", True, None),
+        ("reloaded", False, None),
+        ("tenants-changed", False, "blue, red"),
         ("tenants-changed", False, "blue, red"),
         ("tenants-changed", False, "none"),
     ]

@@ -115,6 +115,8 @@ class Config:
     web: WebSettings | None = None
     #: The other controllers; None: there are none.
     cluster: ClusterSettings | None = None
+    #: True if the key is that of a file: else each reading makes another one.
+    has_key_file: bool = False
 
 
 @dataclass
@@ -255,8 +257,9 @@ def _config(reader: Reader, table: dict[str, Any], folder: Path) -> Config:
     if "cluster" in top:
         if "key_file" not in top:
             reader.wrong.append("cluster: needs key_file, the same for all controllers: they share their probes")
-        cluster = _cluster(reader, top["cluster"], folder, _digest(settings))
-    return Config(settings, host, port, tls, metrics, _web(reader, top.get("web", {}), folder), cluster)
+        cluster = _cluster(reader, top["cluster"], folder, digest(settings))
+    web = _web(reader, top.get("web", {}), folder)
+    return Config(settings, host, port, tls, metrics, web, cluster, "key_file" in top)
 
 
 def _address(reader: Reader, where: str, text: str) -> tuple[str, int]:
@@ -267,7 +270,7 @@ def _address(reader: Reader, where: str, text: str) -> tuple[str, int]:
     return "", 0
 
 
-def _cluster(reader: Reader, table: Any, folder: Path, digest: str) -> ClusterSettings | None:
+def _cluster(reader: Reader, table: Any, folder: Path, told: str) -> ClusterSettings | None:
     files = ("certificate", "key", "authority")
     found = reader.table(
         table, "cluster", name=str, etcd=list, prefix=str, address=str, lease=str, **dict.fromkeys(files, str)
@@ -290,7 +293,7 @@ def _cluster(reader: Reader, table: Any, folder: Path, digest: str) -> ClusterSe
     if len(reader.wrong) == begun and not (MIN_LEASE <= lease <= MAX_LEASE and lease.is_integer()):
         reader.wrong.append(f"cluster.lease: must be whole seconds from {MIN_LEASE} to {MAX_LEASE}")
     me = Member(found["name"], found.get("address", ""))
-    return ClusterSettings(me, tuple(endpoints), prefix, lease, tls, digest)
+    return ClusterSettings(me, tuple(endpoints), prefix, lease, tls, told)
 
 
 def _endpoint(reader: Reader, text: Any) -> Endpoint:
@@ -305,7 +308,7 @@ def _endpoint(reader: Reader, text: Any) -> Endpoint:
     return Endpoint(match[2].strip("[]"), int(match[3]), match[1] == "https")
 
 
-def _digest(settings: Settings) -> str:
+def digest(settings: Settings) -> str:
     """Return what is the same where settings are, and tells nobody their keys."""
     return hmac.digest(settings.key, repr(_in_order(settings)).encode(), "sha256").hex()
 

@@ -151,6 +151,11 @@ NO_POLICIES = Policies()
 IDLE_RATE = 1e5
 
 
+def _audit_interval(settings: Settings) -> float:
+    # Hosts that have no address to be asked for show by their counters that they are there.
+    return min(AUDIT_INTERVAL, settings.host_lifetime / 3)
+
+
 class Controller:
     """Controls one fabric."""
 
@@ -213,6 +218,8 @@ class Controller:
         self.policies_in_place = self._policies_planned = False
         self.graph = Graph.of(())
         self.edges: tuple[Edge, ...] = ()
+        #: Edges that were taken out of the configuration: their tables have no paths, so that they use none.
+        self.former_edges = set[str]()
         self.distributor = Distributor()
         self.poller = CounterPoller(self.path_monitor, self.distributor, self.path_rates)
         #: Processor seconds that each of the last plans took.
@@ -227,12 +234,13 @@ class Controller:
         self.acl = AclPlacement(settings.acl, rules.SOURCES if settings.tenants else rules.PATHS)
         #: Why the configuration was not read anew; empty if the last one is followed.
         self.reload_refused = ""
+        #: Keys of the last one that take a restart; empty if there are none.
+        self.restart_needed = ""
         self.updater = RuleUpdater(drain=settings.drain, rank=self.compiler.rank, last_barrier=last_barrier)
         #: Switches that are connected and cannot be served with tenants.
         self.wide: dict[int, Hello] = {}
         self.admission = Admission(self._roles_of_ports, self.updater.new_barrier)
-        # Hosts that have no address to be asked for show by their counters that they are there.
-        self.audit = Audit(min(AUDIT_INTERVAL, settings.host_lifetime / 3))
+        self.audit = Audit(_audit_interval(settings))
         self._schedule = DiscoverySchedule()
         self._throttle = Throttle()
         self._stopwatch = stopwatch
@@ -258,6 +266,8 @@ class Controller:
         self.flapping_ports = FlappingPorts()
         #: Switches with fast failover groups, and the groups of those that were asked for them last.
         self.failover: set[int] = set()
+        #: True if switches drop marked packets that no detour leads on; also after failover was turned off.
+        self._drops_marked = settings.failover
         #: Switches that refused a rule for marked packets.
         self._refused_marks: set[int] = set()
         #: Switches that have the meter for muted ports without one of their own.
@@ -513,6 +523,49 @@ class Controller:
         self._policies_planned = False
         self._review_at = now
         self._throttle.change(now)
+
+    def set_settings(self, now: float, wanted: Settings) -> None:
+        """Follow another configuration, whose key and tenants are the same; paths change make before break."""
+        before, self.settings = self.settings, wanted
+        if wanted.names != before.names:
+            self.topology.names = dict(wanted.names)
+            # Those of single ports are by names of switches.
+            self._flood_limits = {}
+        if wanted.host_lifetime != before.host_lifetime:
+            self.hosts.lifetime = self.conversations.lifetime = wanted.host_lifetime
+            self.audit.interval = _audit_interval(wanted)
+        if wanted.frame_bytes != before.frame_bytes:
+            self.frame_sizes.set_need(wanted.frame_bytes or FULL_PACKET)
+            self._compared = ((-1, -1), {}, {})
+        if wanted.scheduler is not before.scheduler:
+            self.forecasts.clear()
+        if wanted.failover != before.failover:
+            for dpid in self.topology.switches:
+                self._tell(dpid, GroupFeaturesRequest())
+            self._drops_marked |= wanted.failover
+        if wanted.acl != self.acl.acl:
+            self.set_acl(now, wanted.acl)
+        if wanted.flood != before.flood:
+            self.set_flood(now, wanted.flood)
+        names = {edge.name for edge in wanted.edges}
+        self.former_edges = (self.former_edges | {edge.name for edge in before.edges}) - names
+        self.distributor.shims &= names
+        self._set_capacities()
+        if wanted != before:
+            self._throttle.change(now)
+
+    def _set_capacities(self) -> None:
+        """Take over capacities that are configured, and forget what was learned of a link with another one."""
+        wanted = network_state.configured_capacities(self.settings, self.topology)
+        before, self.traffic.configured = self.traffic.configured, wanted
+        changed = {port for port in before.keys() | wanted.keys() if before.get(port) != wanted.get(port)}
+        if changed:
+            self.path_capacity.forget(changed)
+            self._graph_at = float("-inf")
+
+    def serves_edge(self, name: str) -> bool:
+        """Return true if there is a table for an edge of this name."""
+        return name in self.former_edges or any(edge.name == name for edge in self.settings.edges)
 
     def set_acl(self, now: float, wanted: Acl) -> None:
         """Follow another access control list."""
@@ -1340,7 +1393,7 @@ class Controller:
             switches = [switch for switch in switches if switch in self.compiler.target] + fresh[:MAX_FIRST_SWITCHES]
         everywhere = self.compiler.everywhere
         # As long as some switches may have groups, marked packets may come to any.
-        drop_marked = {*switches} - self._refused_marks if self.settings.failover else ()
+        drop_marked = {*switches} - self._refused_marks if self._drops_marked else ()
         changed = self.compiler.update(
             self.plan,
             self.hosts.known,

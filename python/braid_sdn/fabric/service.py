@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from braid_sdn.fabric import config_changes
 from braid_sdn.fabric.api import page, report
 from braid_sdn.fabric.api.events import Event, Snapshot, changes
 from braid_sdn.fabric.api.live import Live
@@ -21,7 +22,7 @@ from braid_sdn.fabric.cluster.etcd_store import EtcdStore
 from braid_sdn.fabric.cluster.file_store import FileStore
 from braid_sdn.fabric.cluster.roles import REQUEST_INTERVAL, Roles
 from braid_sdn.fabric.cluster.store import Cluster, Store
-from braid_sdn.fabric.config import Config, ConfigError
+from braid_sdn.fabric.config import Config, ConfigError, digest
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.listen_address import naming_address
 from braid_sdn.fabric.model import Problem
@@ -62,8 +63,8 @@ class Service:
         """Create it; `run` opens its sockets, and hands events to `log`. The page's tokens are in `state_dir`."""
         self._log = log
         self._logged = Snapshot()
-        #: Why the configuration was not read anew.
-        self._reload_refused = ""
+        #: Why the configuration was not read anew, and keys of the last one that take a restart.
+        self._reload_refused = self._restart_needed = ""
         self.config = config
         self._store = _store(config, state_dir)
         self._roles = Roles()
@@ -137,7 +138,7 @@ class Service:
         """Log what has changed since the last time, a piece of that in each turn of the loop."""
         fabric, before = self.controller, self._logged
         now = await self._in_pieces(Snapshot.pieces(fabric, self._loop.time(), before))
-        if fabric is self.controller:
+        if fabric is self.controller and before is self._logged:
             self._logged = now
             await self._in_pieces(self._tell(before, now))
             self._live.turn()
@@ -159,39 +160,41 @@ class Service:
                 await asyncio.sleep(0)
 
     def reload(self, read: Callable[[], Config]) -> None:
-        """Take list, tenants and limits of floods of a configuration that is read anew; none of a bad one."""
-        known = self.config.settings
+        """Follow a configuration that is read anew as far as that takes no restart; nothing of a bad one."""
         try:
-            fresh = read().settings
+            fresh = read()
         except ConfigError as error:
             self._reload_refused = self.controller.reload_refused = str(error).replace("\n", "; ")
             self._tell_operator(Event("reload-refused", {"text": self._reload_refused}, warning=True))
             return
         self._reload_refused = self.controller.reload_refused = ""
-        taken = replace(known, acl=fresh.acl, flood=fresh.flood)
-        if fresh.tenants != known.tenants:
-            # Their ports have names of switches, and so do links, edges and hosts, of which each port is a tenant's.
-            taken = replace(taken, tenants=fresh.tenants, names=fresh.names)
-            taken = replace(taken, links=fresh.links, edges=fresh.edges, hosts=fresh.hosts)
-        # A generated key is another one each time.
-        is_whole = replace(fresh, key=known.key) == taken
-        rest = "is as before" if is_whole else "differs and takes a restart: systemctl restart braid-sdn"
-        self.config = replace(self.config, settings=taken)
-        fields = {"acl": f"entries {len(fresh.acl.entries)}, default {fresh.acl.default}", "rest": rest}
-        if fresh.flood != known.flood:
-            fields["flood"] = fresh.flood.text()
-        if fresh.tenants != known.tenants:
-            fields["tenants"] = ", ".join(each.name for each in fresh.tenants.listed) or "none"
-            self._begin_anew(Event("tenants-changed", fields, warning=not is_whole))
+        known, settings = self.config.settings, replace(fresh.settings, key=self.config.settings.key)
+        restart = ", ".join(config_changes.restarting(self.config, fresh))
+        self._restart_needed = self.controller.restart_needed = restart
+        taken = ", ".join(config_changes.followed(known, settings))
+        fields = {"taken": taken or "nothing differs", **({"restart": restart} if restart else {})}
+        self.config = replace(self.config, settings=settings)
+        if self.config.cluster is not None:
+            self._store.set_digest(digest(settings))
+        if settings.acl != known.acl:
+            fields["acl"] = f"entries {len(settings.acl.entries)}, default {settings.acl.default}"
+        if settings.flood != known.flood:
+            fields["flood"] = settings.flood.text()
+        is_by_name = bool(settings.tenants) and settings.names != known.names
+        if settings.tenants != known.tenants or is_by_name:
+            fields["tenants"] = ", ".join(each.name for each in settings.tenants.listed) or "none"
+            self._begin_anew(Event("tenants-changed", fields, warning=bool(restart)))
             return
-        name = "reloaded"
-        if fresh.flood != known.flood:
-            name = "flood-changed"
-            self.controller.set_flood(self._loop.time(), fresh.flood)
-        if fresh.acl != known.acl:
-            name = "acl-changed"
-            self.controller.set_acl(self._loop.time(), fresh.acl)
-        self._tell_operator(Event(name, fields, warning=not is_whole))
+        now = self._loop.time()
+        if settings.names != known.names:
+            # What has changed until now is told by the names of before, and another name is no change.
+            for event in changes(self._logged, Snapshot.of(self.controller, now, self._logged)):
+                self._tell_operator(event)
+        self.controller.set_settings(now, settings)
+        if settings.names != known.names:
+            self._logged = Snapshot.of(self.controller, now)
+        self._api.attach(self.controller)
+        self._tell_operator(Event("reloaded", fields, warning=bool(restart)))
         self._pump.run_soon()
 
     def _tell_operator(self, event: Event) -> None:
@@ -206,7 +209,7 @@ class Service:
         settings, nonce = self.config.settings, secrets.randbits(64)
         made = Controller(settings, time.thread_time, nonce=nonce, policies=kept.policies, last_barrier=last_barrier)
         made.policies_unread = kept.unread
-        made.reload_refused = self._reload_refused
+        made.reload_refused, made.restart_needed = self._reload_refused, self._restart_needed
         return made
 
     def _leads(self) -> bool:

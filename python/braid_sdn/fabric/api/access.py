@@ -50,6 +50,9 @@ def problems(fabric: Controller) -> list[Problem]:
     if fabric.reload_refused:
         text = f"could not be read anew, and the one before is followed: {fabric.reload_refused}"
         found.append(Problem("reload-refused", "configuration", text))
+    if fabric.restart_needed:
+        text = f"{fabric.restart_needed}: the file says something else than is followed; systemctl restart braid-sdn"
+        found.append(Problem("restart-needed", "configuration", text))
     known = network_state.resolve_places(acl, fabric.settings, fabric.topology) if fabric.planned else {}
     for number, entry in enumerate(acl.entries, 1) if fabric.planned else ():
         for place in (entry.source.place, entry.target.place):

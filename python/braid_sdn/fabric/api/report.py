@@ -364,7 +364,7 @@ def is_own_revision(fabric: Controller, revision: str) -> bool:
 
 def edge_table(fabric: Controller, name: str) -> dict[str, Any] | None:
     """Return an edge's table: slot tables towards other edges, and the parameters of their resequencers."""
-    if not any(edge.name == name for edge in fabric.settings.edges):
+    if not fabric.serves_edge(name):
         return None
     egress, ingress = [], []
     for pair in fabric.tables.egress.values():

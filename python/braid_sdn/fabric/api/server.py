@@ -278,7 +278,7 @@ class Api:
         The response comes at once if the controller wants the edge's counters again.
         """
         fabric = self.fabric
-        if not any(edge.name == name for edge in fabric.settings.edges):
+        if not fabric.serves_edge(name):
             return _error(404, f"no edge is called {name}")
         revision = query["revision"]
         # A report that names no table of this start may be a replay of one made before it.

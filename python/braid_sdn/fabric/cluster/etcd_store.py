@@ -186,6 +186,10 @@ class EtcdStore:
             return "no controller leads at this moment, so nothing was changed; see braid sdn fabric status"
         return f"{leader} leads, so nothing was changed here: run the command there"
 
+    def set_digest(self, digest: str) -> None:
+        """Compare the leader's configuration with another one, or have it known, at the next look."""
+        self._settings = replace(self._settings, digest=digest)
+
     async def surpass(self, generation: int) -> None:
         """Raise the generation of this leadership, and of all later ones, above another one."""
         async with self._turns:
@@ -226,12 +230,12 @@ class EtcdStore:
             try:
                 lease = await self._renewed()
                 found = await self._etcd.read(self._keys, self._answer_time)
-                if found[0] is None:
-                    me = self._settings.me
-                    value = {"name": me.name, "address": me.address, "configuration": self._settings.digest}
-                    change = put(self._leader_key, json.dumps(value), lease.number)
-                    nobody = [is_created(self._leader_key, 0)]
-                    _, found = await self._etcd.change(nobody, [change], self._keys, self._answer_time)
+                leader = found[0]
+                is_old = leader is not None and leader.lease == lease.number and leader.value != self._presented()
+                if leader is None or is_old:
+                    change = put(self._leader_key, self._presented().decode(), lease.number)
+                    as_read = [is_created(self._leader_key, leader.created if leader is not None else 0)]
+                    _, found = await self._etcd.change(as_read, [change], self._keys, self._answer_time)
                 self._lease = lease
                 self._take_in(*found)
                 if self._own is not None and found[1] is None and self._standing.policies != Policies():
@@ -239,6 +243,12 @@ class EtcdStore:
                 self._trouble = ""
             except (EtcdError, StoreError) as error:
                 self._trouble = str(error)
+
+    def _presented(self) -> bytes:
+        """Return what the leader's key says of this controller if it leads."""
+        me = self._settings.me
+        value = {"name": me.name, "address": me.address, "configuration": self._settings.digest}
+        return json.dumps(value).encode()
 
     async def _renewed(self) -> _Lease:
         """Return this controller's lease, which is renewed if it is time, or made anew."""

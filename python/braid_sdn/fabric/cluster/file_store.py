@@ -51,6 +51,9 @@ class FileStore:
             raise StoreError(f"cannot be kept, so nothing was changed: {error}; see --state-dir") from error
         self._standing = replace(self._standing, policies=policies, unread="")
 
+    def set_digest(self, digest: str) -> None:
+        """Do nothing: there are no others."""
+
     async def surpass(self, generation: int) -> None:
         """Do nothing: a single controller asks for no role."""
 

@@ -79,6 +79,9 @@ class Store(Protocol):
     async def keep(self, policies: Policies) -> None:
         """Write policies down. Once it returns they are kept, whatever fails; raises StoreError."""
 
+    def set_digest(self, digest: str) -> None:
+        """Have others know this controller's configuration by another digest from now on."""
+
     async def surpass(self, generation: int) -> None:
         """Have this leadership's generation be later than one that a switch knows, if that is possible."""
 

@@ -251,6 +251,12 @@ class FrameSizes:
     _number: int = 0
     _not_before: float = 0.0
 
+    def set_need(self, need: int) -> None:
+        """Set the least that a link has to carry."""
+        self.need = need
+        self.small = {hop for hop, size in self.known.items() if size < need and hop not in self.at_least}
+        self.changes += 1
+
     def set_links(self, now: float, links: Mapping[Hop, float]) -> None:
         """Set the directions to be measured, and when each was found; one that was found anew is measured anew."""
         for hop in [hop for hop, each in self._directions.items() if links.get(hop) != each.found]:

@@ -114,6 +114,12 @@ class Forecasts:
             self.changes += 1
             self.versions[edge] = self.changes
 
+    def clear(self) -> None:
+        """Forget all: edges are told that there are none."""
+        self.known = {}
+        self.changes += 1
+        self.versions = dict.fromkeys(self.versions, self.changes)
+
     def keep(self, tags: set[int]) -> None:
         """Forget all other paths."""
         for tag in self.known.keys() - tags:

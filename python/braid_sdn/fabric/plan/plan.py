@@ -158,11 +158,13 @@ class Pair:
 def differs_for_edges(before: Pair | None, after: Pair | None) -> bool:
     """Return true if edges need the change: other paths, shares or order, or notably other latencies.
 
-    The free capacity of paths changes with every measurement, and does not matter to edges.
+    The free capacity of paths changes with every measurement, and does not matter to edges; a configured one does.
     """
     if before is None or after is None:
         return before is not after
     if (before.paths, before.slots, before.selection.order) != (after.paths, after.slots, after.selection.order):
+        return True
+    if before.ceiling != after.ceiling:
         return True
     latencies = (
         (was.latency, now.latency) for was, now in zip(before.selection.paths, after.selection.paths, strict=True)

@@ -9,9 +9,10 @@ after a moment in which it ran nothing a line brings more than it can carry. Tim
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.plan.planner import Hops
 
 #: Least queueing delay of a period from which on a queue stands, and below which there was none at some time.
@@ -102,6 +103,12 @@ class PathCapacity:
             return False
         self.limits[hops], self._used[hops] = rate, now
         return True
+
+    def forget(self, ports: Collection[PortId]) -> None:
+        """Forget what was learned of paths that leave by any of these ports: their lines are other ones now."""
+        for known in (self.limits, self._used, self._queued, self._above, self._tried, self._not_before):
+            for hops in [hops for hops in known if any(source in ports for source, _ in hops)]:
+                del known[hops]
 
     def expire(self, now: float) -> None:
         """Forget paths that were not used for long."""
