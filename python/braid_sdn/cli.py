@@ -14,8 +14,11 @@ import sys
 import urllib.parse
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+
+from braid_sdn.fabric.units import RATE, amount
 
 #: Exit codes, as of `braid` itself.
 FAILED, USAGE, UNREACHABLE, DEGRADED = 1, 2, 3, 4
@@ -82,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
         ("events", "show what changed lately, when, and why"),
         ("acl", "show the access control list, and how many packets each entry decided"),
         ("tenants", "show tenants with their ports, hosts and tags"),
-        ("policies", "show drained switches, forbidden links and pinned pairs, and whether they are in force"),
+        ("policies", "show what was drained, forbidden, pinned, added and set, and whether it is in force"),
     ):
         shown = command(name, text)
         shown.add_argument("--json", action="store_true", help="print JSON as docs/fabric.md describes it")
@@ -91,13 +94,23 @@ def parser() -> argparse.ArgumentParser:
             shown.add_argument("target", help="likewise")
     forget = command("forget", "forget a host, which its next packet teaches again")
     forget.add_argument("host", help="its MAC or IP address")
+    text = "have a host stay at a port: known before it speaks, never forgotten"
+    add = command("add-host", text, act=_add_host_place)
+    add.add_argument("mac", help="its MAC address")
+    add.add_argument("switch", help="the switch's name, or its datapath id in hex")
+    add.add_argument("port", help="the port's name or number there")
+    add.add_argument("addresses", nargs="*", metavar="ADDRESS", help="its IP addresses, which nobody else gets")
+    add.add_argument("--vid", help="the VID of its frames, at a trunk of tenants")
+    remove = command("remove-host", "have a host that was added age as others do", act=_remove_host_place)
+    remove.add_argument("host", help="its MAC or IP address")
     _add_policies(command)
     _add_doctor(command)
     command("svg", "print the network as a drawing with shares, latency and load")
     text = "manage the page for browsers, which [web] listen in the configuration switches on"
     page = verbs.add_parser("web", help=text, description=text).add_subparsers(required=True, metavar="COMMAND")
     token = command("token", "print a token with which a browser logs in to the page", page, _web_token)
-    text = "rights of whoever logs in with it: a viewer looks, an operator may also forget hosts (default: operator)"
+    text = "rights of whoever logs in with it: a viewer looks, an operator may also change hosts and policies "
+    text += "(default: operator)"
     token.add_argument("--role", choices=("viewer", "operator"), default="operator", help=text)
     text = "replace the token: whoever is logged in with the old one is logged out"
     token.add_argument("--new", action="store_true", help=text)
@@ -129,7 +142,14 @@ def _add_policies(command: Any) -> None:
     for each in (forbid, permit):
         each.add_argument("one", help="a switch, or SWITCH:PORT for one of several links")
         each.add_argument("other", help="the switch, or SWITCH:PORT, at the other end")
-    for each in (drain, forbid):
+    text = "say what a link carries in each direction, in place of the configuration"
+    capacity = command("set-capacity", text, act=_set_capacity)
+    text = "go by the configuration, or by ports' speed, for a link's capacity again"
+    for each in (capacity, command("unset-capacity", text, act=_unset_capacity)):
+        each.add_argument("one", help="a switch, or SWITCH:PORT for one of several links")
+        each.add_argument("other", help="the switch, or SWITCH:PORT, at the other end")
+    capacity.add_argument("rate", metavar="RATE", help='such as "10 Mbit/s"; not less than the link carries')
+    for each in (drain, forbid, capacity):
         each.add_argument("--force", action="store_true", help=force)
     pin = command("pin", "lead all packets between two edges, or two hosts without an edge, over one path")
     unpin = command("unpin", "choose the paths of a pinned pair again")
@@ -284,7 +304,9 @@ def _ask(options: argparse.Namespace, what: str, *, method: str = "GET", **query
     finally:
         connection.close()
     if answer.status != 200:
-        raise StopError(json.loads(body)["error"])
+        # A name that nobody knows, or a value that cannot be, is a mistake of whoever runs the command.
+        code = USAGE if answer.status in (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND) else FAILED
+        raise StopError(json.loads(body)["error"], code)
     return body
 
 
@@ -335,6 +357,29 @@ def _pin(options: argparse.Namespace) -> int:
 
 def _unpin(options: argparse.Namespace) -> int:
     return _set_policy(options, "pairs", options.source, options.target, "unpin")
+
+
+def _add_host_place(options: argparse.Namespace) -> int:
+    more = {"addresses": ",".join(options.addresses)} if options.addresses else {}
+    more |= {"vid": options.vid} if options.vid else {}
+    return _set_policy(options, "hosts", options.mac, "add", switch=options.switch, port=options.port, **more)
+
+
+def _remove_host_place(options: argparse.Namespace) -> int:
+    return _set_policy(options, "hosts", options.host, "remove")
+
+
+def _set_capacity(options: argparse.Namespace) -> int:
+    rate = amount(options.rate, RATE)
+    if rate is None:
+        text = f'{options.rate}: must be a rate such as "10 Mbit/s" above 0; units are {", ".join(RATE)}'
+        raise StopError(text, USAGE)
+    words = ("links", options.one, options.other, "set-capacity")
+    return _set_policy(options, *words, capacity_bit_s=repr(rate), **_forced(options))
+
+
+def _unset_capacity(options: argparse.Namespace) -> int:
+    return _set_policy(options, "links", options.one, options.other, "unset-capacity")
 
 
 def _policies(options: argparse.Namespace) -> int:
@@ -388,6 +433,25 @@ def _policies_text(told: dict[str, Any]) -> str:
             " → ".join(each["switches"]),
         ]
         for each in told["pinned"]
+    ]
+    rows += [
+        [
+            "host",
+            each["mac"],
+            "yes" if each["used"] else "no",
+            " ".join([f"{each['switch']}:{each['port']}", *([f"vid {each['vid']}"] if each["vid"] else [])])
+            + "".join(f" {address}" for address in each["addresses"]),
+        ]
+        for each in told["hosts"]
+    ]
+    rows += [
+        [
+            "capacity",
+            " – ".join(each["between"]),
+            "yes" if each["links"] else "no",
+            f"{_number(each['capacity_bit_s'] / 1e6, 1)} Mbit/s",
+        ]
+        for each in told["capacities"]
     ]
     return table(["POLICY", "OF", "IN FORCE", "DETAILS"], rows, texts=(0, 1, 2, 3))
 

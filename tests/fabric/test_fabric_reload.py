@@ -79,3 +79,26 @@ def test_capacities_and_paths_are_reloaded_under_traffic_without_loss(network: E
     told = [each["fields"] for each in fabric.api_get("events")["events"] if each["event"] == "reloaded"]
     assert told[0] == {"taken": "link"}
     assert {"taken": "link", "restart": "listen"} in told
+
+
+def test_a_capacity_is_set_by_command_and_a_host_added_without_loss(network: EdgedNetwork) -> None:
+    one, other, fabric = network.net.stations["ha"], network.net.stations["hb"], network.fabric
+    with nothing_lost(one, other, log="set", folder=network.net.folder):
+        said = fabric.call("set-capacity", "A", "P", "25 Mbit/s").stdout
+        assert said == "A – P has 25 Mbit/s in each direction: 1 link\n"
+        wait_until(lambda: shares(network) == {"P": 0.2, "Q": 0.8}, what="the other shares", timeout=30)
+        said = fabric.call("add-host", "02:00:00:00:77:77", "B", "hb", "10.77.9.9").stdout
+        assert said == "02:00:00:00:77:77 stays at B:hb\n"
+        shown = fabric.call("policies", check=False).stdout
+        assert "25.0 Mbit/s" in shown
+        assert "B:hb 10.77.9.9" in shown
+        for words in (("unset-capacity", "A", "P"), ("remove-host", "02:00:00:00:77:77")):
+            said = fabric.call(*words).stdout
+            # Once more changes nothing, and is no error.
+            assert fabric.call(*words).stdout != said
+        wait_until(lambda: shares(network) == {"P": 0.5, "Q": 0.5}, what="the first shares", timeout=30)
+    names = {each["event"] for each in fabric.api_get("events")["events"]}
+    assert {"capacity-set", "host-added"} <= names
+    assert fabric.call("set-capacity", "A", "Z", "1 Mbit/s", check=False).status == 2
+    assert fabric.call("set-capacity", "A", "P", "much", check=False).status == 2
+    assert fabric.call("permit", "A", "P").status == 0

@@ -326,6 +326,8 @@ def test_what_the_controller_answers_is_what_it_says(tmp_path: Path) -> None:
         assert (await post(reader, "switches/P2/drain"))["changed"]
         assert (await post(reader, "links/A/P3:P3-A/forbid?force=1"))["changed"]
         assert (await post(reader, "pairs/hxa/hxb/pin?via=XA,XP1,XB"))["changed"]
+        assert (await post(reader, f"hosts/{mac(7)}/add?switch=B&port=hb&addresses=10.0.0.7"))["changed"]
+        assert (await post(reader, "links/A/P1/set-capacity?capacity_bit_s=20000000"))["changed"]
         await post(reader, f"hosts/{mac(2)}/forget")
         net.unplug("XP1", "XB")
         net.disconnect("XP1")
@@ -346,8 +348,10 @@ def test_what_the_controller_answers_is_what_it_says(tmp_path: Path) -> None:
         assert {"drained", "link-forbidden", "pin-unused", "pair-unserved", "link-unknown"} <= {
             each["code"] for each in status["health"]
         }
-        for what in ("switches/P2/undrain", "links/A/P3:P3-A/permit", "pairs/hxa/hxb/unpin"):
+        undone = ("switches/P2/undrain", "links/A/P3:P3-A/permit", "pairs/hxa/hxb/unpin")
+        for what in (*undone, f"hosts/{mac(7)}/remove", "links/A/P1/unset-capacity"):
             assert (await post(reader, what))["changed"]
+            assert not (await post(reader, what))["changed"]
 
     async def refused(reader: Reader) -> None:
         """Ask for what is not there, or would do harm."""
@@ -363,8 +367,21 @@ def test_what_the_controller_answers_is_what_it_says(tmp_path: Path) -> None:
         await post(reader, f"hosts/{mac(1)}/forget", 409)
         await post(reader, "switches/A/drain")
         await post(reader, "switches/B/drain", 409)
-        for what in ("switches/none/undrain", "links/A/B/forbid", "links/A/B/permit", "pairs/ha/hb/unpin"):
+        for what in (
+            "switches/none/undrain",
+            "links/A/B/forbid",
+            "links/A/none/permit",
+            "links/A/B/set-capacity?capacity_bit_s=1",
+            "links/A/none/unset-capacity",
+            "pairs/ha/nobody/unpin",
+            f"hosts/{mac(7)}/add?switch=A&port=none",
+        ):
             await post(reader, what, 404)
+        await post(reader, "links/A/P1/set-capacity?capacity_bit_s=x", 400)
+        await post(reader, f"hosts/{mac(7)}/add", 400)
+        await post(reader, "hosts/nobody/remove", 400)
+        await post(reader, f"hosts/{mac(1)}/remove", 409)
+        await post(reader, f"hosts/{mac(7)}/add?switch=A&port=A-P1", 409)
         await post(reader, "pairs/ha/hb/pin", 409)
         for status in (409, 500, 503):
             refusals.append(StoreError("it is not kept", status))

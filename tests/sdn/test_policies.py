@@ -21,7 +21,8 @@ from braid_sdn.fabric.model import Arc, Graph, PortId
 from braid_sdn.fabric.monitor.probe import tagged
 from braid_sdn.fabric.plan.plan import Host, Plan
 from braid_sdn.fabric.plan.planner import NetworkState, make
-from braid_sdn.fabric.plan.policies import LinkEnd, Policies, cut_off, link_of, parts, through
+from braid_sdn.fabric.plan.policies import LinkEnd, PlacedHost, Policies, cut_off, link_of, parts, through
+from braid_sdn.fabric.settings import HostSettings
 from braid_sdn.fabric.tenants import NOBODY
 
 from .virtual import Network, everybody_reaches_everybody, frame, mac, ready, tags
@@ -279,7 +280,8 @@ def test_one_of_two_links_is_forbidden_by_its_port() -> None:
     net.run(3)
     assert [path.steps[0] for path in net.controller.tables.pairs["ha", "hb"].paths] == [PortId(1, 1)]
     assert set_policy(net, "links", "B", "A:A-B2", "permit")["changed"]
-    assert refused(net, "links", "A", "B", "permit")[0] == 404
+    assert set_policy(net, "links", "A", "B", "permit") == {"changed": False, "text": "A – B is not forbidden"}
+    assert refused(net, "links", "A", "X", "permit")[0] == 404
     everybody_reaches_everybody(net)
 
 
@@ -365,6 +367,27 @@ def test_a_pin_that_makes_no_sense_is_refused(ends: tuple[str, str], via: str, s
     assert words in text
 
 
+def test_to_undo_what_is_not_set_succeeds_and_unknown_names_are_refused() -> None:
+    net = ready(two_paths())
+    for words, text in (
+        (("switches", "P", "undrain"), "P is not drained"),
+        (("links", "A", "P", "permit"), "A – P is not forbidden"),
+        (("pairs", "ha", "hb", "unpin"), "ha – hb is not pinned"),
+        (("pairs", mac(98), mac(99), "unpin"), f"{mac(98)} – {mac(99)} is not pinned"),
+        (("links", "A", "P", "unset-capacity"), "no capacity was set for A – P"),
+        (("hosts", mac(9), "remove"), f"{mac(9)} was not added"),
+    ):
+        assert set_policy(net, *words) == {"changed": False, "text": text}
+    for words in (
+        ("switches", "X", "undrain"),
+        ("links", "A", "X", "permit"),
+        ("pairs", "ha", "nobody", "unpin"),
+        ("links", "A", "X", "unset-capacity"),
+    ):
+        status, text = refused(net, *words)
+        assert (status, "is known by that" in text) == (404, True), words
+
+
 def test_a_drained_switch_wins_over_a_pin() -> None:
     net = ready(two_paths())
     set_policy(net, "pairs", "ha", "hb", "pin", via="A,P,B")
@@ -375,19 +398,204 @@ def test_a_drained_switch_wins_over_a_pin() -> None:
     assert refused(net, "pairs", "ha", "hb", "pin", via="A,P,B")[0] == 409
 
 
+# Hosts.
+
+
+def test_a_host_that_is_added_is_known_stays_and_goes_again() -> None:
+    net = ready(plain(two_paths()), host_lifetime=20.0)
+    told = set_policy(net, "hosts", mac(9), "add", switch="B", port="hb", addresses="10.0.0.9")
+    assert told == {"changed": True, "text": f"{mac(9)} stays at B:hb"}
+    net.run(0.5)
+    host = net.controller.find_host("10.0.0.9")
+    assert host is not None
+    assert (host.mac, host.port) == (mac(9), net.stations["hb"])
+    # Its place is nobody else's, and it is not forgotten.
+    net.send("ha", frame(mac(9), mac(2)))
+    net.run(40)
+    assert net.controller.hosts.known[mac(9)].port == net.stations["hb"]
+    again = set_policy(net, "hosts", mac(9), "add", switch="2", port="hb", addresses="10.0.0.9")
+    assert again == {"changed": False, "text": f"{mac(9)} stays at B:hb already"}
+    assert set_policy(net, "hosts", mac(9), "add", switch="A", port="ha")["changed"]
+    net.run(0.5)
+    assert net.controller.hosts.known[mac(9)].port == net.stations["ha"]
+    net.restart_controller()
+    net.run(3)
+    assert net.controller.hosts.known[mac(9)].port == net.stations["ha"]
+    assert set_policy(net, "hosts", mac(9), "remove")["text"] == f"{mac(9)} ages as others do from now on"
+    net.run(25)
+    assert mac(9) not in net.controller.hosts.known
+
+
+def test_a_host_that_is_added_wins_over_the_configuration_until_it_is_removed() -> None:
+    net = ready(plain(two_paths()), hosts=(HostSettings(mac(1), "A", "ha", frozenset({"10.0.0.1"})),))
+    assert refused(net, "hosts", mac(1), "remove")[0] == 409
+    told = set_policy(net, "hosts", mac(1), "add", switch="B", port="hb")
+    assert told["text"] == f"{mac(1)} stays at B:hb, not where the configuration has it"
+    net.run(0.5)
+    assert net.controller.hosts.known[mac(1)].port == net.stations["hb"]
+    set_policy(net, "hosts", mac(1), "remove")
+    net.run(0.5)
+    assert net.controller.hosts.known[mac(1)].port == net.stations["ha"]
+
+
+@pytest.mark.parametrize(
+    ("word", "query", "status", "words"),
+    [
+        ("printer", {"switch": "A", "port": "ha"}, 400, "must be the MAC address"),
+        ("03:00:00:00:00:01", {"switch": "A", "port": "ha"}, 400, "must be the MAC address"),
+        (mac(9), {"switch": "A"}, 400, "the query needs port"),
+        (mac(9), {"switch": "X", "port": "ha"}, 404, "X: no switch is known"),
+        (mac(9), {"switch": "A", "port": "hz"}, 404, "A:hz: the switch has no such port"),
+        (mac(9), {"switch": "A", "port": "A-P"}, 409, "A:A-P is an end of a link"),
+        (mac(9), {"switch": "A", "port": "ha", "addresses": "10.0.0"}, 400, "'10.0.0' is no IP address"),
+        (mac(9), {"switch": "A", "port": "ha", "vid": "7"}, 400, "a vid is for a trunk"),
+        (mac(9), {"switch": "A", "port": "ha", "addresses": "10.0.0.1"}, 409, f"is the address of {mac(1)} at A:ha"),
+    ],
+)
+def test_a_host_that_cannot_be_there_is_refused(word: str, query: dict[str, str], status: int, words: str) -> None:
+    net = ready(plain(two_paths()), hosts=(HostSettings(mac(1), "A", "ha", frozenset({"10.0.0.1"})),))
+    told, text = refused(net, "hosts", word, "add", **query)
+    assert told == status
+    assert words in text
+
+
+def test_no_more_addresses_are_taken_than_a_host_may_have() -> None:
+    net = ready(plain(two_paths()))
+    many = ",".join(f"10.0.1.{number}" for number in range(17))
+    assert refused(net, "hosts", mac(9), "add", switch="A", port="ha", addresses=many)[0] == 400
+
+
+def test_a_host_whose_port_goes_is_named_and_one_that_was_added_is_not_forgotten_by_command() -> None:
+    net = ready(plain(two_paths()))
+    set_policy(net, "hosts", mac(9), "add", switch="B", port="hb")
+    net.run(0.5)
+    status, text = refused(net, "hosts", mac(9), "forget")
+    assert (status, text) == (
+        409,
+        f"{mac(9)}: was added by the operator; undo it by braid sdn fabric remove-host {mac(9)}",
+    )
+    net.disconnect("B")
+    net.run(1)
+    assert "host-unknown" in net.codes()
+    (listed,) = report.policies(net.controller, net.now)["hosts"]
+    assert not listed["used"]
+
+
+# Capacities.
+
+
+def test_a_capacity_that_is_set_changes_shares_alone_and_loses_nothing() -> None:
+    net = ready(two_paths())
+    before = tags(net, "ha", "hb")
+    stream = Stream(net)
+    stream.run(0.2)
+    told = set_policy(net, "links", "A", "P", "set-capacity", capacity_bit_s="5e6")
+    assert told == {"changed": True, "text": "A – P has 5 Mbit/s in each direction: 1 link"}
+    stream.run(0.5)
+    assert used_shares(net) == {3: 0.33, 4: 0.67}
+    assert tags(net, "ha", "hb") == before
+    again = set_policy(net, "links", "P", "A", "set-capacity", capacity_bit_s="5000000")
+    assert again == {"changed": False, "text": "A – P has 5 Mbit/s already"}
+    # It outlives the controller.
+    net.restart_controller()
+    net.run(3)
+    assert net.controller.traffic.configured[net.port_of("P", "A")] == 5e6
+    assert set_policy(net, "links", "A", "P", "unset-capacity")["changed"]
+    net.run(0.5)
+    assert net.controller.traffic.configured[net.port_of("P", "A")] == 10e6
+    stream.check()
+
+
+def used_shares(net: Network) -> dict[int, float]:
+    pair = net.controller.tables.pairs["ha", "hb"]
+    both = zip(pair.paths, pair.selection.paths, strict=True)
+    return {chosen.switches[1]: round(pair.share(path.tag), 2) for path, chosen in both}
+
+
+def test_the_capacity_of_one_of_several_links_is_that_of_its_port() -> None:
+    shape = Shape(("A", "B"), (Wire("A", "B", 10), Wire("A", "B", 10)), two_paths().stations)
+    net = ready(shape, links=())
+    set_policy(net, "links", "A", "B", "set-capacity", capacity_bit_s="20e6")
+    set_policy(net, "links", "A:A-B2", "B", "set-capacity", capacity_bit_s="30e6")
+    net.run(0.5)
+    known = {str(port): rate for port, rate in net.controller.traffic.configured.items()}
+    assert sorted(known.values()) == [20e6, 20e6, 30e6, 30e6]
+    listed = report.policies(net.controller, net.now)["capacities"]
+    assert [(each["between"], each["capacity_bit_s"], each["links"]) for each in listed] == [
+        (["A", "B"], 20e6, 2),
+        (["A:A-B2", "B"], 30e6, 1),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "nan", "inf", "10 Mbit/s"])
+def test_a_capacity_that_is_none_is_refused(text: str) -> None:
+    net = ready(two_paths())
+    status, told = refused(net, "links", "A", "P", "set-capacity", capacity_bit_s=text)
+    assert (status, "must be a number of bit/s above 0" in told) == (400, True)
+
+
+def test_a_capacity_of_no_link_is_set_by_force_and_named() -> None:
+    net = ready(two_paths())
+    assert refused(net, "links", "A", "B", "set-capacity", capacity_bit_s="1e6")[0] == 404
+    assert set_policy(net, "links", "A", "B", "set-capacity", capacity_bit_s="1e6", force="1")["changed"]
+    (problem,) = report.problems(net.controller, net.now)
+    assert (problem.code, problem.subject) == ("link-unknown", "A – B")
+    assert "braid sdn fabric unset-capacity A B" in problem.text
+
+
+def test_hosts_and_capacities_leave_what_is_drained_alone() -> None:
+    net = ready(two_paths())
+    set_policy(net, "switches", "P", "drain")
+    net.run(4)
+    set_policy(net, "hosts", mac(9), "add", switch="B", port="hb")
+    set_policy(net, "links", "A", "Q", "set-capacity", capacity_bit_s="5e6")
+    assert net.codes() == {"drained"}
+    net.run(1)
+    assert net.codes() == {"drained"}
+
+
+def test_hosts_and_capacities_are_told_as_events() -> None:
+    net = ready(two_paths())
+    before = Snapshot.of(net.controller, net.now)
+    set_policy(net, "hosts", mac(9), "add", switch="B", port="hb", addresses="10.0.0.9")
+    set_policy(net, "links", "A", "P:P-A", "set-capacity", capacity_bit_s="5e6")
+    after = Snapshot.of(net.controller, net.now)
+    assert [(each.name, dict(each.fields)) for each in changes(before, after)] == [
+        ("host-added", {"mac": mac(9), "port": "B:hb", "addresses": "10.0.0.9"}),
+        ("capacity-set", {"between": "A P:P-A", "capacity_bit_s": 5e6}),
+    ]
+    set_policy(net, "hosts", mac(9), "remove")
+    set_policy(net, "links", "A", "P:P-A", "unset-capacity")
+    gone = [each.name for each in changes(after, Snapshot.of(net.controller, net.now))]
+    assert gone == ["host-removed", "capacity-unset"]
+
+
 # Files, answers and events.
 
 
 def test_policies_outlive_the_controller(tmp_path: Path) -> None:
     ends = LinkEnd(1, "A-P"), LinkEnd(3)
-    wanted = Policies(frozenset({4}), frozenset({link_of(*ends)}), {}).with_pin("hb", "ha", (2, 3, 1))
+    host = PlacedHost(2, "hb", frozenset({"10.0.0.9"}), 30)
+    wanted = Policies(frozenset({4}), frozenset({link_of(*ends)}), {}, {mac(9): host}, {link_of(*ends): 5e6})
+    wanted = wanted.with_pin("hb", "ha", (2, 3, 1))
     assert Policies.stored(json.loads(json.dumps(wanted.store()))) == wanted
     assert wanted.pin_of("ha", "hb") == (1, 3, 2)
     store = FileStore(tmp_path)
     assert (store.standing.policies, store.standing.unread) == (Policies(), "")
     asyncio.run(store.keep(wanted))
     assert FileStore(tmp_path).standing.policies == wanted
-    for content in ("", "[]", '{"drained": ["x"]}', '{"drained": [], "forbidden": [[1]], "pinned": []}'):
+    # Files from before there were hosts and capacities.
+    older = {"drained": ["0000000000000004"], "forbidden": [], "pinned": []}
+    assert Policies.stored(older) == Policies(frozenset({4}))
+    capacity = {"between": wanted.store()["forbidden"][0], "capacity_bit_s": -1}
+    for content in (
+        "",
+        "[]",
+        '{"drained": ["x"]}',
+        '{"drained": [], "forbidden": [[1]], "pinned": []}',
+        json.dumps({**older, "hosts": [{"mac": mac(1)}]}),
+        json.dumps({**older, "capacities": [capacity]}),
+    ):
         (tmp_path / POLICIES_FILE).write_text(content)
         store = FileStore(tmp_path)
         assert store.standing.policies == Policies()

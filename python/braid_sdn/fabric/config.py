@@ -62,6 +62,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from braid_sdn.fabric import units
 from braid_sdn.fabric.acl_config import Names, read_acl
 from braid_sdn.fabric.cluster.etcd import Endpoint
 from braid_sdn.fabric.cluster.etcd_store import LEASE_TIME, PREFIX, ClusterSettings
@@ -69,16 +70,20 @@ from braid_sdn.fabric.cluster.store import Member
 from braid_sdn.fabric.monitor.frame_sizes import MAX_PACKET
 from braid_sdn.fabric.plan.forecast import Scheduler
 from braid_sdn.fabric.plan.mdi import Thresholds
-from braid_sdn.fabric.settings import EdgeSettings, FloodSettings, HostSettings, LinkSettings, Settings
+from braid_sdn.fabric.settings import (
+    EdgeSettings,
+    FloodSettings,
+    HostSettings,
+    LinkSettings,
+    Settings,
+    is_host_mac,
+)
 from braid_sdn.fabric.switches.flood_limit import MIN_LIMIT, NO_LIMIT
 from braid_sdn.fabric.tenant_config import read_port, read_tenants
 from braid_sdn.fabric.tenants import NOBODY, TRUNK_VIDS, PortName, Tenants
 from braid_sdn.fabric.view.hosts import HOST_LIFETIME
 from braid_sdn.openflow.tls import TlsFiles
 from braid_sdn.web.access import WebSettings
-
-_RATE = {"bit/s": 1.0, "kbit/s": 1e3, "Mbit/s": 1e6, "Gbit/s": 1e9}
-_TIME = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 
 #: The shortest lifetime of hosts, seconds: silent ones are asked three times in a quarter of it.
 MIN_HOST_LIFETIME = 10.0
@@ -157,14 +162,14 @@ class Reader:
         self.wrong += [f"{place}: is missing" for place in missing_places if place not in self.ill_typed]
         return not missing
 
-    def amount(self, text: Any, where: str, units: dict[str, float]) -> float:
+    def amount(self, text: Any, where: str, known: dict[str, float]) -> float:
         """Return a number with its unit, such as `10 Mbit/s`, in the unit's base."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(\S+)", text) if isinstance(text, str) else None
-        if match is None or match[2] not in units or not float(match[1]):
-            example, known = ("10 Mbit/s" if units is _RATE else "10 s"), ", ".join(units)
-            self.wrong.append(f'{where}: must be a text such as "{example}" above 0, not {text!r}; units are {known}')
+        found = units.amount(text, known)
+        if found is None:
+            example, words = ("10 Mbit/s" if known is units.RATE else "10 s"), ", ".join(known)
+            self.wrong.append(f'{where}: must be a text such as "{example}" above 0, not {text!r}; units are {words}')
             return 1.0
-        return float(match[1]) * units[match[2]]
+        return found
 
 
 _KINDS = {
@@ -289,7 +294,7 @@ def _cluster(reader: Reader, table: Any, folder: Path, told: str) -> ClusterSett
     if not re.fullmatch(r"(/[^/]+)+", prefix):
         reader.wrong.append(f'cluster.prefix: must be keys such as "{PREFIX}", not {prefix!r}')
     begun = len(reader.wrong)
-    lease = reader.amount(found["lease"], "cluster.lease", _TIME) if "lease" in found else LEASE_TIME
+    lease = reader.amount(found["lease"], "cluster.lease", units.TIME) if "lease" in found else LEASE_TIME
     if len(reader.wrong) == begun and not (MIN_LEASE <= lease <= MAX_LEASE and lease.is_integer()):
         reader.wrong.append(f"cluster.lease: must be whole seconds from {MIN_LEASE} to {MAX_LEASE}")
     me = Member(found["name"], found.get("address", ""))
@@ -398,7 +403,7 @@ def _hosts(reader: Reader, tables: list[Any], names: dict[int, str], tenants: Te
         if not reader.need(found, where, "mac", "switch", "port"):
             continue
         mac = found["mac"].lower()
-        if not re.fullmatch(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", mac) or int(mac[:2], 16) & 1:
+        if not is_host_mac(mac):
             reader.wrong.append(
                 f'{where}.mac: must be the address of one host such as "02:00:00:00:00:07", not {mac!r}'
             )
@@ -435,7 +440,7 @@ def _hosts(reader: Reader, tables: list[Any], names: dict[int, str], tenants: Te
 
 def _lifetime(reader: Reader, text: str) -> float:
     begun = len(reader.wrong)
-    seconds = reader.amount(text, "host_lifetime", _TIME)
+    seconds = reader.amount(text, "host_lifetime", units.TIME)
     if seconds < MIN_HOST_LIFETIME and len(reader.wrong) == begun:
         reader.wrong.append(f"host_lifetime: must be at least {MIN_HOST_LIFETIME:g} s, not {text!r}")
     return seconds
@@ -471,7 +476,7 @@ def _links(reader: Reader, tables: list[Any], names: dict[int, str]) -> tuple[Li
             continue
         capacity = math.inf
         if "capacity" in found:
-            capacity = reader.amount(found["capacity"], f"{where}.capacity", _RATE)
+            capacity = reader.amount(found["capacity"], f"{where}.capacity", units.RATE)
         ends = found["between"]
         if not (len(ends) == 2 and all(isinstance(end, str) for end in ends) and ends[0] != ends[1]):
             reader.wrong.append(f"{where}.between: must name two switches, or a port of each as SWITCH:PORT")
@@ -518,7 +523,7 @@ def _flood_limit(reader: Reader, text: Any, where: str) -> float:
     if text == "off" or (text == 0 and not isinstance(text, bool)):
         return NO_LIMIT
     begun = len(reader.wrong)
-    limit = reader.amount(text, where, _RATE)
+    limit = reader.amount(text, where, units.RATE)
     if limit < MIN_LIMIT and len(reader.wrong) == begun:
         reader.wrong.append(f'{where}: must be at least {MIN_LIMIT / 1000:g} kbit/s, or "off", not {text!r}')
     return limit
@@ -533,7 +538,7 @@ def _paths(reader: Reader, table: Any) -> tuple[Thresholds, Scheduler, int | Non
         reader.wrong.append(f"paths.frame_bytes: must be from {LEAST_PACKET} to {MAX_PACKET}, not {frame_bytes}")
     for name, value in found.items():
         if name.endswith("skew"):
-            found[name] = reader.amount(value, f"paths.{name}", _TIME)
+            found[name] = reader.amount(value, f"paths.{name}", units.TIME)
         elif not 0 <= value <= 0.5:
             reader.wrong.append(f"paths.{name}: must be from 0 to 0.5, the range of MDI, not {value}")
     return Thresholds(**found), scheduler, frame_bytes

@@ -49,7 +49,7 @@ from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Pair, Plan
 from braid_sdn.fabric.plan.policies import Hop, Policies
 from braid_sdn.fabric.plan.port_roles import PortRoles, names_of
 from braid_sdn.fabric.plan.throttle import Throttle
-from braid_sdn.fabric.settings import FloodSettings, Settings
+from braid_sdn.fabric.settings import FloodSettings, HostSettings, Settings
 from braid_sdn.fabric.switches import acl, flood_limit, rules
 from braid_sdn.fabric.switches.acl_placement import AclPlacement
 from braid_sdn.fabric.switches.admission import Admission, SwitchPorts
@@ -518,11 +518,17 @@ class Controller:
 
     def set_policies(self, now: float, policies: Policies) -> None:
         """Follow other policies; trees are compared with what they would be by these."""
-        self.policies = policies
-        self.policies_in_place = False
-        self._policies_planned = False
-        self._review_at = now
+        before, self.policies = self.policies, policies
+        if policies.ways != before.ways:
+            self.policies_in_place = False
+            self._policies_planned = False
+            self._review_at = now
+        self._set_capacities()
         self._throttle.change(now)
+
+    def static_hosts(self) -> list[HostSettings]:
+        """Return the hosts that stay where they are, by the configuration and by an operator."""
+        return network_state.static_hosts(self.settings, self.policies, self.topology)
 
     def set_settings(self, now: float, wanted: Settings) -> None:
         """Follow another configuration, whose key and tenants are the same; paths change make before break."""
@@ -555,8 +561,8 @@ class Controller:
             self._throttle.change(now)
 
     def _set_capacities(self) -> None:
-        """Take over capacities that are configured, and forget what was learned of a link with another one."""
-        wanted = network_state.configured_capacities(self.settings, self.topology)
+        """Take over capacities that are configured or set; forget what was learned of a link with another one."""
+        wanted = network_state.configured_capacities(self.settings, self.policies, self.topology)
         before, self.traffic.configured = self.traffic.configured, wanted
         changed = {port for port in before.keys() | wanted.keys() if before.get(port) != wanted.get(port)}
         if changed:
@@ -1274,8 +1280,9 @@ class Controller:
     def _begin_plan(self, now: float) -> None:
         began = self._stopwatch()
         self.edges = network_state.resolve_edges(self.settings, self.topology)
-        self.hosts.set_static(now, network_state.resolve_hosts(self.settings, self.topology))
-        self.traffic.configured |= network_state.configured_capacities(self.settings, self.topology)
+        placed = network_state.resolve_hosts(self.static_hosts(), self.settings, self.topology)
+        self.hosts.set_static(now, placed)
+        self.traffic.configured |= network_state.configured_capacities(self.settings, self.policies, self.topology)
         is_review = self._throttle.calm or now >= self._review_at
         if is_review:
             # Those that wait already come first, or the last ones never would while something flaps.

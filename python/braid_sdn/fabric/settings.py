@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -104,3 +105,8 @@ class Settings:
     frame_bytes: int | None = None
     #: Seconds for packets in flight to arrive when paths change.
     drain: float = DRAIN
+
+
+def is_host_mac(text: str) -> bool:
+    """Return true if a text is the MAC address of one host, in lower case."""
+    return bool(re.fullmatch(r"([0-9a-f]{2}:){5}[0-9a-f]{2}", text)) and not int(text[:2], 16) & 1

@@ -17,7 +17,8 @@ from braid_sdn.fabric.api.report import problems
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Path, PortId
 from braid_sdn.fabric.plan.network_state import forbidden_hops
-from braid_sdn.fabric.view.topology import LinkDirection
+from braid_sdn.fabric.plan.policies import Link
+from braid_sdn.fabric.view.topology import LinkDirection, Topology
 
 Fields = Mapping[str, object]
 Hops = tuple[tuple[PortId, PortId], ...]
@@ -109,6 +110,9 @@ class Snapshot:
     #: Paths by pair; paths that are dead.
     uses: Mapping[str, PathUse] = field(default_factory=dict)
     dead: frozenset[Hops] = frozenset()
+    #: Hosts and capacities that an operator set.
+    set_hosts: Mapping[str, Fields] = field(default_factory=dict)
+    set_capacities: Mapping[str, Fields] = field(default_factory=dict)
     drained: frozenset[str] = frozenset()
     forbidden: frozenset[tuple[PortId, PortId]] = frozenset()
     #: Reasons of what is lost, by the identity of a switch or of a link.
@@ -187,6 +191,14 @@ class Snapshot:
             found,
             uses,
             frozenset(fabric.path_monitor.dead),
+            {
+                mac: {"mac": mac, "port": f"{topology.name(host.switch)}:{host.port}", **_addresses(host.addresses)}
+                for mac, host in fabric.policies.hosts.items()
+            },
+            {
+                str(link): {"between": _between(topology, link), "capacity_bit_s": capacity}
+                for link, capacity in fabric.policies.capacities.items()
+            },
             frozenset(str(dpid) for dpid in fabric.policies.drained),
             forbidden_hops(fabric.policies.forbidden, topology, fabric.graph),
             {
@@ -203,6 +215,14 @@ class Snapshot:
         return self.lost.get(key) or self.lost.get(back) or "it does not work in both directions any more"
 
 
+def _addresses(addresses: Iterable[str]) -> Fields:
+    return {"addresses": " ".join(sorted(addresses))} if addresses else {}
+
+
+def _between(topology: Topology, link: Link) -> str:
+    return " ".join(topology.name(end.switch) + (f":{end.port}" if end.port else "") for end in link)
+
+
 def _link(source: PortId, target: PortId) -> str:
     return f"{source} {target}"
 
@@ -214,6 +234,8 @@ def changes(before: Snapshot, after: Snapshot) -> Iterator[Event]:
         (before.links, after.links, "link-lost", "link-found", True),
         (before.hosts, after.hosts, "host-forgotten", "host-learned", False),
         (before.pairs, after.pairs, "paths-withdrawn", "paths-used", False),
+        (before.set_hosts, after.set_hosts, "host-removed", "host-added", False),
+        (before.set_capacities, after.set_capacities, "capacity-unset", "capacity-set", False),
     ):
         if was is now:
             continue

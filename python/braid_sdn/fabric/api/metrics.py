@@ -57,8 +57,11 @@ def _families(fabric: Controller, now: float) -> Iterator[tuple[str, str, str, S
         ({"kind": "drained"}, len(fabric.policies.drained)),
         ({"kind": "forbidden"}, len(fabric.policies.forbidden)),
         ({"kind": "pinned"}, len(fabric.policies.pinned)),
+        ({"kind": "host"}, len(fabric.policies.hosts)),
+        ({"kind": "capacity"}, len(fabric.policies.capacities)),
     ]
-    yield "policies", "gauge", "Switches that are drained, links forbidden, and pairs pinned.", policies
+    text = "Switches that are drained, links forbidden, pairs pinned, hosts added, and capacities set."
+    yield "policies", "gauge", text, policies
     counted, acl = fabric.acl.counted.packets, fabric.acl.acl
     decided: Samples = [
         ({"entry": entry.name or str(number), "action": entry.action.value}, counted.get(number, 0))

@@ -1,16 +1,35 @@
-"""Policies of an operator, for people and programs: what is set, how far it is in force, and requests that set it."""
+"""Policies of an operator, for people and programs: what is set, how far it is in force, and requests that set it.
+
+To undo what is not set succeeds and changes nothing; a name that nobody knows is refused.
+"""
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Problem
+from braid_sdn.fabric.plan import network_state
 from braid_sdn.fabric.plan.network_state import forbidden_hops, switch_called
-from braid_sdn.fabric.plan.policies import Link, LinkEnd, Policies, along, cut_off, link_of, parts, through
+from braid_sdn.fabric.plan.policies import (
+    Link,
+    LinkEnd,
+    PlacedHost,
+    Policies,
+    along,
+    cut_off,
+    link_of,
+    parts,
+    through,
+)
+from braid_sdn.fabric.settings import HostSettings, is_host_mac
+from braid_sdn.fabric.tenants import TRUNK_VIDS
+from braid_sdn.fabric.view.hosts import MAX_ADDRESSES_PER_HOST
 
 
 class PolicyError(Exception):
@@ -45,6 +64,10 @@ def problems(fabric: Controller) -> list[Problem]:
             text = "a link of it is lost or forbidden, a switch drained, or an end moved: other paths are used"
             way = " → ".join(names(switch) for switch in switches)
             found.append(Problem("pin-unused", f"{source} – {target}", f"{way} cannot be used: {text}"))
+    for link in sorted(fabric.policies.capacities) if fabric.planned else ():
+        if not _links(fabric, link):
+            text = "no such link is found, whose capacity was set; undo it by braid sdn fabric unset-capacity"
+            found.append(Problem("link-unknown", _ends(fabric, link), f"{text} {_ends(fabric, link, ' ')}"))
     return found
 
 
@@ -72,6 +95,17 @@ def _ends(fabric: Controller, link: Link, between: str = " – ") -> str:
     return between.join(names)
 
 
+def _links(fabric: Controller, link: Link) -> int:
+    """Return the number of links that are there of those that an operator means."""
+    topology = fabric.topology
+    ends = {
+        frozenset((each.source, each.target))
+        for each in topology.links()
+        if network_state.is_link(topology, link, each.source, each.target)
+    }
+    return len(ends)
+
+
 def listed(fabric: Controller) -> dict[str, Any]:
     """Return all policies for JSON."""
     name = fabric.topology.name
@@ -93,6 +127,25 @@ def listed(fabric: Controller) -> dict[str, Any]:
                 "used": _is_pinned(fabric, source, target, switches),
             }
             for (source, target), switches in sorted(fabric.policies.pinned.items())
+        ],
+        "hosts": [
+            {
+                "mac": mac,
+                "switch": name(host.switch),
+                "port": host.port,
+                "addresses": sorted(host.addresses),
+                "vid": host.vid or None,
+                "used": mac in fabric.hosts.static,
+            }
+            for mac, host in sorted(fabric.policies.hosts.items())
+        ],
+        "capacities": [
+            {
+                "between": [_ends(fabric, (end,)) for end in link],  # type: ignore[arg-type]
+                "capacity_bit_s": capacity,
+                "links": _links(fabric, link),
+            }
+            for link, capacity in sorted(fabric.policies.capacities.items())
         ],
     }
 
@@ -122,6 +175,14 @@ def wanted(fabric: Controller, path: list[str], query: dict[str, str]) -> tuple[
             return _forbid(fabric, _link(fabric, one, other), force=force)
         case ["links", one, other, "permit"]:
             return _permit(fabric, _link(fabric, one, other))
+        case ["hosts", word, "add"]:
+            return _add_host(fabric, word, query)
+        case ["hosts", word, "remove"]:
+            return _remove_host(fabric, word)
+        case ["links", one, other, "set-capacity"]:
+            return _set_capacity(fabric, _link(fabric, one, other), query.get("capacity_bit_s", ""), force=force)
+        case ["links", one, other, "unset-capacity"]:
+            return _unset_capacity(fabric, _link(fabric, one, other))
         case ["pairs", source, target, "pin"]:
             return _pin(fabric, source, target, query.get("via", ""))
         case ["pairs", source, target, "unpin"]:
@@ -193,9 +254,123 @@ def _forbid(fabric: Controller, link: Link, *, force: bool) -> tuple[Policies, s
 def _permit(fabric: Controller, link: Link) -> tuple[Policies, str]:
     wanted = replace(fabric.policies, forbidden=fabric.policies.forbidden - {link})
     called = _ends(fabric, link)
+    return wanted, f"{called} may be used again" if wanted != fabric.policies else f"{called} is not forbidden"
+
+
+# Hosts and capacities.
+
+
+def _add_host(fabric: Controller, word: str, query: dict[str, str]) -> tuple[Policies, str]:
+    mac = _mac(word)
+    missing = [name for name in ("switch", "port") if not query.get(name)]
+    if missing:
+        raise PolicyError(400, f"the query needs {' and '.join(missing)}")
+    switch, port = _switch(fabric, query["switch"]), query["port"]
+    host = PlacedHost(switch, port, _addresses(query.get("addresses", "")), _vid(fabric, query.get("vid", "")))
+    wanted = replace(fabric.policies, hosts={**fabric.policies.hosts, mac: host})
+    at = f"{fabric.topology.name(switch)}:{port}"
     if wanted == fabric.policies:
-        raise PolicyError(404, f"{called} is not forbidden; see braid sdn fabric policies")
-    return wanted, f"{called} may be used again"
+        return wanted, f"{mac} stays at {at} already"
+    _refuse_place(fabric, mac, host)
+    instead = ", not where the configuration has it" if _is_configured(fabric, mac) else ""
+    return wanted, f"{mac} stays at {at}{instead}"
+
+
+def _mac(word: str) -> str:
+    mac = word.lower()
+    if not is_host_mac(mac):
+        raise PolicyError(400, f"{word}: must be the MAC address of one host such as 02:00:00:00:00:07")
+    return mac
+
+
+def _addresses(text: str) -> frozenset[str]:
+    found = set()
+    for word in text.split(",") if text else ():
+        try:
+            found.add(str(ipaddress.ip_address(word)))
+        except ValueError as error:
+            raise PolicyError(400, f"{word!r} is no IP address") from error
+    if len(found) > MAX_ADDRESSES_PER_HOST:
+        raise PolicyError(400, f"{len(found)} addresses: a host has {MAX_ADDRESSES_PER_HOST} at most")
+    return frozenset(found)
+
+
+def _vid(fabric: Controller, text: str) -> int:
+    if not text:
+        return 0
+    if not fabric.settings.tenants:
+        raise PolicyError(400, "a vid is for a trunk of a [[tenant]], and there is none: leave it out")
+    if not (text.isascii() and text.isdigit() and int(text) in TRUNK_VIDS):
+        raise PolicyError(400, f"vid must be {TRUNK_VIDS.start} to {TRUNK_VIDS.stop - 1}, not {text!r}")
+    return int(text)
+
+
+def _refuse_place(fabric: Controller, mac: str, host: PlacedHost) -> None:
+    """Raise PolicyError if a host cannot be where it is to be, or another one has one of its addresses."""
+    topology, settings = fabric.topology, fabric.settings
+    name = topology.name(host.switch)
+    at = f"{name}:{host.port}"
+    port = network_state.port_called(host.switch, host.port, topology)
+    # Of a switch that was never there no port is known.
+    if port is None and topology.known_ports(host.switch):
+        raise PolicyError(404, f"{at}: the switch has no such port; see braid sdn fabric status")
+    if port is not None and topology.is_heard(port):
+        raise PolicyError(409, f"{at} is an end of a link, where no host can be")
+    made = HostSettings(mac, name, host.port, host.addresses, host.vid)
+    if port is not None and not network_state.is_served(port, settings, topology, host.vid):
+        places = [((name, host.port), host.vid)]
+        (why,) = network_state.why_unplaced(places, settings, topology, fabric.admission.waiting())
+        raise PolicyError(409, f"{at}: {why}")
+    tenant = network_state.tenant_of_host(made, settings, topology)
+    for other in fabric.static_hosts():
+        taken = sorted(other.addresses & host.addresses) if other.mac != mac else ()
+        if taken and network_state.tenant_of_host(other, settings, topology) == tenant:
+            raise PolicyError(409, f"{taken[0]} is the address of {other.mac} at {other.switch}:{other.port}")
+
+
+def _is_configured(fabric: Controller, mac: str) -> bool:
+    return any(host.mac == mac for host in fabric.settings.hosts)
+
+
+def _remove_host(fabric: Controller, word: str) -> tuple[Policies, str]:
+    known = fabric.find_host(word)
+    mac = known.mac if known is not None else _mac(word)
+    others = {each: host for each, host in fabric.policies.hosts.items() if each != mac}
+    if len(others) < len(fabric.policies.hosts):
+        again = "is where the configuration has it" if _is_configured(fabric, mac) else "ages as others do"
+        return replace(fabric.policies, hosts=others), f"{mac} {again} from now on"
+    if _is_configured(fabric, mac):
+        raise PolicyError(409, f"{mac} is a [[host]] of the configuration; take it out there and reload")
+    return fabric.policies, f"{mac} was not added"
+
+
+def _set_capacity(fabric: Controller, link: Link, text: str, *, force: bool) -> tuple[Policies, str]:
+    called = _ends(fabric, link)
+    try:
+        capacity = float(text)
+    except ValueError:
+        capacity = math.nan
+    if not 0 < capacity < math.inf:
+        raise PolicyError(400, f"capacity_bit_s must be a number of bit/s above 0, not {text!r}")
+    wanted = replace(fabric.policies, capacities={**fabric.policies.capacities, link: capacity})
+    rate = f"{capacity / 1e6:g} Mbit/s"
+    if wanted == fabric.policies:
+        return wanted, f"{called} has {rate} already"
+    count = _links(fabric, link)
+    if not count and not force:
+        raise PolicyError(404, f"{called}: no such link is there; --force sets it all the same, for when it comes")
+    return wanted, f"{called} has {rate} in each direction: {count} link{'s' if count != 1 else ''}"
+
+
+def _unset_capacity(fabric: Controller, link: Link) -> tuple[Policies, str]:
+    others = {each: capacity for each, capacity in fabric.policies.capacities.items() if each != link}
+    wanted, called = replace(fabric.policies, capacities=others), _ends(fabric, link)
+    if wanted == fabric.policies:
+        return wanted, f"no capacity was set for {called}"
+    return wanted, f"{called} has the capacity again that is configured, or that its ports' speed says"
+
+
+# Pins.
 
 
 def _pair(fabric: Controller, source: str, target: str) -> tuple[tuple[str, int], tuple[str, int]]:
@@ -248,13 +423,17 @@ def _pin(fabric: Controller, source: str, target: str, via: str) -> tuple[Polici
 def _unpin(fabric: Controller, source: str, target: str) -> tuple[Policies, str]:
     one, other = (_pinned_end(fabric, word) for word in (source, target))
     if fabric.policies.pin_of(one, other) is None:
-        raise PolicyError(404, f"{source} – {target} is not pinned; see braid sdn fabric policies")
+        return fabric.policies, f"{source} – {target} is not pinned"
     return fabric.policies.with_pin(one, other, None), f"{source} – {target} is not pinned any more"
 
 
 def _pinned_end(fabric: Controller, word: str) -> str:
-    """Return an edge's name or a host's MAC; either may be gone."""
+    """Return an edge's name or a host's MAC; either may be gone. Raises PolicyError if nobody knows it."""
     host = fabric.find_host(word)
     if host is not None:
         return host.mac
-    return word.lower() if ":" in word else word
+    name = word.lower() if ":" in word else word
+    pinned = {end for pair in fabric.policies.pinned for end in pair}
+    if name not in pinned and not is_host_mac(name) and not any(edge.name == name for edge in fabric.settings.edges):
+        raise PolicyError(404, f"{word}: no edge or host is known by that; see braid sdn fabric status")
+    return name

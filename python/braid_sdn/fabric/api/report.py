@@ -56,7 +56,7 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
     static = fabric.hosts.static
     lost += [
         ("host-unknown", each.mac, each.switch, each.port, each.vid)
-        for each in settings.hosts
+        for each in fabric.static_hosts()
         if each.mac not in static
     ]
     reasons = network_state.why_unplaced(

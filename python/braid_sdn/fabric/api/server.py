@@ -10,9 +10,11 @@ GET  /v1/fabric/edges/NAME                        (ETag, If-None-Match)
 GET  /v1/fabric/hosts                             /metrics, /v1/metrics
 GET  /v1/fabric/events?after=NUMBER
 GET  /v1/fabric/policies                          /v1/fabric/acl        /v1/fabric/tenants
-POST /v1/fabric/hosts/HOST/forget                 (on the Unix socket, as the next three)
+POST /v1/fabric/hosts/HOST/forget                 (on the Unix socket, as all up to web/token)
+POST /v1/fabric/hosts/MAC/add?switch=SWITCH&port=PORT&addresses=A,B&vid=VID       hosts/HOST/remove
 POST /v1/fabric/switches/SWITCH/drain?force=1     …/undrain
 POST /v1/fabric/links/ONE/OTHER/forbid?force=1    …/permit
+POST /v1/fabric/links/ONE/OTHER/set-capacity?capacity_bit_s=RATE&force=1          …/unset-capacity
 POST /v1/fabric/pairs/ONE/OTHER/pin?via=A,B,C     …/unpin
 POST /v1/fabric/web/token?role=ROLE&new=1         (on the Unix socket)
 POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS
@@ -267,7 +269,7 @@ class Api:
             done = await self.change(request) if verified is None else None
             return done or _error(
                 405,
-                "only POST edges/NAME/report?revision=… is answered; on the socket hosts/HOST/forget, policies "
+                "only POST edges/NAME/report?revision=… is answered; on the socket hosts/HOST/…, policies "
                 "and web/token",
             )
         return self.answer(request, headers)
@@ -364,7 +366,11 @@ class Api:
         if host is None:
             return _error(404, f"{word}: no host is known by that; see braid sdn fabric hosts")
         if host.mac in self.fabric.hosts.static:
-            return _error(409, f"{word}: is a [[host]] of the configuration; take it out there and restart")
+            undo = "take it out there and reload"
+            what = f"is a [[host]] of the configuration; {undo}"
+            if host.mac in self.fabric.policies.hosts:
+                what = f"was added by the operator; undo it by braid sdn fabric remove-host {host.mac}"
+            return _error(409, f"{word}: {what}")
         self.fabric.forget_host(self.clock(), host)
         self.on_change()
         return _json({"mac": host.mac, "port": self.fabric.topology.port_name(host.port)})

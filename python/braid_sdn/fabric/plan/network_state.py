@@ -10,9 +10,9 @@ from braid_sdn.fabric.acl import Acl, Place
 from braid_sdn.fabric.model import Graph, PortId
 from braid_sdn.fabric.plan import planner
 from braid_sdn.fabric.plan.plan import Edge, Host, Plan
-from braid_sdn.fabric.plan.policies import Hop, Link, LinkEnd
+from braid_sdn.fabric.plan.policies import Hop, Link, LinkEnd, Policies
 from braid_sdn.fabric.plan.port_roles import names_of
-from braid_sdn.fabric.settings import Settings
+from braid_sdn.fabric.settings import HostSettings, Settings
 from braid_sdn.fabric.switches.acl_placement import Surroundings
 from braid_sdn.fabric.tenants import NOBODY, PortName, places
 from braid_sdn.fabric.view.topology import Topology
@@ -182,6 +182,15 @@ def forbidden_hops(links: Iterable[Link], topology: Topology, graph: Graph) -> f
     return frozenset(found)
 
 
+def is_link(topology: Topology, link: Link, source: PortId, target: PortId) -> bool:
+    """Return true if a direction of a link is one of those that an operator means."""
+    one, other = link
+    return any(
+        _is_end(topology, here, source) and _is_end(topology, there, target)
+        for here, there in ((one, other), (other, one))
+    )
+
+
 def _is_end(topology: Topology, end: LinkEnd, port: PortId) -> bool:
     if port.switch != end.switch:
         return False
@@ -231,10 +240,34 @@ def resolve_edges(settings: Settings, topology: Topology) -> tuple[Edge, ...]:
     return tuple(found)
 
 
-def resolve_hosts(settings: Settings, topology: Topology) -> list[Host]:
-    """Return the configured hosts whose switch and port are connected."""
+def static_hosts(settings: Settings, policies: Policies, topology: Topology) -> list[HostSettings]:
+    """Return the hosts that stay where they are: an operator's, and the configuration's other ones."""
+    return [
+        *(host for host in settings.hosts if host.mac not in policies.hosts),
+        *(
+            HostSettings(mac, topology.name(host.switch), host.port, host.addresses, host.vid)
+            for mac, host in sorted(policies.hosts.items())
+        ),
+    ]
+
+
+def tenant_of_host(host: HostSettings, settings: Settings, topology: Topology) -> int:
+    """Return the tenant of a static host, whether its switch is connected or not."""
+    port = _port(topology, _dpids(topology), host.switch, host.port)
+    if port is None:
+        return settings.tenants.at(host.switch, host.port, -1, host.vid)
+    return tenant_at(port, settings, topology, host.vid)
+
+
+def port_called(switch: int, word: str, topology: Topology) -> PortId | None:
+    """Return the port of a switch with this name or number, also of one that lost the controller."""
+    return _port(topology, {"": switch}, "", word)
+
+
+def resolve_hosts(hosts: Iterable[HostSettings], settings: Settings, topology: Topology) -> list[Host]:
+    """Return the hosts whose switch and port are connected."""
     dpids = _dpids(topology)
-    places = ((host, _port(topology, dpids, host.switch, host.port)) for host in settings.hosts)
+    places = ((host, _port(topology, dpids, host.switch, host.port)) for host in hosts)
     return [
         Host(host.mac, port, host.addresses, vid=host.vid)
         for host, port in places
@@ -264,7 +297,7 @@ def surroundings(fabric: Controller) -> Surroundings:
     """Return what the rules of the access control list depend on besides the list."""
     topology, known = fabric.topology, fabric.hosts.known
     # Also those whose switch has lost the controller.
-    static = {host.mac for host in fabric.settings.hosts} | fabric.hosts.static.keys()
+    static = {host.mac for host in fabric.static_hosts()} | fabric.hosts.static.keys()
     # In the order in which they were learned.
     learned = [host for mac, host in known.items() if mac not in static]
     # The list reads packets behind a trunk's header as those behind an edge's tag.
@@ -288,8 +321,8 @@ def missing_links(settings: Settings, topology: Topology) -> list[tuple[str, str
     ]
 
 
-def configured_capacities(settings: Settings, topology: Topology) -> dict[PortId, float]:
-    """Return the configured capacity of each known link by its source port, bit/s."""
+def configured_capacities(settings: Settings, policies: Policies, topology: Topology) -> dict[PortId, float]:
+    """Return the capacity of each known link by its source port, bit/s: that which an operator set, or configured."""
     dpids = _dpids(topology)
     configured: dict[frozenset[object], float] = {}
     for each in settings.links:
@@ -299,8 +332,17 @@ def configured_capacities(settings: Settings, topology: Topology) -> dict[PortId
             configured[frozenset(zip(each.between, each.ports, strict=True))] = each.capacity
         else:
             configured[frozenset(dpids.get(name) for name in each.between)] = each.capacity
+    # Those of single links first.
+    own: dict[frozenset[int], list[Link]] = {}
+    for each_set in sorted(policies.capacities, key=lambda link: (-sum(bool(end.port) for end in link), link)):
+        own.setdefault(frozenset(end.switch for end in each_set), []).append(each_set)
     capacities = {}
-    for link in topology.links() if configured else ():
+    for link in topology.links() if configured or own else ():
+        here = own.get(frozenset((link.source.switch, link.target.switch)), ())
+        known = next((each_set for each_set in here if is_link(topology, each_set, link.source, link.target)), None)
+        if known is not None:
+            capacities[link.source] = policies.capacities[known]
+            continue
         keys: list[frozenset[object]] = [
             frozenset((one, other))
             for one in places(*names_of(link.source, topology))

@@ -1,4 +1,4 @@
-"""Policies of an operator: switches that are drained, links that are forbidden, pairs that are pinned to a path.
+"""Policies of an operator: what is drained, forbidden and pinned, where hosts stay, what links carry.
 
 Pure: they are changed by making others, and kept as JSON. Switches are their datapath ids, so that a switch keeps its
 policies whatever it is called.
@@ -7,8 +7,9 @@ policies whatever it is called.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from braid_sdn.fabric.model import Arc, Graph, PortId
@@ -28,6 +29,18 @@ class LinkEnd(NamedTuple):
 Link = tuple[LinkEnd, LinkEnd]
 
 
+@dataclass(frozen=True, slots=True)
+class PlacedHost:
+    """The place that an operator gave a host."""
+
+    switch: int
+    #: The port's name or number there.
+    port: str
+    addresses: frozenset[str] = frozenset()
+    #: The VID of its frames, if the port is a trunk.
+    vid: int = 0
+
+
 @dataclass(frozen=True)
 class Policies:
     """All policies."""
@@ -38,6 +51,15 @@ class Policies:
     forbidden: frozenset[Link] = frozenset()
     #: Switches of the only path of each pair of edges' names or of hosts' MACs, the lower one first; both directions.
     pinned: Mapping[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
+    #: Hosts that stay where they are, by their MACs.
+    hosts: Mapping[str, PlacedHost] = field(default_factory=dict)
+    #: Capacities of links in each direction, bit/s, by their ends.
+    capacities: Mapping[Link, float] = field(default_factory=dict)
+
+    @property
+    def ways(self) -> tuple[object, ...]:
+        """What of them says which ways packets take."""
+        return self.drained, self.forbidden, self.pinned
 
     def pin_of(self, source: str, target: str) -> tuple[int, ...] | None:
         """Return the switches of a pair's path in this direction."""
@@ -51,31 +73,45 @@ class Policies:
         others = {each: path for each, path in self.pinned.items() if each != key}
         if switches is not None:
             others[key] = switches if source < target else switches[::-1]
-        return Policies(self.drained, self.forbidden, others)
+        return replace(self, pinned=others)
 
     def store(self) -> dict[str, Any]:
         """Return them for JSON."""
         return {
             "drained": [_word(switch) for switch in sorted(self.drained)],
-            "forbidden": [
-                [{"switch": _word(end.switch), "port": end.port} for end in link] for link in sorted(self.forbidden)
-            ],
+            "forbidden": [_stored_ends(link) for link in sorted(self.forbidden)],
             "pinned": [
                 {"source": source, "target": target, "switches": [_word(switch) for switch in path]}
                 for (source, target), path in sorted(self.pinned.items())
+            ],
+            "hosts": [
+                {
+                    "mac": mac,
+                    "switch": _word(host.switch),
+                    "port": host.port,
+                    "addresses": sorted(host.addresses),
+                    "vid": host.vid,
+                }
+                for mac, host in sorted(self.hosts.items())
+            ],
+            "capacities": [
+                {"between": _stored_ends(link), "capacity_bit_s": capacity}
+                for link, capacity in sorted(self.capacities.items())
             ],
         }
 
     @classmethod
     def stored(cls, kept: Any) -> Policies:
-        """Return those that `store` made; raises ValueError."""
+        """Return those that `store` made, now or before there were hosts and capacities; raises ValueError."""
         try:
             made = cls(
                 frozenset(int(switch, 16) for switch in kept["drained"]),
-                frozenset(
-                    link_of(*(LinkEnd(int(end["switch"], 16), str(end["port"])) for end in link))
-                    for link in kept["forbidden"]
-                ),
+                frozenset(_link_stored(link) for link in kept["forbidden"]),
+                hosts={str(each["mac"]): _host_stored(each) for each in kept.get("hosts", ())},
+                capacities={
+                    _link_stored(each["between"]): _capacity_stored(each["capacity_bit_s"])
+                    for each in kept.get("capacities", ())
+                },
             )
             for pin in kept["pinned"]:
                 path = tuple(int(switch, 16) for switch in pin["switches"])
@@ -87,6 +123,26 @@ class Policies:
 
 def _word(switch: int) -> str:
     return f"{switch:016x}"
+
+
+def _stored_ends(link: Link) -> list[dict[str, str]]:
+    return [{"switch": _word(end.switch), "port": end.port} for end in link]
+
+
+def _link_stored(ends: Any) -> Link:
+    return link_of(*(LinkEnd(int(end["switch"], 16), str(end["port"])) for end in ends))
+
+
+def _host_stored(each: Any) -> PlacedHost:
+    addresses = frozenset(str(address) for address in each["addresses"])
+    return PlacedHost(int(each["switch"], 16), str(each["port"]), addresses, int(each["vid"]))
+
+
+def _capacity_stored(value: Any) -> float:
+    capacity = float(value)
+    if not 0 < capacity < math.inf:
+        raise ValueError(f"not policies: {value!r} is no capacity")
+    return capacity
 
 
 def link_of(one: LinkEnd, other: LinkEnd) -> Link:
