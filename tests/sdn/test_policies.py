@@ -413,7 +413,7 @@ def test_a_host_that_is_added_is_known_stays_and_goes_again() -> None:
     net.send("ha", frame(mac(9), mac(2)))
     net.run(40)
     assert net.controller.hosts.known[mac(9)].port == net.stations["hb"]
-    again = set_policy(net, "hosts", mac(9), "add", switch="2", port="hb", addresses="10.0.0.9")
+    again = set_policy(net, "hosts", mac(9), "add", switch=f"{2:016x}", port="hb", addresses="10.0.0.9")
     assert again == {"changed": False, "text": f"{mac(9)} stays at B:hb already"}
     assert set_policy(net, "hosts", mac(9), "add", switch="A", port="ha")["changed"]
     net.run(0.5)
@@ -474,11 +474,15 @@ def test_a_host_whose_port_goes_is_named_and_one_that_was_added_is_not_forgotten
         409,
         f"{mac(9)}: was added by the operator; undo it by braid sdn fabric remove-host {mac(9)}",
     )
+    # One at a switch that is away waits for it.
     net.disconnect("B")
-    net.run(1)
+    assert set_policy(net, "hosts", mac(8), "add", switch="B", port="hb")["changed"]
     assert "host-unknown" in net.codes()
-    (listed,) = report.policies(net.controller, net.now)["hosts"]
-    assert not listed["used"]
+    assert [each["used"] for each in report.policies(net.controller, net.now)["hosts"]] == [False, False]
+    net.connect("B")
+    net.run(3)
+    assert "host-unknown" not in net.codes()
+    assert [each["used"] for each in report.policies(net.controller, net.now)["hosts"]] == [True, True]
 
 
 # Capacities.

@@ -523,6 +523,7 @@ class Controller:
             self.policies_in_place = False
             self._policies_planned = False
             self._review_at = now
+        self._place_hosts(now)
         self._set_capacities()
         self._throttle.change(now)
 
@@ -556,9 +557,14 @@ class Controller:
         names = {edge.name for edge in wanted.edges}
         self.former_edges = (self.former_edges | {edge.name for edge in before.edges}) - names
         self.distributor.shims &= names
+        self._place_hosts(now)
         self._set_capacities()
         if wanted != before:
             self._throttle.change(now)
+
+    def _place_hosts(self, now: float) -> None:
+        placed = network_state.resolve_hosts(self.static_hosts(), self.settings, self.topology)
+        self.hosts.set_static(now, placed)
 
     def _set_capacities(self) -> None:
         """Take over capacities that are configured or set; forget what was learned of a link with another one."""
@@ -1280,8 +1286,7 @@ class Controller:
     def _begin_plan(self, now: float) -> None:
         began = self._stopwatch()
         self.edges = network_state.resolve_edges(self.settings, self.topology)
-        placed = network_state.resolve_hosts(self.static_hosts(), self.settings, self.topology)
-        self.hosts.set_static(now, placed)
+        self._place_hosts(now)
         self.traffic.configured |= network_state.configured_capacities(self.settings, self.policies, self.topology)
         is_review = self._throttle.calm or now >= self._review_at
         if is_review:
