@@ -71,7 +71,7 @@ def test_a_recorded_line_is_played_again(make_network: MakeNetwork, start_braid:
     WALK.write(walk, 0, WALK.seconds)
     with full(net, daemon):
         play(net, walk)
-        words = ("history", "lte", "--record", str(first), "--for", f"{SECONDS} s", "--json")
+        words = ("history", "lte", "--record", str(first), "--for", f"{SECONDS} s")
         trace = down(daemon.command_json(*words))
         assert trace["file"] == f"{first}-down.csv"
         assert trace["measured_s"] > 0.7 * SECONDS, trace
@@ -80,7 +80,7 @@ def test_a_recorded_line_is_played_again(make_network: MakeNetwork, start_braid:
         end_ms = points(daemon)[-1]["unix_ms"] + 1000 * (SECONDS + 2)
         # The same again, of seconds that are over.
         wait_until(lambda: points(daemon)[-1]["unix_ms"] >= end_ms, what="the trace to be played", timeout=60)
-        words = ("history", "lte", "--record", str(second), "--last", f"{SECONDS} s", "--json")
+        words = ("history", "lte", "--record", str(second), "--last", f"{SECONDS} s")
         again = RateTrace.read(Path(down(daemon.command_json(*words))["file"]))
     assert distance(recorded, WALK) < 0.1, recorded
     assert distance(again, recorded) < 0.1, (again, recorded)
@@ -95,7 +95,7 @@ def test_an_interrupted_recording_plays_and_gaps_are_zero(make_network: MakeNetw
     daemon.json("measure", "lte", "--url", f"http://{net.server()}/stream", "--direction", "down")
     name = net.scratch / "van"
     file = Path(f"{name}-down.csv")
-    words = ["--run-dir", daemon.run_dir, "history", "lte", "--record", name, "--for", "1 h"]
+    words: list[str | Path] = ["--run-dir", daemon.run_dir, "history", "lte", "--record", name, "--for", "1 h"]
     with Process([binary(), *words], log=net.scratch / "recording", namespace=net.host.name) as recording:
         wait_until(lambda: file.exists() and "carried on" in file.read_text(), what="a second with a rate")
         with black_hole(net.uplinks["lte"]):

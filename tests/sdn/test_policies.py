@@ -565,6 +565,7 @@ def test_hosts_and_capacities_are_told_as_events() -> None:
     set_policy(net, "links", "A", "P:P-A", "set-capacity", capacity_bit_s="5e6")
     after = Snapshot.of(net.controller, net.now)
     assert [(each.name, dict(each.fields)) for each in changes(before, after)] == [
+        ("host-learned", {"mac": mac(9), "port": "B:hb"}),
         ("host-added", {"mac": mac(9), "port": "B:hb", "addresses": "10.0.0.9"}),
         ("capacity-set", {"between": "A P:P-A", "capacity_bit_s": 5e6}),
     ]

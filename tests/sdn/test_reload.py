@@ -418,7 +418,7 @@ def test_a_reload_takes_what_it_can_and_names_the_rest_until_the_file_is_as_befo
         service = a_service(tmp_path, config(), told)
         key = service.controller.settings.key
         edge = EdgeSettings("west", "A", "a", key=b"e" * 16)
-        wanted = {"names": {1: "A"}, "edges": (edge,), "host_lifetime": 20.0}
+        wanted: dict[str, Any] = {"names": {1: "A"}, "edges": (edge,), "host_lifetime": 20.0}
         service.reload(lambda: config(6633, **wanted))
         assert service.controller.settings.names == {1: "A"}
         assert service.controller.settings.key == key
