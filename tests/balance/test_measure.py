@@ -1,4 +1,4 @@
-"""`braid measure`: capacity by a transfer over one uplink, and what the daemon makes of it."""
+"""`braid measure`: capacity by a transfer over one uplink or by trains of packets, and its use by the daemon."""
 
 from __future__ import annotations
 
@@ -65,11 +65,43 @@ def test_uploads_are_measured_too(lines: Topology, start_braid: StartBraid) -> N
     assert "rx_capacity" not in uplink(daemon, "lte")
 
 
+def test_trains_of_packets_tell_each_direction_for_little(make_network: MakeNetwork, start_braid: StartBraid) -> None:
+    line = LinkSpec(rate_down="8Mbit/s", rate_up="2Mbit/s", delay="10ms", queue="100ms")
+    net = make_network(UplinkSpec("dsl", line))
+    daemon = start_braid(net)
+    expected = {"down": 8 * IP_SHARE, "up": 2 * IP_SHARE}
+    for direction, path, capacity in (("down", "stream", "rx_capacity"), ("up", "sink", "tx_capacity")):
+        words = ("--method", "dispersion", "--direction", direction)
+        url = f"http://{net.server()}/{path}"
+        (found,) = daemon.json("measure", "dsl", *words, "--url", url)["measurements"]
+        assert found["rate_bit_s"] / 1e6 == pytest.approx(expected[direction], rel=0.15), found
+        assert found["method"] == "dispersion"
+        assert found["spent_bytes"] < 300_000
+        if found["saturated"]:
+            known = uplink(daemon, "dsl")[capacity]
+            assert (known["basis"], known["rate_bit_s"]) == ("dispersion", found["rate_bit_s"])
+            assert "dispersion" in daemon.call("uplinks").stdout
+    # Echo replies come as far apart as the slower direction lets the requests through.
+    for direction, is_known in (("up", True), ("down", False)):
+        words = ("--method", "dispersion", "--direction", direction)
+        (found,) = daemon.json("measure", "dsl", *words)["measurements"]
+        assert found["rate_bit_s"] / 1e6 == pytest.approx(expected["up"], rel=0.15), found
+        assert is_known or not found["saturated"], "the other direction is faster"
+    # Round trips grow by the time that both directions need for a byte.
+    (found,) = daemon.json("measure", "dsl", "--method", "variable-packet-size")["measurements"]
+    mean = 2 / sum(1 / rate for rate in expected.values())
+    assert found["rate_bit_s"] / 1e6 == pytest.approx(mean, rel=0.2), found
+    assert uplink(daemon, "dsl")["rx_capacity"]["rate_bit_s"] != found["rate_bit_s"]
+
+
 def test_errors_say_what_to_do_next(lines: Topology, start_braid: StartBraid) -> None:
     daemon = start_braid(lines)
     server = lines.server()
     for words, status, said in (
         (("dsl",), USAGE, "--url names a file"),
+        (("dsl", "--method", "dispersion", "--target", "192.0.2.77"), FAILED, "name another --target"),
+        (("dsl", "--method", "dispersion", "--url", f"http://{server}/nothing"), FAILED, "status 404"),
+        (("dsl", "--method", "dispersion", "--url", f"http://{server}/bytes/500"), FAILED, "too small"),
         (("vdsl", "--url", stream(lines)), USAGE, "there are"),
         (("dsl", "--url", "ftp://example.org"), USAGE, "http://"),
         (("dsl", "--url", f"http://{server}/nothing"), FAILED, "status 404"),

@@ -4,11 +4,15 @@
 //! flows exceed their shortest. Out: for each direction a capacity, the way it is known, its error,
 //! and its age. Nothing is sent for it, and the far end needs nothing.
 //!
-//! A transfer that is made to measure the line ([`TransferCapacity`]) is taken as well. The later of
-//! the two measurements is the capacity, and the other one stays to be compared with it.
+//! What is made to measure the line is taken as well: a transfer ([`TransferCapacity`]), or trains of packets
+//! ([`DispersionCapacity`]). The later of the two measurements is the capacity, and the other one stays to be compared
+//! with it. [`PacketSizeCapacity`] is for comparison.
 //!
 //! A line that carries next to nothing although flows wait for it has no such estimate: [`StallMonitor`].
 
+mod crucial;
+mod dispersion;
+mod packet_size;
 mod passive;
 mod stall;
 mod transfer;
@@ -17,18 +21,19 @@ use std::time::Duration;
 
 use crate::{Bytes, Rate, Time};
 
+pub use dispersion::{BURST_PACKETS, DispersionCapacity, MAX_BURSTS, TrainPacket};
+pub use packet_size::PacketSizeCapacity;
 pub use passive::MIN_INTERVAL;
 use passive::{DirectionInterval, PassiveCapacity};
 pub use stall::{StallInterval, StallMonitor};
 pub use transfer::{
-    FIRST_CONNECTIONS, MAX_CONNECTIONS, MIN_SAMPLE, TransferCapacity, TransferEstimate,
-    TransferSample, TransferStep,
+    FIRST_CONNECTIONS, MAX_CONNECTIONS, MIN_SAMPLE, TransferCapacity, TransferSample, TransferStep,
 };
 
 /// A rate that refutes an estimate counts for this much of itself: it was carried without a queue.
 const REFUTED_GROWTH: f64 = 1.2;
-/// Time after a transfer for which intervals are still of it: that of a passive estimate's intervals.
-const TRANSFER_SHADOW: Duration = Duration::from_millis(1_500);
+/// Time after an active measurement for which intervals are still of it: that of a passive estimate's intervals.
+const ACTIVE_SHADOW: Duration = Duration::from_millis(1_500);
 
 /// The way in which a capacity is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,19 @@ pub enum CapacityBasis {
     AtLeast,
     /// A transfer was made to measure it.
     Transfer,
+    /// Trains of packets were sent to measure it.
+    Dispersion,
+}
+
+/// Capacity as something shows it that was made to measure it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ActiveEstimate {
+    /// The capacity, or a lower bound of it.
+    pub rate: Rate,
+    /// Expected error as a fraction of the rate, at most 1.
+    pub error: f64,
+    /// True if it is the line's capacity; otherwise the line may carry more than this.
+    pub saturated: bool,
 }
 
 /// A capacity.
@@ -135,14 +153,14 @@ impl UplinkCapacity {
         (interval.end.since(at) <= holds).then_some(queueing)
     }
 
-    /// Takes the result of a transfer to send.
-    pub fn note_tx_transfer(&mut self, now: Time, found: &TransferEstimate) {
-        self.tx.note_transfer(now, found);
+    /// Takes the result of a measurement of this kind to send.
+    pub fn note_tx_active(&mut self, now: Time, basis: CapacityBasis, found: &ActiveEstimate) {
+        self.tx.note_active(now, basis, found);
     }
 
-    /// Takes the result of a transfer to receive.
-    pub fn note_rx_transfer(&mut self, now: Time, found: &TransferEstimate) {
-        self.rx.note_transfer(now, found);
+    /// Takes the result of a measurement of this kind to receive.
+    pub fn note_rx_active(&mut self, now: Time, basis: CapacityBasis, found: &ActiveEstimate) {
+        self.rx.note_active(now, basis, found);
     }
 
     /// Returns the estimate of the capacity to send; `None` before anything was sent.
@@ -217,21 +235,27 @@ impl UplinkCapacity {
 #[derive(Clone, Debug)]
 struct DirectionCapacity {
     passive: PassiveCapacity,
-    /// Time, rate in bits per second, and error of the last transfer that filled the line.
-    transfer: Option<(Time, Rate, f64)>,
+    /// The last capacity that an active measurement has found, and its time; its age is zero.
+    active: Option<(Time, CapacityEstimate)>,
 }
 
 impl DirectionCapacity {
     fn new(passive: PassiveCapacity) -> DirectionCapacity {
         DirectionCapacity {
             passive,
-            transfer: None,
+            active: None,
         }
     }
 
-    fn note_transfer(&mut self, now: Time, found: &TransferEstimate) {
+    fn note_active(&mut self, now: Time, basis: CapacityBasis, found: &ActiveEstimate) {
+        let estimate = CapacityEstimate {
+            rate: found.rate,
+            basis,
+            error: found.error,
+            age: Duration::ZERO,
+        };
         match found.saturated {
-            true => self.transfer = Some((now, found.rate, found.error)),
+            true => self.active = Some((now, estimate)),
             false => self.passive.note_carried(now, found.rate),
         }
     }
@@ -242,7 +266,7 @@ impl DirectionCapacity {
         if found.basis != CapacityBasis::AtLeast {
             return Some(found.rate);
         }
-        let was_measured = self.passive.was_measured() || self.transfer.is_some();
+        let was_measured = self.passive.was_measured() || self.active.is_some();
         let rate = found.rate.bits_per_sec() as f64 * REFUTED_GROWTH;
         was_measured.then(|| Rate::from_bits_per_sec(rate as u64))
     }
@@ -250,27 +274,26 @@ impl DirectionCapacity {
     /// Returns the estimate of the method that measured last, and that of the other one.
     fn estimates(&self, now: Time) -> (Option<CapacityEstimate>, Option<CapacityEstimate>) {
         let passive = self.passive.estimate(now);
-        let Some((at, rate, error)) = self.transfer else {
+        let Some((at, found)) = self.active else {
             return (passive, None);
         };
         let age = now.since(at);
-        let transfer = CapacityEstimate {
-            rate,
-            basis: CapacityBasis::Transfer,
-            error: error.hypot(self.passive.drift_in(age)).min(1.0),
+        let active = CapacityEstimate {
+            error: found.error.hypot(self.passive.drift_in(age)).min(1.0),
             age,
+            ..found
         };
         let is_later = |passive: &CapacityEstimate| {
             let since = age.saturating_sub(passive.age);
             match passive.basis {
-                // Flows beside the transfer met its queue and had only a part of the line.
-                CapacityBasis::Saturated => since > TRANSFER_SHADOW,
-                _ => since > Duration::ZERO && passive::refutes(passive.rate, rate),
+                // Flows beside a transfer met its queue and had only a part of the line.
+                CapacityBasis::Saturated => since > ACTIVE_SHADOW,
+                _ => since > Duration::ZERO && passive::refutes(passive.rate, found.rate),
             }
         };
         match passive {
-            Some(passive) if is_later(&passive) => (Some(passive), Some(transfer)),
-            passive => (Some(transfer), passive),
+            Some(passive) if is_later(&passive) => (Some(passive), Some(active)),
+            passive => (Some(active), passive),
         }
     }
 }

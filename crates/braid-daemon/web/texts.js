@@ -59,7 +59,7 @@ const en = {
   upload: "Upload",
   since: (time) => `since ${time}`,
   evidence: "Evidence",
-  capacity: { saturated: (rate, age) => `of ${rate}, measured ${age} ago`, at_least: (rate, age) => `has carried ${rate}, ${age} ago`, transfer: (rate, age) => `of ${rate}, by a transfer ${age} ago` },
+  capacity: { saturated: (rate, age) => `of ${rate}, measured ${age} ago`, at_least: (rate, age) => `has carried ${rate}, ${age} ago`, transfer: (rate, age) => `of ${rate}, by a transfer ${age} ago`, dispersion: (rate, age) => `of ${rate}, by packet trains ${age} ago` },
   capacityUnknown: "capacity not known yet",
   roundTrip: "Round trip",
   jitter: "Jitter",

@@ -20,7 +20,7 @@ pub use file_mode::{bind_with_mode, with_umask};
 pub use interface::{Interface, InterfaceError};
 pub use packet_sender::PacketSender;
 pub use packet_tap::{Direction, Instruction, PacketCounter, PacketTap};
-pub use tcp::{TcpProgress, tcp_progress};
+pub use tcp::{TcpProgress, limit_window, tcp_progress};
 pub use thread::{no_timer_slack, raise_priority, set_real_time};
 pub use tuntap::{AttachError, DeviceKind, attach, attach_persistent, set_persistent};
 pub use wait::{wait, watch};

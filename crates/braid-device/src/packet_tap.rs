@@ -1,7 +1,7 @@
 //! Copies of the packets of one device.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use super::check;
@@ -136,6 +136,12 @@ pub(super) fn link_address(ifindex: u32) -> io::Result<libc::sockaddr_ll> {
 impl AsFd for PacketTap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+impl AsRawFd for PacketTap {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 

@@ -110,6 +110,26 @@ pub fn tcp_progress(socket: &impl AsFd) -> io::Result<TcpProgress> {
     })
 }
 
+/// Has a socket that is not yet connected offer the other end no more than so many bytes at once.
+///
+/// # Errors
+/// It is no TCP socket.
+pub fn limit_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    let bytes = libc::c_int::try_from(bytes).map_err(io::Error::other)?;
+    let size = mem::size_of_val(&bytes);
+    // SAFETY: the value is valid for its length.
+    let done = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_WINDOW_CLAMP,
+            (&raw const bytes).cast(),
+            libc::socklen_t::try_from(size).expect("a small integer"),
+        )
+    };
+    super::check(done).map(|_| ())
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};

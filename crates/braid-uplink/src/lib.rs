@@ -6,7 +6,8 @@
 //! returns verdicts with their evidence ([`liveness`]).
 //!
 //! The decisions ([`choose`], [`liveness::HealthMonitor`]) are pure functions over plain data and
-//! passed-in time; [`netlink`], [`NetworkMonitor`], [`probe`] and [`transfer`] are the only parts that touch a socket.
+//! passed-in time; [`netlink`], [`NetworkMonitor`], [`probe`], [`transfer`] and [`dispersion`] are the only parts that touch
+//! a socket.
 //! This crate never changes anything in the kernel.
 //!
 //! Everything is read in the network namespace of the calling thread.
@@ -15,6 +16,7 @@
 
 mod carrier;
 mod choose;
+pub mod dispersion;
 mod error;
 pub mod liveness;
 pub mod netlink;

@@ -31,7 +31,7 @@ mod uplink_monitor;
 
 pub use evidence::{Cause, Evidence};
 pub use health_monitor::HealthMonitor;
-pub use rules::{MonitoredUplink, Rules};
+pub use rules::{DEFAULT_TARGETS, MonitoredUplink, Rules};
 pub use target::{Expect, Target, TargetError};
 pub use types::{
     HealthSnapshot, ProbeId, ProbeOutcome, ProbeRequest, ProbeResult, Sample, Verdict,

@@ -11,6 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use socket2::{Protocol, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
@@ -60,18 +61,35 @@ impl Egress {
     }
 }
 
-/// Connects over TCP; the connection is reset when it is dropped. The inner result is the outcome on the network, the
+/// Connects over TCP, and receives no more bytes at once than `window` says; the connection is reset when it is dropped.
+/// The inner result is the outcome on the network, the
 /// outer one that on this machine.
 pub(crate) async fn connect(
     egress: &Egress,
     dest: SocketAddr,
+    window: Option<u32>,
 ) -> io::Result<io::Result<TcpStream>> {
-    match tcp::connect(egress, dest).await {
+    match tcp::connect(egress, dest, window).await {
         Ok(outcome) => Ok(outcome),
         Err(ProbeError::NotSent(error)) => Err(error),
         Err(ProbeError::Silent) => Ok(Err(io::ErrorKind::HostUnreachable.into())),
         Err(ProbeError::Wrong(why)) => Ok(Err(io::Error::other(why))),
     }
+}
+
+/// Opens a socket for ICMP messages to a target.
+pub(crate) fn open_icmp(egress: &Egress, dest: IpAddr) -> io::Result<Socket> {
+    let protocol = match dest {
+        IpAddr::V4(_) => Protocol::ICMPV4,
+        IpAddr::V6(_) => Protocol::ICMPV6,
+    };
+    socket::open(egress, SocketAddr::new(dest, 0), Type::RAW, Some(protocol)).map_err(|error| {
+        match error {
+            ProbeError::NotSent(error) => error,
+            ProbeError::Silent => io::ErrorKind::HostUnreachable.into(),
+            ProbeError::Wrong(why) => io::Error::other(why),
+        }
+    })
 }
 
 /// The reason that there is no good answer.

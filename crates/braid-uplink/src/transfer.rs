@@ -4,7 +4,7 @@
 //! data to it, until [`TransferCapacity`], which decides everything, knows the line. The sockets' own counters say how
 //! much the line has carried: segments out of order count when they arrive, not when the gap before them is filled.
 
-mod connection;
+pub(crate) mod connection;
 mod url;
 
 use std::io;
@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use braid_core::capacity::{
-    FIRST_CONNECTIONS, TransferCapacity, TransferEstimate, TransferSample, TransferStep,
+    ActiveEstimate, FIRST_CONNECTIONS, TransferCapacity, TransferSample, TransferStep,
 };
 use braid_core::{Bytes, Time};
 use futures_util::future::{LocalBoxFuture, try_join_all};
@@ -53,7 +53,7 @@ pub struct TransferEgress {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransferProgress {
     /// The estimate so far; `None` before the first sample.
-    pub estimate: Option<TransferEstimate>,
+    pub estimate: Option<ActiveEstimate>,
     /// Bytes sent and received for it so far, headers of IP included.
     pub spent: Bytes,
     /// Time since its start.
@@ -66,7 +66,7 @@ pub struct TransferProgress {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransferResult {
     /// The estimate.
-    pub estimate: TransferEstimate,
+    pub estimate: ActiveEstimate,
     /// Bytes sent and received for it, headers of IP included.
     pub spent: Bytes,
     /// Its duration, from the first connection on.
@@ -147,6 +147,9 @@ pub enum TransferError {
     /// Nothing is carried.
     #[error("the server is connected, and nothing was carried")]
     Silent,
+    /// Too few packets of trains, or too unlike ones, arrive.
+    #[error("too few packets came back to tell a rate")]
+    NoTrains,
     /// The kernel does not count.
     #[error("cannot read the counters of a connection: {0}")]
     Counters(io::Error),
@@ -174,7 +177,7 @@ pub async fn transfer(
     let exchange = Exchange::new(url.clone(), direction)?;
     let first = (0..FIRST_CONNECTIONS).map(|_| async {
         let began = Instant::now();
-        let stream = establish(&egress, address).await?;
+        let stream = establish(&egress, address, None).await?;
         Ok::<_, TransferError>((stream, began.elapsed()))
     });
     let (established, handshakes): (Vec<_>, Vec<_>) =
@@ -193,7 +196,10 @@ pub async fn transfer(
 }
 
 impl TransferEgress {
-    async fn resolve(&self, url: &TransferUrl) -> Result<(Egress, SocketAddr), TransferError> {
+    pub(crate) async fn resolve(
+        &self,
+        url: &TransferUrl,
+    ) -> Result<(Egress, SocketAddr), TransferError> {
         let host = || url.host.clone();
         let found = lookup_host((url.host.as_str(), url.port)).await;
         let mut found = found.map_err(|source| TransferError::Lookup {
@@ -211,7 +217,11 @@ impl TransferEgress {
     }
 }
 
-async fn establish(egress: &Egress, address: SocketAddr) -> Result<TcpStream, TransferError> {
+pub(crate) async fn establish(
+    egress: &Egress,
+    address: SocketAddr,
+    window: Option<u32>,
+) -> Result<TcpStream, TransferError> {
     let device = || egress.device().to_owned();
     let refused = |source| TransferError::Connect {
         address,
@@ -219,7 +229,7 @@ async fn establish(egress: &Egress, address: SocketAddr) -> Result<TcpStream, Tr
         source,
     };
     let late = || io::Error::new(io::ErrorKind::TimedOut, "no answer within 5 s");
-    match timeout(CONNECT_TIMEOUT, connect(egress, address)).await {
+    match timeout(CONNECT_TIMEOUT, connect(egress, address, window)).await {
         Err(_) => Err(refused(late())),
         Ok(Err(source)) => Err(TransferError::Bind {
             device: device(),
@@ -267,7 +277,7 @@ impl Running {
         }
         let (egress, address) = (self.egress.clone(), self.address);
         self.exchanges.push(Box::pin(async move {
-            match establish(&egress, address).await {
+            match establish(&egress, address, None).await {
                 Ok(stream) => TransferEnd::Established(stream),
                 Err(failure) => TransferEnd::Failed(failure),
             }

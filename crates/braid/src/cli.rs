@@ -4,12 +4,13 @@
 pub mod hub;
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 use braid_core::units::duration;
 use braid_daemon::config::Policy;
-use braid_daemon::report::MeasuredDirection;
+use braid_daemon::report::{MeasuredDirection, MeasurementMethod};
 use braid_host::run_dir;
 use braid_host::state_dir;
 use braid_host::web::Role;
@@ -97,10 +98,12 @@ pub enum Command {
     /// One line per network (an IPv4 /24 or an IPv6 /48) and uplink, the most recently used network
     /// first. VALID says whether the entry decides about new flows under policy race or fastest.
     Paths(Output),
-    /// Measure the capacity of an uplink by a transfer over it alone
+    /// Measure the capacity of an uplink, by a transfer over it alone or by trains of packets
     ///
-    /// Downloads the contents of a URL, or uploads data to it, over a few connections, and ends as soon as
-    /// the rate is known: after a second or two. The daemon then takes the result for the uplink's
+    /// A transfer downloads the contents of a URL, or uploads data to it, over a few connections, and ends as
+    /// soon as the rate is known: after a second or two. `--method dispersion` spends tens or hundreds of
+    /// kilobytes in place of megabytes, and is less exact; without a URL it sends echo requests, which show the
+    /// slower of both directions. The daemon then takes the result for the uplink's
     /// capacity, until the uplink's own traffic shows another one. A configured capacity stays a ceiling.
     /// Exit code 4 means that some of several uplinks or directions could not be measured.
     Measure(MeasureArgs),
@@ -367,7 +370,14 @@ pub struct MeasureArgs {
     /// Measure every uplink, one after the other
     #[arg(long, conflicts_with = "uplink")]
     pub all: bool,
-    /// http or https URL of a large file; for uploads, of something that takes 25 MB by POST
+    /// Method; the daemon takes no result of variable-packet-size
+    #[arg(long, value_name = "METHOD", default_value = "transfer")]
+    pub method: MethodName,
+    /// Address that answers echo requests beyond the line, for the methods that send them; a public resolver by default
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "url")]
+    pub target: Option<IpAddr>,
+    /// http or https URL of a large file; for uploads, of something that takes 25 MB by POST, or 100 kB in small ones by
+    /// dispersion
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
     /// Direction, as seen from this machine
@@ -375,6 +385,28 @@ pub struct MeasureArgs {
     pub direction: DirectionName,
     #[command(flatten)]
     pub output: Output,
+}
+
+/// Values of `--method`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MethodName {
+    /// Fill the line for a second or two
+    Transfer,
+    /// Send trains of packets and measure how far apart they arrive
+    Dispersion,
+    /// Measure round trips of packets of several sizes, for comparison; for lines that are as fast up as down
+    VariablePacketSize,
+}
+
+impl MethodName {
+    /// Returns its name in reports.
+    pub fn reported(self) -> MeasurementMethod {
+        match self {
+            MethodName::Transfer => MeasurementMethod::Transfer,
+            MethodName::Dispersion => MeasurementMethod::Dispersion,
+            MethodName::VariablePacketSize => MeasurementMethod::VariablePacketSize,
+        }
+    }
 }
 
 /// Values of `--direction`.

@@ -156,6 +156,7 @@ fn capacity(known: Option<HistoryCapacity>) -> String {
         CapacityBasisName::AtLeast => format!("> {rate}"),
         CapacityBasisName::Saturated => format!("{rate} traffic"),
         CapacityBasisName::Transfer => format!("{rate} transfer"),
+        CapacityBasisName::Dispersion => format!("{rate} dispersion"),
     }
 }
 

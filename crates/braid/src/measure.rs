@@ -1,25 +1,31 @@
-//! `braid measure`: capacity of an uplink by a transfer.
+//! `braid measure`: capacity of an uplink by a transfer, or by trains of packets.
 
 use std::io::{IsTerminal, Write, stderr};
 
 use braid_daemon::report::{
-    BondLinkReport, BondReport, FailedMeasurement, MeasureReport, MeasuredDirection,
-    MeasurementReport, MeasurementRequest, UplinkReport, UplinkState, UplinksReport,
+    BondLinkReport, BondReport, CapacityBasisName, FailedMeasurement, MeasureReport,
+    MeasuredDirection, MeasurementMethod, MeasurementReport, MeasurementRequest, UplinkReport,
+    UplinkState, UplinksReport,
 };
 use braid_host::config::Paint;
 use braid_host::run_dir::RunDir;
 use braid_host::user_error::UserError;
 use braid_uplink::BOND_DEVICE;
+use braid_uplink::dispersion::{EchoResult, dispersion, echo_dispersion, packet_sizes};
 use braid_uplink::transfer::{
-    TransferDirection, TransferEgress, TransferError, TransferProgress, TransferUrl, transfer,
+    TransferDirection, TransferEgress, TransferError, TransferProgress, TransferResult,
+    TransferUrl, transfer,
 };
 
-use crate::cli::MeasureArgs;
+use crate::cli::{MeasureArgs, MethodName};
 use crate::client;
 use crate::show::{megabytes, seconds};
 use crate::table::{Cell, NO_VALUE, Side, Table};
 use crate::terminal::{Progress, Tint, answer_either};
 use crate::{CommandError, CommandResult, runtime};
+
+/// Factor from which the other direction is surely faster.
+const OTHER_FASTER: f64 = 1.1;
 
 /// Measures the uplinks one after the other, so that they share neither the server nor each other's time.
 pub fn measure(run_dir: &RunDir, arguments: &MeasureArgs) -> CommandResult {
@@ -40,18 +46,19 @@ async fn measured(
 ) -> Result<(MeasureReport, Option<UserError>), CommandError> {
     let known: UplinksReport = client::get(run_dir, "/v1/uplinks").await?;
     let wanted = wanted(&known.uplinks, arguments.uplink.as_deref())?;
-    let Some(url) = arguments.url.as_deref() else {
+    let url = arguments.url.as_deref().map(str::parse::<TransferUrl>);
+    let url = url
+        .transpose()
+        .map_err(|error| refused(&error, MeasuredDirection::Down))?;
+    if url.is_none() && arguments.method == MethodName::Transfer {
         let bond: Option<BondReport> = client::get(run_dir, "/v1/bond").await.ok();
         let names: Vec<&str> = wanted.iter().map(|uplink| uplink.name.as_str()).collect();
         return Err(no_url(&names, bond.as_ref()).into());
-    };
-    let url: TransferUrl = url
-        .parse()
-        .map_err(|error| refused(&error, MeasuredDirection::Down))?;
+    }
     let (mut report, mut first) = (MeasureReport::default(), None);
     for uplink in wanted {
         for direction in arguments.direction.directions() {
-            match one(run_dir, uplink, &url, *direction).await {
+            match one(run_dir, uplink, arguments, url.as_ref(), *direction).await {
                 Ok(found) => report.measurements.push(found),
                 Err(failure) => {
                     report.failed.push(FailedMeasurement {
@@ -88,11 +95,11 @@ fn wanted<'a>(
         .ok_or_else(|| UserError::unknown_uplink(name, names()))
 }
 
-/// Without a URL there is nothing to measure against, in a bond either: it tells what is known instead.
+/// Without a URL there is nothing for a transfer to measure against, in a bond either: it tells what is known instead.
 fn no_url(uplinks: &[&str], bond: Option<&BondReport>) -> UserError {
     let failure = UserError::new("usage", "there is no URL to measure against");
-    let url =
-        "--url names a file of some 100 MB near the internet's core, such as that of a speed test";
+    let url = "--method dispersion needs none; --url names a file of some 100 MB near the internet's core, such as \
+               that of a speed test";
     let links = bond.iter().flat_map(|bond| &bond.links);
     let is_known =
         |link: &&BondLinkReport| link.rate_bit_s > 0 && uplinks.contains(&link.uplink.as_str());
@@ -115,7 +122,8 @@ fn no_url(uplinks: &[&str], bond: Option<&BondReport>) -> UserError {
 async fn one(
     run_dir: &RunDir,
     uplink: &UplinkReport,
-    url: &TransferUrl,
+    arguments: &MeasureArgs,
+    url: Option<&TransferUrl>,
     direction: MeasuredDirection,
 ) -> Result<MeasurementReport, UserError> {
     let name = &uplink.name;
@@ -141,10 +149,17 @@ async fn one(
         MeasuredDirection::Up => TransferDirection::Up,
     };
     let mut display = Display::new(format!("{name} {}", direction.as_str()));
-    let found = transfer(&egress, url, way, other_bytes, |progress| {
-        display.show(progress);
-    })
-    .await;
+    let show = |progress: &TransferProgress| display.show(progress);
+    let found = match (arguments.method, url) {
+        (MethodName::Transfer, Some(url)) => transfer(&egress, url, way, other_bytes, show).await,
+        (MethodName::Dispersion, Some(url)) => dispersion(&egress, url, way, show).await,
+        (MethodName::VariablePacketSize, _) => {
+            packet_sizes(&egress, arguments.target, uplink.mtu, show).await
+        }
+        (_, None) => echo_dispersion(&egress, arguments.target, uplink.mtu, show)
+            .await
+            .map(|found| one_way(found, uplink, direction)),
+    };
     drop(display);
     let found = found.map_err(|error| {
         let failure = refused(&error, direction);
@@ -162,13 +177,18 @@ async fn one(
         spent_bytes: found.spent.get(),
         took_ms: u64::try_from(found.took.as_millis()).unwrap_or(u64::MAX),
         connections: found.connections,
+        method: arguments.method.reported(),
     };
+    if arguments.method == MethodName::VariablePacketSize {
+        return Ok(measurement);
+    }
     let request = MeasurementRequest {
         uplink: name.clone(),
         direction,
         rate_bit_s: measurement.rate_bit_s,
         error: measurement.error,
         saturated: measurement.saturated,
+        method: measurement.method,
     };
     let noted = client::create::<UplinkReport>(run_dir, "/v1/measurements", &request).await;
     noted.map_err(|no_answer| match no_answer {
@@ -178,6 +198,36 @@ async fn one(
         },
     })?;
     Ok(measurement)
+}
+
+/// Returns what echo requests say of one direction. They show the slower one: it is this one if replies were small, or
+/// if the other one is known to carry more. Otherwise it is a lower bound of both.
+fn one_way(
+    found: EchoResult,
+    uplink: &UplinkReport,
+    direction: MeasuredDirection,
+) -> TransferResult {
+    let other = match direction {
+        MeasuredDirection::Down => &uplink.tx_capacity,
+        MeasuredDirection::Up => &uplink.rx_capacity,
+    };
+    let mut result = found.result;
+    let estimate = &mut result.estimate;
+    let least = estimate.rate.bits_per_sec() as f64 * (1.0 + estimate.error) * OTHER_FASTER;
+    let other_is_faster = other.as_ref().is_some_and(|other| {
+        let error = match other.basis {
+            CapacityBasisName::AtLeast => 0.0,
+            _ => other.error,
+        };
+        other.rate_bit_s as f64 * (1.0 - error) > least
+    });
+    let is_this = match (found.is_up, direction) {
+        (true, MeasuredDirection::Up) => true,
+        (true, MeasuredDirection::Down) => false,
+        (false, _) => other_is_faster,
+    };
+    estimate.saturated &= is_this;
+    result
 }
 
 /// Adds the next step.
@@ -209,6 +259,9 @@ fn refused(error: &TransferError, direction: MeasuredDirection) -> UserError {
         TransferError::Status { .. } => failure("status").fix("check the URL with curl"),
         TransferError::Tls { .. } => failure("tls").fix(
             "name a URL whose certificate this machine trusts (SSL_CERT_FILE adds one), or an http one",
+        ),
+        TransferError::NoTrains => failure("no-trains").fix(
+            "name another --target that answers echo requests of full size, or a --url",
         ),
         TransferError::Small { .. } => {
             failure("small").fix("name a larger file: 100 MB are enough for any line")
@@ -276,6 +329,21 @@ fn line(what: &str, progress: &TransferProgress) -> String {
     )
 }
 
+fn method_reason(method: MeasurementMethod) -> &'static str {
+    match method {
+        MeasurementMethod::Transfer => "the line was full",
+        MeasurementMethod::Dispersion => "trains of packets agree",
+        MeasurementMethod::VariablePacketSize => "if it is as fast up as down",
+    }
+}
+
+fn bound_reason(method: MeasurementMethod) -> &'static str {
+    match method {
+        MeasurementMethod::Transfer => "the line may not have been full",
+        _ => "the trains do not tell more",
+    }
+}
+
 fn text(report: &MeasureReport, paint: Paint) -> String {
     let mut table = Table::new(&[
         ("UPLINK", Side::Left),
@@ -304,8 +372,8 @@ fn text(report: &MeasureReport, paint: Paint) -> String {
             megabytes(found.spent_bytes).into(),
             found.connections.to_string().into(),
             match found.saturated {
-                true => "the line was full".into(),
-                false => Cell::tinted("the line may not have been full", Tint::Warn),
+                true => method_reason(found.method).into(),
+                false => Cell::tinted(bound_reason(found.method), Tint::Warn),
             },
         ]);
     }
@@ -325,7 +393,7 @@ fn text(report: &MeasureReport, paint: Paint) -> String {
 mod tests {
     use std::time::Duration;
 
-    use braid_core::capacity::TransferEstimate;
+    use braid_core::capacity::ActiveEstimate;
     use braid_core::{Bytes, Rate};
 
     use super::*;
@@ -341,6 +409,7 @@ mod tests {
             spent_bytes: 5_340_000,
             took_ms: 1_120,
             connections: 8,
+            method: MeasurementMethod::Transfer,
         };
         let report = MeasureReport {
             measurements: vec![
@@ -374,7 +443,7 @@ lte     down                     –        –       –         –           
             line("dsl down", &progress),
             "dsl down: connected, 0.8 s, 5.3 MB, 4 connections"
         );
-        progress.estimate = Some(TransferEstimate {
+        progress.estimate = Some(ActiveEstimate {
             rate: Rate::from_bits_per_sec(48_310_000),
             error: 0.03,
             saturated: false,

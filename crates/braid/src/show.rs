@@ -222,6 +222,7 @@ fn one_capacity(found: &CapacityReport) -> String {
         CapacityBasisName::AtLeast => return format!("> {megabits:.1} {age}"),
         CapacityBasisName::Saturated => "traffic",
         CapacityBasisName::Transfer => "transfer",
+        CapacityBasisName::Dispersion => "dispersion",
     };
     format!("{megabits:.1} ±{:.0} % {way} {age}", found.error * 100.0)
 }

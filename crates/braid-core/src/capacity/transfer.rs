@@ -34,14 +34,14 @@
 //! - A sample has sixteen packets or lasts [`MAX_SAMPLE`]: with fewer packets its rate is a
 //!   matter of luck.
 
-mod sample;
 mod stage;
 
 use std::time::Duration;
 
 use crate::{Bytes, Rate, Time};
 
-use sample::{Crucial, NARROW, Sample, crucial, mean};
+use super::ActiveEstimate;
+use super::crucial::{Crucial, NARROW, Sample, crucial, mean};
 use stage::Stage;
 
 /// Connections on a line that is not slow, which are established at the beginning.
@@ -113,17 +113,6 @@ pub enum TransferStep {
     Done,
 }
 
-/// Capacity as a transfer shows it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TransferEstimate {
-    /// The capacity, or a lower bound of it.
-    pub rate: Rate,
-    /// Expected error as a fraction of the rate, at most 1.
-    pub error: f64,
-    /// True if a queue stood, or more connections carried no more; otherwise the line may carry more than this.
-    pub saturated: bool,
-}
-
 /// Estimates the capacity of one direction of a line from the samples of a transfer.
 #[derive(Clone, Debug)]
 pub struct TransferCapacity {
@@ -153,7 +142,7 @@ pub struct TransferCapacity {
     /// The higher of the rates of a slow line that were the same with more connections; else zero.
     full_rate: f64,
     /// Estimate by the queue that ended the transfer, if one did.
-    by_queue: Option<TransferEstimate>,
+    by_queue: Option<ActiveEstimate>,
 }
 
 impl TransferCapacity {
@@ -264,10 +253,10 @@ impl TransferCapacity {
 
     /// Returns the estimate so far; `None` before the first sample.
     #[must_use]
-    pub fn estimate(&self) -> Option<TransferEstimate> {
+    pub fn estimate(&self) -> Option<ActiveEstimate> {
         let crucial = crucial(self.counted())?;
         let rate = crucial.upper.max(self.full_rate);
-        let by_rates = TransferEstimate {
+        let by_rates = ActiveEstimate {
             rate: Rate::from_bits_per_sec(rate as u64),
             error: self.error(&crucial),
             saturated: self.saturated,
@@ -360,7 +349,7 @@ impl TransferCapacity {
 
     /// Returns what the latest samples show, if a queue of this transfer stood at each of enough of them, and both
     /// halves of them agree.
-    fn shown_by_queue(&self) -> Option<TransferEstimate> {
+    fn shown_by_queue(&self) -> Option<ActiveEstimate> {
         let number = self
             .samples
             .iter()
@@ -374,7 +363,7 @@ impl TransferCapacity {
         let (one, other) = queued.split_at(number / 2);
         let [rate, one, other] = [queued, one, other].map(mean);
         let error = (one - other).abs() / (one + other);
-        (error <= STEADY).then(|| TransferEstimate {
+        (error <= STEADY).then(|| ActiveEstimate {
             rate: Rate::from_bits_per_sec(rate as u64),
             error: error.max(MIN_ERROR),
             saturated: true,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use braid_core::capacity::{
-    CapacityBasis, CapacityEstimate, TransferEstimate, UplinkCapacity, UplinkInterval,
+    ActiveEstimate, CapacityBasis, CapacityEstimate, UplinkCapacity, UplinkInterval,
 };
 use braid_core::{Bytes, Rate, Time};
 use proptest::prelude::*;
@@ -335,8 +335,8 @@ fn on_a_cellular_walk_it_is_as_good_as_the_last_seconds_truth() {
     }
 }
 
-fn transferred(mbit: u64, saturated: bool) -> TransferEstimate {
-    TransferEstimate {
+fn transferred(mbit: u64, saturated: bool) -> ActiveEstimate {
+    ActiveEstimate {
         rate: Rate::from_bits_per_sec(mbit * 1_000_000),
         error: 0.02,
         saturated,
@@ -351,7 +351,7 @@ fn the_later_of_transfer_and_traffic_is_the_capacity() {
     for _ in 0..25 {
         line.download(&mut found, 20.0 * MBIT, NO_LIMIT);
     }
-    found.note_rx_transfer(line.now, &transferred(50, true));
+    found.note_rx_active(line.now, CapacityBasis::Transfer, &transferred(50, true));
     // Intervals that end now had the transfer beside them.
     for _ in 0..4 {
         line.download(&mut found, 20.0 * MBIT, NO_LIMIT);
@@ -394,7 +394,7 @@ fn the_later_of_transfer_and_traffic_is_the_capacity() {
 fn a_higher_rate_refutes_an_older_transfer() {
     let (mut line, mut found) = (Line::new(40.0, 200.0, 3), UplinkCapacity::default());
     line.download(&mut found, 50.0 * MBIT, 1.0 * MBIT);
-    found.note_rx_transfer(line.now, &transferred(5, true));
+    found.note_rx_active(line.now, CapacityBasis::Transfer, &transferred(5, true));
     for _ in 0..25 {
         line.download(&mut found, 50.0 * MBIT, 20.0 * MBIT);
     }
@@ -406,7 +406,7 @@ fn a_higher_rate_refutes_an_older_transfer() {
 fn a_transfer_that_fills_no_line_is_a_lower_bound() {
     let mut found = UplinkCapacity::default();
     let now = Time::ZERO + Duration::from_secs(9);
-    found.note_tx_transfer(now, &transferred(70, false));
+    found.note_tx_active(now, CapacityBasis::Transfer, &transferred(70, false));
     let bound = found.tx(now).unwrap();
     assert_eq!(
         (bound.basis, bits(&bound)),

@@ -3,7 +3,9 @@
 mod app_limited;
 mod aqm;
 mod capacity;
+mod dispersion;
 mod forecast;
+mod packet_size;
 mod page_loads;
 mod shaping;
 mod slots;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use braid_core::capacity::{
-    FIRST_CONNECTIONS, MAX_CONNECTIONS, TransferCapacity, TransferEstimate, TransferSample,
+    ActiveEstimate, FIRST_CONNECTIONS, MAX_CONNECTIONS, TransferCapacity, TransferSample,
     TransferStep,
 };
 use braid_core::{Bytes, Time};
@@ -32,7 +32,7 @@ struct Line {
 
 /// A finished transfer: the estimate, seconds, bits, and most connections.
 struct Finished {
-    found: TransferEstimate,
+    found: ActiveEstimate,
     seconds: f64,
     bits: f64,
     connections: usize,

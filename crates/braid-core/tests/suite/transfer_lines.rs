@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use braid_core::capacity::{
-    FIRST_CONNECTIONS, TransferCapacity, TransferEstimate, TransferSample, TransferStep,
+    ActiveEstimate, FIRST_CONNECTIONS, TransferCapacity, TransferSample, TransferStep,
 };
 use braid_core::{Bytes, Share, Time};
 
@@ -48,7 +48,7 @@ impl Case {
 /// A finished transfer.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    pub(crate) found: TransferEstimate,
+    pub(crate) found: ActiveEstimate,
     /// The estimate, as a part of the line's rate.
     ratio: f64,
     pub(crate) seconds: f64,

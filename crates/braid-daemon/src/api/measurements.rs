@@ -1,4 +1,4 @@
-//! `/v1/measurements`: results of transfers.
+//! `/v1/measurements`: results of measurements.
 
 use axum::Json;
 use axum::extract::State;

@@ -187,7 +187,7 @@ fn private() -> Vec<Request> {
         Request::delete("/v1/runs/{id}", "Ends a run", runs::end).answers::<RunRequest>(),
         Request::post(
             "/v1/measurements",
-            "Takes the result of a transfer as an uplink's capacity",
+            "Takes the result of a measurement as an uplink's capacity",
             measurements::note,
         )
         .takes::<MeasurementRequest>()

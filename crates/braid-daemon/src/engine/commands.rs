@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use braid_core::Rate;
-use braid_core::capacity::TransferEstimate;
+use braid_core::capacity::{ActiveEstimate, CapacityBasis};
 use braid_host::user_error::UserError;
 
 use super::Engine;
 use crate::config::Settings;
 use crate::datapath::Acceptance;
 use crate::events::EventKind;
-use crate::report::{MeasurementRequest, RunRequest, UplinkReport};
+use crate::report::{MeasurementMethod, MeasurementRequest, RunRequest, UplinkReport};
 use crate::rules::{SystemIds, check_table_capacity};
 
 impl Engine {
@@ -23,10 +23,10 @@ impl Engine {
         self.follow_verdicts()
     }
 
-    /// Takes the result of a transfer as the capacity of an uplink. A configured one stays a ceiling.
+    /// Takes the result of a measurement as the capacity of an uplink. A configured one stays a ceiling.
     ///
     /// # Errors
-    /// The uplink does not exist, the result makes no sense, or the tables cannot be read.
+    /// The uplink does not exist, the result makes no sense or is by a method for comparison, or the tables cannot be read.
     pub fn note_measurement(
         &mut self,
         measured: &MeasurementRequest,
@@ -42,14 +42,24 @@ impl Engine {
             let text = "a measurement has a rate above 0 and an error from 0 to 1";
             return Err(UserError::new("usage", text));
         }
-        let found = TransferEstimate {
+        let basis = match measured.method {
+            MeasurementMethod::Transfer => CapacityBasis::Transfer,
+            MeasurementMethod::Dispersion => CapacityBasis::Dispersion,
+            MeasurementMethod::VariablePacketSize => {
+                let text = "the method variable-packet-size is for comparison";
+                return Err(
+                    UserError::new("usage", text).fix("measure by dispersion, or a transfer")
+                );
+            }
+        };
+        let found = ActiveEstimate {
             rate: Rate::from_bits_per_sec(measured.rate_bit_s),
             error: measured.error,
             saturated: measured.saturated,
         };
         let (id, direction, now) = (records[place].id, measured.direction, Instant::now());
         let capacities = &mut self.health_checks.capacities;
-        if !capacities.note_transfer(now, id, direction, &found) {
+        if !capacities.note_active(now, id, direction, basis, &found) {
             let text = format!("{}: its traffic is not counted yet", measured.uplink);
             return Err(UserError::new("too-early", text).fix("try again in a second"));
         }

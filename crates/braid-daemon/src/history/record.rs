@@ -22,10 +22,11 @@ const JITTER_STEP_US: u128 = 100;
 /// Resolution of a fraction.
 const LOSS_SCALE: f64 = 50_000.0;
 /// Bits of a capacity's basis, and the one that says that it was measured during the step.
-const BASIS: u8 = 0b011;
-const MEASURED: u8 = 0b100;
-/// Bit beside those of both directions that says that the uplink stalled.
-const STALLED: u8 = 0x80;
+const BASIS: u8 = 0b0111;
+const MEASURED: u8 = 0b1000;
+/// Bit beside those of the state that says that the uplink stalled.
+const STALLED: u8 = 0b1000;
+const STATE: u8 = 0b0111;
 
 /// An uplink during a step of time. Rates are stored in whole bytes per second, up to 34 Gbit/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,9 +88,9 @@ impl HistoryRecord {
         bytes[24..26].copy_from_slice(&loss.to_le_bytes());
         let rtt_basis = evidence_number(self.rtt.map(|(_, basis)| basis));
         let loss_basis = evidence_number(self.loss.map(|(_, basis)| basis));
-        bytes[26] = loss_basis << 6 | rtt_basis << 4 | state_number(self.state);
         let stalled = if self.stalled { STALLED } else { 0 };
-        bytes[27] = stalled | basis_bits(self.tx_capacity) << 4 | basis_bits(self.rx_capacity);
+        bytes[26] = loss_basis << 6 | rtt_basis << 4 | stalled | state_number(self.state);
+        bytes[27] = basis_bits(self.tx_capacity) << 4 | basis_bits(self.rx_capacity);
         let sum = checksum(&bytes);
         bytes[28..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -140,8 +141,8 @@ impl HistoryRecord {
             jitter,
             loss: (loss != NO_LOSS)
                 .then(|| (loss_share, loss_basis.unwrap_or(QualityBasis::Probes))),
-            state: state_of(bytes[26] & 0xf)?,
-            stalled: bytes[27] & STALLED != 0,
+            state: state_of(bytes[26] & STATE)?,
+            stalled: bytes[26] & STALLED != 0,
         })
     }
 
@@ -265,17 +266,18 @@ fn state_of(number: u8) -> Option<UplinkState> {
     STATES.get(usize::from(number)).copied()
 }
 
-const BASES: [CapacityBasis; 3] = [
+const BASES: [CapacityBasis; 4] = [
     CapacityBasis::Saturated,
     CapacityBasis::AtLeast,
     CapacityBasis::Transfer,
+    CapacityBasis::Dispersion,
 ];
 
 /// Returns the number of a basis from 1, with [`MEASURED`] where that holds; 0 without a capacity.
 fn basis_bits(known: Option<RecordedCapacity>) -> u8 {
     let Some(known) = known else { return 0 };
     let place = BASES.iter().position(|other| *other == known.basis);
-    let number = place.map_or(0, |place| u8::try_from(place + 1).expect("three bases"));
+    let number = place.map_or(0, |place| u8::try_from(place + 1).expect("few bases"));
     number | if known.measured { MEASURED } else { 0 }
 }
 

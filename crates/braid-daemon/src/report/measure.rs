@@ -1,4 +1,4 @@
-//! Measurements by transfer.
+//! Measurements that were made to know a capacity.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,20 @@ impl MeasuredDirection {
     }
 }
 
-/// Body of `POST /v1/measurements`: the result of a transfer, which becomes the uplink's capacity.
+/// Method of a measurement.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MeasurementMethod {
+    /// A transfer that fills the line.
+    #[default]
+    Transfer,
+    /// The dispersion of packet trains.
+    Dispersion,
+    /// Round trips of packets of several sizes. For comparison: the daemon takes no such result.
+    VariablePacketSize,
+}
+
+/// Body of `POST /v1/measurements`: a result, which becomes the uplink's capacity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MeasurementRequest {
@@ -36,8 +49,11 @@ pub struct MeasurementRequest {
     pub rate_bit_s: u64,
     /// Expected error as a fraction of the rate, 0 to 1.
     pub error: f64,
-    /// True if the line was full; otherwise the rate is a lower bound.
+    /// True if it is the line's capacity; otherwise the rate is a lower bound.
     pub saturated: bool,
+    /// Method: a transfer unless it is given.
+    #[serde(default)]
+    pub method: MeasurementMethod,
 }
 
 /// Output of `braid measure --json`.
@@ -49,7 +65,7 @@ pub struct MeasureReport {
     pub failed: Vec<FailedMeasurement>,
 }
 
-/// Result of a measurement by transfer.
+/// Result of a measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MeasurementReport {
     /// Name of the uplink.
@@ -60,14 +76,17 @@ pub struct MeasurementReport {
     pub rate_bit_s: u64,
     /// Expected error as a fraction of the rate, 0 to 1.
     pub error: f64,
-    /// True if the line was full: a queue stood, or more connections carried no more. Otherwise the rate is a lower bound.
+    /// True if it is the line's capacity: a queue stood, more connections carried no more, or trains of two lengths showed
+    /// the same. Otherwise the rate is a lower bound.
     pub saturated: bool,
     /// Bytes sent and received for it, IP headers included.
     pub spent_bytes: u64,
     /// Its duration, in milliseconds.
     pub took_ms: u64,
-    /// Parallel connections at its end.
+    /// Parallel connections at its end, or the most of a train; 0 for echo requests.
     pub connections: usize,
+    /// Method.
+    pub method: MeasurementMethod,
 }
 
 /// An uplink and direction that could not be measured.

@@ -38,7 +38,8 @@ pub use history::{
     HistoryCapacity, HistoryPoint, HistoryQuestion, HistoryReport, RecordedTrace, RecordingReport,
 };
 pub use measure::{
-    FailedMeasurement, MeasureReport, MeasuredDirection, MeasurementReport, MeasurementRequest,
+    FailedMeasurement, MeasureReport, MeasuredDirection, MeasurementMethod, MeasurementReport,
+    MeasurementRequest,
 };
 pub use path::{DestinationReport, PathReport, PathsReport};
 pub use pause::{
@@ -220,6 +221,8 @@ pub enum CapacityBasisName {
     AtLeast,
     /// `braid measure` made a transfer to measure it.
     Transfer,
+    /// `braid measure` sent trains of packets to measure it.
+    Dispersion,
 }
 
 /// Layer of the frames on a device.

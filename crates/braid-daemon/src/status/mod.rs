@@ -423,6 +423,7 @@ pub(crate) fn basis_name(basis: CapacityBasis) -> CapacityBasisName {
         CapacityBasis::Saturated => CapacityBasisName::Saturated,
         CapacityBasis::AtLeast => CapacityBasisName::AtLeast,
         CapacityBasis::Transfer => CapacityBasisName::Transfer,
+        CapacityBasis::Dispersion => CapacityBasisName::Dispersion,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Measured capacities of the uplinks, from the datapath's counters and from transfers.
+//! Measured capacities of the uplinks, from the datapath's counters and from active measurements.
 //!
 //! Pure: takes the counters and the time, cuts them into intervals for [`braid_core::capacity`], passes the results of
 //! `braid measure` on, and returns the estimates.
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use braid_balance::{ShapeCounters, UplinkCounters};
 use braid_core::capacity::{
-    CapacityBasis, CapacityEstimate, MIN_INTERVAL, StallInterval, StallMonitor, TransferEstimate,
+    ActiveEstimate, CapacityBasis, CapacityEstimate, MIN_INTERVAL, StallInterval, StallMonitor,
     UplinkCapacity, UplinkInterval,
 };
 use braid_core::{Bytes, Rate, Time, UplinkId};
@@ -111,21 +111,22 @@ impl Capacities {
         self.uplinks.get(&id).map(|measured| &measured.capacity)
     }
 
-    /// Takes the result of a transfer. Returns false if the uplink has no counters yet.
-    pub fn note_transfer(
+    /// Takes the result of a measurement of this kind. Returns false if the uplink has no counters yet.
+    pub fn note_active(
         &mut self,
         now: Instant,
         id: UplinkId,
         direction: MeasuredDirection,
-        found: &TransferEstimate,
+        basis: CapacityBasis,
+        found: &ActiveEstimate,
     ) -> bool {
         let now = self.time(now);
         let Some(measured) = self.uplinks.get_mut(&id) else {
             return false;
         };
         match direction {
-            MeasuredDirection::Down => measured.capacity.note_rx_transfer(now, found),
-            MeasuredDirection::Up => measured.capacity.note_tx_transfer(now, found),
+            MeasuredDirection::Down => measured.capacity.note_rx_active(now, basis, found),
+            MeasuredDirection::Up => measured.capacity.note_tx_active(now, basis, found),
         }
         true
     }
@@ -369,16 +370,16 @@ mod tests {
     fn a_transfer_decides_until_traffic_shows_more() {
         let start = Instant::now();
         let mut capacities = Capacities::new(start);
-        let found = TransferEstimate {
+        let found = ActiveEstimate {
             rate: Rate::from_bits_per_sec(50_000_000),
             error: 0.02,
             saturated: true,
         };
         let down = MeasuredDirection::Down;
-        assert!(!capacities.note_transfer(start, ID, down, &found));
+        assert!(!capacities.note_active(start, ID, down, CapacityBasis::Transfer, &found));
         let now = start + Duration::from_secs(1);
         capacities.note(now, &counters(0), &[]);
-        assert!(capacities.note_transfer(now, ID, down, &found));
+        assert!(capacities.note_active(now, ID, down, CapacityBasis::Transfer, &found));
         assert_eq!(capacities.measured(now, ID), Some(found.rate));
         let later = now + Duration::from_secs(60);
         let known = capacities.rx(later, ID).unwrap();

@@ -10,7 +10,7 @@ use super::Target;
 
 /// Targets without configuration: three public resolvers of different operators, in both families. They answer
 /// echo requests from anywhere, and none decides alone.
-const DEFAULT_TARGETS: [IpAddr; 6] = [
+pub const DEFAULT_TARGETS: [IpAddr; 6] = [
     IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1)),
     IpAddr::V4(Ipv4Addr::new(8, 8, 8, 8)),
     IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9)),

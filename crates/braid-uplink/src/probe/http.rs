@@ -24,7 +24,7 @@ pub(super) async fn ask(
 ) -> Result<(), ProbeError> {
     let request = request(dest, host, path)?;
     // A refused connection is no portal: portals want to be seen.
-    let stream = tcp::connect(egress, dest)
+    let stream = tcp::connect(egress, dest, None)
         .await?
         .map_err(ProbeError::heard)?;
     let mut client = http1::Builder::new();

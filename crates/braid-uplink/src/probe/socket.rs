@@ -18,11 +18,23 @@ pub(super) fn open(
     kind: Type,
     protocol: Option<Protocol>,
 ) -> Result<Socket, ProbeError> {
+    open_prepared(egress, dest, kind, protocol, |_| Ok(()))
+}
+
+/// Opens one as [`open`] does, with options that it has to have before it connects.
+pub(super) fn open_prepared(
+    egress: &Egress,
+    dest: SocketAddr,
+    kind: Type,
+    protocol: Option<Protocol>,
+    prepare: impl FnOnce(&Socket) -> io::Result<()>,
+) -> Result<Socket, ProbeError> {
     let bound = || -> io::Result<Socket> {
         let domain = Domain::for_address(dest);
         let socket = Socket::new(domain, kind.nonblocking().cloexec(), protocol)?;
         socket.bind_device(Some(egress.device.as_bytes()))?;
         socket.bind(&SocketAddr::new(egress.source, 0).into())?;
+        prepare(&socket)?;
         match socket.connect(&dest.into()) {
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
             outcome => outcome?,

@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use socket2::{Protocol, Type};
+use braid_device::limit_window;
+use socket2::{Protocol, Socket, Type};
 use tokio::net::TcpStream;
 
 use super::{Egress, ProbeError, socket};
@@ -12,19 +13,22 @@ use super::{Egress, ProbeError, socket};
 /// Probes by connecting. A refusal counts as an answer: it comes from the target, or from a firewall that a
 /// connection would meet as well, so packets get there and back.
 pub(super) async fn ask(egress: &Egress, dest: SocketAddr) -> Result<(), ProbeError> {
-    match connect(egress, dest).await? {
+    match connect(egress, dest, None).await? {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
         Err(_) => Err(ProbeError::Silent),
     }
 }
 
-/// Connects. The inner result is the outcome on the network, the outer one that on this machine.
+/// Connects, and receives no more bytes at once than `window` says. The inner result is the outcome on the network, the
+/// outer one that on this machine.
 pub(super) async fn connect(
     egress: &Egress,
     dest: SocketAddr,
+    window: Option<u32>,
 ) -> Result<io::Result<TcpStream>, ProbeError> {
-    let connecting = socket::open(egress, dest, Type::STREAM, Some(Protocol::TCP))?;
+    let limit = |socket: &Socket| window.map_or(Ok(()), |window| limit_window(socket, window));
+    let connecting = socket::open_prepared(egress, dest, Type::STREAM, Some(Protocol::TCP), limit)?;
     // Close with a reset: one probe a second must not leave a row of half-closed connections behind.
     let reset = connecting.set_linger(Some(Duration::ZERO));
     reset.map_err(ProbeError::NotSent)?;

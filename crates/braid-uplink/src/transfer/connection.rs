@@ -68,7 +68,7 @@ impl Exchange {
     pub async fn run(self, stream: TcpStream) -> TransferEnd {
         let outcome = match &self.tls {
             None => self.converse(TokioIo::new(stream)).await,
-            Some(tls) => match self.encrypted(tls, stream).await {
+            Some(tls) => match encrypted(tls, &self.url, stream).await {
                 Ok(stream) => self.converse(TokioIo::new(stream)).await,
                 Err(failure) => Err(failure),
             },
@@ -77,20 +77,6 @@ impl Exchange {
             Ok(()) => TransferEnd::Closed,
             Err(failure) => TransferEnd::Failed(failure),
         }
-    }
-
-    async fn encrypted(
-        &self,
-        tls: &TlsConnector,
-        stream: TcpStream,
-    ) -> Result<tokio_rustls::client::TlsStream<TcpStream>, TransferError> {
-        let failed = |source| TransferError::Tls {
-            host: self.url.host.clone(),
-            source,
-        };
-        let name = ServerName::try_from(self.url.host.clone());
-        let name = name.map_err(|error| failed(io::Error::other(error)))?;
-        tls.connect(name, stream).await.map_err(failed)
     }
 
     /// Sends requests until the server closes the connection after an answer.
@@ -157,8 +143,23 @@ fn broken(error: hyper::Error) -> TransferError {
     TransferError::Broken(error.to_string())
 }
 
+/// Begins TLS on a connection to the URL's host.
+pub(crate) async fn encrypted(
+    tls: &TlsConnector,
+    url: &TransferUrl,
+    stream: TcpStream,
+) -> Result<tokio_rustls::client::TlsStream<TcpStream>, TransferError> {
+    let failed = |source| TransferError::Tls {
+        host: url.host.clone(),
+        source,
+    };
+    let name = ServerName::try_from(url.host.clone());
+    let name = name.map_err(|error| failed(io::Error::other(error)))?;
+    tls.connect(name, stream).await.map_err(failed)
+}
+
 /// Returns a connector that trusts the machine's own certificate authorities.
-fn connector(url: &TransferUrl) -> Result<TlsConnector, TransferError> {
+pub(crate) fn connector(url: &TransferUrl) -> Result<TlsConnector, TransferError> {
     let failed = |source| TransferError::Tls {
         host: url.host.clone(),
         source,
@@ -175,7 +176,7 @@ fn connector(url: &TransferUrl) -> Result<TlsConnector, TransferError> {
 }
 
 /// Returns bytes that a line cannot compress: xorshift64 (Marsaglia, 2003).
-fn incompressible() -> Bytes {
+pub(crate) fn incompressible() -> Bytes {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let words = std::iter::repeat_with(|| {
         state ^= state << 13;
@@ -220,7 +221,7 @@ impl Body for Upload {
 }
 
 /// Counters of a connection. They outlive its exchange, as what it carried was carried.
-pub(super) struct Counters {
+pub(crate) struct Counters {
     socket: OwnedFd,
     ip_header: u64,
     latest: TcpProgress,

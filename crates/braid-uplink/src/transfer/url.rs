@@ -10,14 +10,14 @@ use super::TransferError;
 /// An `http` or `https` URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransferUrl {
-    pub(super) tls: bool,
+    pub(crate) tls: bool,
     /// Name or address, an IPv6 address without brackets.
-    pub(super) host: String,
-    pub(super) port: u16,
+    pub(crate) host: String,
+    pub(crate) port: u16,
     /// Host and port as the URL writes them.
-    pub(super) authority: String,
+    pub(crate) authority: String,
     /// Path and query.
-    pub(super) path: String,
+    pub(crate) path: String,
 }
 
 impl FromStr for TransferUrl {

@@ -1,13 +1,15 @@
 """Capacity as Braid measures it, compared with the emulator's settings.
 
 `measure/capacity`: a line of a fixed rate, with a short and a long queue, with and without random loss and other
-traffic of half its rate through Braid, in each direction; two methods. *passive*: four transfers fill the line, and
-from two seconds after the first saturated estimate each answer of `braid uplinks` counts. Nothing should be sent for
-the measurement: what leaves by the line beside the transfers is counted. *transfer*: `braid measure`, before these
-transfers; each of its results counts, also one that says of itself that it is a lower bound. `measure/tracking`: the
-rate walks, once a second; each second's estimate is compared with the rate of the next, and so is the last second's
-true rate; the lag is the one at which the estimates are nearest to the line's earlier rates. New flows that are sent
-into a gap are counted where there is a choice, by `balance/dynamic`.
+traffic of half its rate through Braid, in each direction. *passive*: four transfers fill the line, and from two seconds
+after the first saturated estimate each answer of `braid uplinks` counts. Nothing should be sent for the measurement:
+what leaves by the line beside the transfers is counted. *transfer*: `braid measure`, before these transfers; each of
+its results counts, also one that says of itself that it is a lower bound. So do those of its other methods:
+*dispersion* with the same URL, *echo*, which is dispersion without one, and *packet_size*, the variable packet size.
+
+`measure/tracking`: the rate walks, once a second; each second's estimate is compared with the rate of the next, and so
+is the last second's true rate; the lag is the one at which the estimates are nearest to the line's earlier rates. New
+flows that are sent into a gap are counted where there is a choice, by `balance/dynamic`.
 """
 
 from __future__ import annotations
@@ -48,8 +50,16 @@ LOOK_SECONDS = 0.25
 #: An estimate counts from this time after the first one, s.
 SETTLED_SECONDS = 2.0
 
-#: Error of a transfer from which it is wrong that the line was full at the rate it says.
+#: Error of a transfer from which it is wrong that the line was full at the rate it says, and that of other methods.
 WRONG_ERROR = 0.1
+WRONG_ERROR_OF_TRAINS = 0.2
+
+#: Methods of `braid measure` that send little, their words, and whether they have the URL of transfers.
+TRAINS = {
+    "dispersion": ("dispersion", True),
+    "echo": ("dispersion", False),
+    "packet_size": ("variable-packet-size", False),
+}
 
 
 @dataclass(frozen=True)
@@ -187,11 +197,13 @@ class Found:
     saturated: bool
 
 
-def _transfers(net: Topology, daemon: Braid, case: Case, times: int) -> Iterator[Found]:
-    (name,) = net.uplinks
-    url = f"http://{net.server()}/{'stream' if case.down else 'sink'}"
+def _url(net: Topology, case: Case) -> list[str]:
+    return ["--url", f"http://{net.server()}/{'stream' if case.down else 'sink'}"]
+
+
+def _results(daemon: Braid, name: str, case: Case, times: int, words: Sequence[str]) -> Iterator[Found]:
     for _ in range(times):
-        (found,) = daemon.json("measure", name, "--url", url, "--direction", case.direction)["measurements"]
+        (found,) = daemon.json("measure", name, "--direction", case.direction, *words)["measurements"]
         yield Found(
             error=abs(found["rate_bit_s"] / 1e6 / case.truth - 1),
             took_s=found["took_ms"] / 1e3,
@@ -210,13 +222,17 @@ def capacity(run: Run) -> None:
     firsts: list[float] = []
     transfers: list[Found] = []
     egresses: list[Egress] = []
+    trains: dict[str, list[tuple[Case, Found]]] = {method: [] for method in TRAINS}
     rows: list[dict[str, object]] = []
     run.table = [["", "passive: error p50", "p95", "known after s", "transfer: error", "s", "of 10 s' bytes"]]
+    run.table[0] += [f"{method}: error" for method in TRAINS]
     for case in extent.cases:
         with run.part(str(case)), run.step(str(case)):
-            looks, found, egress = _measured(case, extent)
+            looks, found, egress, of_trains = _measured(case, extent)
             transfers += found
             egresses.append(egress)
+            for method, results in of_trains.items():
+                trains[method] += [(case, each) for each in results]
             rows += [{"case": str(case), "method": "passive", "s": look.at, "mbit": look.mbit} for look in looks]
             known = _settled_errors(looks, case.truth)
             errors += known
@@ -231,6 +247,7 @@ def capacity(run: Run) -> None:
                 f"{statistics.median(each.took_s for each in found):.1f}",
                 f"{statistics.median(each.share for each in found):.3f}",
             ]
+            cells += [f"{statistics.median(each.error for each in results):.3f}" for results in of_trains.values()]
             run.table.append([str(case), *cells])
             bounds = sum(not each.saturated for each in found)
             if bounds:
@@ -253,17 +270,47 @@ def capacity(run: Run) -> None:
     run.measure("time_to_first_s_transfer", [each.took_s for each in transfers], unit="s", better="lower")
     run.measure("probe_bytes_transfer", [each.spent for each in transfers], unit="B", better="lower")
     run.measure("share_of_ten_seconds_transfer", [each.share for each in transfers], better="lower")
+    for method, of_cases in trains.items():
+        _figures_of_trains(run, method, of_cases)
 
 
-def _measured(case: Case, extent: Extent) -> tuple[list[Look], list[Found], Egress]:
-    """Return the passive estimates of a case, the results of its transfers, and what left during the former."""
+def _figures_of_trains(run: Run, method: str, results: Sequence[tuple[Case, Found]]) -> None:
+    """Give the figures of a method that sends little: errors with other traffic apart."""
+    for suffix, has_cross in ((method, False), (f"{method}_cross", True)):
+        errors = [found.error for case, found in results if bool(case.cross) == has_cross]
+        if errors:
+            run.figure(f"error_p50_{suffix}", _percentile(errors, 0.5), better="lower", runs=len(errors))
+            run.figure(f"error_p95_{suffix}", _percentile(errors, 0.95), better="lower", runs=len(errors))
+    saturated = [found for _, found in results if found.saturated]
+    wrong = [found for found in saturated if found.error > WRONG_ERROR_OF_TRAINS]
+    run.figure(f"saturated_{method}", len(saturated) / len(results), better="higher")
+    run.figure(f"wrongly_saturated_{method}", len(wrong) / len(results), better="lower")
+    run.measure(f"time_to_first_s_{method}", [found.took_s for _, found in results], unit="s", better="lower")
+    run.measure(f"probe_bytes_{method}", [found.spent for _, found in results], unit="B", better="lower")
+
+
+def _measured(case: Case, extent: Extent) -> tuple[list[Look], list[Found], Egress, dict[str, list[Found]]]:
+    """Return the passive estimates of a case, results of transfers, what left beside, and other methods' results."""
     line = LinkSpec(
         rate=f"{case.mbit:g}Mbit/s", delay=DELAY, queue=f"{case.queue_ms}ms", loss=f"{100 * case.loss:g}%"
     )
     with network((UplinkSpec("line", line),)) as net:
         serve(net, "iperf3", "http1")
         with braid(net.host, net.scratch / "braid") as daemon, _other_traffic(net, case):
-            found = list(_transfers(net, daemon, case, extent.transfers))
+            (name,) = net.uplinks
+            trains = {
+                method: list(
+                    _results(
+                        daemon,
+                        name,
+                        case,
+                        extent.transfers,
+                        ["--method", word, *(_url(net, case) if has_url else [])],
+                    )
+                )
+                for method, (word, has_url) in TRAINS.items()
+            }
+            found = list(_results(daemon, name, case, extent.transfers, _url(net, case)))
         # Another daemon, which knows nothing of them.
         near = net.uplinks["line"].near
         ports = (catalog.IPERF3_PORT, CROSS_PORT)
@@ -275,7 +322,7 @@ def _measured(case: Case, extent: Extent) -> tuple[list[Look], list[Found], Egre
             looks = list(_looks(net, daemon, extent.seconds, down=case.down))
     if not egress.expected:
         raise LabError("nothing of the transfers was counted on its way to the line")
-    return [look for look in looks if look.saturated], found, egress
+    return [look for look in looks if look.saturated], found, egress, trains
 
 
 def _settled_errors(looks: Sequence[Look], truth: float) -> list[float]:

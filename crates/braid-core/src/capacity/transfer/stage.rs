@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::sample::{PACKET_BITS, Sample, crucial, mean};
 use super::{MIN_INSIDE, STEADY};
+use crate::capacity::crucial::{PACKET_BITS, Sample, crucial, mean};
 
 /// Growth with more connections, as a factor, up to which the line was full before.
 const FULL: f64 = 1.05;

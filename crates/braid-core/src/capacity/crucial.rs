@@ -1,4 +1,4 @@
-//! Samples of a transfer, and their crucial interval.
+//! Samples of a rate, and their crucial interval.
 
 use std::time::Duration;
 
@@ -20,6 +20,16 @@ pub(super) struct Sample {
 }
 
 impl Sample {
+    /// Returns a sample of which nothing but the rate is known.
+    pub fn of(seconds: f64, bits: f64) -> Sample {
+        Sample {
+            seconds,
+            bits,
+            queue: Duration::ZERO,
+            at_rest: false,
+        }
+    }
+
     pub fn rate(&self) -> f64 {
         self.bits / self.seconds
     }
