@@ -1,15 +1,16 @@
 """Capacity as Braid measures it, compared with the emulator's settings.
 
 `measure/capacity`: a line of a fixed rate, with a short and a long queue, with and without random loss and other
-traffic of half its rate through Braid, in each direction. *passive*: four transfers fill the line, and from two seconds
-after the first saturated estimate each answer of `braid uplinks` counts. Nothing should be sent for the measurement:
-what leaves by the line beside the transfers is counted. *transfer*: `braid measure`, before these transfers; each of
-its results counts, also one that says of itself that it is a lower bound. So do those of its other methods:
-*dispersion* with the same URL, *echo*, which is dispersion without one, and *packet_size*, the variable packet size.
+traffic of half its rate through Braid, in each direction. *passive*: four transfers fill the line, and from two
+seconds after the first saturated estimate each answer of `braid uplinks` counts. Nothing should be sent for the
+measurement: what leaves by the line beside the transfers is counted. *transfer*: `braid measure`, before these
+transfers; each of its results counts, also one that says of itself that it is a lower bound. So do those of its other
+methods: *dispersion* with the same URL, *echo*, which is dispersion without one, and *packet_size*, the variable
+packet size.
 
-`measure/tracking`: the rate walks, once a second; each second's estimate is compared with the rate of the next, and so
-is the last second's true rate; the lag is the one at which the estimates are nearest to the line's earlier rates. New
-flows that are sent into a gap are counted where there is a choice, by `balance/dynamic`.
+`measure/tracking`: the rate walks, once a second; each second's estimate is compared with the rate of the next, and
+so is the last second's true rate; the lag is the one at which the estimates are nearest to the line's earlier rates.
+New flows that are sent into a gap are counted where there is a choice, by `balance/dynamic`.
 """
 
 from __future__ import annotations
