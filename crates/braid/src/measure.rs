@@ -459,7 +459,10 @@ lte     down                     –        –       –         –           
         let bond = crate::bond::tests::report();
         let fix = |uplinks: &[&str], bond| no_url(uplinks, bond).fix.unwrap();
         let told = fix(&["dsl", "lte"], Some(&bond));
-        assert!(told.starts_with("--url names a file"), "{told}");
+        assert!(
+            told.starts_with("--method dispersion needs none; --url names a file"),
+            "{told}"
+        );
         assert!(
             told.contains("The bond sends dsl 48.2 Mbit/s at most"),
             "{told}"
