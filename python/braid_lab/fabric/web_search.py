@@ -2,8 +2,8 @@
 
 Sizes are those of "DCTCP", Alizadeh and others, SIGCOMM 2010, Fig. 4, as "pFabric", SIGCOMM 2013, and CONGA and
 LetFlow after it use them: half of the flows have less than 71 kB, and the three in a hundred with 10 MB and more
-carry a third of all bytes. There they run at 10 Gbit/s; the lab's lines have a thousandth of that, and take a tenth
-of each size.
+carry a third of all bytes. There they run at 10 Gbit/s; the lab's lines have a two-thousandth of that, and take a
+tenth of each size.
 """
 
 from __future__ import annotations

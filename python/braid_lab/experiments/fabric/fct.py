@@ -113,8 +113,8 @@ def fct(run: Run) -> None:
     run.notes.append(
         f"{HOSTS} hosts of {HOST_MBIT:g} Mbit/s in each of {len(LEAVES)} racks, spines of "
         f"{', '.join(f'{mbit:g}' for mbit in SPINES.values())} Mbit/s to each. Sizes are a tenth of those of a web "
-        "search (DCTCP, SIGCOMM 2010), rates a thousandth. A flow's time runs from its planned moment to its last "
-        "byte, with the handshake of its connection. Ratios are of the same percentile over one switch."
+        "search (DCTCP, SIGCOMM 2010), rates a two-thousandth. A flow's time runs from its planned moment to its "
+        "last byte, with the handshake of its connection. Ratios are of the same percentile over one switch."
     )
 
 
