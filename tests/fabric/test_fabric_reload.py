@@ -79,7 +79,7 @@ def test_capacities_and_paths_are_reloaded_under_traffic_without_loss(network: E
         reload(network)
         wait_until(lambda: forecasts(network) == 2, what="forecasts", timeout=30)
         wait_until(lambda: shares(network) == {"P": 0.5, "Q": 0.5}, what="the first shares", timeout=30)
-        # What takes a restart is named, all else is followed.
+        # Keys that take a restart are named, all others are followed.
         reload(network, UNEVEN, before='listen = "127.0.0.1:6633"')
         wait_until(lambda: shares(network) == {"P": 0.8, "Q": 0.2}, what="the other shares", timeout=30)
         wait_until(lambda: "restart-needed" in fabric.codes(), what="the key that takes a restart", timeout=20)

@@ -41,7 +41,7 @@ def test_the_sites_of_a_short_video_are_one_group_and_a_shorter_clip_has_smaller
     groups = {seconds: grouped(sites, seconds) for seconds in (video.QUICK_CLIP, video.FULL_CLIP)}
     for seconds, found in groups.items():
         assert [site for group in found for site in group] == sites
-        # What a group has beside the clip on a single line.
+        # Bytes that a group may have beside the clip on a single line.
         carried = (seconds - 2 * FULL_SECONDS) * (MBIT - QUALITIES[-1]) * 1e6 / 8
         assert all(len(group) == 1 or sum(site.size for site in group) < carried for group in found)
     assert len(groups[video.QUICK_CLIP]) > len(groups[video.FULL_CLIP])

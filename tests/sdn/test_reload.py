@@ -424,7 +424,7 @@ def test_a_reload_takes_what_it_can_and_names_the_rest_until_the_file_is_as_befo
         assert service.controller.settings.key == key
         assert service._api._auth.keys == {"west": edge.key}
         assert "listen: the file says something else" in codes(service)["restart-needed"]
-        # What takes a restart is named as long as it differs.
+        # A key that takes a restart is named as long as it differs.
         service.reload(lambda: config(6633, **wanted))
         assert "restart-needed" in codes(service)
         # A leader that begins anew has what was read last, and says so too.

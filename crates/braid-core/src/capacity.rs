@@ -4,7 +4,7 @@
 //! flows exceed their shortest. Out: for each direction a capacity, the way it is known, its error,
 //! and its age. Nothing is sent for it, and the far end needs nothing.
 //!
-//! What is made to measure the line is taken as well: a transfer ([`TransferCapacity`]), or trains of packets
+//! Active measurements are taken as well: a transfer ([`TransferCapacity`]), or trains of packets
 //! ([`DispersionCapacity`]). The later of the two measurements is the capacity, and the other one stays to be compared
 //! with it. [`PacketSizeCapacity`] is for comparison.
 //!

@@ -187,7 +187,7 @@ class Service:
             return
         now = self._loop.time()
         if settings.names != known.names:
-            # What has changed until now is told by the names of before, and another name is no change.
+            # Changes until now are told by the names of before, and another name is no change.
             for event in changes(self._logged, Snapshot.of(self.controller, now, self._logged)):
                 self._tell_operator(event)
         self.controller.set_settings(now, settings)

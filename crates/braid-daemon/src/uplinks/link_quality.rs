@@ -49,7 +49,7 @@ pub(crate) struct LinkQuality {
     pub loss: Option<Known<Share>>,
 }
 
-/// What the traffic of all uplinks shows.
+/// The delays and losses that the traffic of all uplinks shows.
 #[derive(Debug, Default)]
 pub(crate) struct LinkQualities {
     noted: Option<Instant>,

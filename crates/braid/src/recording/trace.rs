@@ -58,7 +58,7 @@ fn rate(point: &HistoryPoint, direction: MeasuredDirection) -> (RateBasis, Optio
         return (RateBasis::Down, Some(0));
     }
     if point.stalled {
-        // What is sent into a stall may wait or be lost.
+        // Packets that are sent into a stall may wait or be lost.
         return (RateBasis::Stalled, Some(point.rx_bit_s));
     }
     let known = match direction {

@@ -16,17 +16,15 @@ from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.cases import BY_NAME, CASES, Case
 from braid_lab.experiments.bond.figures import (
     WARM_UP_SECONDS,
-    EchoProbe,
     GoodputTrace,
     RoundTrips,
     goodput_table,
-    round_trips,
+    loaded_round_trips,
 )
 from braid_lab.experiments.bond.loads import BBR, HTTP3, TCP, TCP8, UDP, Load, LoadRequest
 from braid_lab.experiments.bond.site import Site, delay_walks, emulators_kept_up, site
 from braid_lab.experiments.race.figures import percentile
 from braid_lab.fixtures import echo_train
-from braid_lab.process import Process
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,8 @@ def _measure(run: Run, place: Site, trial: Trial, plan: Plan) -> list[float]:
                 request = LoadRequest(place, trial.case, kind, plan.seconds, trial.load.best(trial.case))
                 traces[kind].append(trial.load.take(request))
                 if ping:
-                    pings.append(_round_trips(ping, plan.seconds))
+                    (said,) = json.loads(ping.stop().stdout.splitlines()[-1])
+                    pings.append(loaded_round_trips(said, plan.seconds))
     mbit = {kind: [each.steady_mbit for each in some] for kind, some in traces.items()}
     ceiling = trial.case.ceiling_mbit(trial.load.sizes)
     share = run.measure(f"share_{name}", [each / ceiling for each in mbit["bond"]], better="higher")
@@ -152,14 +151,6 @@ def _measure(run: Run, place: Site, trial: Trial, plan: Plan) -> list[float]:
     run.table.append([name.replace("_", " "), f"{got['bond']:.1f}", f"{share:.3f}", f"{t90:.1f}", *beside])
     run.notes.append(f"{name}: {_told(place)}.")
     return [statistics.median(ratios["single"])] if "single" in ratios else []
-
-
-def _round_trips(ping: Process, seconds: float) -> RoundTrips:
-    """End an echo train; return its round trips beside the load of the last `seconds`, without the warm-up."""
-    (said,) = json.loads(ping.stop().stdout.splitlines()[-1])
-    sent = [EchoProbe(*one) for one in said]
-    end = sent[-1].sent
-    return round_trips(sent, end - seconds + WARM_UP_SECONDS, end)
 
 
 def _told(place: Site) -> str:

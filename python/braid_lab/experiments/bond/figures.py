@@ -47,6 +47,13 @@ def round_trips(probes: Sequence[EchoProbe], start: float, end: float) -> RoundT
     return RoundTrips(tuple(ms for _, ms in back), tuple(at - start for at, _ in back), 1 - len(back) / len(some))
 
 
+def loaded_round_trips(train: Sequence[Sequence[Any]], seconds: float) -> RoundTrips:
+    """Return the round trips of an echo train beside the load of its last `seconds`, without the warm-up."""
+    sent = [EchoProbe(*one) for one in train]
+    end = sent[-1].sent
+    return round_trips(sent, end - seconds + WARM_UP_SECONDS, end)
+
+
 @dataclass(frozen=True)
 class GoodputTrace:
     """Bytes of one stream that arrived, bin by bin since it began to connect."""

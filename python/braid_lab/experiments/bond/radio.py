@@ -17,16 +17,14 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.bond.figures import (
     WARM_UP_SECONDS,
-    EchoProbe,
     GoodputTrace,
     RoundTrips,
     goodput_table,
-    round_trips,
+    loaded_round_trips,
 )
 from braid_lab.experiments.bond.rate_traces import RateTrace, fixed, lte, satellite
 from braid_lab.experiments.bond.site import Site, emulators_kept_up, site
@@ -214,7 +212,7 @@ def _measure(run: Run, place: Site, case: Case, folder: Path, seconds: float) ->
             if probes:
                 names = ["bond"] if kind == "bond" else [f"mptcp_{link}" for link in case.links]
                 said = json.loads(probes.stop().stdout.splitlines()[-1])
-                pings |= {name: _round_trips(each, seconds) for name, each in zip(names, said, strict=True)}
+                pings |= {name: loaded_round_trips(each, seconds) for name, each in zip(names, said, strict=True)}
     cells = _record_pings(run, case, pings)
     return [
         _record_goodput(run, case, direction, some, case.offered(direction, seconds), cells)
@@ -226,13 +224,6 @@ def _probes(place: Site, kind: str) -> contextlib.AbstractContextManager[Process
     """Return an echo train through the bond, or beside MPTCP one over each link."""
     sources = [] if kind == "bond" else [uplink.address4 for uplink in place.net.uplinks.values()]
     return echo_train(place.net, PROBE_INTERVAL_SECONDS, PROBE_BYTES, [PROBE_SERVER], sources=sources)
-
-
-def _round_trips(train: list[list[Any]], seconds: float) -> RoundTrips:
-    """Return the round trips of an echo train's last `seconds` without the warm-up."""
-    sent = [EchoProbe(*one) for one in train]
-    end = sent[-1].sent
-    return round_trips(sent, end - seconds + WARM_UP_SECONDS, end)
 
 
 def _record_pings(run: Run, case: Case, pings: dict[str, RoundTrips]) -> list[str]:

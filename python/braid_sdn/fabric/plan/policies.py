@@ -58,7 +58,7 @@ class Policies:
 
     @property
     def ways(self) -> tuple[object, ...]:
-        """What of them says which ways packets take."""
+        """Those of them that decide which ways packets take."""
         return self.drained, self.forbidden, self.pinned
 
     def pin_of(self, source: str, target: str) -> tuple[int, ...] | None:
