@@ -126,11 +126,14 @@ impl DispersionCapacity {
         let found = crucial(&rates)?;
         let known = token_bucket_rate(&counted).or_else(|| gap_rate(&counted, &found));
         let (rate, spread) = known.unwrap_or_else(|| (found.mean, spread(&rates)));
+        let unpunctual = |seconds: f64| RESOLUTION.as_secs_f64() / seconds.max(1e-9);
         let span = counted.iter().map(|train| train.span).sum::<f64>();
-        let error = spread
-            .max(RESOLUTION.as_secs_f64() / span.max(1e-9))
-            .clamp(MIN_ERROR, 1.0);
-        let saturated = error <= MAX_ERROR && counted.len() >= MIN_LONGEST && !self.grows();
+        let error = spread.max(unpunctual(span)).clamp(MIN_ERROR, 1.0);
+        // Many short runs have the same fault, which their number does not make smaller.
+        let run = median(counted.iter().map(|train| train.longest_run));
+        let saturated = error.max(unpunctual(run)) <= MAX_ERROR
+            && counted.len() >= MIN_LONGEST
+            && !self.grows();
         Some(ActiveEstimate {
             rate: Rate::from_bits_per_sec(rate as u64),
             error,
@@ -221,6 +224,8 @@ struct Train {
     points: usize,
     /// Seconds from the first arrival to the last one, of the runs together.
     span: f64,
+    /// Seconds of the longest run.
+    longest_run: f64,
     /// The rate, weighted by its span.
     rate: Option<Sample>,
     /// Rates of the first and the second half, in bits per second, of the longest run.
@@ -266,6 +271,7 @@ impl Train {
             bursts,
             points,
             span,
+            longest_run: longest.map_or(0.0, |run| seconds(run)),
             rate: median_slope(&runs).map(|rate| Sample::of(1.0, rate)),
             halves: longest.and_then(|run| halves(run)),
             gaps: runs.iter().flat_map(|run| gaps(run)).collect(),
