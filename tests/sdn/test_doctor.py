@@ -100,6 +100,21 @@ def test_controllers_of_one_cluster_and_addresses_of_ones_own_are_nothing_to_war
     assert [each.code for each in found(away)] == ["bridge"]
 
 
+@pytest.mark.parametrize("listener", ["ptcp:6657", "ptcp:6653:127.0.0.1", "pssl:", "punix:/run/a.sock"])
+def test_a_port_at_which_a_switch_listens_for_tools_is_no_controller(listener: str) -> None:
+    passive = Connection(listener, connected=False)
+    # Open vSwitch lists a bridge's controllers in any order.
+    for both in ((TARGET, passive), (passive, TARGET)):
+        assert [each.code for each in found(replace(GOOD, controllers=both))] == ["bridge"]
+    # Beside two controllers, one of these is named in what mends it.
+    other = replace(TARGET, target="tcp:127.0.0.1:6633")
+    (one,) = found(replace(GOOD, controllers=(passive, TARGET, other)))
+    assert (one.code, one.text) == ("controllers", "A: has 2 controllers, which undo each other's rules")
+    assert one.fix.startswith("ovs-vsctl set-controller A tcp:127.0.0.1:6653,")
+    (alone,) = found(replace(GOOD, controllers=(passive,)))
+    assert (alone.code, alone.level) == ("other-bridges", Level.OK)
+
+
 def test_bridges_of_other_controllers_are_left_alone() -> None:
     target = replace(TARGET, target="tcp:127.0.0.1:6633")
     other = replace(GOOD, name="B", datapath_id="00000000000000b1", secure=False, controllers=(target,))

@@ -63,6 +63,7 @@ def of_bridges(
     `served` are the datapath ids that the controller of this machine names: Open vSwitch itself notes only every 5 s
     whether it is connected.
     """
+    bridges = [_without_listeners(each) for each in bridges]
     ours = [each for each in bridges if _controllers(each, port)]
     others = [each.name for each in bridges if each not in ours]
     if others:
@@ -83,6 +84,16 @@ def of_bridges(
             yield from found
         else:
             yield Finding("bridge", Level.OK, f"{bridge.name}: connected, and configured as it should be")
+
+
+def _without_listeners(bridge: Bridge) -> Bridge:
+    """Return it without targets at which it listens for programs such as `ovs-ofctl`: nobody controls it by them.
+
+    Mininet gives one, such as `ptcp:6654`, to each of its switches. Open vSwitch itself looks for controllers, and for
+    their end (`fail_mode`), at the others alone.
+    """
+    called = tuple(each for each in bridge.controllers if not each.target.startswith(("ptcp:", "pssl:", "punix:")))
+    return replace(bridge, controllers=called)
 
 
 def _controllers(bridge: Bridge, port: int) -> tuple[Connection, ...]:
