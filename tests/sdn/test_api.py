@@ -22,6 +22,7 @@ from braid_sdn.fabric.api.server import MAX_BODY_BYTES, Api
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.edges.auth import EdgeAuth
 from braid_sdn.fabric.edges.auth import mac as mac_of
+from braid_sdn.fabric.settings import LinkSettings
 
 from .virtual import Network, frame, mac, tags
 
@@ -507,4 +508,14 @@ def test_changes_become_lines_of_a_log() -> None:
     assert events["link-lost"].fields["why"] == "port A:A-P is down"
     told = json.loads(events["problem"].json("now"))
     assert (told["level"], told["event"], told["code"]) == ("warn", "problem", "link-unknown")
-    assert 'text="no such link is found' in events["problem"].text("now")
+    assert 'text="this link is lost: port A:A-P is down"' in events["problem"].text("now")
+
+
+def test_a_link_that_was_never_there_is_told_from_one_that_was_lost() -> None:
+    net = Network(two_paths(), links=(LinkSettings(("A", "B"), 1e7),))
+    net.connect()
+    net.run(5)
+    found = report.problems(net.controller, net.now)
+    told = {each.subject: each.text for each in found if each.code == "link-unknown"}
+    assert list(told) == ["A - B"]
+    assert told["A - B"].startswith("no such link is found")

@@ -63,8 +63,10 @@ def problems(fabric: Controller, now: float) -> list[Problem]:
         (((each[2], each[3]), each[4]) for each in lost), settings, topology, fabric.admission.waiting()
     )
     found += [Problem(code, subject, why) for (code, subject, *_), why in zip(lost, reasons, strict=True)]
-    for ends in network_state.missing_links(fabric.settings, topology) if fabric.planned else ():
+    for ends, why in network_state.missing_links(fabric.settings, topology, now) if fabric.planned else ():
         text = "no such link is found: see names and cables, and whether both switches are connected"
+        if why:
+            text = f"this link is lost: {why}"
         found.append(Problem("link-unknown", f"{ends[0]} - {ends[1]}", text))
     for dpid, foreign in sorted(fabric.foreign.items()):
         if foreign:

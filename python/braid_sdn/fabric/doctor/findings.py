@@ -89,8 +89,7 @@ def of_bridges(
 def _without_listeners(bridge: Bridge) -> Bridge:
     """Return it without targets at which it listens for programs such as `ovs-ofctl`: nobody controls it by them.
 
-    Mininet gives one, such as `ptcp:6654`, to each of its switches. Open vSwitch itself looks for controllers, and for
-    their end (`fail_mode`), at the others alone.
+    Mininet gives one, such as `ptcp:6654`, to each of its switches.
     """
     called = tuple(each for each in bridge.controllers if not each.target.startswith(("ptcp:", "pssl:", "punix:")))
     return replace(bridge, controllers=called)

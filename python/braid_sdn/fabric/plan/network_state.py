@@ -311,14 +311,22 @@ def surroundings(fabric: Controller) -> Surroundings:
     )
 
 
-def missing_links(settings: Settings, topology: Topology) -> list[tuple[str, str]]:
-    """Return the ends of configured links that do not exist."""
+def missing_links(settings: Settings, topology: Topology, now: float) -> list[tuple[tuple[str, str], str]]:
+    """Return the ends of configured links that do not exist, each with why it was lost, or "" if it was never there.
+
+    Losses are forgotten in time, as those in the API's list are.
+    """
     # A switch that lost the controller has links all the same.
     dpids = {name: dpid for dpid, name in settings.names.items()} | _dpids(topology)
     found = {frozenset((link.source.switch, link.target.switch)) for link in topology.links()}
-    return [
-        link.between for link in settings.links if frozenset(dpids.get(name) for name in link.between) not in found
-    ]
+    links, _ = topology.missing(now)
+    lost = {frozenset((source.switch, target.switch)): loss for (source, target), loss in links.items()}
+    missing = []
+    for link in settings.links:
+        ends = frozenset(dpids.get(name) for name in link.between)
+        if ends not in found:
+            missing.append((link.between, lost[ends].why if ends in lost else ""))
+    return missing
 
 
 def configured_capacities(settings: Settings, policies: Policies, topology: Topology) -> dict[PortId, float]:
