@@ -320,12 +320,14 @@ def missing_links(settings: Settings, topology: Topology, now: float) -> list[tu
     dpids = {name: dpid for dpid, name in settings.names.items()} | _dpids(topology)
     found = {frozenset((link.source.switch, link.target.switch)) for link in topology.links()}
     links, _ = topology.missing(now)
-    lost = {frozenset((source.switch, target.switch)): loss for (source, target), loss in links.items()}
+    lost: dict[frozenset[int | None], str] = {
+        frozenset((source.switch, target.switch)): loss.why for (source, target), loss in links.items()
+    }
     missing = []
     for link in settings.links:
         ends = frozenset(dpids.get(name) for name in link.between)
         if ends not in found:
-            missing.append((link.between, lost[ends].why if ends in lost else ""))
+            missing.append((link.between, lost.get(ends, "")))
     return missing
 
 
