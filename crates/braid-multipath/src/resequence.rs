@@ -38,7 +38,7 @@ pub use algorithm1::{Algorithm1, Algorithm1Settings};
 pub use counters::Counters;
 pub use resequencer::{Delivery, DeliveryOrder, Limits, PacketMeta, Reordering, Resequencer};
 pub use stream::MAX_PATHS;
-pub use streams::{PathId, Segment, SegmentKind, StreamCounters, StreamLimits, Streams};
+pub use streams::{Missing, PathId, Segment, SegmentKind, StreamCounters, StreamLimits, Streams};
 pub use timeout::TimeoutResequencer;
 
 /// Cause for giving up a missing packet.

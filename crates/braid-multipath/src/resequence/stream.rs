@@ -17,6 +17,9 @@
 //!   ([`ExcessWait`]). Paths that have brought nothing for [`IDLE_AFTER`] are waited for only as
 //!   long as they are slower: a sender that uses one path alone and loses a segment there would
 //!   otherwise learn of it a tenth of a second late.
+//! - While the sender's edge keeps copies ([`Paths::repair`]), it is asked once for each gap that is
+//!   known lost, and the gap waits for the time that a copy takes. A segment that fills such a gap is
+//!   no retransmission, whatever its path has delivered.
 //! - Sequence numbers wrap; before and behind are halves of their circle (RFC 9293 §3.4).
 
 use std::collections::VecDeque;
@@ -47,6 +50,8 @@ pub(super) struct Paths {
     pub drained: Time,
     /// When each path last delivered a segment of any connection.
     pub heard: [Time; MAX_PATHS],
+    /// Time that a copy takes from the request on; none if nothing can be asked for.
+    pub repair: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -67,6 +72,21 @@ struct Gap {
     lag: Duration,
     /// True if every other path was idle.
     alone: bool,
+    /// True if copies were asked for: it is not given up before the deadline.
+    asked: bool,
+}
+
+impl Gap {
+    /// A gap that nothing is waited for.
+    fn over(now: Time) -> Gap {
+        Gap {
+            seen: now,
+            deadline: now,
+            lag: Duration::ZERO,
+            alone: false,
+            asked: false,
+        }
+    }
 }
 
 /// Paths by index, a bit each; the highest bit is no path.
@@ -105,6 +125,8 @@ pub(super) struct Stream<T> {
     /// when it was known. Of another gap only the retransmission arrives, whose wait says nothing of
     /// queues.
     given_up: Option<(u32, u32, Gap)>,
+    /// Every gap up to here was asked for, or is over.
+    asked_until: u32,
     pub last: Time,
 }
 
@@ -113,6 +135,8 @@ pub(super) struct Output<'a, T> {
     pub ready: &'a mut VecDeque<T>,
     pub counters: &'a mut StreamCounters,
     pub excess_wait: &'a mut ExcessWait,
+    /// Numbers to ask for: the first, and how many.
+    pub missing: &'a mut Vec<(u32, u32)>,
 }
 
 /// Returns `a - b` on the circle of sequence numbers.
@@ -154,6 +178,7 @@ impl<T> Stream<T> {
             epoch: 0,
             passed: [None; MAX_PATHS],
             given_up: None,
+            asked_until: seq,
             last: now,
         }
     }
@@ -193,6 +218,14 @@ impl<T> Stream<T> {
                 held.awaited |= NO_PATH;
             }
         }
+        if self.fills_asked(segment) {
+            out.counters.repaired += 1;
+            if seq_distance(segment.seq, self.expected) == 0 {
+                out.ready.push_back(item);
+                return self.advance(segment.end());
+            }
+            return self.hold(now, segment, Gap::over(now), Some(item));
+        }
         let lag = segment.path.map_or(Duration::ZERO, |path| paths.lag(path));
         let passed_by = self.was_passed(segment);
         self.clear_awaited(segment, passed_by.is_some());
@@ -227,6 +260,7 @@ impl<T> Stream<T> {
                 deadline,
                 lag,
                 alone,
+                asked: false,
             };
             return self.hold(now, segment, gap, Some(item));
         }
@@ -312,6 +346,53 @@ impl<T> Stream<T> {
         if seq_distance(end, self.expected) > 0 {
             self.expected = end;
         }
+        if seq_distance(self.expected, self.asked_until) > 0 {
+            self.asked_until = self.expected;
+        }
+    }
+
+    /// Returns the first number that is neither delivered nor held before this place among held segments.
+    fn end_before(&self, place: usize) -> u32 {
+        let before = place.checked_sub(1).and_then(|it| self.held.get(it));
+        match before {
+            Some(held) if seq_distance(held.end, self.expected) > 0 => held.end,
+            _ => self.expected,
+        }
+    }
+
+    /// Returns true if a segment lies within a gap that was asked for.
+    fn fills_asked(&self, segment: Segment) -> bool {
+        let place = self
+            .held
+            .partition_point(|held| seq_distance(held.seq, segment.seq) <= 0);
+        let behind = self.held.get(place);
+        behind
+            .is_some_and(|behind| behind.gap.asked && seq_distance(behind.seq, segment.end()) >= 0)
+            && seq_distance(segment.seq, self.end_before(place)) >= 0
+    }
+
+    /// Asks for the gaps that are known lost, each once.
+    fn ask(&mut self, now: Time, paths: &Paths, out: &mut Output<'_, T>) {
+        let (Some(wait), Some(passed)) = (paths.repair, self.passed_by_all(now, paths)) else {
+            return;
+        };
+        let place = self
+            .held
+            .partition_point(|held| seq_distance(held.seq, self.asked_until) <= 0);
+        let mut end = self.end_before(place);
+        for held in self.held.range_mut(place..) {
+            if seq_distance(held.seq, passed) > 0 {
+                return;
+            }
+            let missing = seq_distance(held.seq, end);
+            if missing > 0 && !held.gap.asked {
+                out.counters.asked += 1;
+                out.missing.push((end, missing.unsigned_abs()));
+                (held.gap.asked, held.gap.deadline) = (true, now + wait);
+            }
+            self.asked_until = held.seq;
+            end = held.end;
+        }
     }
 
     /// Delivers segments that are due. With `force` the first gap is given up, whatever it waits
@@ -319,17 +400,22 @@ impl<T> Stream<T> {
     pub fn release(&mut self, now: Time, paths: &Paths, mut force: bool, out: &mut Output<'_, T>) {
         let all = force && self.held.is_empty();
         self.release_retransmitted(now, all, out);
+        if !force {
+            self.ask(now, paths, out);
+        }
         while let Some(front) = self.held.front() {
             if seq_distance(front.seq, self.expected) > 0 {
+                let over = now >= front.gap.deadline;
+                let awaited = front.gap.asked && !over;
                 let why = match () {
-                    () if self.is_lost(now, paths, front.seq) => GivenUp::KnownLost,
-                    () if now >= front.gap.deadline => GivenUp::Deadline,
+                    () if !awaited && self.is_lost(now, paths, front.seq) => GivenUp::KnownLost,
+                    () if over => GivenUp::Deadline,
                     () if force => GivenUp::Forced,
                     () => return,
                 };
                 force = false;
                 out.counters.give_up(why);
-                let may_arrive = why == GivenUp::Deadline && !front.gap.alone;
+                let may_arrive = why == GivenUp::Deadline && !front.gap.alone && !front.gap.asked;
                 self.given_up = may_arrive.then_some((self.expected, front.seq, front.gap));
                 self.expected = front.seq;
             }
@@ -366,26 +452,30 @@ impl<T> Stream<T> {
             if seq_distance(segment.seq, self.expected) <= 0 {
                 self.advance(segment.end());
             } else {
-                let gap = Gap {
-                    seen: now,
-                    deadline: now,
-                    lag: Duration::ZERO,
-                    alone: false,
-                };
-                self.hold(now, segment, gap, None);
+                self.hold(now, segment, Gap::over(now), None);
             }
         }
     }
 
     /// Returns true if every path has delivered something behind a gap that ends at `end`.
     fn is_lost(&self, now: Time, paths: &Paths, end: u32) -> bool {
-        if now < paths.drained {
-            return false;
+        self.passed_by_all(now, paths)
+            .is_some_and(|passed| seq_distance(passed, end) >= 0)
+    }
+
+    /// Returns the highest number that every path has delivered or passed; none if one has brought nothing.
+    fn passed_by_all(&self, now: Time, paths: &Paths) -> Option<u32> {
+        if now < paths.drained || self.epoch != paths.epoch {
+            return None;
         }
-        let passed =
-            |passed: &Option<u32>| passed.is_some_and(|highest| seq_distance(highest, end) >= 0);
-        paths.count > 0
-            && self.epoch == paths.epoch
-            && self.passed[..paths.count].iter().all(passed)
+        let (first, others) = self.passed[..paths.count].split_first()?;
+        others.iter().try_fold((*first)?, |lowest, passed| {
+            let passed = (*passed)?;
+            Some(if seq_distance(passed, lowest) < 0 {
+                passed
+            } else {
+                lowest
+            })
+        })
     }
 }

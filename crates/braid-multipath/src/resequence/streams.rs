@@ -81,6 +81,21 @@ pub struct StreamCounters {
     pub forced: u64,
     /// Passed as they arrived, because there were too many connections.
     pub untracked: u64,
+    /// Gaps for which copies were asked for.
+    pub asked: u64,
+    /// Arrived in such a gap while it was waited for.
+    pub repaired: u64,
+}
+
+/// Numbers of a connection that are known lost, of which the sender's edge may have copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Missing<K> {
+    /// The connection.
+    pub key: K,
+    /// The first number.
+    pub seq: u32,
+    /// Their count.
+    pub length: u32,
 }
 
 impl StreamCounters {
@@ -109,7 +124,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 ///
 /// Call [`handle_segment`](Self::handle_segment) for each arrival and
 /// [`handle_timeout`](Self::handle_timeout) at [`poll_timeout`](Self::poll_timeout). After each,
-/// call [`poll_delivery`](Self::poll_delivery) until none.
+/// call [`poll_delivery`](Self::poll_delivery) and [`poll_missing`](Self::poll_missing) until none.
 #[derive(Debug)]
 pub struct Streams<K, T> {
     limits: StreamLimits,
@@ -120,6 +135,7 @@ pub struct Streams<K, T> {
     held: usize,
     excess_wait: ExcessWait,
     ready: VecDeque<T>,
+    missing: VecDeque<Missing<K>>,
     counters: StreamCounters,
     swept: Time,
 }
@@ -136,12 +152,14 @@ impl<K: Ord + Copy, T> Streams<K, T> {
                 lag: [Duration::ZERO; MAX_PATHS],
                 drained: now,
                 heard: [now; MAX_PATHS],
+                repair: None,
             },
             streams: BTreeMap::new(),
             due: BTreeSet::new(),
             held: 0,
             excess_wait: ExcessWait::new(now),
             ready: VecDeque::new(),
+            missing: VecDeque::new(),
             counters: StreamCounters::default(),
             swept: now,
         }
@@ -174,7 +192,13 @@ impl<K: Ord + Copy, T> Streams<K, T> {
                 now + self.excess_wait.hold(now, before)
             },
             heard: [now; MAX_PATHS],
+            repair: self.paths.repair,
         };
+    }
+
+    /// Sets how long a copy of a lost segment takes from the request on; none: nobody keeps copies.
+    pub fn set_repair(&mut self, wait: Option<Duration>) {
+        self.paths.repair = wait;
     }
 
     /// Notes that earlier paths are dead: what they have not delivered by now will not arrive.
@@ -252,6 +276,11 @@ impl<K: Ord + Copy, T> Streams<K, T> {
         self.ready.pop_front()
     }
 
+    /// Returns the next numbers to ask for.
+    pub fn poll_missing(&mut self) -> Option<Missing<K>> {
+        self.missing.pop_front()
+    }
+
     /// Returns the segments held.
     #[must_use]
     pub fn held(&self) -> usize {
@@ -284,12 +313,17 @@ impl<K: Ord + Copy, T> Streams<K, T> {
             .entry(key)
             .or_insert_with(|| Stream::beginning(now, seq));
         let (held, due) = (stream.held(), stream.deadline());
+        let mut missing = Vec::new();
         let mut out = Output {
             ready: &mut self.ready,
             counters: &mut self.counters,
             excess_wait: &mut self.excess_wait,
+            missing: &mut missing,
         };
         act(stream, &mut out);
+        let missing = missing.into_iter();
+        self.missing
+            .extend(missing.map(|(seq, length)| Missing { key, seq, length }));
         self.held = self.held - held + stream.held();
         let next = stream.deadline();
         if next != due {

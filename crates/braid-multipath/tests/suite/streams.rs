@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use braid_core::Time;
 use braid_multipath::resequence::{
-    Algorithm1, Algorithm1Settings, PathId, Segment, SegmentKind, StreamLimits, Streams,
+    Algorithm1, Algorithm1Settings, Missing, PathId, Segment, SegmentKind, StreamLimits, Streams,
 };
 use proptest::prelude::*;
 
@@ -76,6 +76,87 @@ fn a_gap_that_every_path_has_passed_is_not_waited_for() {
     streams.handle_segment(at(20), 1, data(3 * SIZE, 1), 3);
     assert_eq!(drained(&mut streams), [2, 3]);
     assert_eq!(streams.counters().known_lost, 1);
+}
+
+/// A gap of paths 0 and 1 that both have passed, while copies take 50 ms.
+fn asked() -> Streams<u8, u32> {
+    let mut streams = ours(&[10, 30]);
+    streams.set_repair(Some(Duration::from_millis(50)));
+    for (number, path) in [(0, 0), (2, 0), (3, 1)] {
+        streams.handle_segment(
+            at(10 * u64::from(number)),
+            1,
+            data(number * SIZE, path),
+            number,
+        );
+    }
+    streams
+}
+
+#[test]
+fn a_gap_that_copies_may_fill_is_asked_for_once_and_waited_for() {
+    let mut streams = asked();
+    let missing = Missing {
+        key: 1,
+        seq: SIZE,
+        length: SIZE,
+    };
+    assert_eq!(streams.poll_missing(), Some(missing));
+    assert_eq!(streams.poll_timeout(), Some(at(50_030)));
+    streams.handle_segment(at(40), 1, data(4 * SIZE, 0), 4);
+    assert_eq!(streams.poll_missing(), None);
+    assert_eq!(drained(&mut streams), [0]);
+    // It comes by a path that has brought later ones, and counts as none that the host sent again.
+    streams.handle_segment(at(40_000), 1, data(SIZE, 0), 1);
+    assert_eq!(drained(&mut streams), [1, 2, 3, 4]);
+    assert_eq!(streams.poll_timeout(), None);
+    let counters = streams.counters();
+    assert_eq!(
+        (counters.asked, counters.repaired, counters.retransmitted),
+        (1, 1, 0)
+    );
+    assert_eq!((counters.known_lost, counters.expired), (0, 0));
+}
+
+#[test]
+fn a_gap_that_no_copy_fills_is_given_up_when_one_should_have_come() {
+    let mut streams = asked();
+    streams.handle_timeout(at(50_029));
+    assert_eq!(drained(&mut streams), [0]);
+    streams.handle_timeout(at(50_030));
+    assert_eq!(drained(&mut streams), [2, 3]);
+    let counters = streams.counters();
+    assert_eq!((counters.known_lost, counters.repaired), (1, 0));
+    // One that comes too late is passed on.
+    streams.handle_segment(at(60_000), 1, data(SIZE, 0), 1);
+    streams.handle_timeout(at(700_000));
+    assert_eq!(drained(&mut streams), [1]);
+    // Nobody keeps copies any more.
+    streams.set_repair(None);
+    streams.handle_segment(at(700_000), 1, data(5 * SIZE, 0), 5);
+    streams.handle_segment(at(700_001), 1, data(6 * SIZE, 1), 6);
+    assert_eq!(drained(&mut streams), [5, 6]);
+    assert_eq!(streams.counters().asked, 1);
+}
+
+#[test]
+fn each_gap_is_asked_for_as_soon_as_it_is_known_lost() {
+    let mut streams = asked();
+    assert!(streams.poll_missing().is_some());
+    // Three are missing behind 3, and of them the middle one was late.
+    for (number, path) in [(7, 0), (8, 1)] {
+        streams.handle_segment(at(100), 1, data(number * SIZE, path), number);
+    }
+    let missing = streams.poll_missing().expect("the second gap");
+    assert_eq!((missing.seq, missing.length), (4 * SIZE, 3 * SIZE));
+    // Copies in another order than the packets'.
+    for (number, path) in [(5, 1), (1, 0), (4, 0), (6, 0)] {
+        streams.handle_segment(at(20_000), 1, data(number * SIZE, path), number);
+    }
+    assert_eq!(streams.poll_missing(), None);
+    assert_eq!(drained(&mut streams), (0..9).collect::<Vec<_>>());
+    assert_eq!(streams.counters().repaired, 4);
+    assert_eq!(streams.poll_timeout(), None);
 }
 
 #[test]
