@@ -46,9 +46,12 @@
 #define PROBE_MAGIC   1651664496 // "brfp"
 #define PROBE_REQUEST 1
 #define PROBE_REPLY   2
+// Of tagged paths alone: the other edge misses what this one may have a copy of.
+#define PROBE_MISSING 3
 
 #define PROBE_BYTES	  16
 #define PATH_REPORT_BYTES 8
+#define OFFER_BYTES	  12
 #define NO_DATA_AGE	  65535 // ms: no data for so long, or none ever
 
 #define ETH_P_PROBE 34997 // 0x88b5, the controller's probes

@@ -112,6 +112,13 @@ struct last_arrival {
 	__u64 data_at; // ns; 0: never
 };
 
+// Tells the other edge that copies are kept of what is sent to it. Whoever asks for one proves by
+// the token that this came.
+struct offer {
+	__be32 wait_us; // time that a copy takes from the request on; 0: none are kept
+	__be32 token[2];
+};
+
 // IPv4 addresses are mapped (::ffff:0:0/96).
 struct address {
 	__be32 word[4];
@@ -157,6 +164,10 @@ ARRAY_MAP(sent_segments, BPF_MAP_TYPE_ARRAY, SENT_SEGMENTS, struct sent_segment)
 // By tag.
 ARRAY_MAP(path_losses, BPF_MAP_TYPE_ARRAY, VLANS, struct path_loss);
 ARRAY_MAP(last_arrivals, BPF_MAP_TYPE_ARRAY, VLANS, struct last_arrival);
+// By tag: true if the edge's process gets a copy of each numbered packet.
+ARRAY_MAP(copied_tags, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
+// By tag of the path that a reply takes.
+ARRAY_MAP(offers, BPF_MAP_TYPE_ARRAY, VLANS, struct offer);
 ARRAY_MAP(tag_actions, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
 // By tag; for layer-3 paths alone.
 ARRAY_MAP(l3_paths, BPF_MAP_TYPE_ARRAY, VLANS, struct l3_path);

@@ -1,7 +1,8 @@
 // Probes of tagged paths, edge to edge. The program at a path's end returns a probe at once, over
 // the path of the other direction that the probe names, and reports in it what came last by each of
 // the paths that the probe asks about: the nonce of a probe, and how old data are. So one reply, by
-// whatever path, tells of all paths, and no thread of this edge takes part.
+// whatever path, tells of all paths, and no thread of this edge takes part. Behind the reports it
+// tells whether copies are kept (struct offer); probes of earlier versions have no room for that.
 #ifndef BRAID_EDGE_PATH_PROBE_H
 #define BRAID_EDGE_PATH_PROBE_H
 
@@ -32,6 +33,7 @@ struct path_probe {
 	struct path_report reports[MAX_PATHS];
 };
 _Static_assert(sizeof(struct probe) == PROBE_BYTES, "probe");
+_Static_assert(sizeof(struct offer) == OFFER_BYTES, "offer");
 _Static_assert(sizeof(struct path_report) == PATH_REPORT_BYTES, "report");
 
 // Returns true for a probe, by the protocol in its shim.
@@ -76,13 +78,15 @@ static __always_inline int handle_path_probe(struct __sk_buff *skb, struct setti
 {
 	struct last_arrival *arrival;
 	struct path_probe path_probe;
+	struct offer *offer;
 	__u64 now = bpf_ktime_get_ns();
 	__u32 back;
 
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &path_probe, sizeof(path_probe)) ||
 	    path_probe.probe.magic != bpf_htonl(PROBE_MAGIC))
 		return leave(REASON_bad_probe, TC_ACT_SHOT);
-	if (path_probe.probe.kind == bpf_htons(PROBE_REPLY))
+	if (path_probe.probe.kind == bpf_htons(PROBE_REPLY) ||
+	    path_probe.probe.kind == bpf_htons(PROBE_MISSING))
 		return leave(REASON_probe, bpf_redirect(settings->hold, 0));
 	back = bpf_ntohs(path_probe.probe.return_tag);
 	// A nonce of 0 would say that no probe has come yet.
@@ -95,6 +99,9 @@ static __always_inline int handle_path_probe(struct __sk_buff *skb, struct setti
 #pragma unroll
 	for (int i = 0; i < MAX_PATHS; i++)
 		report_path(&path_probe.reports[i], now);
+	offer = bpf_map_lookup_elem(&offers, &back);
+	if (offer)
+		bpf_skb_store_bytes(skb, ETH_HLEN + sizeof(path_probe), offer, sizeof(*offer), 0);
 	path_probe.probe.kind = bpf_htons(PROBE_REPLY);
 	if (bpf_skb_store_bytes(skb, ETH_HLEN, &path_probe, sizeof(path_probe), 0) ||
 	    bpf_skb_vlan_pop(skb) || bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), back))

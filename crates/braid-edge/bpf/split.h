@@ -5,6 +5,17 @@
 #include "fair_drop.h"
 #include "shim.h"
 
+// Gives the edge's process a copy of a packet that it may have to send again. A copy that is lost
+// on the way repairs nothing.
+static __always_inline void copy_to_process(struct __sk_buff *skb, struct settings *settings,
+					    __u32 tag)
+{
+	__u32 *copied = bpf_map_lookup_elem(&copied_tags, &tag);
+
+	if (copied && *copied && !bpf_clone_redirect(skb, settings->hold, 0))
+		count(REASON_copied);
+}
+
 static __always_inline int split(struct __sk_buff *skb, struct settings *settings)
 {
 	struct slot_table *table;
@@ -48,6 +59,8 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *setting
 	account(&tx_traffic, tag, skb->len);
 	if (bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), tag))
 		return leave(REASON_rewrite_failed, TC_ACT_SHOT);
+	if (with_shim || segment == SEQUENCED_SEGMENT)
+		copy_to_process(skb, settings, tag);
 	if (with_shim)
 		return leave(REASON_shim_added, bpf_redirect(settings->outside, 0));
 	return leave(segment == NO_SEGMENT ? REASON_sticky : REASON_split,

@@ -10,7 +10,7 @@ use crate::datapath::{Devices, Hook};
 use crate::key::Key;
 use crate::run::{self, ControlSource, Options};
 use crate::status::{self, Status};
-use crate::{Error, Reordering};
+use crate::{Error, Reordering, Repair};
 
 /// Commands of `braid edge`.
 #[derive(Debug, Subcommand)]
@@ -48,6 +48,15 @@ pub struct RunArgs {
     /// Method by which TCP segments of several paths are put in order
     #[arg(long, value_name = "HOW", default_value = "adaptive")]
     pub reordering: Reordering,
+    /// Keep copies, for a moment, of packets sent by a path that loses some, and send those that the other
+    /// edge misses again by another path
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "auto",
+        conflicts_with = "paths"
+    )]
+    pub repair: Repair,
     /// Have other edges split UDP, QUIC and other packets too, numbered by a shim of 8 bytes that is
     /// removed here; only packets that fit into the devices' MTU with it
     #[arg(long, conflicts_with = "paths")]
@@ -138,6 +147,7 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
         name: arguments.name,
         control,
         reordering: arguments.reordering,
+        repair: arguments.repair,
         shim: arguments.shim,
         hook: arguments.hook,
         run_dir: run_dir.to_owned(),

@@ -13,9 +13,10 @@ use nix::net::if_::if_nametoindex;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::Error;
+use crate::pair_repair::{LOSS_WINDOW, Repairs};
 use crate::shared::{
-    MAX_PATHS, MAX_TARGETS, NO_TARGET, REASONS, SLOTS, TAG_DROP, TAG_FORWARD, TAG_RESEQUENCE,
-    verifier_error,
+    MAX_PATHS, MAX_TARGETS, NO_TARGET, OFFER_BYTES, REASONS, SLOTS, TAG_DROP, TAG_FORWARD,
+    TAG_RESEQUENCE, verifier_error,
 };
 use crate::table::{Egress, Mac};
 
@@ -170,6 +171,9 @@ struct PathLossEntry {
 #[allow(unsafe_code)]
 unsafe impl Pod for PathLossEntry {}
 
+/// `struct offer`.
+type OfferEntry = [u8; OFFER_BYTES as usize];
+
 /// `struct last_arrival`.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
@@ -219,6 +223,8 @@ pub struct Datapath {
     targets: BTreeMap<String, u32>,
     /// Index of each host's target, as in the map.
     hosts: BTreeMap<Mac, u32>,
+    /// As in the maps.
+    repairs: Repairs,
     settings: Settings,
     /// The device whose MTU decides if a shim fits.
     outside: Option<String>,
@@ -317,6 +323,7 @@ impl Datapath {
             object,
             targets: BTreeMap::new(),
             hosts: BTreeMap::new(),
+            repairs: Repairs::default(),
             settings: Settings::default(),
             outside: None,
             leased: false,
@@ -462,6 +469,58 @@ impl Datapath {
                 Ok(values.iter().sum())
             })
             .collect()
+    }
+
+    /// Gives this process copies of the numbered packets that are sent by the paths that lose some, and by no
+    /// others, and offers them to the other edges.
+    pub fn set_repairs(&mut self, repairs: &Repairs) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.repairs, repairs.clone());
+        for tag in before.copied.keys().chain(repairs.copied.keys()) {
+            let is_copied = repairs.copied.contains_key(tag);
+            if is_copied != before.copied.contains_key(tag) {
+                self.array::<u32>("copied_tags")?
+                    .set((*tag).into(), u32::from(is_copied), 0)
+                    .map_err(|error| map_refused("copied_tags", &error))?;
+            }
+            if is_copied && !before.copied.contains_key(tag) {
+                self.forgive_losses(*tag)?;
+            }
+        }
+        let mut map = self.array::<OfferEntry>("offers")?;
+        for tag in before.offers.keys().chain(repairs.offers.keys()) {
+            let offer = repairs.offers.get(tag);
+            if offer != before.offers.get(tag) {
+                let bytes = offer.map_or_else(Default::default, |offer| offer.to_bytes());
+                map.set((*tag).into(), bytes, 0)
+                    .map_err(|error| map_refused("offers", &error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets what a path lost lately, so that only losses count from now on that are not repaired.
+    fn forgive_losses(&mut self, tag: u16) -> Result<(), Error> {
+        let refused = |error| map_refused("path_losses", &error);
+        let mut map = self.array::<PathLossEntry>("path_losses")?;
+        let entry = map.get(&tag.into(), 0).map_err(refused)?;
+        // The program may count a packet meanwhile, which does not matter.
+        map.set(tag.into(), PathLossEntry { lost: 0, ..entry }, 0)
+            .map_err(refused)
+    }
+
+    /// Returns how many of the bytes sent by a path within [`LOSS_WINDOW`] there were, and how many were lost.
+    pub fn loss(&mut self, tag: u16) -> Result<(u64, u64), Error> {
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
+            .map_err(|errno| Error::system("reading the clock", errno.into()))?;
+        let map = self.array::<PathLossEntry>("path_losses")?;
+        let entry = map.get(&tag.into(), 0);
+        let entry = entry.map_err(|error| map_refused("path_losses", &error))?;
+        // They decay as others are sent.
+        let age = Duration::from(now).saturating_sub(Duration::from_nanos(entry.at));
+        Ok(match age > LOSS_WINDOW {
+            true => (0, 0),
+            false => (entry.sent, entry.lost),
+        })
     }
 
     /// Returns the number of segments sent by a path that the host sent again.

@@ -1,6 +1,6 @@
 //! The resequencer's thread: moves frames from the TAP device to the [`Reorderer`] and back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
@@ -9,11 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use braid_core::Time;
+use braid_device::PacketSender;
 
 use crate::Error;
+use crate::copies::{Copies, PacketCopy};
 use crate::datapath::Layer;
-use crate::frame::{Frame, packet_after_tag, strip_tag};
-use crate::probe::{self, TaggedReply};
+use crate::frame::{Frame, packet_after_tag, strip_tag, tag_of};
+use crate::pair_repair::{AskedEdge, CopiedPath, Repairs};
+use crate::probe::{self, MissingRequest, TaggedReply};
 use crate::reorder_tap::ReorderTap;
 use crate::reorderer::{ReorderStats, Reorderer, Reordering};
 use crate::table::Ingress;
@@ -30,6 +33,16 @@ const MAX_SPARE_BUFFERS: usize = 1024;
 pub const MAX_QUEUED_REPLIES: usize = 1024;
 /// Limit for an answer of this thread, which it gives between two batches.
 const STATS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Repair of losses: copies of what is sent by a path that loses some, which the other edge asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Repair {
+    /// Where a path loses some packets, its queue is short, and another path loses fewer
+    #[default]
+    Auto,
+    /// None: no copies are kept, and none are asked for
+    Off,
+}
 
 /// A reply to a probe, and when it arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +73,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Inbox {
     table: Option<Vec<Ingress>>,
+    repairs: Option<Repairs>,
+    /// Packets that a path had lost and that were sent again, by its tag.
+    repeated: BTreeMap<u16, u64>,
     stats: BTreeMap<String, ReorderStats>,
     wants_stats: bool,
     end: bool,
@@ -89,6 +105,17 @@ impl Handle {
     /// Sets another table.
     pub fn set_table(&self, table: Vec<Ingress>) {
         self.change(|inbox| inbox.table = Some(table));
+    }
+
+    /// Sets the state of repair.
+    pub fn set_repairs(&self, repairs: Repairs) {
+        self.change(|inbox| inbox.repairs = Some(repairs));
+    }
+
+    /// Returns how many packets that a path had lost were sent again, by its tag.
+    pub fn repeated(&self) -> BTreeMap<u16, u64> {
+        let inbox = self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        inbox.repeated.clone()
     }
 
     /// Ends the thread.
@@ -121,6 +148,15 @@ pub struct Driver {
     layer: Layer,
     /// Receiver of probe replies.
     answers: SyncSender<ProbeReply>,
+    /// Sends tagged frames.
+    sender: PacketSender,
+    copies: Copies,
+    /// Paths of which copies come.
+    copied: BTreeMap<u16, CopiedPath>,
+    /// Tags under which copies came: no packet of theirs is for a host here.
+    own_tags: BTreeSet<u16>,
+    /// Other edges that may be asked for copies.
+    asked: BTreeMap<String, AskedEdge>,
 }
 
 impl Driver {
@@ -129,6 +165,7 @@ impl Driver {
         reordering: Reordering,
         layer: Layer,
         answers: SyncSender<ProbeReply>,
+        sender: PacketSender,
     ) -> Result<(Driver, Handle), Error> {
         let (handle, wakeups) = Handle::pair()?;
         let driver = Driver {
@@ -142,6 +179,11 @@ impl Driver {
             lost: 0,
             layer,
             answers,
+            sender,
+            copies: Copies::default(),
+            copied: BTreeMap::new(),
+            own_tags: BTreeSet::new(),
+            asked: BTreeMap::new(),
         };
         Ok((driver, handle))
     }
@@ -168,6 +210,7 @@ impl Driver {
             let (tap, spare, lost) = (&self.tap, &mut self.spare, &mut self.lost);
             self.reorderer
                 .handle_timeout(now, |frame| pass(tap, spare, lost, frame));
+            self.ask_for_missing();
         }
     }
 
@@ -195,7 +238,20 @@ impl Driver {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(table) = inbox.table.take() {
+            let paths = table.iter().flat_map(|ingress| &ingress.paths);
+            // The controller gives tags to other paths in time.
+            paths.for_each(|path| _ = self.own_tags.remove(&path.tag));
             self.reorderer.set(now, self.reordering, &table);
+        }
+        if let Some(repairs) = inbox.repairs.take() {
+            self.own_tags.extend(repairs.copied.keys());
+            if repairs.copied.is_empty() {
+                self.copies.clear();
+            }
+            (self.copied, self.asked) = (repairs.copied, repairs.asked);
+            let asked = &self.asked;
+            self.reorderer
+                .set_repairs(|source| asked.get(source).map(|edge| edge.offer.wait));
         }
         if std::mem::take(&mut inbox.wants_stats) {
             inbox.stats = self.reorderer.stats();
@@ -204,15 +260,68 @@ impl Driver {
         inbox.end
     }
 
-    /// Returns true if a frame of a tagged path is a probe's reply, and passes that on.
-    fn is_tagged_reply(&self, frame: &[u8]) -> bool {
-        let reply = match self.layer {
-            Layer::Two => TaggedReply::parse(frame),
-            // There, a packet of a host may look like one.
-            Layer::Three => None,
+    /// Sends copies of what another edge misses by another path. One that is lost is as if there were none.
+    fn repeat(&mut self, request: &MissingRequest) {
+        for copy in self.copies.take(self.now(), request, &self.copied) {
+            match self.sender.send(&copy.frame) {
+                Ok(()) => {
+                    let inbox = self.shared.inbox.lock();
+                    let mut inbox = inbox.unwrap_or_else(PoisonError::into_inner);
+                    *inbox.repeated.entry(copy.tag).or_default() += 1;
+                }
+                Err(error) => tracing::debug!(tag = copy.tag, %error, "a copy was not sent"),
+            }
+        }
+    }
+
+    /// Asks other edges for copies of what is missing.
+    fn ask_for_missing(&mut self) {
+        while let Some((missing, source)) = self.reorderer.poll_missing() {
+            let Some(AskedEdge { offer, by }) = self.asked.get(source) else {
+                continue;
+            };
+            let token = offer.token;
+            for tag in by {
+                let request = MissingRequest { token, missing };
+                if let Err(error) = self.sender.send(&request.frame(*tag)) {
+                    tracing::debug!(tag, %error, "a request for copies was not sent");
+                }
+            }
+        }
+    }
+
+    /// Returns true if a frame is a copy of a packet that goes to another edge, and keeps it.
+    fn is_copy(&mut self, buffer: &mut [u8]) -> bool {
+        let Some(tag) = tag_of(buffer).filter(|tag| self.own_tags.contains(tag)) else {
+            return false;
         };
+        let frame = buffer.to_vec();
+        let span = strip_tag(buffer).and_then(|read| read.segment);
+        if let Some((key, _, seq, length)) = span
+            && self.copied.contains_key(&tag)
+        {
+            let copy = PacketCopy { tag, length, frame };
+            self.copies.keep(self.now(), key, seq, copy);
+        }
+        true
+    }
+
+    /// Returns true if a frame of a tagged path is a probe's reply, which is passed on, or a request for
+    /// copies.
+    fn is_for_edge(&mut self, frame: &[u8]) -> bool {
+        // There, a packet of a host may look like one.
+        if self.layer == Layer::Three {
+            return false;
+        }
         let at = Instant::now();
-        reply.is_some_and(|reply| self.pass_reply(ProbeReply::Tagged { reply, at }))
+        if let Some(reply) = TaggedReply::parse(frame) {
+            return self.pass_reply(ProbeReply::Tagged { reply, at });
+        }
+        let request = MissingRequest::parse(frame);
+        if let Some(request) = &request {
+            self.repeat(request);
+        }
+        request.is_some()
     }
 
     /// The same for a packet of a layer-3 path.
@@ -237,7 +346,7 @@ impl Driver {
             let Some(length) = self.tap.read(buffer)? else {
                 break;
             };
-            if self.is_tagged_reply(&buffer[..length]) {
+            if self.is_for_edge(&buffer[..length]) || self.is_copy(&mut buffer[..length]) {
                 continue;
             }
             // Frames that the kernel itself sends on every device have no tag: ignored.

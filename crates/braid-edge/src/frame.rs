@@ -1,7 +1,7 @@
 //! Parses frames as the resequencer receives them: Ethernet, the path's tag, then a TCP segment, or a shim
 //! and any packet.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use braid_multipath::resequence::SegmentKind;
 use braid_packet::{Fragment, Packet, Transport};
@@ -47,6 +47,79 @@ pub enum StreamKey {
     },
 }
 
+/// Bytes of a [`StreamKey`] in a frame.
+pub const KEY_BYTES: usize = 40;
+/// Their first byte for a lane of shims; for connections it is the version of IP.
+const LANE_KEY: u8 = 1;
+
+impl StreamKey {
+    /// Returns the key as edges tell it to each other: a byte that names the kind, three of zero, two
+    /// addresses of 16 bytes, which IPv4 fills with zeros, and the ports; of a lane, epoch and lane after
+    /// the first four.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; KEY_BYTES] {
+        let mut bytes = [0; KEY_BYTES];
+        match self {
+            StreamKey::Lane { epoch, lane } => {
+                bytes[0] = LANE_KEY;
+                bytes[4..6].copy_from_slice(&[epoch, lane]);
+            }
+            StreamKey::Flow(flow) => {
+                for (place, address) in [(4, flow.source), (20, flow.dest)] {
+                    match address {
+                        IpAddr::V4(v4) => bytes[place..place + 4].copy_from_slice(&v4.octets()),
+                        IpAddr::V6(v6) => bytes[place..place + 16].copy_from_slice(&v6.octets()),
+                    }
+                }
+                bytes[0] = if flow.source.is_ipv4() { 4 } else { 6 };
+                bytes[36..38].copy_from_slice(&flow.ports.0.to_be_bytes());
+                bytes[38..40].copy_from_slice(&flow.ports.1.to_be_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Reads a key; none if it is of no kind that is known.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; KEY_BYTES]) -> Option<StreamKey> {
+        let [kind, _, _, _, rest @ ..] = bytes;
+        let (source, rest) = rest.split_first_chunk::<16>()?;
+        let (dest, rest) = rest.split_first_chunk::<16>()?;
+        let address = |bytes: &[u8; 16]| match kind {
+            4 => {
+                let [a, b, c, d, ..] = *bytes;
+                Some(IpAddr::V4(Ipv4Addr::new(a, b, c, d)))
+            }
+            6 => Some(IpAddr::V6(Ipv6Addr::from(*bytes))),
+            _ => None,
+        };
+        if *kind == LANE_KEY {
+            let [epoch, lane, ..] = *source;
+            return Some(StreamKey::Lane { epoch, lane });
+        }
+        let [a, b, c, d] = *rest.first_chunk::<4>()?;
+        Some(StreamKey::Flow(FlowKey {
+            source: address(source)?,
+            dest: address(dest)?,
+            ports: (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])),
+        }))
+    }
+}
+
+/// Returns the tag of a frame; none if it has none.
+#[must_use]
+pub fn tag_of(bytes: &[u8]) -> Option<u16> {
+    let rest = bytes.get(ADDRESSES..)?.strip_prefix(&VLAN)?;
+    Some(u16::from_be_bytes(*rest.first_chunk()?) & 0x0fff)
+}
+
+/// Writes another tag into a tagged frame.
+pub fn set_tag(bytes: &mut [u8], tag: u16) {
+    if let Some(place) = bytes.get_mut(ADDRESSES + 2..ADDRESSES + TAG) {
+        place.copy_from_slice(&tag.to_be_bytes());
+    }
+}
+
 /// A parsed frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParsedFrame {
@@ -64,10 +137,10 @@ pub type SequenceSpan = (StreamKey, SegmentKind, u32, u32);
 /// Parses a tagged frame and moves its MAC addresses over the tag, and over the shim if there is one.
 /// Returns none if there is no tag.
 pub fn strip_tag(bytes: &mut [u8]) -> Option<ParsedFrame> {
-    if bytes.len() < EVERYTHING_BEFORE_IP || bytes[ADDRESSES..ADDRESSES + 2] != VLAN {
+    if bytes.len() < EVERYTHING_BEFORE_IP {
         return None;
     }
-    let tag = u16::from_be_bytes([bytes[ADDRESSES + 2], bytes[ADDRESSES + 3]]) & 0x0fff;
+    let tag = tag_of(bytes)?;
     let (start, segment) = match shim(bytes) {
         Some((was, segment)) => {
             let start = TAG + SHIM;
@@ -182,6 +255,44 @@ mod tests {
         let read = strip_tag(&mut came).expect("a tag");
         assert_eq!(read.segment, None);
         assert_eq!(&came[read.start..], known);
+    }
+
+    #[test]
+    fn a_stream_is_told_in_bytes_and_of_no_other_kind() {
+        let flow = |source: &str, dest: &str| {
+            StreamKey::Flow(FlowKey {
+                source: source.parse().expect("an address"),
+                dest: dest.parse().expect("an address"),
+                ports: (0x0102, 443),
+            })
+        };
+        let lane = StreamKey::Lane {
+            epoch: 9,
+            lane: 200,
+        };
+        for key in [
+            flow("10.0.0.1", "10.0.0.2"),
+            flow("fd77::1", "fd77::2"),
+            lane,
+        ] {
+            assert_eq!(StreamKey::from_bytes(&key.to_bytes()), Some(key));
+        }
+        let mut other = lane.to_bytes();
+        other[0] = 2;
+        assert_eq!(StreamKey::from_bytes(&other), None);
+    }
+
+    #[test]
+    fn a_tag_is_read_and_replaced_and_nothing_else() {
+        let (mut came, _) = frames(77, None, &packet(b"quic"));
+        assert_eq!(tag_of(&came), Some(77));
+        set_tag(&mut came, 79);
+        assert_eq!(came, frames(79, None, &packet(b"quic")).0);
+        for length in 0..16 {
+            assert_eq!(tag_of(&came[..length]), None);
+        }
+        came[12] = 8;
+        assert_eq!(tag_of(&came), None);
     }
 
     #[test]

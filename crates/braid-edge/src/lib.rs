@@ -16,6 +16,7 @@
 
 pub mod cli;
 pub mod controller;
+mod copies;
 mod datapath;
 mod driver;
 mod epoch;
@@ -26,6 +27,7 @@ pub mod l3_paths;
 mod l3_planner;
 mod pair_monitor;
 mod pair_prober;
+mod pair_repair;
 mod path_monitor;
 mod path_prober;
 pub mod probe;
@@ -37,6 +39,7 @@ pub mod status;
 pub mod table;
 
 pub use datapath::rehearse;
+pub use driver::Repair;
 pub use error::Error;
 pub use key::Key;
 pub use reorderer::Reordering;

@@ -26,7 +26,7 @@ use braid_core::Time;
 use braid_multipath::estimate::Rtt;
 use braid_multipath::liveness::FailureHistory;
 
-use crate::probe::{MAX_REPORTS, PathReport, TaggedReply, TaggedRequest};
+use crate::probe::{MAX_REPORTS, Offer, PathReport, TaggedReply, TaggedRequest};
 
 /// Time that the missed probes of a silent path stand for, at the interval of its probes.
 pub const MIN_SILENCE: Duration = Duration::from_millis(80);
@@ -40,6 +40,20 @@ const MISSED_WHILE_SILENT: u32 = 2;
 const NEW_PATH_GRACE: Duration = Duration::from_secs(1);
 /// Time for which replies are accepted, and for which a probe may count as missed.
 const PROBE_LIFETIME: Duration = Duration::from_secs(3);
+/// Round trips of which the shortest shows the queue: every second reply may return by a slower path.
+const QUEUE_SAMPLES: usize = 3;
+/// Time for which the longest queue is remembered at least, and half of the time at most.
+const LONGEST_WINDOW: Duration = Duration::from_secs(15);
+/// Queue from which on losses may be those of a full one; as `OWN_QUEUE_US` in `bpf/arrival.h`.
+const LONG_QUEUE: Duration = Duration::from_millis(50);
+/// Longest time that a copy takes from the request on, and what is added to a round trip for it: the edges'
+/// threads, and other things that their processors do.
+const MAX_REPAIR_TIME: Duration = Duration::from_millis(250);
+const REPAIR_PROCESSING: Duration = Duration::from_millis(20);
+/// Steps of that time, so that not every round trip changes it.
+const REPAIR_TIME_STEP_MS: u64 = 10;
+/// Time after a reply for which its offer holds: a few replies may be lost.
+const OFFER_LIFETIME: Duration = Duration::from_millis(300);
 /// Time after a reply for which the other edge is known to answer.
 const ANSWERED_TIME: Duration = Duration::from_secs(3);
 
@@ -51,6 +65,8 @@ pub struct PairMonitor {
     returns: Vec<(u16, Option<Time>)>,
     /// Time of the last reply.
     last_reply: Option<Time>,
+    /// What it offered.
+    offer: Option<(Time, Offer)>,
 }
 
 #[derive(Debug)]
@@ -66,6 +82,11 @@ struct Path {
     /// Data came at this time or later.
     data: Time,
     rtt: Rtt,
+    /// The last round trips, and the shortest one of all.
+    round_trips: VecDeque<Duration>,
+    shortest: Option<Duration>,
+    /// Beginning of a window, and the longest queues in it and in the one before.
+    longest: (Time, Duration, Duration),
     silent: bool,
     signs: u32,
     failures: FailureHistory,
@@ -95,6 +116,9 @@ impl Path {
             since: now,
             data: Time::ZERO,
             rtt: Rtt::default(),
+            round_trips: VecDeque::new(),
+            shortest: None,
+            longest: (now, Duration::ZERO, Duration::ZERO),
             silent: false,
             signs: 0,
             failures: FailureHistory::default(),
@@ -112,6 +136,30 @@ impl Path {
             sent: now,
             answered: false,
         });
+    }
+
+    fn handle_round_trip(&mut self, now: Time, round_trip: Duration) {
+        self.rtt.handle_sample(now, round_trip);
+        if self.round_trips.len() == QUEUE_SAMPLES {
+            self.round_trips.pop_front();
+        }
+        self.round_trips.push_back(round_trip);
+        let shortest = self.shortest.map_or(round_trip, |it| it.min(round_trip));
+        self.shortest = Some(shortest);
+        let (since, longest, before) = &mut self.longest;
+        if now.since(*since) >= LONGEST_WINDOW {
+            (*since, *before, *longest) = (now, *longest, Duration::ZERO);
+        }
+        if let Some(queue) = self.queue() {
+            self.longest.1 = self.longest.1.max(queue);
+        }
+    }
+
+    /// Returns the queue on this path, by the last probes; none before there were enough.
+    fn queue(&self) -> Option<Duration> {
+        let latest = self.round_trips.iter().min()?;
+        (self.round_trips.len() == QUEUE_SAMPLES)
+            .then(|| latest.saturating_sub(self.shortest.unwrap_or_default()))
     }
 
     /// Takes in a report, made later than `asked_at`; returns false if nothing can be concluded from it.
@@ -233,12 +281,13 @@ impl PairMonitor {
             return;
         };
         self.last_reply = Some(now);
+        self.offer = reply.offer.map(|offer| (now, offer));
         let back = self.returns.iter_mut().find(|(tag, _)| *tag == reply.tag);
         if let Some((_, at)) = back {
             *at = Some(now);
         }
         if let Some(path) = self.paths.get_mut(&tag) {
-            path.rtt.handle_sample(now, round_trip);
+            path.handle_round_trip(now, round_trip);
         }
         for report in reply.reports {
             self.handle_report(tag, asked_at, now, report);
@@ -273,6 +322,50 @@ impl PairMonitor {
     pub fn silent(&self) -> impl Iterator<Item = u16> + '_ {
         let silent = self.paths.iter().filter(|(_, path)| path.silent);
         silent.map(|(tag, _)| *tag)
+    }
+
+    /// Returns true if the queue of a path is too short to lose packets, by probes that were answered lately:
+    /// shorter than half of a queue that was there lately; of a path that carries little (`is_light`) only
+    /// shorter than any that counts.
+    #[must_use]
+    pub fn is_clear(&self, now: Time, tag: u16, is_light: bool) -> bool {
+        let Some((path, queue)) = self.paths.get(&tag).and_then(|it| Some((it, it.queue()?)))
+        else {
+            return false;
+        };
+        let (_, longest, before) = path.longest;
+        let is_short = is_light || 2 * queue < longest.max(before);
+        self.is_answered(now) && queue < LONG_QUEUE && is_short
+    }
+
+    /// Returns the quickest path that works, none of those in `without`, and the time from a request until
+    /// what is sent by it has arrived.
+    #[must_use]
+    pub fn quickest(&self, without: &[u16]) -> Option<(u16, Duration)> {
+        let works = |(tag, path): &(&u16, &Path)| {
+            !path.silent && path.rtt.is_known() && !without.contains(tag)
+        };
+        let paths = self.paths.iter().filter(works);
+        let (tag, path) = paths.min_by_key(|(_, path)| path.rtt.smoothed())?;
+        let wait_ms = (path.rtt.rto() + REPAIR_PROCESSING).as_millis() as u64;
+        let wait = Duration::from_millis(wait_ms.next_multiple_of(REPAIR_TIME_STEP_MS));
+        Some((*tag, wait.min(MAX_REPAIR_TIME)))
+    }
+
+    /// Returns the quickest paths that work, few, for what has to arrive by one of them.
+    #[must_use]
+    pub fn quick_ones(&self) -> Vec<u16> {
+        let (first, second) = (self.quickest(&[]), |first| self.quickest(&[first]));
+        let first = first.map(|(tag, _)| tag);
+        let second = first.and_then(second).map(|(tag, _)| tag);
+        first.into_iter().chain(second).collect()
+    }
+
+    /// Returns the other edge's offer of copies.
+    #[must_use]
+    pub fn offer(&self, now: Time) -> Option<Offer> {
+        let (at, offer) = self.offer?;
+        (now.since(at) <= OFFER_LIFETIME).then_some(offer)
     }
 
     /// Returns true if the other edge answers probes.
@@ -387,6 +480,7 @@ mod tests {
                         tag: request.return_tag,
                         nonce: request.nonce,
                         reports,
+                        offer: None,
                     };
                     self.replies.push((self.now + DELAY, reply));
                 }
@@ -562,6 +656,95 @@ mod tests {
             let wanted = 20 * (probes - 1)..=20 * probes + 10;
             assert!(wanted.contains(wait), "{waits:?}");
         }
+    }
+
+    #[test]
+    fn a_queue_is_the_excess_of_round_trips_by_whatever_path_replies_come() {
+        let mut pair = Pair::new(2);
+        assert!(!pair.monitor.is_clear(pair.now, 1, true));
+        pair.run(SECOND);
+        assert!(pair.monitor.is_clear(pair.now, 1, true));
+        let trips = |pair: &mut Pair, ms: &[u64]| {
+            for ms in ms {
+                let path = pair.monitor.paths.get_mut(&1).expect("a path");
+                path.handle_round_trip(pair.now, Duration::from_millis(*ms));
+            }
+            pair.monitor.is_clear(pair.now, 1, true)
+        };
+        // Every second reply takes a slower path.
+        assert!(trips(&mut pair, &[104, 50, 104, 50, 104]));
+        assert!(!trips(&mut pair, &[104, 54, 104]));
+        assert!(pair.monitor.is_clear(pair.now, 2, true));
+        // One that stays for longer than the shortest of recent round trips is remembered is a queue still.
+        let path = pair.monitor.paths.get_mut(&1).expect("a path");
+        for _ in 0..60 {
+            pair.now = pair.now + SECOND;
+            path.handle_round_trip(pair.now, Duration::from_millis(60));
+        }
+        assert_eq!(path.rtt.min(), Duration::from_millis(60));
+        assert!(path.queue().is_some_and(|queue| queue >= LONG_QUEUE));
+    }
+
+    #[test]
+    fn a_queue_that_may_be_full_explains_losses() {
+        let mut pair = Pair::new(2);
+        pair.run(SECOND);
+        let trips = |pair: &mut Pair, ms: u64| {
+            let path = pair.monitor.paths.get_mut(&1).expect("a path");
+            (0..3).for_each(|_| path.handle_round_trip(pair.now, Duration::from_millis(4 + ms)));
+            [false, true].map(|is_light| pair.monitor.is_clear(pair.now, 1, is_light))
+        };
+        // It never grew: it may hold nothing at all.
+        assert_eq!(trips(&mut pair, 0), [false, true]);
+        assert_eq!(trips(&mut pair, 20), [false, true]);
+        assert_eq!(trips(&mut pair, 11), [false, true]);
+        assert_eq!(trips(&mut pair, 9), [true, true]);
+        assert_eq!(trips(&mut pair, 300), [false, false]);
+        assert_eq!(trips(&mut pair, 49), [true, true]);
+        // It is long ago.
+        pair.run(31 * SECOND);
+        assert_eq!(trips(&mut pair, 9), [false, true]);
+    }
+
+    #[test]
+    fn an_offer_holds_for_a_moment_and_only_in_reply_to_a_probe() {
+        let mut pair = Pair::new(2);
+        pair.run(SECOND);
+        let offer = Offer {
+            wait: Duration::from_millis(50),
+            token: 7,
+        };
+        let offered = TaggedReply {
+            tag: 2,
+            nonce: 12_345,
+            reports: [PathReport::default(); MAX_REPORTS],
+            offer: Some(offer),
+        };
+        pair.monitor.handle_reply(pair.now, &offered);
+        assert_eq!(pair.monitor.offer(pair.now), None);
+        let nonce = u64::MAX;
+        let asked = pair.monitor.handle_probe_sent(pair.now, 1, nonce);
+        assert!(asked.is_some());
+        let answer = TaggedReply { nonce, ..offered };
+        pair.monitor.handle_reply(pair.now, &answer);
+        assert_eq!(pair.monitor.offer(pair.now), Some(offer));
+        assert_eq!(pair.monitor.offer(pair.now + OFFER_LIFETIME), Some(offer));
+        assert_eq!(pair.monitor.offer(pair.now + SECOND), None);
+    }
+
+    #[test]
+    fn copies_are_sent_by_the_quickest_of_the_other_paths() {
+        let mut pair = Pair::new(3);
+        assert_eq!(pair.monitor.quickest(&[]), None);
+        pair.run(SECOND);
+        let path = pair.monitor.paths.get_mut(&2).expect("a path");
+        (0..20).for_each(|_| path.handle_round_trip(pair.now, Duration::from_millis(9)));
+        let (tag, wait) = pair.monitor.quickest(&[1]).expect("a path");
+        assert_eq!(tag, 3);
+        assert_eq!(wait, Duration::from_millis(30));
+        assert_eq!(pair.monitor.quick_ones(), [1, 3]);
+        assert_eq!(pair.monitor.quickest(&[1, 3]).map(|(tag, _)| tag), Some(2));
+        assert_eq!(pair.monitor.quickest(&[1, 2, 3]), None);
     }
 
     /// Actions of hosts that can send frames under a path's tag, and see none of its probes.

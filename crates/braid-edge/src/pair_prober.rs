@@ -13,7 +13,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::driver::{MAX_QUEUED_REPLIES, ProbeReply};
 use crate::pair_monitor::PairMonitor;
-use crate::probe::{TAGGED_LENGTH, TaggedReply, TaggedRequest};
+use crate::pair_repair::{AskedEdge, CopiedPath, PairRepair, PathLoss, Repairs};
+use crate::probe::{Offer, TAGGED_LENGTH, TaggedReply, TaggedRequest};
 use crate::table::Table;
 
 /// Shortest interval of the probes of a path that packets take.
@@ -109,6 +110,10 @@ impl Pace {
 #[derive(Debug, Default)]
 pub struct Pairs {
     monitors: BTreeMap<String, PairMonitor>,
+    /// Of pairs with a path that loses packets alone, each with its token.
+    repairs: BTreeMap<String, (PairRepair, u64)>,
+    /// Paths that carry little.
+    light: BTreeSet<u16>,
     paces: BTreeMap<u16, Pace>,
 }
 
@@ -117,6 +122,8 @@ impl Pairs {
     pub fn set(&mut self, now: Time, pairs: &[ProbedPair]) {
         self.monitors
             .retain(|target, _| pairs.iter().any(|pair| pair.target == *target));
+        self.repairs
+            .retain(|target, _| self.monitors.contains_key(target));
         let mut before = std::mem::take(&mut self.paces);
         for pair in pairs {
             let tags: Vec<u16> = pair.paths.keys().copied().collect();
@@ -214,6 +221,73 @@ impl Pairs {
         }
     }
 
+    /// Takes in what each path lost lately. `token` returns an unpredictable number.
+    pub fn handle_losses(
+        &mut self,
+        now: Time,
+        losses: &BTreeMap<u16, PathLoss>,
+        mut token: impl FnMut() -> Option<u64>,
+    ) {
+        let is_light = |tag: &&u16| {
+            let (loss, pace) = (losses.get(tag), self.paces.get(tag));
+            loss.zip(pace)
+                .is_some_and(|(loss, pace)| loss.is_light(pace.rate_bit_s))
+        };
+        self.light = losses.keys().filter(is_light).copied().collect();
+        for (target, monitor) in &self.monitors {
+            let loss = |tag: u16| Some((tag, *losses.get(&tag)?));
+            let paths = monitor.tags().filter_map(loss).collect();
+            let before = self.repairs.remove(target);
+            let (mut repair, known) =
+                before.map_or_else(Default::default, |(it, known)| (it, Some(known)));
+            repair.handle_paths(now, &paths);
+            if repair.losing().next().is_some()
+                && let Some(token) = known.or_else(&mut token)
+            {
+                self.repairs.insert(target.clone(), (repair, token));
+            }
+        }
+    }
+
+    /// Returns the state of repair.
+    pub fn repairs(&self, now: Time) -> Repairs {
+        let mut repairs = Repairs::default();
+        for (target, monitor) in &self.monitors {
+            if let Some(offer) = monitor.offer(now) {
+                let by = monitor.quick_ones();
+                repairs
+                    .asked
+                    .insert(target.clone(), AskedEdge { offer, by });
+            }
+            let Some((repair, token)) = self.repairs.get(target) else {
+                continue;
+            };
+            let token = *token;
+            let mut wait = None;
+            for tag in repair.losing() {
+                let Some((by, time)) = monitor.quickest(&[tag]) else {
+                    continue;
+                };
+                let is_clear = monitor.is_clear(now, tag, self.light.contains(&tag));
+                if is_clear {
+                    wait = wait.max(Some(time));
+                }
+                let path = CopiedPath {
+                    by,
+                    token,
+                    is_clear,
+                };
+                repairs.copied.insert(tag, path);
+            }
+            if let Some(wait) = wait {
+                let offer = Offer { wait, token };
+                let tags = monitor.tags();
+                repairs.offers.extend(tags.map(|tag| (tag, offer)));
+            }
+        }
+        repairs
+    }
+
     /// Returns the tags of silent paths.
     fn silent(&self) -> BTreeSet<u16> {
         self.monitors
@@ -246,6 +320,12 @@ pub trait ProbedEdge {
     fn sent_packets(&self, tags: &[u16]) -> BTreeMap<u16, u64>;
     /// Follows other states of paths.
     fn follow(&self, states: PathStates);
+    /// Returns true if losses are to be repaired.
+    fn repairs(&self) -> bool;
+    /// Returns what each path lost lately.
+    fn losses(&self, tags: &[u16]) -> BTreeMap<u16, PathLoss>;
+    /// Keeps copies, offers them and asks for them.
+    fn repair(&self, repairs: &Repairs);
 }
 
 /// Probes the tagged paths.
@@ -278,6 +358,7 @@ impl PairProber {
         }
         let mut paced = Time::ZERO;
         let mut states = PathStates::default();
+        let (is_repairing, mut repairs) = (edge.repairs(), Repairs::default());
         loop {
             let now = self.time(Instant::now());
             if let Some(pairs) = edge.poll_pairs() {
@@ -291,6 +372,10 @@ impl PairProber {
                 let sent = edge.sent_packets(&tags);
                 let sent = |tag: u16| sent.get(&tag).copied().unwrap_or(0);
                 self.pairs.handle_traffic(now, sent);
+                if is_repairing {
+                    let token = || random_number(&self.random);
+                    self.pairs.handle_losses(now, &edge.losses(&tags), token);
+                }
             }
             // Queued replies arrived in time, however late they are read. The limit guards against a
             // flood; a reply that is not read tells nothing.
@@ -313,6 +398,13 @@ impl PairProber {
                     edge.follow(found);
                 }
             }
+            if is_repairing {
+                let found = self.pairs.repairs(now);
+                if found != repairs {
+                    edge.repair(&found);
+                    repairs = found;
+                }
+            }
             self.send_probes();
             let next = self.pairs.poll_timeout();
             let wait = next.map_or(PACING_INTERVAL, |next| {
@@ -324,13 +416,12 @@ impl PairProber {
 
     fn send_probes(&mut self) {
         for tag in self.pairs.due(self.time(Instant::now())) {
-            let mut nonce = [0; 8];
-            if self.random.fill(&mut nonce).is_err() {
+            let Some(nonce) = random_number(&self.random) else {
                 tracing::warn!("no random numbers: no probes");
                 return;
-            }
+            };
             // The second half is not 0.
-            let nonce = u64::from_ne_bytes(nonce) | 1;
+            let nonce = nonce | 1;
             let now = self.time(Instant::now());
             let Some(request) = self.pairs.handle_probe_sent(now, tag, nonce) else {
                 continue;
@@ -341,6 +432,12 @@ impl PairProber {
             }
         }
     }
+}
+
+fn random_number(random: &SystemRandom) -> Option<u64> {
+    let mut bytes = [0; 8];
+    random.fill(&mut bytes).ok()?;
+    Some(u64::from_ne_bytes(bytes))
 }
 
 #[cfg(test)]
@@ -467,6 +564,66 @@ mod tests {
         );
     }
 
+    /// Sends probes for a second, which are all answered at once.
+    fn run_answered(pairs: &mut Pairs, now: &mut Time, offer: Option<Offer>) {
+        for _ in 0..100 {
+            *now = *now + Duration::from_millis(10);
+            for tag in pairs.due(*now) {
+                let nonce = now.as_nanos() + u64::from(tag);
+                let request = pairs.handle_probe_sent(*now, tag, nonce).expect("a path");
+                let mut reply = TaggedReply {
+                    tag: request.return_tag,
+                    nonce,
+                    reports: Default::default(),
+                    offer,
+                };
+                reply.reports[0].tag = tag;
+                pairs.handle_reply(*now, &reply);
+            }
+        }
+    }
+
+    #[test]
+    fn copies_are_kept_offered_and_asked_for_between_the_edges_of_a_pair_alone() {
+        let mut pairs = Pairs::default();
+        let mut now = Time::ZERO + Duration::from_secs(1);
+        pairs.set(now, &[pair("hb", 2..4, 100_000_000), pair("hc", 4..6, 0)]);
+        run_answered(&mut pairs, &mut now, None);
+        let loss = |lost| PathLoss {
+            sent: 10_000_000,
+            lost,
+            repeated: 0,
+        };
+        let losses: BTreeMap<u16, PathLoss> = (2..6).map(|tag| (tag, loss(0))).collect();
+        let token = || -> Option<u64> { unreachable!("nothing was lost") };
+        pairs.handle_losses(now, &losses, token);
+        assert_eq!(pairs.repairs(now), Repairs::default());
+        let mut lossy = losses.clone();
+        lossy.insert(3, loss(50_000));
+        pairs.handle_losses(now, &lossy, || Some(7));
+        pairs.handle_losses(now, &losses, token);
+        let repairs = pairs.repairs(now);
+        let copied = CopiedPath {
+            by: 2,
+            token: 7,
+            is_clear: true,
+        };
+        assert_eq!(repairs.copied, BTreeMap::from([(3, copied)]));
+        let offer = *repairs.offers.get(&2).expect("an offer");
+        assert_eq!(repairs.offers, BTreeMap::from([(2, offer), (3, offer)]));
+        assert_eq!(offer.token, 7);
+        assert!(repairs.asked.is_empty());
+        // The other edges ask for what they were offered, by paths that work.
+        run_answered(&mut pairs, &mut now, Some(offer));
+        let asked = pairs.repairs(now).asked;
+        assert_eq!(asked.keys().collect::<Vec<_>>(), ["hb", "hc"]);
+        assert_eq!(asked["hb"].by, [2, 3]);
+        assert_eq!(asked["hc"].offer, offer);
+        // The pair has gone.
+        pairs.set(now, &[pair("hc", 4..6, 0)]);
+        assert!(pairs.repairs(now).copied.is_empty());
+    }
+
     #[test]
     fn paths_that_remain_keep_their_state() {
         let mut pairs = Pairs::default();
@@ -480,6 +637,7 @@ mod tests {
                     tag: request.return_tag,
                     nonce,
                     reports: Default::default(),
+                    offer: None,
                 };
                 // Path 2 brings nothing after the first.
                 for (report, tag) in reply.reports.iter_mut().zip(request.asked) {

@@ -2,17 +2,20 @@
 //!
 //! Over layer-3 paths they are 16 bytes of UDP, port 27244 to port 27244 (`bpf/route_in.h`). Over tagged
 //! paths ([`TaggedRequest`], `bpf/path_probe.h`) the same 16 bytes follow a shim whose protocol is the
-//! shim's own, which no packet of a host can become, and reports on paths follow them.
+//! shim's own, which no packet of a host can become, and reports on paths and an [`Offer`] of copies follow
+//! them. [`MissingRequest`], which asks for copies, is such a frame as well.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use braid_core::Prefix;
+use braid_multipath::resequence::Missing;
 use braid_packet::{Packet, Transport};
 
+use crate::frame::{KEY_BYTES, StreamKey};
 use crate::shared::{
-    ETH_P_SHIM, MAX_PATHS, NO_DATA_AGE, PATH_REPORT_BYTES, PROBE_BYTES, PROBE_MAGIC, PROBE_PORT,
-    PROBE_REPLY, PROBE_REQUEST, SHIM_BYTES,
+    ETH_P_SHIM, MAX_PATHS, NO_DATA_AGE, OFFER_BYTES, PATH_REPORT_BYTES, PROBE_BYTES, PROBE_MAGIC,
+    PROBE_MISSING, PROBE_PORT, PROBE_REPLY, PROBE_REQUEST, SHIM_BYTES,
 };
 
 /// Bytes of a probe.
@@ -27,17 +30,63 @@ const TAGGED_MACS: [u8; 12] = *b"\x02BRAID\x06BRAID";
 const VLAN: [u8; 2] = [0x81, 0x00];
 const SHIM: usize = SHIM_BYTES as usize;
 const REPORT: usize = PATH_REPORT_BYTES as usize;
-/// Bytes of a probe of a tagged path: addresses, tag, EtherType, shim, probe and reports.
-pub const TAGGED_LENGTH: usize = 12 + 4 + 2 + SHIM + LENGTH + MAX_REPORTS * REPORT;
+/// Bytes of a probe of a tagged path: addresses, tag, EtherType, shim, probe, reports and offer.
+pub const TAGGED_LENGTH: usize =
+    12 + 4 + 2 + SHIM + LENGTH + MAX_REPORTS * REPORT + OFFER_BYTES as usize;
 
 /// Returns a request. An unpredictable `nonce` prevents forged replies from off the path.
 #[must_use]
 pub fn request(nonce: u64) -> [u8; LENGTH] {
+    of_kind(PROBE_REQUEST, nonce)
+}
+
+fn of_kind(kind: u32, nonce: u64) -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     bytes[..4].copy_from_slice(&PROBE_MAGIC.to_be_bytes());
-    bytes[4..6].copy_from_slice(&(PROBE_REQUEST as u16).to_be_bytes());
+    bytes[4..6].copy_from_slice(&(kind as u16).to_be_bytes());
     bytes[8..].copy_from_slice(&nonce.to_be_bytes());
     bytes
+}
+
+/// Returns a frame of a tagged path with such bytes, and the tags of the paths that it asks about.
+fn tagged(tag: u16, probe: &[u8; LENGTH], asked: &[u16; MAX_REPORTS]) -> [u8; TAGGED_LENGTH] {
+    let ethertype = (ETH_P_SHIM as u16).to_be_bytes();
+    let mut frame = [0; TAGGED_LENGTH];
+    let mut rest = frame.as_mut_slice();
+    let mut put = |bytes: &[u8]| {
+        let (here, behind) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+        here.copy_from_slice(bytes);
+        rest = behind;
+    };
+    put(&TAGGED_MACS);
+    put(&VLAN);
+    put(&tag.to_be_bytes());
+    put(&ethertype);
+    // The shim: no epoch, no lane, the protocol, no number.
+    put(&[0, 0]);
+    put(&ethertype);
+    put(&[0; 4]);
+    put(probe);
+    for tag in asked {
+        put(&tag.to_be_bytes());
+        put(&[0; REPORT - 2]);
+    }
+    frame
+}
+
+/// Splits a frame of a tagged path into its tag, its 16 bytes, and what follows; none if it is something
+/// else.
+fn split_tagged(frame: &[u8]) -> Option<(u16, &[u8; LENGTH], &[u8])> {
+    let (_macs, rest) = frame.split_first_chunk::<12>()?;
+    let rest = rest.strip_prefix(&VLAN)?;
+    let (tag, rest) = rest.split_first_chunk::<2>()?;
+    let (shim, rest) = rest.split_at_checked(2 + SHIM)?;
+    let ethertype = (ETH_P_SHIM as u16).to_be_bytes();
+    if shim[..2] != ethertype || shim[4..6] != ethertype {
+        return None;
+    }
+    let (probe, rest) = rest.split_first_chunk::<LENGTH>()?;
+    Some((u16::from_be_bytes(*tag) & 0x0fff, probe, rest))
 }
 
 /// A probe of a tagged path.
@@ -59,28 +108,77 @@ impl TaggedRequest {
     pub fn frame(&self) -> [u8; TAGGED_LENGTH] {
         let mut probe = request(self.nonce);
         probe[6..8].copy_from_slice(&self.return_tag.to_be_bytes());
-        let ethertype = (ETH_P_SHIM as u16).to_be_bytes();
-        let mut frame = [0; TAGGED_LENGTH];
-        let mut rest = frame.as_mut_slice();
-        let mut put = |bytes: &[u8]| {
-            let (here, behind) = std::mem::take(&mut rest).split_at_mut(bytes.len());
-            here.copy_from_slice(bytes);
-            rest = behind;
-        };
-        put(&TAGGED_MACS);
-        put(&VLAN);
-        put(&self.tag.to_be_bytes());
-        put(&ethertype);
-        // The shim: no epoch, no lane, the protocol, no number.
-        put(&[0, 0]);
-        put(&ethertype);
-        put(&[0; 4]);
-        put(&probe);
-        for tag in self.asked {
-            put(&tag.to_be_bytes());
-            put(&[0; REPORT - 2]);
-        }
+        tagged(self.tag, &probe, &self.asked)
+    }
+}
+
+/// What an edge tells in its replies while it keeps copies of what it sends to the other one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// Time that a copy takes from the request on.
+    pub wait: Duration,
+    /// Proves that whoever asks has seen this. Unpredictable.
+    pub token: u64,
+}
+
+impl Offer {
+    /// Returns the bytes in a reply (`struct offer`).
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; OFFER_BYTES as usize] {
+        let wait_us = u32::try_from(self.wait.as_micros()).unwrap_or(u32::MAX);
+        let mut bytes = [0; OFFER_BYTES as usize];
+        bytes[..4].copy_from_slice(&wait_us.to_be_bytes());
+        bytes[4..].copy_from_slice(&self.token.to_be_bytes());
+        bytes
+    }
+
+    /// Reads them; none if no copies are kept.
+    fn from_bytes(bytes: [u8; OFFER_BYTES as usize]) -> Option<Offer> {
+        let [a, b, c, d, token @ ..] = bytes;
+        let wait_us = u32::from_be_bytes([a, b, c, d]);
+        (wait_us > 0).then_some(Offer {
+            wait: Duration::from_micros(wait_us.into()),
+            token: u64::from_be_bytes(token),
+        })
+    }
+}
+
+/// Asks another edge for copies of what was lost. Behind what each frame of a tagged path has, there are
+/// the stream, the first number, and how many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MissingRequest {
+    /// That of the other edge's [`Offer`].
+    pub token: u64,
+    /// Numbers that are missing.
+    pub missing: Missing<StreamKey>,
+}
+
+impl MissingRequest {
+    /// Returns the frame for a path.
+    #[must_use]
+    pub fn frame(&self, tag: u16) -> Vec<u8> {
+        let probe = of_kind(PROBE_MISSING, self.token);
+        let mut frame = tagged(tag, &probe, &[0; MAX_REPORTS]).to_vec();
+        frame.extend(self.missing.key.to_bytes());
+        frame.extend(self.missing.seq.to_be_bytes());
+        frame.extend(self.missing.length.to_be_bytes());
         frame
+    }
+
+    /// Parses a tagged frame; none if it is something else.
+    #[must_use]
+    pub fn parse(frame: &[u8]) -> Option<MissingRequest> {
+        let (_, probe, _) = split_tagged(frame)?;
+        let token = nonce_of(probe, PROBE_MISSING)?;
+        let rest = frame.get(TAGGED_LENGTH..)?;
+        let (key, rest) = rest.split_first_chunk::<KEY_BYTES>()?;
+        let (seq, rest) = rest.split_first_chunk::<4>()?;
+        let missing = Missing {
+            key: StreamKey::from_bytes(key)?,
+            seq: u32::from_be_bytes(*seq),
+            length: u32::from_be_bytes(*rest.first_chunk()?),
+        };
+        Some(MissingRequest { token, missing })
     }
 }
 
@@ -104,26 +202,19 @@ pub struct TaggedReply {
     pub nonce: u64,
     /// Reports on the paths that the probe asked about.
     pub reports: [PathReport; MAX_REPORTS],
+    /// Offer of copies; none if the far edge keeps none.
+    pub offer: Option<Offer>,
 }
 
 impl TaggedReply {
     /// Parses a tagged frame; none if it is something else.
     #[must_use]
     pub fn parse(frame: &[u8]) -> Option<TaggedReply> {
-        let (_macs, rest) = frame.split_first_chunk::<12>()?;
-        let rest = rest.strip_prefix(&VLAN)?;
-        let (tag, rest) = rest.split_first_chunk::<2>()?;
-        let (shim, rest) = rest.split_at_checked(2 + SHIM)?;
-        let ethertype = (ETH_P_SHIM as u16).to_be_bytes();
-        if shim[..2] != ethertype || shim[4..6] != ethertype {
-            return None;
-        }
-        let nonce = reply_nonce(rest)?;
+        let (tag, probe, rest) = split_tagged(frame)?;
+        let nonce = nonce_of(probe, PROBE_REPLY)?;
         let mut reports = [PathReport::default(); MAX_REPORTS];
-        let (told, _) = rest.get(LENGTH..)?.as_chunks::<REPORT>();
-        if told.len() < MAX_REPORTS {
-            return None;
-        }
+        let (told, offer) = rest.split_at_checked(MAX_REPORTS * REPORT)?;
+        let (told, _) = told.as_chunks::<REPORT>();
         for (report, [tag_high, tag_low, age_high, age_low, nonce @ ..]) in
             reports.iter_mut().zip(told)
         {
@@ -135,11 +226,11 @@ impl TaggedReply {
                 nonce: u32::from_be_bytes(*nonce),
             };
         }
-        let tag = u16::from_be_bytes(*tag) & 0x0fff;
         Some(TaggedReply {
             tag,
             nonce,
             reports,
+            offer: Offer::from_bytes(*offer.first_chunk()?),
         })
     }
 }
@@ -153,15 +244,16 @@ pub fn parse_reply(packet: &[u8]) -> Option<u64> {
         Transport::Udp { source, dest } if (source, dest) == ports => {}
         _ => return None,
     }
-    reply_nonce(packet.segment().get(UDP_HEADER..)?)
+    nonce_of(packet.segment().get(UDP_HEADER..)?, PROBE_REPLY)
 }
 
-fn reply_nonce(bytes: &[u8]) -> Option<u64> {
+/// Returns the nonce of a probe; none if it is of another kind.
+fn nonce_of(bytes: &[u8], wanted: u32) -> Option<u64> {
     let (magic, rest) = bytes.split_first_chunk::<4>()?;
     let (kind, rest) = rest.split_first_chunk::<2>()?;
     let nonce = rest.get(2..)?.first_chunk::<8>()?;
     let ours =
-        *magic == PROBE_MAGIC.to_be_bytes() && u32::from(u16::from_be_bytes(*kind)) == PROBE_REPLY;
+        *magic == PROBE_MAGIC.to_be_bytes() && u32::from(u16::from_be_bytes(*kind)) == wanted;
     ours.then(|| u64::from_be_bytes(*nonce))
 }
 
@@ -202,7 +294,8 @@ mod tests {
     fn a_reply_over_a_tagged_path_is_read_and_nothing_else() {
         assert_eq!(TaggedReply::parse(&REQUEST.frame()), None, "a question");
         let mut frame = reply();
-        let reports = TAGGED_LENGTH - MAX_REPORTS * REPORT;
+        let offer_at = TAGGED_LENGTH - OFFER_BYTES as usize;
+        let reports = offer_at - MAX_REPORTS * REPORT;
         frame[reports + 2..reports + 8].copy_from_slice(&[0, 9, 1, 2, 3, 4]);
         frame[reports + REPORT + 2..reports + REPORT + 4].copy_from_slice(&[255, 255]);
         let read = TaggedReply::parse(&frame).expect("a reply");
@@ -217,12 +310,45 @@ mod tests {
             ..PathReport::default()
         };
         assert_eq!(read.reports[..2], [told, silent]);
+        assert_eq!(read.offer, None);
+        let offer = Offer {
+            wait: Duration::from_millis(60),
+            token: u64::MAX - 1,
+        };
+        frame[offer_at..].copy_from_slice(&offer.to_bytes());
+        let read = TaggedReply::parse(&frame).expect("a reply");
+        assert_eq!(read.offer, Some(offer));
         for length in 0..frame.len() {
             assert_eq!(TaggedReply::parse(&frame[..length]), None);
         }
         // A packet with a shim of its own.
         frame[18 + 2..18 + 4].copy_from_slice(&[0x08, 0x00]);
         assert_eq!(TaggedReply::parse(&frame), None);
+    }
+
+    #[test]
+    fn a_request_for_copies_is_read_and_nothing_else() {
+        let request = MissingRequest {
+            token: 0x0123_4567_89ab_cdef,
+            missing: Missing {
+                key: StreamKey::Lane {
+                    epoch: 9,
+                    lane: 200,
+                },
+                seq: u32::MAX,
+                length: 3,
+            },
+        };
+        let frame = request.frame(78);
+        assert_eq!(MissingRequest::parse(&frame), Some(request));
+        assert_eq!(TaggedReply::parse(&frame), None);
+        for length in 0..frame.len() {
+            assert_eq!(MissingRequest::parse(&frame[..length]), None);
+        }
+        assert_eq!(
+            MissingRequest::parse(&[reply().as_slice(), &[4; 48]].concat()),
+            None
+        );
     }
 
     proptest! {
@@ -233,6 +359,8 @@ mod tests {
             let end = bytes.len().min(frame.len() - 30);
             frame[30..30 + end].copy_from_slice(&bytes[..end]);
             let _ = TaggedReply::parse(&frame);
+            frame[18 + SHIM + 5] = PROBE_MISSING as u8;
+            let _ = MissingRequest::parse(&[&frame[..], &bytes].concat());
         }
     }
 

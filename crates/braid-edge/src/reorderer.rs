@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use braid_core::Time;
 use braid_multipath::resequence::{
-    Algorithm1, Algorithm1Settings, PathId, Segment, StreamCounters, StreamLimits, Streams,
+    Algorithm1, Algorithm1Settings, Missing, PathId, Segment, StreamCounters, StreamLimits, Streams,
 };
 
 use crate::datapath::TagAction;
@@ -14,6 +14,9 @@ use crate::table::{DeliveryOrder, Ingress, IngressPath};
 
 /// \[mpsdn\] §III-D: "a value of 20 allowed the buffer to recover from bursty losses".
 const LOSS_RECOVERY: u32 = 20;
+
+/// Longest wait for a copy, whatever the other edge tells.
+const MAX_REPAIR_TIME: Duration = Duration::from_millis(250);
 
 /// Smaller changes of a latency are ignored.
 const MIN_LATENCY_CHANGE: Duration = Duration::from_millis(1);
@@ -144,6 +147,25 @@ impl Reorderer {
         }
     }
 
+    /// Sets the sources whose edges keep copies, and how long one takes to come from each.
+    pub fn set_repairs(&mut self, wait: impl Fn(&str) -> Option<Duration>) {
+        for (name, source) in &mut self.sources {
+            if let Resequencer::Adaptive(streams) = &mut source.resequencer {
+                streams.set_repair(wait(name).map(|wait| wait.min(MAX_REPAIR_TIME)));
+            }
+        }
+    }
+
+    /// Returns the next numbers of which copies are to be asked for, and their source.
+    pub fn poll_missing(&mut self) -> Option<(Missing<StreamKey>, &str)> {
+        self.sources
+            .iter_mut()
+            .find_map(|(name, source)| match &mut source.resequencer {
+                Resequencer::Adaptive(streams) => Some((streams.poll_missing()?, name.as_str())),
+                Resequencer::Algorithm1(_) => None,
+            })
+    }
+
     /// Takes a frame, and passes all that can be delivered now to `out`.
     pub fn handle(
         &mut self,
@@ -227,6 +249,8 @@ impl Source {
 
 #[cfg(test)]
 mod tests {
+    use braid_multipath::resequence::SegmentKind;
+
     use super::*;
 
     fn table(slower_ms: f64) -> Vec<Ingress> {
@@ -264,6 +288,43 @@ mod tests {
         reorderer.set(Time::ZERO, Reordering::Adaptive, &told);
         assert_eq!(known(&reorderer).1, told[0].paths);
         assert_eq!(reorderer.tags[&3].1, Some(PathId(0)));
+    }
+
+    /// Brings five packets from `begin` on by both paths, without the second; returns the number of gaps to ask
+    /// for.
+    fn asked(reorderer: &mut Reorderer, now: Time, begin: u32) -> usize {
+        for number in [0, 2, 3, 4] {
+            let key = StreamKey::Lane { epoch: 1, lane: 2 };
+            let read = ParsedFrame {
+                tag: 2 + number as u16 % 2,
+                start: 0,
+                segment: Some((key, SegmentKind::Data, begin + number, 1)),
+            };
+            reorderer.handle(now, read, Frame(Vec::new()), |_| {});
+        }
+        let mut count = 0;
+        while let Some((_, source)) = reorderer.poll_missing() {
+            assert_eq!(source, "hb");
+            count += 1;
+        }
+        count
+    }
+
+    #[test]
+    fn copies_are_asked_for_of_an_edge_that_keeps_them() {
+        let mut reorderer = Reorderer::new();
+        reorderer.set(Time::ZERO, Reordering::Adaptive, &table(5.5));
+        let at = |ms| Time::ZERO + Duration::from_millis(ms);
+        assert_eq!(asked(&mut reorderer, at(0), 0), 0);
+        reorderer.set_repairs(|source| (source == "hc").then_some(Duration::from_millis(50)));
+        assert_eq!(asked(&mut reorderer, at(1), 5), 0);
+        reorderer.set_repairs(|source| (source == "hb").then_some(Duration::from_secs(9)));
+        assert_eq!(asked(&mut reorderer, at(2), 10), 1);
+        let due = reorderer.poll_timeout().expect("a wait");
+        assert_eq!(due, at(2) + MAX_REPAIR_TIME);
+        reorderer.handle_timeout(due, |_| {});
+        reorderer.set_repairs(|_| None);
+        assert_eq!(asked(&mut reorderer, at(1000), 20), 0);
     }
 
     #[test]

@@ -6,16 +6,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use braid_device::PacketSender;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::getpid;
 use tokio::sync::watch;
 
 use crate::controller::{self, Endpoint, FetchError, PathCounts, Report};
 use crate::datapath::{Datapath, Devices, Hook, LEASE_RENEWAL, Layer, TagAction, TrafficCounters};
-use crate::driver::{Driver, Handle, MAX_QUEUED_REPLIES};
+use crate::driver::{Driver, Handle, MAX_QUEUED_REPLIES, Repair};
 use crate::l3_paths::L3Paths;
 use crate::l3_planner::Plan;
 use crate::pair_prober::{PairProber, PathStates, ProbedEdge, ProbedPair};
+use crate::pair_repair::{PathLoss, Repairs};
 use crate::path_prober::PathProber;
 use crate::reorder_tap::ReorderTap;
 use crate::reorderer::{Reordering, tag_action};
@@ -45,6 +47,8 @@ pub struct Options {
     pub control: ControlSource,
     /// Method by which packets are put in order.
     pub reordering: Reordering,
+    /// Repair of losses.
+    pub repair: Repair,
     /// True if other edges are asked to add shims to packets without readable sequence numbers.
     pub shim: bool,
     /// Method by which programs are attached.
@@ -93,6 +97,8 @@ struct EdgeState {
     leadership: u64,
     /// Tagged paths as this edge's probes show them.
     path_states: PathStates,
+    /// Paths of which copies are kept.
+    copied: BTreeSet<u16>,
     /// Pairs to probe, until the prober has taken them.
     probed_pairs: Option<Vec<ProbedPair>>,
     /// Layer-3 paths that are down.
@@ -146,7 +152,10 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
     let mut datapath =
         Datapath::attach(&options.devices, layer, options.hook, options.shim, epoch)?;
     let (answered, answers) = mpsc::sync_channel(MAX_QUEUED_REPLIES);
-    let (driver, handle) = Driver::new(tap, options.reordering, layer, answered)?;
+    let outside = datapath.outside_index();
+    let unopened = |source| Error::system("opening a socket for tagged frames", source);
+    let sender = PacketSender::open(outside).map_err(unopened)?;
+    let (driver, handle) = Driver::new(tap, options.reordering, layer, answered, sender)?;
     let mut state = EdgeState::default();
     let prober = match l3_paths {
         None => None,
@@ -175,9 +184,7 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
             prober.run(&answers, |plan| following.apply_plan(plan));
         })?;
     } else {
-        let outside = locked(&edge.datapath).outside_index();
-        let prober = PairProber::new(outside)
-            .map_err(|source| Error::system("opening a socket for probes", source))?;
+        let prober = PairProber::new(outside).map_err(unopened)?;
         let probed = Arc::clone(&edge);
         spawn("prober", move || prober.run(&answers, probed.as_ref()))?;
     }
@@ -451,6 +458,42 @@ impl ProbedEdge for Edge {
         tags.iter().filter_map(sent).collect()
     }
 
+    fn repairs(&self) -> bool {
+        self.options.repair == Repair::Auto
+    }
+
+    fn losses(&self, tags: &[u16]) -> BTreeMap<u16, PathLoss> {
+        let repeated = self.driver.repeated();
+        let mut datapath = locked(&self.datapath);
+        let loss = |tag: &u16| {
+            let (sent, lost) = datapath.loss(*tag).ok()?;
+            let repeated = repeated.get(tag).copied().unwrap_or_default();
+            Some((
+                *tag,
+                PathLoss {
+                    sent,
+                    lost,
+                    repeated,
+                },
+            ))
+        };
+        tags.iter().filter_map(loss).collect()
+    }
+
+    fn repair(&self, repairs: &Repairs) {
+        // Before the first copy comes.
+        self.driver.set_repairs(repairs.clone());
+        if let Err(error) = locked(&self.datapath).set_repairs(repairs) {
+            tracing::warn!(%error, "no copies are kept");
+        }
+        let copied: BTreeSet<u16> = repairs.copied.keys().copied().collect();
+        let mut state = locked(&self.state);
+        if state.copied != copied {
+            tracing::info!(tags = ?copied, "copies of what is sent by these paths are kept");
+            state.copied = copied;
+        }
+    }
+
     /// Stops sending by silent paths, sends again by others, and tells the controller.
     fn follow(&self, states: PathStates) {
         let mut state = locked(&self.state);
@@ -508,6 +551,7 @@ mod tests {
             devices,
             control,
             reordering: Reordering::Adaptive,
+            repair: Repair::Auto,
             shim: false,
             hook: Hook::Auto,
             run_dir: PathBuf::new(),

@@ -71,6 +71,12 @@ pub struct EgressPathStatus {
     /// controller tells rates.
     #[serde(default)]
     pub resent_packets: u64,
+    /// True if copies are kept of what is sent by it, since it loses some packets.
+    #[serde(default)]
+    pub copied: bool,
+    /// Packets that it lost and that were sent again by another path.
+    #[serde(default)]
+    pub repeated_packets: u64,
     /// True if the far edge gets nothing by it, so that packets take other paths.
     #[serde(default)]
     pub silent: bool,
@@ -132,6 +138,12 @@ pub struct Segments {
     pub forced: u64,
     /// Segments forwarded as they came because too many streams were tracked.
     pub crowded: u64,
+    /// Gaps for which copies were asked for.
+    #[serde(default)]
+    pub asked: u64,
+    /// Segments that came for these while they were waited for.
+    #[serde(default)]
+    pub repaired: u64,
 }
 
 /// A problem.

@@ -1,7 +1,7 @@
 //! `braid edge`: the fabric's edge.
 
 use braid_edge::cli::{EdgeCommand, StatusArgs};
-use braid_edge::status::{Segments, Status};
+use braid_edge::status::{EgressPathStatus, Segments, Status};
 use braid_edge::{Error, cli};
 use braid_host::config::Paint;
 use braid_host::run_dir::RunDir;
@@ -95,6 +95,12 @@ fn text(status: &Status, paint: Paint) -> String {
         }
     }
     text.push_str(&paths.render(paint));
+    for egress in &status.egress {
+        let paths = egress.paths.iter();
+        for path in paths.filter(|path| path.copied || path.repeated_packets > 0) {
+            text.push_str(&repair(&egress.target, path));
+        }
+    }
     for ingress in status.ingress.iter().filter(|ingress| ingress.in_order) {
         text.push_str(&order(&ingress.source, &ingress.segments));
     }
@@ -121,13 +127,33 @@ fn order(source: &str, segments: &Segments) -> String {
         expired,
         forced,
         waiting,
+        asked,
+        repaired,
         ..
     } = segments;
+    let repair = match asked {
+        0 => String::new(),
+        _ => format!("; copies asked for {asked} times, {repaired} came"),
+    };
     format!(
         "order of {source}: {in_order} at once, {held} waited {held_mean_ms:.1} ms on average and \
          {held_max_ms:.1} ms at most, {waiting} wait, {retransmitted} sent again, {late} late; gaps given \
-         up: {known_lost} known lost, {expired} at their deadline, {forced} for room\n"
+         up: {known_lost} known lost, {expired} at their deadline, {forced} for room{repair}\n"
     )
+}
+
+fn repair(target: &str, path: &EgressPathStatus) -> String {
+    let EgressPathStatus {
+        tag,
+        copied,
+        repeated_packets,
+        ..
+    } = path;
+    let kept = match copied {
+        true => "it loses some packets, and copies are kept",
+        false => "no copies are kept now",
+    };
+    format!("repair to {target} by {tag}: {kept}, {repeated_packets} sent again by another path\n")
 }
 
 fn megabytes(bytes: u64) -> String {
@@ -136,7 +162,7 @@ fn megabytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use braid_edge::status::{EgressPathStatus, EgressStatus, IngressStatus, Problem, VERSION};
+    use braid_edge::status::{EgressStatus, IngressStatus, Problem, VERSION};
 
     use super::*;
 
@@ -160,6 +186,8 @@ mod tests {
                     tx_packets: 10,
                     tx_bytes: 1_500_000,
                     resent_packets: 0,
+                    copied: true,
+                    repeated_packets: 4,
                     silent: false,
                 }],
             }],
@@ -171,6 +199,8 @@ mod tests {
                     in_order: 7,
                     held: 2,
                     held_mean_ms: 1.5,
+                    asked: 6,
+                    repaired: 5,
                     ..Segments::default()
                 },
             }],
@@ -184,8 +214,9 @@ mod tests {
 edge ha: in0 inside, out0 outside, plan 3 of unix:/run/fabric.sock
 EDGE  WAY  PATH  SHARE %  LATENCY ms  PACKETS   MB
 hb    to      5     50.0           –       10  1.5
+repair to hb by 5: it loses some packets, and copies are kept, 4 sent again by another path
 order of hb: 7 at once, 2 waited 1.5 ms on average and 0.0 ms at most, 0 wait, 0 sent again, 0 late; \
-gaps given up: 0 known lost, 0 at their deadline, 0 for room
+gaps given up: 0 known lost, 0 at their deadline, 0 for room; copies asked for 6 times, 5 came
 # health: controller-silent: does not answer
 ";
         assert_eq!(text(&status, Paint::Plain), expected);

@@ -11,7 +11,8 @@ use braid_packet::{Packet, build};
 use nix::sched::{CloneFlags, unshare};
 
 use super::*;
-use crate::probe::{MAX_REPORTS, TAGGED_LENGTH, TaggedReply, TaggedRequest};
+use crate::pair_repair::CopiedPath;
+use crate::probe::{MAX_REPORTS, Offer, TAGGED_LENGTH, TaggedReply, TaggedRequest};
 use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, MAX_HOSTS, ReasonKind, SHIM_BYTES};
 
 mod arrival;
@@ -469,6 +470,62 @@ fn a_probe_is_answered_with_what_came_last_by_each_path() {
 }
 
 #[test]
+fn a_reply_offers_copies_to_the_edge_that_it_goes_to() {
+    let trial = prober();
+    let offer = Offer {
+        wait: Duration::from_millis(50),
+        token: 0x0123_4567_89ab_cdef,
+    };
+    let set = |offers: &[u16]| {
+        let repairs = Repairs {
+            offers: offers.iter().map(|tag| (*tag, offer)).collect(),
+            ..Repairs::default()
+        };
+        trial.0.borrow_mut().set_repairs(&repairs).expect("maps");
+    };
+    let offered = || answered(&trial, &asking(10, 7, [10, 0, 0, 0])).offer;
+    for (offers, told) in [(&[21][..], None), (&[20, 21], Some(offer)), (&[21], None)] {
+        set(offers);
+        assert_eq!(offered(), told);
+    }
+    // A probe of an earlier version has no room for one.
+    set(&[20]);
+    let frame = untagged(&asking(10, 7, [10, 0, 0, 0]).frame());
+    let frame = &frame[..frame.len() - OFFER_BYTES as usize];
+    let out = trial.run_by("braid_probed", 10, frame);
+    assert_eq!(out.is(Verdict::Sent, "probe").frame.len(), frame.len());
+}
+
+#[test]
+fn copies_are_made_of_numbered_packets_by_some_paths_alone() {
+    let trial = split(true);
+    let run = |packet: &[u8]| trial.run("braid_split", &framed(packet)).events;
+    // One in two takes path 11.
+    let copied = |packet: &[u8]| (0..4).filter(|_| run(packet) == ["copied"]).count();
+    assert_eq!(copied(&data(1460)), 0);
+    let set = |tags: &[u16]| {
+        let path = CopiedPath {
+            by: 12,
+            token: 0,
+            is_clear: true,
+        };
+        let repairs = Repairs {
+            copied: tags.iter().map(|tag| (*tag, path)).collect(),
+            ..Repairs::default()
+        };
+        trial.0.borrow_mut().set_repairs(&repairs).expect("maps");
+    };
+    set(&[11]);
+    assert_eq!(copied(&data(1460)), 2);
+    assert_eq!(copied(&data(0)), 0, "acknowledgements");
+    set(&[10, 11]);
+    assert_eq!(copied(&data(1460)), 4);
+    assert_eq!(copied(&datagram(1000)), 4);
+    set(&[]);
+    assert_eq!(copied(&data(1460)), 0);
+}
+
+#[test]
 fn a_reply_goes_to_the_prober_and_what_is_no_probe_nowhere() {
     let trial = prober();
     let frame = untagged(&asking(10, 7, [10, 0, 0, 0]).frame());
@@ -481,9 +538,13 @@ fn a_reply_goes_to_the_prober_and_what_is_no_probe_nowhere() {
         assert_eq!(out.frame, before);
         (out.verdict, out.reason)
     };
-    assert_eq!(reply(&|frame| frame[kind] = 2), (Verdict::Sent, "probe"));
+    // Replies, and requests for copies.
+    for number in 2..=3 {
+        let passed = reply(&|frame| frame[kind] = number);
+        assert_eq!(passed, (Verdict::Sent, "probe"));
+    }
     let dropped = (Verdict::Dropped, "bad_probe");
-    assert_eq!(reply(&|frame| frame[kind] = 3), dropped);
+    assert_eq!(reply(&|frame| frame[kind] = 4), dropped);
     // Another magic number, no or an impossible way back, a nonce that says that none came, no end.
     assert_eq!(reply(&|frame| frame[kind - 5] ^= 1), dropped);
     assert_eq!(reply(&|frame| frame[kind + 2] = 0), dropped);
@@ -492,7 +553,10 @@ fn a_reply_goes_to_the_prober_and_what_is_no_probe_nowhere() {
         dropped
     );
     assert_eq!(reply(&|frame| frame[kind + 10] = 0), dropped);
-    assert_eq!(reply(&|frame| frame.truncate(frame.len() - 1)), dropped);
+    assert_eq!(
+        reply(&|frame| frame.truncate(frame.len() - 1 - OFFER_BYTES as usize)),
+        dropped
+    );
     let untouched = answered(&trial, &asking(11, 9, [10, 0, 0, 0]));
     assert_eq!(untouched.reports[0].nonce, 0, "none of them counted");
 }

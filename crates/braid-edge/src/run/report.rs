@@ -13,7 +13,7 @@ use crate::status::{
 
 impl Edge {
     pub(super) fn status(&self) -> Status {
-        let stats = self.driver.stats();
+        let (stats, repeated) = (self.driver.stats(), self.driver.repeated());
         let state = locked(&self.state);
         let mut datapath = locked(&self.datapath);
         let options = &self.options;
@@ -54,6 +54,8 @@ impl Edge {
                     tx_packets: traffic.packets,
                     tx_bytes: traffic.bytes,
                     resent_packets: datapath.resent(tag).unwrap_or_default(),
+                    copied: state.copied.contains(&tag),
+                    repeated_packets: repeated.get(&tag).copied().unwrap_or_default(),
                     silent: state.path_states.silent.contains(&tag),
                 }
             };
@@ -167,6 +169,8 @@ fn segments(stats: Option<&ReorderStats>) -> Segments {
         expired: counters.expired,
         forced: counters.forced,
         crowded: counters.untracked,
+        asked: counters.asked,
+        repaired: counters.repaired,
     }
 }
 

@@ -176,8 +176,8 @@ fn what_is_lost_in_a_queue_of_the_flow_itself_says_nothing_of_the_path() {
     assert!(after[0].abs_diff(after[1]) < 4, "{after:?}");
 }
 
-#[test]
-fn losses_are_forgotten() {
+/// Path 11 has lost ten segments, and is avoided.
+fn losing() -> Splitter {
     let mut splitter = Splitter::new([(10, 20.0), (10, 20.0)]);
     let mut lost = 0;
     while lost < 10 {
@@ -190,6 +190,30 @@ fn losses_are_forgotten() {
     }
     let after = splitter.send_at(5, 500);
     assert!(after[1] * 20 < after[0], "{after:?}");
+    splitter
+}
+
+#[test]
+fn losses_before_copies_are_kept_count_no_more() {
+    let mut splitter = losing();
+    let path = CopiedPath {
+        by: 10,
+        token: 0,
+        is_clear: true,
+    };
+    let repairs = Repairs {
+        copied: BTreeMap::from([(11, path)]),
+        ..Repairs::default()
+    };
+    let set = splitter.trial.0.borrow_mut().set_repairs(&repairs);
+    set.expect("maps");
+    let after = splitter.send_at(19, 500);
+    assert!(after[0].abs_diff(after[1]) < 4, "{after:?}");
+}
+
+#[test]
+fn losses_are_forgotten() {
+    let mut splitter = losing();
     splitter.now += 10_000 * MS;
     let later = splitter.send_at(19, 500);
     assert!(later[0].abs_diff(later[1]) < 4, "{later:?}");

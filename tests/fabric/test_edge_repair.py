@@ -1,0 +1,82 @@
+"""A path that loses some packets: what the far edge misses is sent again by the other path, unnoticed by TCP."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from braid_lab.fabric.edges import EdgedNetwork, edged_network
+from braid_lab.fabric.shapes import Shape, parallel
+from braid_lab.fabric.tcp_transfer import Transfer, transfer
+from braid_lab.process import wait_until
+
+#: Of each path; a TCP connection over one of them gets 9.5.
+MBIT = 10.0
+LOSS = "0.5%"
+#: Longest time until an edge knows that a path loses packets: the window of the losses, a few times.
+MAX_LEARNING_TIME = 40
+SECONDS = 8
+
+
+def shape() -> Shape:
+    """Two paths of which the second one loses packets, in both directions."""
+    healthy = parallel(((MBIT, 20), (MBIT, 20)))
+    wires = tuple(replace(wire, loss=LOSS) if wire.one == "P2" else wire for wire in healthy.wires)
+    return replace(healthy, wires=wires)
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[EdgedNetwork]:
+    """Two paths, a host and an edge at each end."""
+    with edged_network(shape()) as made:
+        made.settle("ha", "hb", 2)
+        yield made
+
+
+def send(network: EdgedNetwork, seconds: float) -> Transfer:
+    stations = network.net.stations
+    return transfer(stations["ha"], stations["hb"], network.net.folder, seconds)
+
+
+def paths(network: EdgedNetwork) -> list[dict[str, Any]]:
+    return network.edges["ha"].paths_to("hb")
+
+
+def copied(network: EdgedNetwork) -> list[int]:
+    return [path["tag"] for path in paths(network) if path["copied"]]
+
+
+def counted(network: EdgedNetwork) -> dict[str, int]:
+    (ingress,) = network.edges["hb"].status()["ingress"]
+    return {
+        "sent again": sum(path["repeated_packets"] for path in paths(network)),
+        "asked": ingress["segments"]["asked"],
+        "came": ingress["segments"]["repaired"],
+    }
+
+
+def test_one_paths_losses_are_hidden_from_tcp(network: EdgedNetwork) -> None:
+    def learnt() -> bool:
+        send(network, 4)
+        return bool(copied(network))
+
+    wait_until(learnt, what="an edge that knows of losses", timeout=MAX_LEARNING_TIME)
+    lossy = {path["tag"] for path in paths(network) if path["copied"]}
+    assert len(lossy) == 1, "of the other path no copies are kept"
+    measure = functools.partial(send, network, SECONDS)
+    # A busy machine only slows it down.
+    for _ in range(3):
+        before = counted(network)
+        goodput = network.measure_undisturbed("ha", "hb", 2, measure).steady(2)
+        after = counted(network)
+        if goodput > 1.4 * MBIT:
+            break
+    assert goodput > 1.4 * MBIT
+    sent, asked, came = (after[name] - before[name] for name in ("sent again", "asked", "came"))
+    # Half of some 10,000 packets, of which one in 200 is lost.
+    assert asked >= came >= 5
+    assert sent >= came
