@@ -80,3 +80,18 @@ def test_down_leaves_nothing(net: Topology, start_braid: StartBraid) -> None:
     daemon.down()
     assert not pins.exists()
     assert net.host.run(["tc", "qdisc", "show"]).stdout == before
+
+
+def test_an_upload_leaves_pings_alone_and_takes_the_line(net: Topology, start_braid: StartBraid) -> None:
+    """Small packets overtake those that wait on the device, so no queue stands in the line."""
+    (name,) = net.uplinks
+    serve(net, "iperf3")
+    before = net.host.run(["tc", "qdisc", "show"]).stdout
+    daemon = start_braid(net, "--config", configured(net, ON))
+    argv = ["iperf3", "--client", net.server(), "--time", "60", "--parallel", "4"]
+    with Process(argv, log=net.scratch / "upload", namespace=net.host.name):
+        wait_until(lambda: (shaping(daemon, "tx") or {}).get("rate_bit_s", 0) > 8e6, what="the rate", timeout=30)
+        assert "htb" in net.host.run(["tc", "qdisc", "show", "dev", name]).stdout
+        wait_until(lambda: pings(net, 20) < 35, what="a short queue", timeout=30)
+    daemon.down()
+    assert net.host.run(["tc", "qdisc", "show"]).stdout == before

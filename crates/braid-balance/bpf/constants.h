@@ -5,7 +5,7 @@
 
 // Number of the map layout. Raise it whenever a map's name, key, value or meaning changes: programs
 // of another layout must not take the maps over.
-#define LAYOUT_VERSION 10
+#define LAYOUT_VERSION 11
 
 #define MAX_UPLINKS 32
 #define SLOTS	    1024
@@ -291,6 +291,8 @@
 // Packets up to this size are calls, pings, DNS and acknowledgements. CoDel does not drop them, and
 // they have twice the virtual queue of others.
 #define SHAPE_SMALL_BYTES 300
+// Groups of flows, by their hash, whose packets keep their order in an uplink's egress queue.
+#define QUEUED_GROUPS 1024
 
 // Bytes from the start of a packet within which all headers that we read must lie; IPv6 extension
 // headers that reach further are not followed.

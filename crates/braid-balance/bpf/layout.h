@@ -164,10 +164,15 @@ struct shape_rate {
 	__u32 target;	 // ns of delay above which CoDel drops
 	__u32 limit;	 // ns of delay above which every packet is dropped that is not small
 	__u32 is_shaped; // 0: the direction is not shaped
+	// Class of the packets that go first in the device's queue; 0: Braid has no queue there.
+	__u32 first_class;
+	// By how many ns the device's queue was longer than computed, at the look of this number.
+	__s32 behind;
+	__u32 look;
 };
 
-// A queue that nothing waits in: the time at which it would be empty, and CoDel's state by the
-// names of RFC 8289 5.4.
+// A queue that is only computed: the time at which it is empty, and CoDel's state by the names of
+// RFC 8289 5.4. Before an egress queue it tells how long packets wait there.
 struct virtual_queue {
 	__u64 empty_at;	    // ns of the monotonic clock
 	__u64 first_above;  // ns of the monotonic clock; 0: the delay is below the target
@@ -176,6 +181,8 @@ struct virtual_queue {
 	__u32 last_drops;   // when it was entered
 	__u32 inverse_sqrt; // of drops, times 2^32
 	__u32 is_dropping;
+	__u32 cost; // ns that 1,024 bytes took when packets last came
+	__u32 look; // of its last correction
 };
 
 struct shape_counters {
@@ -333,8 +340,8 @@ _Static_assert(sizeof(struct replay_buffer) == 4 * sizeof(struct stored_packet) 
 	       "replay_buffer");
 _Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");
 _Static_assert(sizeof(struct uplink_counters) == 144, "uplink_counters");
-_Static_assert(sizeof(struct shape_rate) == 16, "shape_rate");
-_Static_assert(sizeof(struct virtual_queue) == 40, "virtual_queue");
+_Static_assert(sizeof(struct shape_rate) == 28, "shape_rate");
+_Static_assert(sizeof(struct virtual_queue) == 48, "virtual_queue");
 _Static_assert(sizeof(struct shape_counters) == 40, "shape_counters");
 _Static_assert(sizeof(struct fragment_key) == 40, "fragment_key");
 _Static_assert(sizeof(struct fragment) == 20, "fragment");

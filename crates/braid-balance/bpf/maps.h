@@ -30,6 +30,9 @@ ARRAY_MAP(shape_rates, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS *SHAPED_DIRECTIONS, struc
 ARRAY_MAP(virtual_queues, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS *SHAPED_DIRECTIONS, struct virtual_queue);
 ARRAY_MAP(shape_counters, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_UPLINKS *SHAPED_DIRECTIONS,
 	  struct shape_counters);
+// Time at which no packet of a group is in an uplink's egress queue any more, ns of the monotonic
+// clock; by uplink * QUEUED_GROUPS + group.
+ARRAY_MAP(queued_until, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS *QUEUED_GROUPS, __u64);
 
 // Interface index to uplink + 1; 0: none.
 ARRAY_MAP(uplink_of_low, BPF_MAP_TYPE_ARRAY, LOW_DEVICES, __u32);

@@ -1,5 +1,6 @@
 //! The handle of the datapath.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use crate::maps::{counters, devices, shaping, uplinks};
 use crate::packets::inject::Injector;
 use crate::packets::upcalls;
 use crate::pins::Pins;
+use crate::programs::egress_queue;
 use crate::programs::hooks::{self, AttachPoint, Hook, Programs};
 use crate::programs::loading;
 use crate::select::{classes, connlimit, dns_names, path_cache, rules, sticky};
@@ -32,6 +34,8 @@ pub struct Datapath {
     /// The device that programs are attached to for steering; 0 before they are.
     steer: u32,
     injector: Option<Injector>,
+    /// Shaped devices of which it was told that they have no queue.
+    unqueued: BTreeSet<u32>,
 }
 
 /// Has the kernel verify the programs and unloads them: nothing is pinned or attached, and a
@@ -58,6 +62,7 @@ impl Datapath {
             coexist: options.coexist,
             steer: 0,
             injector: None,
+            unqueued: BTreeSet::new(),
         };
         Ok((datapath, opened))
     }
@@ -372,8 +377,49 @@ impl Datapath {
 
     /// Shapes exactly these uplinks. Their devices must be in [`Attachments::shaped`] as well, for
     /// what they send. Flows stay where they are.
+    ///
+    /// What they send waits in a queue on their device, if that has only the kernel's default one.
     pub fn set_shaping(&mut self, entries: &[ShapeEntry]) -> Result<(), Error> {
-        shaping::set_shaping(&mut self.tables, entries)
+        let queued = self.set_egress_queues(entries)?;
+        shaping::set_shaping(&mut self.tables, entries, &queued)
+    }
+
+    /// Returns the uplinks that have an egress queue now.
+    fn set_egress_queues(&mut self, entries: &[ShapeEntry]) -> Result<Vec<UplinkId>, Error> {
+        let devices = counters::devices(&self.tables)?;
+        let device = |id| devices.iter().find(|(other, _)| *other == id);
+        let mut queued = Vec::new();
+        let mut kept = Vec::new();
+        for entry in entries {
+            let (Some(&(id, ifindex)), Some(rate)) = (device(entry.id), entry.tx) else {
+                continue;
+            };
+            match egress_queue::set(ifindex, rate) {
+                Ok(true) => {
+                    queued.push(id);
+                    kept.push(ifindex);
+                }
+                Ok(false) => self.tell_unqueued(ifindex, "the device has another queue"),
+                Err(error) => self.tell_unqueued(ifindex, &error.to_string()),
+            }
+        }
+        egress_queue::remove_others(&kept)
+            .map_err(|error| Error::system("removing queues of devices", error))?;
+        Ok(queued)
+    }
+
+    /// Corrects what is computed of the egress queues by what waits there. Several times a second is enough.
+    pub fn correct_egress_queues(&mut self) -> Result<(), Error> {
+        let backlogs = egress_queue::backlogs()
+            .map_err(|error| Error::system("reading queues of devices", error))?;
+        shaping::correct_queues(&mut self.tables, |ifindex| backlogs.get(&ifindex).copied())
+    }
+
+    /// Logs once why what a device sends waits in no queue of Braid's.
+    fn tell_unqueued(&mut self, ifindex: u32, reason: &str) {
+        if self.unqueued.insert(ifindex) {
+            tracing::warn!(ifindex, reason, "shaped without a queue");
+        }
     }
 
     /// Returns what [`Datapath::set_shaping`] has set, which may be another daemon's. Rates are rounded.
@@ -418,6 +464,8 @@ fn injector(kept: &mut Option<Injector>, steer: u32) -> Result<&Injector, Error>
 pub fn remove(pin_dir: &Path) -> Result<Removed, Error> {
     let pins = Pins::current(pin_dir);
     let mut removed = Removed::default();
+    egress_queue::remove_others(&[])
+        .map_err(|error| Error::system("removing queues of devices", error))?;
     for place in hooks::places(&pins)? {
         removed.attachments += usize::from(hooks::take(&pins, place)?);
     }

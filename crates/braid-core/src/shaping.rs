@@ -19,10 +19,10 @@
 //! - After a fall to much less than before the rate grows faster: a line that stalled is back, most
 //!   likely, with the rate that it had.
 //! - A virtual queue to send is before the line's: what senders put into it stands in the line's own queue. That is no
-//!   sign that the line has become slower.
-//! - A line that is full both ways from the start shows no capacity, since its queue may stand in either direction. If
-//!   round trips have grown for long while both carry much, both begin with what they carry; the one without a queue
-//!   grows from there.
+//!   sign that the line has become slower. Where packets wait before the line instead, round trips are without that wait.
+//! - A line that is full both ways from the start shows no capacity, since its queue may stand in either direction, and
+//!   one whose queue drops much of what is sent may not show one for seconds. If round trips have grown for long, the
+//!   directions that carry much begin with what they carry; one without a queue grows from there.
 //! - A line that carries little shows nothing, and keeps its rate.
 //! - Round trips do not say in which direction the queue stands. It is the one whose rate is used most. Where they are
 //!   about alike both are slowed down until it is empty, and their rates fall in turns.
@@ -46,13 +46,15 @@ const LONG_QUEUE: Duration = Duration::from_millis(10);
 const SHORT_PACKETS: f64 = 2.0;
 /// Packets of full size that are no queue for long.
 const LONG_PACKETS: f64 = 4.0;
+/// Packets more that are no queue where packets wait before the line: two leave at once, and what is computed of the
+/// wait is not better than that.
+const QUEUED_PACKETS: f64 = 2.0;
 /// Delay of the virtual queue to send that senders are left with, besides [`SHORT_PACKETS`].
 const TX_QUEUE: Duration = Duration::from_millis(4);
-/// Time for which round trips have grown before a line that is full both ways is shaped by what it carries.
-const BOTH_WAYS_TIME: Duration = Duration::from_secs(1);
-/// A direction carries much if the other one has not so many times its bytes: the capacity of either is not measured
-/// then.
-const BOTH_WAYS_RATIO: f64 = 8.0;
+/// Time for which round trips have grown before a line without a capacity is shaped by what it carries.
+const FULL_TIME: Duration = Duration::from_secs(1);
+/// A direction carries much if the other one has not so many times its bytes.
+const MUCH_RATIO: f64 = 8.0;
 /// Bits of a packet of full size.
 const PACKET_BITS: f64 = 12_000.0;
 /// Time in which a queue is to empty.
@@ -99,6 +101,8 @@ pub struct ShapedTraffic {
     pub capacity: Option<CapacityEstimate>,
     /// Relative change of the line from one second to the next, as far as it was seen.
     pub drift: f64,
+    /// True if packets wait before the line, and `queueing` is without that wait.
+    pub queued: bool,
 }
 
 /// Rates of both directions of an uplink.
@@ -106,8 +110,15 @@ pub struct ShapedTraffic {
 pub struct UplinkShaper {
     tx: Direction,
     rx: Direction,
-    /// Time for which a queue has stood while both directions carried much.
-    both_ways: Duration,
+    full: Full,
+}
+
+/// A queue that has stood, and the highest rates that were carried meanwhile, sent and received: not all of it may have
+/// been full in either direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Full {
+    time: Duration,
+    rates: [f64; 2],
 }
 
 impl Default for UplinkShaper {
@@ -115,7 +126,7 @@ impl Default for UplinkShaper {
         UplinkShaper {
             tx: Direction::new(TX_SHARE, TX_QUEUE, TX_FALL_PAUSE),
             rx: Direction::new(RX_SHARE, Duration::ZERO, Duration::ZERO),
-            both_ways: Duration::ZERO,
+            full: Full::default(),
         }
     }
 }
@@ -140,7 +151,7 @@ impl UplinkShaper {
         rx: &ShapedTraffic,
         ceiling: Option<Rate>,
     ) {
-        self.begin_both_ways(span, tx, rx);
+        self.begin_full(span, tx, rx);
         let used = [self.tx.used(span, tx), self.rx.used(span, rx)];
         let most = used[0].max(used[1]);
         let suspects = used.map(|used| used > 0.0 && used >= most * SUSPECT);
@@ -167,21 +178,31 @@ impl UplinkShaper {
         [tx <= rx, tx > rx]
     }
 
-    /// Begins to shape a line that has been full both ways for some time.
-    fn begin_both_ways(&mut self, span: Duration, tx: &ShapedTraffic, rx: &ShapedTraffic) {
+    /// Begins to shape a line on which a queue has stood for some time without showing a capacity: in the directions
+    /// that carry much.
+    fn begin_full(&mut self, span: Duration, tx: &ShapedTraffic, rx: &ShapedTraffic) {
         let carried = [tx, rx].map(|traffic| traffic.carried.get() as f64);
-        let least = carried[0].min(carried[1]);
-        let is_full = least >= MIN_BYTES as f64
-            && carried[0].max(carried[1]) < least * BOTH_WAYS_RATIO
+        let is_full = carried[0].max(carried[1]) >= MIN_BYTES as f64
             && tx.queueing.unwrap_or_default() > LONG_QUEUE + TX_QUEUE;
-        self.both_ways = match is_full && !span.is_zero() && span <= MAX_INTERVAL {
-            true => self.both_ways + span,
-            false => Duration::ZERO,
-        };
-        if self.both_ways >= BOTH_WAYS_TIME {
-            self.tx.begin(span, tx);
-            self.rx.begin(span, rx);
+        if !is_full || span.is_zero() || span > MAX_INTERVAL {
+            self.full = Full::default();
+            return;
         }
+        self.full.time += span;
+        let rates = [tx, rx].map(|traffic| bits_per_sec(span, traffic.carried));
+        for (most, rate) in self.full.rates.iter_mut().zip(rates) {
+            *most = rate.max(*most);
+        }
+        if self.full.time < FULL_TIME {
+            return;
+        }
+        let most = self.full.rates[0].max(self.full.rates[1]);
+        let rates = self
+            .full
+            .rates
+            .map(|rate| (rate * MUCH_RATIO > most).then_some(rate));
+        self.tx.begin(rates[0]);
+        self.rx.begin(rates[1]);
     }
 
     /// Returns the rate to send at; `None` before a capacity is known.
@@ -248,9 +269,11 @@ impl Direction {
     }
 
     /// Begins with the rate that is carried, if none is known.
-    fn begin(&mut self, span: Duration, traffic: &ShapedTraffic) {
-        let carried = bits_per_sec(span, traffic.carried) * self.share;
-        self.rate.get_or_insert(carried.max(MIN_RATE));
+    fn begin(&mut self, carried: Option<f64>) {
+        if let Some(carried) = carried {
+            self.rate
+                .get_or_insert((carried * self.share).max(MIN_RATE));
+        }
     }
 
     fn limit(&mut self, ceiling: Option<Rate>) {
@@ -274,8 +297,14 @@ impl Direction {
         let queueing = traffic.queueing.unwrap_or_default();
         let carried = bits_per_sec(span, traffic.carried);
         let packet = PACKET_BITS / self.rate.unwrap_or(carried).max(MIN_RATE);
-        let short = SHORT_QUEUE + Duration::from_secs_f64(packet * SHORT_PACKETS);
-        let long = LONG_QUEUE + Duration::from_secs_f64(packet * LONG_PACKETS) + self.own_queue;
+        let bursts = if traffic.queued { QUEUED_PACKETS } else { 0.0 };
+        let short = SHORT_QUEUE + Duration::from_secs_f64(packet * (SHORT_PACKETS + bursts));
+        let own_queue = if traffic.queued {
+            Duration::ZERO
+        } else {
+            self.own_queue
+        };
+        let long = LONG_QUEUE + Duration::from_secs_f64(packet * LONG_PACKETS) + own_queue;
         let has_queue = is_suspect && queueing > short;
         let is_long = is_suspect && queueing > long;
         let was_long = std::mem::replace(&mut self.was_long, is_long);
@@ -288,7 +317,7 @@ impl Direction {
             self.unopposed = 0.0;
         }
         // A rate to send that was measured behind no more than bursts is the shaper's own.
-        let is_credible = has_queue && (self.fall_pause.is_zero() || is_long || was_long);
+        let is_credible = has_queue && (own_queue.is_zero() || is_long || was_long);
         if self.take_measurement(end, traffic.capacity, is_credible) {
             return;
         }

@@ -33,15 +33,30 @@ static __always_inline __u32 packets_of(const struct flow *flow)
 	return flow->tx_packets + flow->rx_packets;
 }
 
+// Returns the time that a packet to an uplink will wait in the queue that Braid has there, which is
+// none of the line's; small packets go first.
+static __always_inline __u64 egress_wait(const struct __sk_buff *skb, __u32 uplink, __u64 now)
+{
+	__u32 index = uplink_index(uplink) * SHAPED_DIRECTIONS + SHAPED_TX;
+	struct shape_rate *rate = bpf_map_lookup_elem(&shape_rates, &index);
+	struct virtual_queue *queue = bpf_map_lookup_elem(&virtual_queues, &index);
+
+	if (!rate || !queue || !rate->first_class || skb->len <= SHAPE_SMALL_BYTES ||
+	    queue->empty_at <= now)
+		return 0;
+	return queue->empty_at - now;
+}
+
 // Notes a segment from inside whose timestamp will be echoed, unless another echo is awaited. A
 // function of its own, as is note_echo(): what they read has no room in their callers' frames.
 static __noinline void note_stamp(const struct __sk_buff *skb, const struct packet *packet,
 				  struct flow *flow, __u64 now)
 {
-	__u32 at = now / 1000;
+	__u32 at = (now + egress_wait(skb, flow->uplink, now)) / 1000;
 	struct tcp_timestamps timestamps;
 
-	if (flow->stamp_at && at - flow->stamp_at <= MAX_STAMP_RTT_US)
+	// It may not have left yet.
+	if (flow->stamp_at && (__s32)(now / 1000 - flow->stamp_at) <= MAX_STAMP_RTT_US)
 		return;
 	if (read_timestamps(skb, packet, &timestamps))
 		return;

@@ -5,7 +5,25 @@
 #include "egress.h"
 #include "shape/virtual_queue.h"
 
-#define ETHERNET_HEADER 14
+// Lets a small packet go first in the device's queue, unless others of its flow wait there: a flow
+// whose packets overtake each other takes them for lost.
+static __always_inline void choose_class(struct __sk_buff *skb, __u32 uplink, __u32 bytes,
+					 __u64 now)
+{
+	__u32 index = shape_index(uplink, SHAPED_TX);
+	__u32 group = bpf_get_hash_recalc(skb) & (QUEUED_GROUPS - 1);
+	__u32 place = uplink_index(uplink) * QUEUED_GROUPS + group;
+	struct shape_rate *rate = bpf_map_lookup_elem(&shape_rates, &index);
+	struct virtual_queue *queue = bpf_map_lookup_elem(&virtual_queues, &index);
+	__u64 *until = bpf_map_lookup_elem(&queued_until, &place);
+
+	if (!rate || !queue || !until || !rate->first_class)
+		return;
+	if (bytes <= SHAPE_SMALL_BYTES && *until <= now)
+		skb->priority = rate->first_class;
+	else
+		*until = queue->empty_at;
+}
 
 static __always_inline int shape(struct __sk_buff *skb, __u64 now)
 {
@@ -20,6 +38,7 @@ static __always_inline int shape(struct __sk_buff *skb, __u64 now)
 		bytes -= packets_in(skb) * ETHERNET_HEADER;
 	if (is_over_rate(skb, shape_index(number - 1, SHAPED_TX), bytes, now))
 		return leave(REASON_out_over_rate, DROP);
+	choose_class(skb, number - 1, bytes, now);
 	return PASS;
 }
 

@@ -6,6 +6,9 @@
 
 #include "flow/flow.h"
 
+#define ETHERNET_HEADER 14
+#define FULL_PACKET	1500
+
 // Returns the index of a direction of an uplink. The mask gives the verifier a bound.
 static __always_inline __u32 shape_index(__u32 uplink, __u32 direction)
 {
@@ -72,6 +75,43 @@ static __always_inline int codel_drops(struct virtual_queue *queue, __u64 delay,
 	return 1;
 }
 
+// Corrects the queue by what was seen of the device's.
+static __always_inline void correct(struct virtual_queue *queue, const struct shape_rate *rate,
+				    __u64 now)
+{
+	__u64 empty_at = queue->empty_at < now ? now : queue->empty_at;
+
+	if (queue->look == rate->look)
+		return;
+	queue->look = rate->look;
+	queue->empty_at = empty_at + rate->behind;
+}
+
+// Has what is in the queue take as long as it takes at another rate.
+static __always_inline void follow_rate(struct virtual_queue *queue, __u32 cost, __u64 now)
+{
+	if (queue->cost == cost)
+		return;
+	if (queue->cost && queue->empty_at > now) {
+		// Less than four seconds and a quarter, so that the product fits.
+		__u64 waits = (__u32)(queue->empty_at - now);
+
+		queue->empty_at = now + waits * cost / queue->cost;
+	}
+	queue->cost = cost;
+}
+
+// Returns the time that a packet takes. A queue on the device counts frames.
+static __always_inline __u64 time_in_queue(const struct __sk_buff *skb,
+					   const struct shape_rate *rate, __u32 bytes)
+{
+	__u64 counted = bytes;
+
+	if (rate->first_class)
+		counted = (__u64)skb->wire_len * FULL_PACKET / (FULL_PACKET + ETHERNET_HEADER);
+	return rate->cost * counted >> 10;
+}
+
 // Takes a packet into the virtual queue of a direction, marks it if its sender understands marks,
 // and returns 1 if it is to be dropped. What CoDel drops of the packets received has crossed the
 // line, so it takes its time in the queue as well.
@@ -91,6 +131,8 @@ static __noinline int is_over_rate(struct __sk_buff *skb, __u32 index, __u32 byt
 		return 0;
 	if (rate->cost) {
 		// Not exact where CPUs meet: one packet's time may be lost.
+		follow_rate(queue, rate->cost, now);
+		correct(queue, rate, now);
 		if (queue->empty_at < now)
 			queue->empty_at = now;
 		delay = queue->empty_at - now;
@@ -108,7 +150,8 @@ static __noinline int is_over_rate(struct __sk_buff *skb, __u32 index, __u32 byt
 		if (delay > limit + rate->cost)
 			drops = 1;
 		else if (!drops || index % SHAPED_DIRECTIONS == SHAPED_RX)
-			__sync_fetch_and_add(&queue->empty_at, (__u64)rate->cost * bytes >> 10);
+			__sync_fetch_and_add(&queue->empty_at,
+					     time_in_queue(skb, rate, bytes));
 	}
 	if (drops) {
 		counters->dropped_packets += packets_in(skb);

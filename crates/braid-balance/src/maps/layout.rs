@@ -144,6 +144,23 @@ pub(crate) struct ShapeRateValue {
     pub target: u32,
     pub limit: u32,
     pub is_shaped: u32,
+    pub first_class: u32,
+    pub behind: i32,
+    pub look: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct VirtualQueueValue {
+    pub empty_at: u64,
+    pub first_above: u64,
+    pub drop_next: u64,
+    pub drops: u32,
+    pub last_drops: u32,
+    pub inverse_sqrt: u32,
+    pub is_dropping: u32,
+    pub cost: u32,
+    pub look: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -268,7 +285,8 @@ const _: () = {
     assert!(offset_of!(UplinkValue, leased) == 92);
     assert!(size_of::<SlotBank>() == 16 + SLOTS as usize);
     assert!(size_of::<TrafficValue>() == 144);
-    assert!(size_of::<ShapeRateValue>() == 16);
+    assert!(size_of::<ShapeRateValue>() == 28);
+    assert!(size_of::<VirtualQueueValue>() == 48);
     assert!(size_of::<ShapeCountersValue>() == 40);
     assert!(size_of::<Settings>() == (CLASSES * FAMILIES) as usize + 24);
     assert!(size_of::<PathValue>() == 20);
@@ -300,6 +318,7 @@ plain_old_data!(
     Settings,
     TrafficValue,
     ShapeRateValue,
+    VirtualQueueValue,
     ShapeCountersValue,
     PathEntryValue,
     ForecastValue,

@@ -7,11 +7,14 @@ use braid_core::{Rate, UplinkId};
 use crate::generated::{MAX_UPLINKS, SHAPED_DIRECTIONS, SHAPED_RX, SHAPED_TX};
 use crate::maps::layout::{ShapeCountersValue, ShapeRateValue};
 use crate::maps::tables::{Tables, refused};
-use crate::{Error, Traffic};
+use crate::programs::egress_queue;
+use crate::{Error, KernelTime, Traffic};
 
 /// Delay of the virtual queue above which every packet is dropped that is not small: bursts of a
 /// round trip pass, and a flood without congestion control is held to the rate.
 const LIMIT: Duration = Duration::from_millis(100);
+/// Difference of a queue and what is computed of it that is left: two packets, one of which is on its way.
+const MAX_UNSEEN_BYTES: u64 = 3_000;
 /// Bytes that a map's cost is of.
 const COST_BYTES: u64 = 1024;
 
@@ -37,6 +40,8 @@ pub struct ShapeCounters {
     pub dropped: Traffic,
     /// Packets that passed with a congestion mark (RFC 3168) instead of being dropped.
     pub marked_packets: u64,
+    /// True if packets wait in a queue on the uplink's device, which is none of the line's.
+    pub queued: bool,
 }
 
 impl ShapeCounters {
@@ -51,21 +56,60 @@ impl ShapeCounters {
             passed: traffic(self.passed, before.passed),
             dropped: traffic(self.dropped, before.dropped),
             marked_packets: self.marked_packets.saturating_sub(before.marked_packets),
+            queued: self.queued,
         }
     }
 }
 
-/// Replaces the rates of all uplinks. Those that stay the same are not written.
-pub(crate) fn set_shaping(tables: &mut Tables, entries: &[ShapeEntry]) -> Result<(), Error> {
+/// Replaces the rates of all uplinks. Those that stay the same are not written. `queued` are those with an egress queue.
+pub(crate) fn set_shaping(
+    tables: &mut Tables,
+    entries: &[ShapeEntry],
+    queued: &[UplinkId],
+) -> Result<(), Error> {
     let failed = |error| refused("map shape_rates", &error);
     for uplink in 0..MAX_UPLINKS {
         let entry = entries.iter().find(|entry| u32::from(entry.id.0) == uplink);
         for direction in 0..SHAPED_DIRECTIONS {
             let index = uplink * SHAPED_DIRECTIONS + direction;
-            let wanted = entry.map_or_else(Default::default, |entry| value(entry, direction));
-            if tables.shape_rates.get(&index, 0).map_err(failed)? != wanted {
+            let before = tables.shape_rates.get(&index, 0).map_err(failed)?;
+            let wanted = entry.map_or_else(Default::default, |entry| ShapeRateValue {
+                behind: before.behind,
+                look: before.look,
+                ..value(entry, direction, queued.contains(&entry.id))
+            });
+            if before != wanted {
                 tables.shape_rates.set(index, wanted, 0).map_err(failed)?;
             }
+        }
+    }
+    Ok(())
+}
+
+/// Corrects what is computed of the egress queues by the bytes that wait there, by device: a timer that was late for long
+/// has let less pass.
+pub(crate) fn correct_queues(
+    tables: &mut Tables,
+    backlogs: impl Fn(u32) -> Option<u32>,
+) -> Result<(), Error> {
+    for (id, ifindex) in super::counters::devices(tables)? {
+        let index = u32::from(id.0) * SHAPED_DIRECTIONS + SHAPED_TX;
+        let failed = |error| refused("map shape_rates", &error);
+        let mut rate = tables.shape_rates.get(&index, 0).map_err(failed)?;
+        let Some(backlog) = backlogs(ifindex).filter(|_| rate.first_class != 0) else {
+            continue;
+        };
+        let computed = tables.virtual_queues.get(&index, 0);
+        let computed = computed.map_err(|error| refused("map virtual_queues", &error))?;
+        let waits = computed
+            .empty_at
+            .saturating_sub(KernelTime::now().as_nanos());
+        let takes = |bytes: u64| bytes * u64::from(rate.cost) / COST_BYTES;
+        let behind = i128::from(takes(backlog.into())) - i128::from(waits);
+        if behind.unsigned_abs() > takes(MAX_UNSEEN_BYTES).into() {
+            rate.behind = i32::try_from(behind).unwrap_or(i32::MAX);
+            rate.look = rate.look.wrapping_add(1);
+            tables.shape_rates.set(index, rate, 0).map_err(failed)?;
         }
     }
     Ok(())
@@ -103,7 +147,11 @@ pub(crate) fn counters(tables: &Tables) -> Result<Vec<(UplinkId, [ShapeCounters;
         let rate = rate.map_err(|error| refused("map shape_rates", &error))?;
         if rate.is_shaped != 0 {
             let of = |direction| sum(tables, first + direction);
-            uplinks.push((id, [of(SHAPED_TX)?, of(SHAPED_RX)?]));
+            let sent = ShapeCounters {
+                queued: rate.first_class != 0,
+                ..of(SHAPED_TX)?
+            };
+            uplinks.push((id, [sent, of(SHAPED_RX)?]));
         }
     }
     Ok(uplinks)
@@ -123,10 +171,11 @@ fn sum(tables: &Tables, index: u32) -> Result<ShapeCounters, Error> {
             bytes: of(|cpu| cpu.dropped_bytes),
         },
         marked_packets: of(|cpu| cpu.marked_packets),
+        queued: false,
     })
 }
 
-fn value(entry: &ShapeEntry, direction: u32) -> ShapeRateValue {
+fn value(entry: &ShapeEntry, direction: u32, is_queued: bool) -> ShapeRateValue {
     let rate = match direction {
         SHAPED_TX => entry.tx,
         _ => entry.rx,
@@ -136,6 +185,12 @@ fn value(entry: &ShapeEntry, direction: u32) -> ShapeRateValue {
         target: nanoseconds(entry.target),
         limit: nanoseconds(LIMIT.max(entry.target * 2)),
         is_shaped: 1,
+        first_class: match direction {
+            SHAPED_TX if is_queued => egress_queue::first_class(),
+            _ => 0,
+        },
+        behind: 0,
+        look: 0,
     }
 }
 

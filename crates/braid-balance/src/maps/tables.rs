@@ -13,7 +13,7 @@ use super::layout::select::{DnsNameValue, RuleBank, StickyKey, StickyValue};
 use super::layout::{
     Address, FlowValue, ForecastValue, FragmentKey, FragmentValue, LanDevice, Meta, PathEntryValue,
     RaceValue, ReplayBufferValue, Settings, ShapeCountersValue, ShapeRateValue, SlotBank,
-    StoredPacketValue, TrafficValue, Tuple, UplinkValue,
+    StoredPacketValue, TrafficValue, Tuple, UplinkValue, VirtualQueueValue,
 };
 use crate::pins::Pins;
 use crate::{Error, MapMemory};
@@ -90,6 +90,7 @@ pub(crate) struct Tables {
     pub forecasts: Array<MapData, ForecastValue>,
     pub shape_rates: Array<MapData, ShapeRateValue>,
     pub shape_counters: PerCpuArray<MapData, ShapeCountersValue>,
+    pub virtual_queues: Array<MapData, VirtualQueueValue>,
 }
 
 /// A forward table and its reverse.
@@ -181,6 +182,7 @@ impl Tables {
             forecasts: typed(pins, "forecasts")?,
             shape_rates: typed(pins, "shape_rates")?,
             shape_counters: typed(pins, "shape_counters")?,
+            virtual_queues: typed(pins, "virtual_queues")?,
         })
     }
 }

@@ -210,3 +210,56 @@ fn the_program_is_on_the_devices_that_are_shaped_alone() {
         }
     }
 }
+
+/// The queues of the first uplink's device.
+fn queues(probe: &Probe) -> String {
+    probe.world.host.run("tc qdisc show dev wan0 root")
+}
+
+#[test]
+fn what_is_sent_waits_in_a_queue_of_the_rate_and_small_packets_go_first() {
+    let probe = Probe::new();
+    let before = queues(&probe);
+    shape(&probe, None);
+    assert_eq!(queues(&probe), before, "no rate is known");
+    for rate in [RATE, SLOW] {
+        shape(&probe, Some(rate));
+        assert!(counters(&probe)[0].queued);
+        let classes = probe.world.host.run("tc class show dev wan0");
+        // Frames of full size are longer than packets by 14 of 1,500 bytes.
+        let frames = rate.bits_per_sec() * 1514 / 1500 / 1000;
+        let first = format!(
+            "htb b1d:2 parent b1d:1 prio 0 rate {}Kbit ceil {frames}Kbit",
+            frames / 2
+        );
+        assert!(classes.contains(&first), "{classes}");
+        assert!(
+            classes.contains("htb b1d:3 parent b1d:1 prio 1"),
+            "{classes}"
+        );
+    }
+    probe.datapath.borrow_mut().set_shaping(&[]).expect("off");
+    assert_eq!(queues(&probe), before);
+}
+
+#[test]
+fn somebody_elses_queue_stays() {
+    let probe = Probe::new();
+    let host = &probe.world.host;
+    host.run("tc qdisc add dev wan0 root handle 77: tbf rate 1mbit burst 3000 latency 50ms");
+    let foreign = queues(&probe);
+    for rate in [RATE, SLOW] {
+        shape(&probe, Some(rate));
+        assert!(!counters(&probe)[0].queued);
+        assert_eq!(queues(&probe), foreign);
+    }
+    // Set up while Braid's queue is there, it takes its place.
+    host.run("tc qdisc del dev wan0 root");
+    shape(&probe, Some(RATE));
+    assert!(counters(&probe)[0].queued);
+    host.run("tc qdisc replace dev wan0 root handle 77: tbf rate 1mbit burst 3000 latency 50ms");
+    shape(&probe, Some(SLOW));
+    assert!(!counters(&probe)[0].queued);
+    probe.datapath.borrow_mut().set_shaping(&[]).expect("off");
+    assert_eq!(queues(&probe), foreign);
+}

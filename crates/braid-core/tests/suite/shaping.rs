@@ -74,6 +74,7 @@ impl Line {
             queueing,
             capacity,
             drift: 0.02,
+            queued: false,
         };
         let other = ShapedTraffic {
             carried: Bytes::new((carried / 320.0) as u64),
@@ -81,6 +82,7 @@ impl Line {
             queueing,
             capacity: None,
             drift: 0.02,
+            queued: false,
         };
         let (tx, rx) = if self.down {
             (other, busy)
@@ -180,6 +182,7 @@ fn a_configured_capacity_is_a_ceiling_and_known_at_once() {
         queueing: None,
         capacity: None,
         drift: 0.02,
+        queued: false,
     };
     let at = Time::ZERO + INTERVAL;
     shaper.note(at, INTERVAL, &quiet, &quiet, Some(ceiling));
@@ -213,6 +216,7 @@ fn a_lower_bound_shapes_nothing() {
             age: Duration::ZERO,
         }),
         drift: 0.02,
+        queued: false,
     };
     shaper.note(Time::ZERO + INTERVAL, INTERVAL, &bound, &bound, None);
     assert_eq!((shaper.tx(), shaper.rx()), (None, None));
@@ -243,6 +247,7 @@ fn a_line_that_is_full_both_ways_from_the_start_is_shaped() {
             queueing: Some(Duration::from_secs_f64(waited)),
             capacity: None,
             drift: 0.02,
+            queued: false,
         };
         shaper.note(now, INTERVAL, &traffic(0), &traffic(1), None);
         if step >= 25 {
@@ -271,6 +276,7 @@ fn the_virtual_queue_to_send_does_not_make_the_rate_fall() {
             queueing: Some(queueing),
             capacity: None,
             drift: 0.02,
+            queued: false,
         };
         shaper.note(at, INTERVAL, &traffic(115_000), &traffic(3_000), None);
     }

@@ -411,6 +411,13 @@ impl Datapath {
         }
     }
 
+    pub fn correct_egress_queues(&mut self) -> Result<(), UserError> {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.correct_egress_queues().map_err(of_datapath),
+            Self::OpenFlow(_) => Ok(()),
+        }
+    }
+
     pub fn shaping(&self) -> Result<Vec<ShapeEntry>, UserError> {
         match self {
             Self::Ebpf(ebpf) => ebpf.shaping().map_err(of_datapath),

@@ -43,7 +43,11 @@ impl Engine {
         let ceiling = |id| settings.capacity(&registry.record(id)?.uplink.name);
         let capacities = &self.health_checks.capacities;
         self.shapers.note(now, span, counters, capacities, ceiling);
-        self.apply_shaping()
+        self.apply_shaping()?;
+        match counters.iter().any(|(_, [sent, _])| sent.queued) {
+            true => self.datapath.correct_egress_queues(),
+            false => Ok(()),
+        }
     }
 
     fn apply_shaping(&mut self) -> Result<(), UserError> {

@@ -80,6 +80,7 @@ impl Shapers {
                 queueing,
                 capacity: capacity.tx(capacities.time(now)),
                 drift: capacity.tx_drift(),
+                queued: counters[0].queued,
             };
             let rx = ShapedTraffic {
                 carried: Bytes::new(rx.passed.bytes + rx.dropped.bytes),
@@ -88,6 +89,7 @@ impl Shapers {
                 // That of a stall would take the shaper too long to recover from.
                 capacity: capacity.rx(capacities.time(now)),
                 drift: capacity.rx_drift(),
+                queued: false,
             };
             shaped.shaper.note(end, span, &tx, &rx, ceiling(*id));
         }
