@@ -97,8 +97,17 @@ impl Peers {
     }
 
     fn unroute(&mut self, key: PublicKey) {
-        self.hosts.retain(|_, owner| *owner != key);
-        self.networks.retain(|(_, owner)| *owner != key);
+        let Some(known) = self.known.get(&key) else {
+            return;
+        };
+        for prefix in &known.peer.inner {
+            let address = prefix.address();
+            if Prefix::from(address) != *prefix {
+                self.networks.retain(|(_, owner)| *owner != key);
+            } else if self.hosts.get(&address) == Some(&key) {
+                self.hosts.remove(&address);
+            }
+        }
     }
 
     /// The peer that a packet is for. A packet for no peer, or from another peer that may not reach

@@ -20,6 +20,7 @@ use super::handshake::{
 use super::packet::{Kind, SessionIndex};
 use super::reject::{Reject, Rejects};
 use super::run_queue::RunQueue;
+use super::session::KEY_LIFETIME;
 use super::tunnel::{Datagram, Tunnel, TunnelSettings};
 
 /// Handshake replies waiting to be sent. More are dropped; the peers ask again.
@@ -63,10 +64,13 @@ pub struct Server {
     settings: TunnelSettings,
     entropy: Entropy,
     tunnels: BTreeMap<PublicKey, Tunnel>,
-    /// Tunnels in which no packet has arrived yet, at most one per peer.
-    unproven: BTreeMap<PublicKey, Tunnel>,
-    /// Peers by session index.
+    /// Tunnels in which no packet has arrived yet, at most one per peer, and when their keys expire.
+    unproven: BTreeMap<PublicKey, (Time, Tunnel)>,
+    /// The same times, in their order: a later tunnel of a peer has a later entry.
+    proofs_due: VecDeque<(Time, PublicKey)>,
+    /// Peers by session index, and the indices of each.
     indices: BTreeMap<SessionIndex, PublicKey>,
+    indices_of: BTreeMap<PublicKey, Vec<SessionIndex>>,
     /// Options for the handshakes of each peer.
     options: BTreeMap<PublicKey, Options>,
     /// Peers whose data may be sent in cleartext.
@@ -97,7 +101,9 @@ impl Server {
             entropy,
             tunnels: BTreeMap::new(),
             unproven: BTreeMap::new(),
+            proofs_due: VecDeque::new(),
             indices: BTreeMap::new(),
+            indices_of: BTreeMap::new(),
             options: BTreeMap::new(),
             gre: BTreeSet::new(),
             pending_peers: VecDeque::new(),
@@ -125,10 +131,10 @@ impl Server {
             true => _ = self.gre.insert(peer),
             false => _ = self.gre.remove(&peer),
         }
-        let tunnels = [self.tunnels.get_mut(&peer), self.unproven.get_mut(&peer)];
+        let unproven = self.unproven.get_mut(&peer).map(|(_, tunnel)| tunnel);
+        let tunnels = self.tunnels.get_mut(&peer).into_iter();
         tunnels
-            .into_iter()
-            .flatten()
+            .chain(unproven)
             .for_each(|tunnel| tunnel.set_gre(gre));
     }
 
@@ -183,6 +189,7 @@ impl Server {
             self.revoked.push(peer);
             self.run_queue.wake(peer);
         }
+        self.reindex(peer);
     }
 
     /// Forgets all keys and sessions, because the machine was suspended or copied. Peers are told
@@ -190,7 +197,9 @@ impl Server {
     pub fn forget_keys(&mut self) {
         self.tunnels.clear();
         self.unproven.clear();
+        self.proofs_due.clear();
         self.indices.clear();
+        self.indices_of.clear();
         self.pending_peers.clear();
         self.run_queue = RunQueue::new();
         self.listener.forget_answers();
@@ -291,10 +300,10 @@ impl Server {
         let fresh = self
             .unproven
             .get_mut(&peer)
-            .filter(|tunnel| tunnel.indices().any(|own| own == index));
-        if let Some(tunnel) = fresh {
+            .filter(|(_, tunnel)| tunnel.indices().any(|own| own == index));
+        if let Some((_, tunnel)) = fresh {
             tunnel.handle_datagram(now, from, datagram)?;
-            if let Some(tunnel) = self.unproven.remove(&peer) {
+            if let Some((_, tunnel)) = self.unproven.remove(&peer) {
                 self.tunnels.insert(peer, tunnel);
             }
             self.run_queue.wake(peer);
@@ -375,7 +384,8 @@ impl Server {
                 let mut tunnel =
                     Tunnel::accept(now, accepted.session, capabilities, settings, entropy);
                 tunnel.set_gre(gre);
-                self.unproven.insert(peer, tunnel);
+                self.unproven.insert(peer, (now + KEY_LIFETIME, tunnel));
+                self.proofs_due.push_back((now + KEY_LIFETIME, peer));
             }
         }
         self.reindex(peer);
@@ -384,10 +394,15 @@ impl Server {
 
     /// Updates the session indices of a peer's tunnels.
     fn reindex(&mut self, peer: PublicKey) {
-        self.indices.retain(|_, whose| *whose != peer);
-        let tunnels = [self.tunnels.get(&peer), self.unproven.get(&peer)];
-        for tunnel in tunnels.into_iter().flatten() {
-            self.indices.extend(tunnel.indices().map(|own| (own, peer)));
+        for own in self.indices_of.remove(&peer).unwrap_or_default() {
+            self.indices.remove(&own);
+        }
+        let unproven = self.unproven.get(&peer).map(|(_, tunnel)| tunnel);
+        let tunnels = self.tunnels.get(&peer).into_iter().chain(unproven);
+        let indices: Vec<SessionIndex> = tunnels.flat_map(Tunnel::indices).collect();
+        self.indices.extend(indices.iter().map(|own| (*own, peer)));
+        if !indices.is_empty() {
+            self.indices_of.insert(peer, indices);
         }
     }
 
@@ -427,9 +442,12 @@ impl Server {
     pub fn poll_timeout(&self) -> Option<Time> {
         let ready = self.run_queue.ready();
         let ready = ready.filter_map(|peer| self.tunnels.get(&peer));
-        let tunnels = ready.chain(self.unproven.values());
-        let timeouts = tunnels.filter_map(Tunnel::poll_timeout);
-        timeouts.chain(self.run_queue.poll_timeout()).min()
+        let timeouts = ready.filter_map(Tunnel::poll_timeout);
+        let proof_due = self.proofs_due.front().map(|(at, _)| *at);
+        timeouts
+            .chain(self.run_queue.poll_timeout())
+            .chain(proof_due)
+            .min()
     }
 
     /// Does everything that is due. Early and repeated calls are harmless.
@@ -440,9 +458,23 @@ impl Server {
                 tunnel.handle_timeout(now);
             }
         }
-        let unproven = self.unproven.values_mut();
-        unproven.for_each(|tunnel| tunnel.handle_timeout(now));
+        self.drop_unproven(now);
         self.forget_revoked();
+    }
+
+    fn drop_unproven(&mut self, now: Time) {
+        while let Some((_, peer)) = self
+            .proofs_due
+            .front()
+            .copied()
+            .filter(|(at, _)| *at <= now)
+        {
+            self.proofs_due.pop_front();
+            if self.unproven.get(&peer).is_some_and(|(at, _)| *at <= now) {
+                self.unproven.remove(&peer);
+                self.reindex(peer);
+            }
+        }
     }
 
     /// Removes the tunnels of revoked peers that have been told.

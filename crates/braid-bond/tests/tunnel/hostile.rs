@@ -23,7 +23,7 @@ use braid_multipath::schedule::Parameters;
 use braid_multipath::{LinkId, PacketNumber};
 use proptest::prelude::*;
 
-use crate::sim::{HUB, client_settings, identity, inner, link};
+use crate::sim::{HUB, client_settings, identity, inner, link, server};
 
 /// A tunnel, and the keys of its other end.
 struct Hostile {
@@ -340,5 +340,62 @@ proptest! {
         let expected = [Reject::Frame, Reject::Old, Reject::Session, Reject::Header];
         let expected: u64 = expected.map(|reason| rejects.of(reason)).iter().sum();
         prop_assert_eq!(rejects.total(), expected, "{:?}", rejects);
+    }
+}
+
+/// A hub kept the tunnel of each client that never came back.
+#[test]
+fn a_session_that_nobody_proves_is_dropped() {
+    for (waits, comes_in) in [(3_599, true), (3_601, false)] {
+        let now = Time::from_nanos(1_000_000);
+        let mut entropy = Entropy::new(&[1; 32]);
+        let start = Start {
+            index: SessionIndex::new([3, 2, 1]).expect("not zero"),
+            continues: None,
+            micros: 1,
+            ciphers: Ciphers::preferring(Cipher::ChaCha20Poly1305),
+            options: Options::new(),
+        };
+        let client = identity(1);
+        let mut attempt = Attempt::new(
+            &client,
+            identity(2).public(),
+            &Psk([7; 32]),
+            start,
+            &mut entropy,
+        );
+        let mut buffer = Vec::new();
+        attempt.append(LinkId(0), &mut buffer);
+        let mut hub = server(now, 5);
+        let from = SocketAddr::from(([192, 0, 2, 9], 9));
+        let taken = hub.handle_datagram(now, from, &mut buffer);
+        assert_eq!(taken, Ok(None));
+        assert_eq!(hub.poll_transmit(now, &mut buffer), Some(from));
+        let established = attempt.handle_response(now, &buffer);
+        let mut session = established.expect("it is genuine").session;
+        let later = now + Duration::from_secs(waits);
+        assert!(
+            hub.poll_timeout()
+                .is_some_and(|at| at <= now + Duration::from_secs(3_600))
+        );
+        hub.handle_timeout(later);
+        let header = Header {
+            link: LinkId(0),
+            receiver: session.peer(),
+            number: 0,
+        };
+        let mut packet = header.to_bytes().to_vec();
+        packet.extend_from_slice(&[0; 4]);
+        session.seal(LinkId(0), PacketNumber(0), &mut packet);
+        let taken = hub.handle_datagram(later, from, &mut packet);
+        let expected = match comes_in {
+            true => Ok(Some((client.public(), LinkId(0)))),
+            false => Err(Reject::Session),
+        };
+        assert_eq!(taken, expected);
+        assert_eq!(hub.tunnel(client.public()).is_some(), comes_in);
+        if !comes_in {
+            assert_eq!(hub.poll_timeout(), None, "nothing is left to do");
+        }
     }
 }
