@@ -22,7 +22,14 @@ const BUFFER_CAPACITY: usize = 2048;
 /// Shrinking stops at twice this number of buffers.
 const MIN_BUFFERS: usize = 2048;
 
-/// Time without any use after which all buffers are freed.
+/// Most memory of the packets of one direction of a tunnel: twice what a full resequencer and a tenth
+/// of a second of 1 Gbit/s need. Without it a peer that lets packets of 64 kB wait had 2 GB of them.
+pub const MAX_POOL_BYTES: usize = 128 << 20;
+
+/// Least time between two searches for all free buffers of a pool that is full.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Time without any use after which all buffers that nobody holds are freed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time without a shortage after which the pool shrinks.
@@ -75,6 +82,10 @@ impl DerefMut for Buffer {
 #[derive(Debug, Default)]
 pub struct BufferPool {
     lent: VecDeque<Arc<Vec<u8>>>,
+    /// Memory of these.
+    bytes: usize,
+    /// Time of the last search for all free buffers.
+    searched: Time,
     used: Time,
     /// Time of the last shortage.
     grown: Time,
@@ -89,6 +100,7 @@ impl BufferPool {
             if is_free(&self.lent[index])
                 && let Some(mut buffer) = self.lent.remove(index).map(Buffer)
             {
+                self.bytes -= buffer.capacity();
                 buffer.clear();
                 self.shrink();
                 return buffer;
@@ -99,7 +111,7 @@ impl BufferPool {
         self.lent.rotate_left(tries);
         self.grown = now;
         for _ in 0..self.lent.len() / 8 {
-            self.lent.push_front(fresh());
+            self.return_buffer(Buffer(fresh()));
         }
         Buffer(fresh())
     }
@@ -111,6 +123,7 @@ impl BufferPool {
 
     /// Makes a packet of a buffer, which is reused once the packet is dropped.
     pub fn lend(&mut self, buffer: Buffer) -> Packet {
+        self.bytes += buffer.capacity();
         self.lent.push_back(Arc::clone(&buffer.0));
         Packet(buffer.0)
     }
@@ -124,7 +137,36 @@ impl BufferPool {
 
     /// Puts back a buffer of which no packet was made.
     pub fn return_buffer(&mut self, buffer: Buffer) {
+        self.bytes += buffer.capacity();
         self.lent.push_front(buffer.0);
+    }
+
+    /// Memory of the buffers that are lent or kept, in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns true if they have less than [`MAX_POOL_BYTES`], if need be once those that nobody
+    /// holds are freed.
+    pub fn has_room(&mut self, now: Time) -> bool {
+        if self.bytes > MAX_POOL_BYTES && now.since(self.searched) >= SEARCH_INTERVAL {
+            self.searched = now;
+            self.free();
+        }
+        self.bytes <= MAX_POOL_BYTES
+    }
+
+    /// Frees the buffers that nobody holds.
+    pub fn free(&mut self) {
+        self.lent.retain(|buffer| !is_free(buffer));
+        self.bytes = self.lent.iter().map(|buffer| buffer.capacity()).sum();
+    }
+
+    /// Forgets all buffers: those in use are freed once their packets are dropped.
+    pub fn forget(&mut self) {
+        self.lent.clear();
+        self.bytes = 0;
     }
 
     /// Frees one buffer if about half of all have been free for long, so that a burst's memory is
@@ -136,14 +178,15 @@ impl BufferPool {
             && middle > MIN_BUFFERS
             && self.lent.range(middle..middle + MAX_TRIES).all(is_free)
         {
-            self.lent.pop_front();
+            self.bytes -= self.lent.pop_front().map_or(0, |buffer| buffer.capacity());
         }
     }
 
     /// Frees memory that has not been used lately. Early and repeated calls are harmless.
     pub fn handle_timeout(&mut self, now: Time) {
         if now.since(self.used) >= IDLE_TIMEOUT {
-            self.lent.clear();
+            self.used = now;
+            self.free();
         }
     }
 
@@ -193,6 +236,38 @@ mod tests {
         drop(copy);
         let fourth = pool.packet(NOW, b"fourth");
         assert_eq!((&*fourth, pool.len()), (&b"fourth"[..], 3));
+    }
+
+    #[test]
+    fn memory_is_counted_whatever_becomes_of_buffers() {
+        let mut pool = BufferPool::default();
+        let counts = |pool: &BufferPool| {
+            let each = pool.lent.iter().map(|buffer| buffer.capacity());
+            assert_eq!(pool.bytes(), each.sum::<usize>());
+            pool.bytes()
+        };
+        let mut packets: Vec<Packet> = (0..100)
+            .map(|number| pool.packet(NOW, &vec![0; number * 100]))
+            .collect();
+        assert!(counts(&pool) >= 100 * BUFFER_CAPACITY);
+        packets.truncate(50);
+        let buffer = pool.take(NOW);
+        counts(&pool);
+        pool.return_buffer(buffer);
+        counts(&pool);
+        pool.free();
+        let held: usize = packets.iter().map(|packet| packet.0.capacity()).sum();
+        assert_eq!(counts(&pool), held);
+        pool.forget();
+        assert_eq!(counts(&pool), 0);
+        let large = vec![0; MAX_POOL_BYTES / 16];
+        packets = (0..17).map(|_| pool.packet(NOW, &large)).collect();
+        let later = NOW + SEARCH_INTERVAL;
+        assert!(!pool.has_room(later));
+        packets.pop();
+        assert!(!pool.has_room(later), "the search is not repeated at once");
+        assert!(pool.has_room(later + SEARCH_INTERVAL));
+        assert_eq!(packets.len(), 16);
     }
 
     #[test]

@@ -19,16 +19,28 @@ pub const MAX_PENDING_PACKETS: usize = 64;
 /// Largest packet, bytes.
 pub const MAX_PACKET_BYTES: usize = 65_535;
 
-/// Separate ranges of a packet that are tracked; a sender that cuts finer gets nothing through.
-const MAX_RANGES: usize = 64;
+/// Pieces in which a packet may come; a sender that cuts finer gets nothing through.
+const MAX_PIECES: usize = 256;
+
+/// Consecutive bytes of a packet.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    /// Offset in the packet of its first byte, and after its last.
+    from: usize,
+    to: usize,
+    /// Their place among the received bytes.
+    at: usize,
+}
 
 #[derive(Debug)]
 struct Pending {
     lane: u8,
     number: u64,
+    /// Received bytes, each once, in the order in which they came: a fragment costs no more than it
+    /// brings, wherever it belongs.
     bytes: Buffer,
-    /// Received ranges, from and to, ascending and disjoint.
-    received: Vec<(usize, usize)>,
+    /// By offset, disjoint.
+    pieces: Vec<Piece>,
     /// Length of the packet, once its last fragment has come.
     length: Option<usize>,
 }
@@ -37,8 +49,8 @@ struct Pending {
 #[derive(Debug, Default)]
 pub struct Reassembler {
     pending: VecDeque<Pending>,
-    /// Lists of ranges for reuse.
-    spare: Vec<Vec<(usize, usize)>>,
+    /// Lists of pieces for reuse.
+    spare: Vec<Vec<Piece>>,
     abandoned: u64,
 }
 
@@ -60,8 +72,16 @@ impl Reassembler {
             return None;
         }
         let whole = self.pending.remove(at)?;
-        self.spare.push(whole.received);
-        Some(pool.lend(whole.bytes))
+        let packet = whole.packet(now, pool);
+        self.spare.push(whole.pieces);
+        let packet = match packet {
+            Some(packet) => {
+                pool.return_buffer(whole.bytes);
+                packet
+            }
+            None => whole.bytes,
+        };
+        Some(pool.lend(packet))
     }
 
     fn find_or_begin(
@@ -80,18 +100,18 @@ impl Reassembler {
         if self.pending.len() == MAX_PENDING_PACKETS
             && let Some(given_up) = self.pending.pop_front()
         {
-            self.spare.push(given_up.received);
+            self.spare.push(given_up.pieces);
             pool.return_buffer(given_up.bytes);
             self.abandoned += 1;
         }
         let bytes = pool.take(now);
-        let mut received = self.spare.pop().unwrap_or_default();
-        received.clear();
+        let mut pieces = self.spare.pop().unwrap_or_default();
+        pieces.clear();
         self.pending.push_back(Pending {
             lane,
             number,
             bytes,
-            received,
+            pieces,
             length: None,
         });
         self.pending.len() - 1
@@ -119,38 +139,47 @@ impl Pending {
     fn put(&mut self, fragment: Fragment, content: &[u8]) {
         let from = usize::from(fragment.offset);
         let to = from + content.len();
+        let end = self.pieces.last().map_or(0, |last| last.to);
         let most = self.length.unwrap_or(MAX_PACKET_BYTES);
-        let shortens =
-            fragment.last && (to < self.bytes.len() || self.length.is_some_and(|l| l != to));
-        if content.is_empty() || to > most || shortens || self.received.len() >= MAX_RANGES {
+        let shortens = fragment.last && (to < end || self.length.is_some_and(|l| l != to));
+        if content.is_empty() || to > most || shortens {
             return;
         }
         if fragment.last {
             self.length = Some(to);
         }
-        if self.bytes.len() < to {
-            self.bytes.resize(to, 0);
-        }
-        self.bytes[from..to].copy_from_slice(content);
-        self.note(from, to);
-    }
-
-    fn note(&mut self, from: usize, to: usize) {
-        let (mut low, mut high) = (from, to);
-        self.received.retain(|&(start, end)| {
-            let touches = start <= high && low <= end;
-            if touches {
-                (low, high) = (low.min(start), high.max(end));
+        // Copies may be cut elsewhere, so it may fill several gaps.
+        let (mut next, mut index) = (from, self.pieces.partition_point(|piece| piece.to <= from));
+        while next < to && self.pieces.len() < MAX_PIECES {
+            let behind = self.pieces.get(index).copied();
+            let until = behind.map_or(to, |behind| behind.from.min(to));
+            if next < until {
+                let at = self.bytes.len();
+                self.bytes
+                    .extend_from_slice(&content[next - from..until - from]);
+                let (from, to) = (next, until);
+                self.pieces.insert(index, Piece { from, to, at });
+                index += 1;
             }
-            !touches
-        });
-        let at = self.received.partition_point(|&(start, _)| start < low);
-        self.received.insert(at, (low, high));
+            next = behind.map_or(to, |behind| behind.to);
+            index += 1;
+        }
     }
 
     fn is_complete(&self) -> bool {
-        let length = self.length.map(|length| (0, length));
-        length.is_some() && self.received.first() == length.as_ref()
+        self.length == Some(self.bytes.len())
+    }
+
+    /// Returns the bytes in order; none if they came so.
+    fn packet(&self, now: Time, pool: &mut BufferPool) -> Option<Buffer> {
+        if self.pieces.iter().all(|piece| piece.at == piece.from) {
+            return None;
+        }
+        let mut packet = pool.take(now);
+        for &Piece { from, to, at } in &self.pieces {
+            packet.extend_from_slice(&self.bytes[at..at + to - from]);
+        }
+        Some(packet)
     }
 }
 
@@ -222,9 +251,30 @@ mod tests {
                 prop_assert!(made.is_none_or(|made| made.len() <= MAX_PACKET_BYTES));
                 prop_assert!(reassembler.pending.len() <= MAX_PENDING_PACKETS);
                 prop_assert!(reassembler.bytes() <= MAX_PENDING_PACKETS * MAX_PACKET_BYTES);
-                prop_assert!(reassembler.pending.iter().all(|pending| pending.received.len() <= MAX_RANGES));
+                prop_assert!(reassembler.pending.iter().all(|pending| pending.pieces.len() <= MAX_PIECES));
             }
         }
+    }
+
+    /// It cost as much as the packet up to there: a datagram of such fragments cost a millisecond.
+    #[test]
+    fn a_fragment_costs_no_more_than_it_brings() {
+        let (mut reassembler, mut pool) = (Reassembler::default(), BufferPool::default());
+        for number in 0..32 {
+            let made = reassembler.handle_fragment(
+                NOW,
+                (0, number),
+                fragment(65_534, true),
+                b"x",
+                &mut pool,
+            );
+            assert_eq!(made, None);
+        }
+        assert_eq!(reassembler.bytes(), 32);
+        for _ in 0..1_000 {
+            reassembler.handle_fragment(NOW, (0, 7), fragment(100, false), &[0; 1_400], &mut pool);
+        }
+        assert_eq!(reassembler.bytes(), 32 + 1_400, "copies bring nothing");
     }
 
     #[test]

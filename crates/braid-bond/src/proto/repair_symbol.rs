@@ -35,6 +35,13 @@ pub fn encode(group: &Group, packets: &[Packet], content: &mut Vec<u8>) -> u16 {
     u16::from_be_bytes(lengths)
 }
 
+/// Returns the bytes that [`decode`] sums up.
+pub fn cost(rebuild: &Rebuild<Packet, RepairSymbol>) -> usize {
+    let symbols = rebuild.symbols.iter().map(|(_, sum)| sum.content.len());
+    let packets = rebuild.packets.iter().map(|(_, packet)| packet.len());
+    symbols.chain(packets).sum()
+}
+
 /// Recovers the missing packet; none if the symbols do not match the packets.
 pub fn decode(
     now: Time,

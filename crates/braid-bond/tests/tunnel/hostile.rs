@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use braid_bond::proto::entropy::Entropy;
 use braid_bond::proto::frame::{
-    Class as DataClass, Data, Entry, Flush, Fragment, Frame, HeaderContext, Nack, PathResponse,
-    Ping, PolicyFragment, Pong, Range, Report,
+    Class as DataClass, Data, Entry, Flush, Fragment, Frame, HeaderContext, Nack, Parity,
+    PathResponse, Ping, PolicyFragment, Pong, Range, Report,
 };
 use braid_bond::proto::handshake::terms::Capabilities;
 use braid_bond::proto::handshake::{
@@ -341,6 +341,122 @@ proptest! {
         let expected: u64 = expected.map(|reason| rejects.of(reason)).iter().sum();
         prop_assert_eq!(rejects.total(), expected, "{:?}", rejects);
     }
+}
+
+/// A DATA frame of lane 0.
+fn data(number: u32, size: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    let data = Data {
+        class: DataClass::Ordered,
+        copy: false,
+        has_length: true,
+        lane: 0,
+        number,
+        fragment: None,
+        content: &vec![0x45; size],
+    };
+    data.append(&mut out);
+    out
+}
+
+/// A PARITY frame of lane 0, with the sum of all lengths and `content`.
+fn parity((first, count): (u32, u8), lengths: u16, content: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let parity = Parity {
+        lane: 0,
+        first,
+        count,
+        power: 0,
+        lengths,
+        content,
+    };
+    Frame::Parity(parity).append(&mut out);
+    out
+}
+
+impl Hostile {
+    fn say_frames(&mut self, frames: &[Vec<u8>]) {
+        let stamp = (self.now.as_nanos() / 1_000) as u32;
+        let stamp = &stamp.to_be_bytes()[1..];
+        self.say(0, 0, &[stamp, &frames.concat()].concat());
+    }
+}
+
+/// There was room for 32,768 of them, 2 GB, and a buffer that had been large for one remained so.
+#[test]
+fn packets_that_wait_take_bounded_memory_and_are_delivered() {
+    let mut hostile = Hostile::client();
+    let (count, size) = (5_000, 60_000);
+    let mut delivered = 0;
+    for number in 1..=count {
+        // Each comes behind a gap.
+        hostile.say_frames(&[data(2 * number, size)]);
+        let [_, received] = hostile.tunnel.packet_memory();
+        assert!(received <= 129 << 20, "{received} bytes after {number}");
+        while let Some(packet) = hostile.tunnel.poll_inner(hostile.now) {
+            assert_eq!(packet.len(), size);
+            delivered += 1;
+        }
+    }
+    let waiting = hostile.tunnel.receiver().occupied();
+    assert!((1..2_300).contains(&waiting), "{waiting} packets wait");
+    assert!(delivered > 2_000, "{delivered} packets");
+}
+
+#[test]
+fn what_the_hub_has_to_send_takes_bounded_memory() {
+    let mut hostile = Hostile::client();
+    for number in 0..5_000 {
+        let packet = inner(7, number, 60_000);
+        hostile.tunnel.handle_inner(hostile.now, packet);
+        let [sent, _] = hostile.tunnel.packet_memory();
+        assert!(sent <= 129 << 20, "{sent} bytes after {number}");
+    }
+}
+
+/// Each of them cost a solution and up to 254 sums.
+#[test]
+fn repair_symbols_are_solved_once_a_datagram() {
+    let mut hostile = Hostile::client();
+    // The first symbol makes the receiver keep packets.
+    hostile.say_frames(&[parity((1 << 20, 2), 0, &[0])]);
+    for number in (0..254).filter(|number| *number != 100) {
+        hostile.say_frames(&[data(number, 1)]);
+    }
+    hostile.settle(Duration::from_millis(5));
+    let symbols: Vec<Vec<u8>> = (0..50)
+        .map(|count| parity((0, 200 + count), 7, &[1]))
+        .collect();
+    hostile.say_frames(&symbols);
+    hostile.settle(Duration::from_millis(5));
+    let solved = hostile.tunnel.receiver().rebuilt();
+    assert_eq!(solved, 1, "symbols that contradict each other are dropped");
+}
+
+/// A symbol could have 254 full packets summed up, 360 kB, and be contradicted by the next.
+#[test]
+fn what_has_arrived_pays_for_sums() {
+    let mut hostile = Hostile::client();
+    hostile.say_frames(&[parity((1 << 20, 2), 0, &[0])]);
+    for number in (0..254).filter(|number| *number != 100) {
+        hostile.say_frames(&[data(number, 1_400)]);
+    }
+    let late = |hostile: &Hostile| {
+        let counters = hostile.tunnel.receiver().counters();
+        counters.late.iter().sum::<u64>()
+    };
+    let mut symbol = |lengths: u16| {
+        hostile.say_frames(&[parity((0, 254), lengths, &[0; 1_400])]);
+        hostile.settle(Duration::from_millis(20));
+        late(&hostile)
+    };
+    // No packet has these lengths: twelve of them use up 4 MB.
+    for _ in 0..12 {
+        assert_eq!(symbol(0xffff), 0);
+    }
+    // A sound one rebuilds the packet once these 24 have paid for what those left.
+    let tries = (1..100).find(|_| symbol(0) == 1).expect("it is rebuilt");
+    assert_eq!(tries, 12);
 }
 
 /// A hub kept the tunnel of each client that never came back.

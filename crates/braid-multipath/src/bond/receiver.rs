@@ -239,13 +239,15 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         self.fec.poll_rebuild()
     }
 
-    /// Takes a rebuilt inner packet; none if the repair symbols contradict each other.
+    /// Takes a rebuilt inner packet; none if the repair symbols contradict each other, or the packet
+    /// is not worth its cost. Then those of its lane are dropped.
     pub fn handle_rebuilt(&mut self, now: Time, rebuild: Rebuild<T, S>, item: Option<T>) {
         let place = (rebuild.lane, rebuild.seq, Class::Ordered);
         let (link, stamp) = (rebuild.link, rebuild.stamp);
         self.fec.give_back(rebuild);
-        if let Some(item) = item {
-            self.handle_data(now, link, stamp, place, item);
+        match item {
+            Some(item) => self.handle_data(now, link, stamp, place, item),
+            None => self.fec.forget_symbols(place.0),
         }
     }
 
@@ -284,6 +286,16 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         self.fec.handle_timeout(now);
         self.reseq.set_recovery_delay(self.recovery_delay());
         self.reseq.handle_timeout(now);
+    }
+
+    /// Forgets all packets and symbols kept to rebuild others, because memory is short.
+    pub fn forget_repairs(&mut self) {
+        self.fec.forget();
+    }
+
+    /// Delivers all that is held, without what is missing before it, because memory is short.
+    pub fn release(&mut self, now: Time) {
+        self.reseq.release_all(now);
     }
 
     /// Returns when to call [`handle_timeout`](Self::handle_timeout) next.

@@ -1,6 +1,5 @@
 //! The sending end: queue, links, scheduling, FEC and retransmission.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use braid_core::aqm::FlowQueue;
@@ -24,7 +23,7 @@ mod view;
 
 use far::FarFlows;
 pub use far::{FarFlowView, FarState};
-use retransmission::Retransmission;
+use retransmission::{Kind, Retransmission, Retransmissions};
 use sparse::SparseFlows;
 
 /// A queue above this means that the bond, not the application, is the bottleneck.
@@ -132,7 +131,7 @@ pub struct Sender<T> {
     queue: FlowQueue<QueuedPacket<T>>,
     /// Taken from the queue, not yet assigned to a link.
     head: Option<(Bytes, QueuedPacket<T>)>,
-    retransmissions: VecDeque<Retransmission<T>>,
+    retransmissions: Retransmissions<T>,
     lanes: Vec<u64>,
     pins: Vec<Option<LinkId>>,
     run: Option<(LinkId, u64)>,
@@ -163,7 +162,7 @@ impl<T: Clone> Sender<T> {
             scheduler,
             queue: FlowQueue::new(MIN_QUEUE_PACKETS),
             head: None,
-            retransmissions: VecDeque::new(),
+            retransmissions: Retransmissions::default(),
             lanes: vec![0; LANES],
             pins: vec![None; LANES],
             run: None,
@@ -373,12 +372,11 @@ impl<T: Clone> Sender<T> {
             self.fec.handle_sent(now, (lane, packet.seq), item, rate);
         }
         if class == Class::Redundant {
-            self.retransmissions.push_back(Retransmission {
+            self.retransmissions.push(Retransmission {
                 packet: packet.clone(),
                 except: link,
                 since: now,
-                requested: false,
-                speculative: false,
+                kind: Kind::Second,
             });
         }
         packet

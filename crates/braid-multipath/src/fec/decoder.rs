@@ -66,6 +66,8 @@ struct LaneState<T, S> {
     symbols: VecDeque<RepairSymbol<S>>,
     /// Packet whose recipe was returned and that is not back yet.
     pending: Option<u64>,
+    /// True if the lane is among the [unsolved](Decoder::unsolved).
+    is_unsolved: bool,
     last: Time,
     /// Mean interval of symbols.
     interval: Duration,
@@ -79,7 +81,9 @@ pub struct Decoder<T, S> {
     kept: Vec<LaneId>,
     /// Last packets of the other lanes.
     recent: VecDeque<(LaneId, u64, T)>,
-    ready: VecDeque<Rebuild<T, S>>,
+    /// Lanes of which something was handed in since their symbols were last solved. That costs some
+    /// µs, so it is done once for all packets and symbols of a datagram.
+    unsolved: VecDeque<LaneId>,
     /// Allocations to be reused.
     spare: Vec<Terms<T, S>>,
     passed: Stamp,
@@ -92,7 +96,7 @@ impl<T, S> Default for Decoder<T, S> {
             lanes: (0..LANES).map(|_| None).collect(),
             kept: Vec::new(),
             recent: VecDeque::with_capacity(MAX_RECENT_PACKETS),
-            ready: VecDeque::new(),
+            unsolved: VecDeque::new(),
             spare: Vec::new(),
             passed: Stamp(0),
             rebuilt: 0,
@@ -118,7 +122,7 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
             };
             let awaited = state.pending.take_if(|pending| *pending == seq.0).is_some();
             if awaited || state.symbols.iter().any(covers) {
-                self.solve(lane);
+                state.note_unsolved(lane, &mut self.unsolved);
             }
         }
     }
@@ -144,6 +148,7 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
                 items,
                 symbols: VecDeque::with_capacity(MAX_LANE_SYMBOLS),
                 pending: None,
+                is_unsolved: false,
                 last: now,
                 interval: INITIAL_SYMBOL_INTERVAL,
             })
@@ -163,7 +168,24 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
             usable_at: (!is_usable).then_some(usable_at),
             symbol,
         });
-        self.solve(lane);
+        state.note_unsolved(lane, &mut self.unsolved);
+    }
+
+    /// Forgets a lane's symbols: they contradict each other.
+    pub fn forget_symbols(&mut self, lane: LaneId) {
+        if let Some(state) = &mut self.lanes[lane.index()] {
+            state.symbols.clear();
+            state.pending = None;
+        }
+    }
+
+    /// Forgets all packets and symbols.
+    pub fn forget(&mut self) {
+        for lane in self.kept.drain(..) {
+            self.lanes[lane.index()] = None;
+        }
+        self.recent.clear();
+        self.unsolved.clear();
     }
 
     /// Notes that every packet stamped up to `passed` has arrived or is lost.
@@ -187,18 +209,19 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
     fn make_usable(&mut self, is_usable: impl Fn(&RepairSymbol<S>) -> bool) {
         for index in 0..self.kept.len() {
             let lane = self.kept[index];
-            let symbols = self.lanes[lane.index()]
-                .iter_mut()
-                .flat_map(|state| &mut state.symbols);
+            let Some(state) = &mut self.lanes[lane.index()] else {
+                continue;
+            };
+            let waiting = state.symbols.iter_mut();
             let mut any = false;
-            for symbol in symbols.filter(|symbol| symbol.usable_at.is_some()) {
+            for symbol in waiting.filter(|symbol| symbol.usable_at.is_some()) {
                 if is_usable(symbol) {
                     symbol.usable_at = None;
                     any = true;
                 }
             }
             if any {
-                self.solve(lane);
+                state.note_unsolved(lane, &mut self.unsolved);
             }
         }
     }
@@ -225,23 +248,20 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
         kept.filter_map(|lane| self.lanes[lane.index()].as_deref())
     }
 
-    /// Drops symbols without missing packets and solves the usable ones. It queues one recipe at a
-    /// time: the next one follows when that packet is handed in.
-    fn solve(&mut self, lane: LaneId) {
-        let Some(state) = &mut self.lanes[lane.index()] else {
-            return;
-        };
+    /// Drops symbols without missing packets and solves the usable ones for one packet: the next one
+    /// follows when that is handed in.
+    fn solve(&mut self, lane: LaneId) -> Option<Rebuild<T, S>> {
+        let state = self.lanes[lane.index()].as_mut()?;
+        state.is_unsolved = false;
         if state.pending.is_some() {
-            return;
+            return None;
         }
         let items = &state.items;
         let misses = |group: &Group| missing(items, group).next().is_some();
         state
             .symbols
             .retain(|symbol| symbol.usable_at.is_some() || misses(&symbol.group));
-        let Some(solution) = Equations::of(state).solve() else {
-            return;
-        };
+        let solution = Equations::of(state).solve()?;
         self.rebuilt += 1;
         state.pending = Some(solution.seq);
         let terms = self.spare.pop().unwrap_or_else(|| {
@@ -251,15 +271,23 @@ impl<T: Clone, S: Clone> Decoder<T, S> {
                 Vec::with_capacity(most),
             )
         });
-        self.ready.push_back(state.recipe(lane, &solution, terms));
+        let recipe = state.recipe(lane, &solution, terms);
         // With that packet, this symbol is a combination of the others.
         state.symbols.remove(solution.redundant);
+        Some(recipe)
     }
 
-    /// Returns the recipe of a missing packet. Make the packet and hand it in as if it had arrived.
-    /// The recipe may be [given back](Self::give_back).
+    /// Returns the recipe of a missing packet. Make the packet and hand it in as if it had arrived,
+    /// or [forget the lane's symbols](Self::forget_symbols). The recipe may be
+    /// [given back](Self::give_back).
     pub fn poll_rebuild(&mut self) -> Option<Rebuild<T, S>> {
-        self.ready.pop_front()
+        loop {
+            let lane = self.unsolved.pop_front()?;
+            let recipe = self.solve(lane);
+            if recipe.is_some() {
+                return recipe;
+            }
+        }
     }
 
     /// Takes back a recipe to reuse its memory.
@@ -283,6 +311,14 @@ fn here<T>(items: &[Option<(u64, T)>], seq: u64) -> Option<&T> {
 
 fn missing<T>(items: &[Option<(u64, T)>], group: &Group) -> impl Iterator<Item = u64> {
     (group.first.0..group.end()).filter(|seq| here(items, *seq).is_none())
+}
+
+impl<T, S> LaneState<T, S> {
+    fn note_unsolved(&mut self, lane: LaneId, unsolved: &mut VecDeque<LaneId>) {
+        if !std::mem::replace(&mut self.is_unsolved, true) {
+            unsolved.push_back(lane);
+        }
+    }
 }
 
 impl<T: Clone, S: Clone> LaneState<T, S> {

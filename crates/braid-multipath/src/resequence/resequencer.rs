@@ -247,6 +247,11 @@ impl<T> Resequencer<T> {
         self.for_waiting(|all, index| all.release(now, index, false));
     }
 
+    /// Delivers all that is held, without what is missing before it.
+    pub fn release_all(&mut self, now: Time) {
+        self.change(now);
+    }
+
     /// Returns when to call [`handle_timeout`](Self::handle_timeout) next; none if nothing is
     /// missing.
     #[must_use]

@@ -1,11 +1,15 @@
 //! Each lost packet is requested once, and each kept packet returned once.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use braid_core::{Bytes, Time};
-use braid_multipath::PacketNumber;
+use braid_multipath::bond::{InnerPacket, LinkSettings, Sender, SenderSettings};
 use braid_multipath::estimate::NumberRange;
 use braid_multipath::retransmit::{NackLimiter, RetransmitBuffer};
+use braid_multipath::schedule::{Choice, Class, Head, LinkView, Scheduler};
+use braid_multipath::{LinkId, PacketNumber};
 
 const LEN: Bytes = Bytes::new(1000);
 const MAX_AGE: Duration = Duration::from_millis(300);
@@ -103,4 +107,48 @@ fn a_link_that_drops_everything_does_not_drown_the_others() {
         .request(range(0, 999), quick, quick)
         .expect("some");
     assert_eq!((part.last.0, part.count()), (999, 128));
+}
+
+/// Has first copies go out by link 0 and lets second ones wait; counts its decisions.
+#[derive(Debug)]
+struct Counting(Arc<AtomicUsize>);
+
+impl Scheduler for Counting {
+    fn choose(&mut self, _: Time, head: &Head, _: &[LinkView]) -> Choice {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        match head.except {
+            None => Choice::Send {
+                link: LinkId(0),
+                run: head.len,
+            },
+            Some(_) => Choice::Wait(None),
+        }
+    }
+}
+
+/// Each of them was tried whenever a packet was to be sent.
+#[test]
+fn copies_that_wait_cost_as_much_as_one() {
+    let decisions = Arc::new(AtomicUsize::new(0));
+    let scheduler = Box::new(Counting(Arc::clone(&decisions)));
+    let mut sender = Sender::new(scheduler, SenderSettings::default());
+    (0..2).for_each(|id| sender.add_link(ms(1), LinkId(id), LinkSettings::default()));
+    for flow in 0..1_000 {
+        let packet = InnerPacket {
+            flow,
+            class: Class::Redundant,
+            len: LEN,
+            is_stream: false,
+        };
+        sender.handle_packet(ms(1), packet, ());
+        assert!(sender.poll_transmit(ms(1)).is_some());
+    }
+    decisions.store(0, Ordering::Relaxed);
+    assert!(sender.poll_transmit(ms(2)).is_none());
+    assert_eq!(decisions.load(Ordering::Relaxed), 1);
+    // Those that have waited too long are dropped.
+    assert!(sender.poll_transmit(ms(60)).is_none());
+    decisions.store(0, Ordering::Relaxed);
+    assert!(sender.poll_transmit(ms(60)).is_none());
+    assert_eq!(decisions.load(Ordering::Relaxed), 0);
 }

@@ -113,6 +113,8 @@ pub struct Tunnel {
     send_pool: BufferPool,
     receive_pool: BufferPool,
     reassembler: Reassembler,
+    /// Bytes that may be summed up to rebuild packets.
+    repair_credit: usize,
     clock: PeerClock,
     lanes: PeerLanes,
     reports: reports::OutgoingReport,
@@ -190,6 +192,7 @@ impl Tunnel {
             send_pool: BufferPool::default(),
             receive_pool: BufferPool::default(),
             reassembler: Reassembler::default(),
+            repair_credit: receive::MAX_REPAIR_CREDIT,
             clock: PeerClock::default(),
             lanes: PeerLanes::default(),
             reports: reports::OutgoingReport::default(),
@@ -252,11 +255,13 @@ impl Tunnel {
         self.sender.remove_link(now, id);
     }
 
-    /// Handles an inner IP packet, which is copied. Anything else is dropped.
+    /// Handles an inner IP packet, which is copied. Anything else is dropped, and so is everything
+    /// while packets that wait or are kept for repair fill their memory.
     pub fn handle_inner(&mut self, now: Time, packet: impl AsRef<[u8]>) {
         let packet = packet.as_ref();
         let is_ip = !packet.is_empty() && !super::header_compression::is_compressed(packet);
-        if !is_ip || packet.len() > super::reassembly::MAX_PACKET_BYTES {
+        let is_ip = is_ip && packet.len() <= super::reassembly::MAX_PACKET_BYTES;
+        if !is_ip || !self.send_pool.has_room(now) {
             return;
         }
         let info = FlowInfo::of(packet);
@@ -401,6 +406,13 @@ impl Tunnel {
     #[must_use]
     pub fn receiver(&self) -> &Receiver<Packet, RepairSymbol> {
         &self.receiver
+    }
+
+    /// Memory of the inner packets that wait or are kept for repair in each direction, sent and
+    /// received, bytes; at most 128 MiB each, and what one batch of datagrams brings.
+    #[must_use]
+    pub fn packet_memory(&self) -> [usize; 2] {
+        [&self.send_pool, &self.receive_pool].map(BufferPool::bytes)
     }
 
     /// Largest UDP payload that a link carries; none without such a link.

@@ -14,9 +14,19 @@ use crate::proto::frame::{self, Data, Frame, Frames, LinkParams};
 use crate::proto::handshake::terms::Refusal;
 use crate::proto::handshake::{Reset, Response};
 use crate::proto::packet::{Header, Kind, STAMP};
+use crate::proto::pool::{BufferPool, MAX_POOL_BYTES};
 use crate::proto::reject::Reject;
 use crate::proto::repair_symbol::{self, RepairSymbol};
 use crate::proto::session::{KeyStatus, Session};
+
+/// Bytes of packets and repair symbols that may be summed up for each byte that arrives; the credit
+/// grows up to [`MAX_REPAIR_CREDIT`]. A packet is in the windows of four symbols, and of these one in
+/// three is needed, so it is summed up once or twice. A symbol of a few bytes can have 255 full packets
+/// summed up.
+const REPAIR_CREDIT_PER_BYTE: usize = 8;
+
+/// The sums of a burst of losses: eight symbols over 255 full packets each.
+pub(super) const MAX_REPAIR_CREDIT: usize = 4_000_000;
 
 /// Source and send time of a packet.
 #[derive(Clone, Copy)]
@@ -159,6 +169,8 @@ impl Tunnel {
             return Err(Reject::Old);
         }
         self.sender.handle_received(now, id);
+        let credit = self.repair_credit + REPAIR_CREDIT_PER_BYTE * frames.len();
+        self.repair_credit = credit.min(MAX_REPAIR_CREDIT);
         let mut result = Ok(());
         for frame in Frames::new(frames) {
             match frame {
@@ -168,9 +180,32 @@ impl Tunnel {
         }
         self.receiver.handle_end(now);
         self.rebuild(now);
+        self.bound_memory(now);
         self.handle_changes(now);
         self.queue_reports(now);
         result
+    }
+
+    /// Gives up order, and before it the packets kept to rebuild others, rather than take more memory
+    /// than [`MAX_POOL_BYTES`]. Afterwards at most half of that is in use, so the next search for
+    /// what is free is far.
+    fn bound_memory(&mut self, now: Time) {
+        if self.receive_pool.bytes() <= MAX_POOL_BYTES {
+            return;
+        }
+        let is_full = |pool: &mut BufferPool| {
+            pool.free();
+            pool.bytes() > MAX_POOL_BYTES / 2
+        };
+        if !is_full(&mut self.receive_pool) {
+            return;
+        }
+        self.receiver.forget_repairs();
+        if is_full(&mut self.receive_pool) {
+            self.receiver.release(now);
+            // They are delivered before the next batch of datagrams.
+            self.receive_pool.forget();
+        }
     }
 
     fn handle_frame(&mut self, now: Time, origin: Origin, frame: Frame<'_>) {
@@ -271,10 +306,13 @@ impl Tunnel {
             .handle_repair(now, origin.link, origin.stamp, group, sum);
     }
 
-    /// Recovers missing packets where repair symbols suffice.
+    /// Recovers missing packets where repair symbols suffice, and what has arrived pays for it.
     pub(super) fn rebuild(&mut self, now: Time) {
         while let Some(recipe) = self.receiver.poll_rebuild() {
-            let packet = repair_symbol::decode(now, &recipe, &mut self.receive_pool);
+            let left = self.repair_credit.checked_sub(repair_symbol::cost(&recipe));
+            self.repair_credit = left.unwrap_or(self.repair_credit);
+            let packet =
+                left.and_then(|_| repair_symbol::decode(now, &recipe, &mut self.receive_pool));
             self.receiver.handle_rebuilt(now, recipe, packet);
         }
     }

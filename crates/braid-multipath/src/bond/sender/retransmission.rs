@@ -7,6 +7,7 @@
 //! longer than the better link takes to deliver that many, and the copies take no more than one part
 //! in [`MIN_HELD_RATIO`] of it.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use braid_core::{Bytes, Rate, Time};
@@ -41,35 +42,91 @@ const HELD_MARGIN: Duration = Duration::from_millis(25);
 /// Loss of a link above which its retransmissions are sent twice.
 const MIN_DOUBLED_LOSS: f64 = 0.005;
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The peer asked for the packet.
+    Requested,
+    /// The packet was in flight on a silent link and may still arrive. It waits for window.
+    Speculative,
+    /// Another copy of a packet, for a free link.
+    Second,
+}
+
 /// A packet to be sent again, and the link that it must not use.
 #[derive(Debug)]
 pub(super) struct Retransmission<T> {
     pub packet: LanePacket<T>,
     pub except: LinkId,
     pub since: Time,
-    pub requested: bool,
-    /// True if the packet was in flight on a silent link and may still arrive. It waits for window.
-    pub speculative: bool,
+    pub kind: Kind,
+}
+
+/// Packets to be sent again, by age: a queue for each kind and excluded link. If the first of a queue
+/// finds no link, those behind it are not looked at: a peer that keeps its links full has thousands
+/// wait.
+#[derive(Debug)]
+pub(super) struct Retransmissions<T> {
+    queues: Vec<VecDeque<(u64, Retransmission<T>)>>,
+    /// Number of the next one.
+    next: u64,
+}
+
+impl<T> Default for Retransmissions<T> {
+    fn default() -> Retransmissions<T> {
+        Retransmissions {
+            queues: Vec::new(),
+            next: 0,
+        }
+    }
+}
+
+impl<T> Retransmissions<T> {
+    pub fn push(&mut self, retransmission: Retransmission<T>) {
+        let is_same = |queue: &VecDeque<(u64, Retransmission<T>)>| {
+            let first = queue.front().map(|(_, first)| (first.kind, first.except));
+            first == Some((retransmission.kind, retransmission.except))
+        };
+        let same = self.queues.iter().position(is_same);
+        let free = || self.queues.iter().position(VecDeque::is_empty);
+        let index = same.or_else(free).unwrap_or_else(|| {
+            self.queues.push(VecDeque::new());
+            self.queues.len() - 1
+        });
+        self.queues[index].push_back((self.next, retransmission));
+        self.next += 1;
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queues.iter().all(VecDeque::is_empty)
+    }
+
+    /// Takes the oldest first one of a queue that is not older than `from`.
+    fn take(&mut self, from: u64) -> Option<(usize, u64, Retransmission<T>)> {
+        let firsts = self.queues.iter().enumerate();
+        let firsts = firsts.filter_map(|(index, queue)| Some((queue.front()?.0, index)));
+        let (_, index) = firsts.filter(|(number, _)| *number >= from).min()?;
+        let (number, retransmission) = self.queues[index].pop_front()?;
+        Some((index, number, retransmission))
+    }
 }
 
 impl<T: Clone> Sender<T> {
     /// Takes a request for retransmission.
     pub fn handle_nack(&mut self, now: Time, nack: Nack) {
-        self.retransmit(now, nack, false);
+        self.retransmit(now, nack, Kind::Requested);
     }
 
-    fn retransmit(&mut self, now: Time, nack: Nack, speculative: bool) {
+    fn retransmit(&mut self, now: Time, nack: Nack, kind: Kind) {
         let queue = &mut self.retransmissions;
         let Some(link) = self.links.iter_mut().find(|link| link.id == nack.link) else {
             return;
         };
         link.retransmit_buffer.take(now, nack.range, |_, packet| {
-            queue.push_back(Retransmission {
+            queue.push(Retransmission {
                 packet,
                 except: nack.link,
                 since: now,
-                requested: true,
-                speculative,
+                kind,
             });
         });
         self.wait = None;
@@ -78,26 +135,28 @@ impl<T: Clone> Sender<T> {
     /// Returns the next packet to send again. Requested packets go at once, on the link most likely
     /// to deliver them soon; second copies wait for a free link.
     pub(super) fn poll_retransmission(&mut self, now: Time) -> Option<Transmit<T>> {
-        for _ in 0..self.retransmissions.len() {
-            let retransmission = self.retransmissions.pop_front()?;
-            let found = if retransmission.speculative {
-                self.best_with_window(retransmission.except, retransmission.packet.len)
-            } else if retransmission.requested {
-                self.best(Some(retransmission.except))
-            } else {
-                self.second(now, &retransmission)
+        let mut from = 0;
+        while let Some((queue, number, retransmission)) = self.retransmissions.take(from) {
+            from = number + 1;
+            let (packet, except) = (&retransmission.packet, retransmission.except);
+            let found = match retransmission.kind {
+                Kind::Requested => self.best(Some(except)),
+                Kind::Speculative => self.best_with_window(except, packet.len),
+                Kind::Second => self.second(now, packet, except),
+            };
+            let is_second = retransmission.kind == Kind::Second;
+            let timeout = match retransmission.kind {
+                Kind::Speculative => SPECULATIVE_TIMEOUT,
+                Kind::Requested | Kind::Second => SECOND_COPY_TIMEOUT,
             };
             match found {
                 Some(link) => {
-                    self.retransmitted += u64::from(retransmission.requested);
+                    self.retransmitted += u64::from(!is_second);
                     self.send_second_copy(&retransmission, link);
                     return Some(self.transmit(now, link, retransmission.packet, true));
                 }
-                None if now.since(retransmission.since) < SECOND_COPY_TIMEOUT
-                    || (retransmission.speculative
-                        && now.since(retransmission.since) < SPECULATIVE_TIMEOUT) =>
-                {
-                    self.retransmissions.push_back(retransmission)
+                None if now.since(retransmission.since) < timeout => {
+                    self.retransmissions.queues[queue].push_front((number, retransmission));
                 }
                 None => {}
             }
@@ -114,13 +173,12 @@ impl<T: Clone> Sender<T> {
             .links
             .iter()
             .any(|link| link.id == taken && loses(link));
-        if retransmission.requested && lossy && self.links.len() > 1 {
-            self.retransmissions.push_back(Retransmission {
+        if retransmission.kind != Kind::Second && lossy && self.links.len() > 1 {
+            self.retransmissions.push(Retransmission {
                 packet: retransmission.packet.clone(),
                 except: taken,
                 since: retransmission.since,
-                requested: false,
-                speculative: false,
+                kind: Kind::Second,
             });
         }
     }
@@ -144,14 +202,14 @@ impl<T: Clone> Sender<T> {
         link.estimator.fits_window(len).then_some(id)
     }
 
-    fn second(&mut self, now: Time, retransmission: &Retransmission<T>) -> Option<LinkId> {
-        let len = retransmission.packet.len;
+    fn second(&mut self, now: Time, packet: &LanePacket<T>, except: LinkId) -> Option<LinkId> {
+        let len = packet.len;
         let head = Head {
             len,
             backlog: len,
-            class: retransmission.packet.class,
+            class: packet.class,
             pin: None,
-            except: Some(retransmission.except),
+            except: Some(except),
         };
         match with_views(&self.links, now, len, self.scheduler.as_mut(), &head) {
             Choice::Send { link, .. } => Some(link),
@@ -169,7 +227,7 @@ impl<T: Clone> Sender<T> {
             first: PacketNumber(first),
             last: PacketNumber(u64::MAX),
         };
-        self.retransmit(now, Nack { link: id, range }, true);
+        self.retransmit(now, Nack { link: id, range }, Kind::Speculative);
         self.run = None;
     }
 
@@ -209,14 +267,19 @@ impl<T: Clone> Sender<T> {
             let until = arrived.before(margin);
             if let Some(range) = link.estimator.unreported(until) {
                 let link = link.id;
-                self.retransmit(now, Nack { link, range }, true);
+                self.retransmit(now, Nack { link, range }, Kind::Speculative);
             }
         }
     }
 
     /// Cancels speculative retransmissions of a link that has delivered after all.
     pub(super) fn cancel_retransmissions(&mut self, id: LinkId) {
-        self.retransmissions
-            .retain(|retransmission| !retransmission.speculative || retransmission.except != id);
+        let cancelled = |(_, first): &(u64, Retransmission<T>)| {
+            first.kind == Kind::Speculative && first.except == id
+        };
+        let queues = self.retransmissions.queues.iter_mut();
+        queues
+            .filter(|queue| queue.front().is_some_and(cancelled))
+            .for_each(VecDeque::clear);
     }
 }
