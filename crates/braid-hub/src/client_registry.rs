@@ -5,6 +5,7 @@
 //! - A token is bound to the first key that names its invitation. The same key may try again at any
 //!   time; another key is refused and reported to the operator, since either the token was copied
 //!   or a machine was reinstalled.
+//! - A machine is one client: its earlier one is revoked when its key joins by another token.
 //! - A client without quota left is still served, at a low rate: its operator can see the reason on
 //!   it.
 //! - A revoked client stays in the registry: a refusal with a reason is better than silence.
@@ -162,7 +163,11 @@ impl ClientRegistry {
             State::Revoked { key, .. } => key,
             State::Invited { .. } => None,
         };
-        if let Some(key) = key {
+        let is_other = |id: &u64| *id != client.id && self.clients[id].served_key().is_some();
+        let is_displaced = client.served_key().is_none();
+        if let Some(key) = key
+            && !(is_displaced && self.by_key.get(&key).is_some_and(is_other))
+        {
             self.by_key.insert(key, client.id);
         }
         self.by_invitation.insert(client.invitation, client.id);
@@ -369,14 +374,20 @@ impl ClientRegistry {
                 return Ok(EnrolOutcome::Joined(self.terms_for(client, key)));
             }
             State::Invited { until } if now < until => {
-                if self.by_key.contains_key(&key) {
-                    // A revoked machine joins as a new client by a new token.
-                    self.by_key.remove(&key);
-                }
                 let mut joined = client.clone();
                 joined.state = State::Joined { key, since: now };
                 joined.seen = Some(now);
-                self.store.put(&[&joined])?;
+                // A machine is one client: revoking that ends all that it has.
+                let mut earlier = self.served(key).cloned();
+                if let Some(earlier) = &mut earlier {
+                    earlier.state = State::Revoked {
+                        key: Some(key),
+                        since: now,
+                    };
+                }
+                let changed: Vec<&Client> = earlier.iter().chain([&joined]).collect();
+                self.store.put(&changed)?;
+                earlier.into_iter().for_each(|earlier| self.index(earlier));
                 self.index(joined);
                 self.refused_keys.retain(|(stranger, _)| *stranger != key);
                 return Ok(EnrolOutcome::Joined(

@@ -3,7 +3,7 @@
 //! Decisions are saved first and applied then. Packets never wait for that: an unknown key is
 //! handed over, and answered when it asks again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use braid_bond::io::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
@@ -327,8 +327,8 @@ impl Hub {
         for peer in &status.peers {
             self.record_peer(peer, at);
         }
-        self.recorded
-            .retain(|key, _| status.peers.iter().any(|peer| peer.key == *key));
+        let served: BTreeSet<PublicKey> = status.peers.iter().map(|peer| peer.key).collect();
+        self.recorded.retain(|key, _| served.contains(key));
         for answer in self.registry.review_quotas(at) {
             if let Some(client) = self.registry.served(answer.key) {
                 let is_spent = self.registry.is_spent(client);

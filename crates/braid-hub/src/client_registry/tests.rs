@@ -102,6 +102,35 @@ fn another_machine_is_refused_and_told_of() {
     assert!(matches!(made_up, EnrolOutcome::Unknown));
 }
 
+/// It was both clients: revoking one ended both until the next start, and none after it.
+#[test]
+fn a_key_with_two_tokens_is_one_client_and_out_once_that_is_revoked() {
+    let (folder, mut registry) = registry();
+    for (number, name) in [(1, "attic"), (2, "barn")] {
+        registry
+            .invite(invitation(name), &secret(number), NOW)
+            .unwrap();
+    }
+    // Both requests had been queued when the first was answered.
+    for number in [2, 1] {
+        joined(registry.enrol(key(1), secret(number).id(), NOW).unwrap());
+    }
+    for _ in 0..2 {
+        let served = registry.joined_terms();
+        let served: Vec<_> = served.iter().map(|terms| &terms.addresses[..]).collect();
+        let client = registry.served(key(1)).unwrap();
+        assert_eq!(
+            (client.name.to_string(), &served[..]),
+            ("attic".to_owned(), &[&client.addresses[..]][..])
+        );
+        drop(registry);
+        registry = open(&folder.path().join("hub.redb"), "10.73.0.0/29");
+    }
+    let attic = "attic".parse().unwrap();
+    assert_eq!(registry.revoke(&attic, NOW + 9).unwrap(), Some(key(1)));
+    assert!(registry.joined_terms().is_empty());
+}
+
 #[test]
 fn an_invitation_that_nobody_takes_up_gives_its_name_and_address_back() {
     let (_folder, mut registry) = registry();
