@@ -7,6 +7,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use caps::errors::CapsError;
 use caps::{CapSet, Capability, CapsHashSet};
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetError,
+    RulesetStatus,
+};
+use nix::sys::prctl::set_no_new_privs;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::sys::Wake;
@@ -88,7 +93,8 @@ pub(super) struct CommandReceiver<T> {
     wake: Arc<Wake>,
 }
 
-/// Runs `body` on a thread of its own, with no capabilities but those `kept`: it reads what strangers send.
+/// Runs `body` on a thread of its own, with no capabilities but those `kept` and without files, as far as the kernel has
+/// landlock: it reads what strangers send.
 pub(super) fn spawn<T: Send + 'static>(
     name: &str,
     kept: &'static [Capability],
@@ -111,6 +117,9 @@ pub(super) fn spawn<T: Send + 'static>(
         if let Err(error) = keep_capabilities(kept) {
             tracing::warn!(%error, "the packet thread cannot give up its capabilities");
         }
+        if let Err(error) = give_up_files() {
+            tracing::warn!(%error, "the packet thread cannot give up files");
+        }
         body(commands);
     };
     let thread = std::thread::Builder::new().name(name.to_owned());
@@ -131,6 +140,16 @@ fn keep_capabilities(kept: &[Capability]) -> Result<(), CapsError> {
     caps::set(None, CapSet::Effective, &left)?;
     caps::set(None, CapSet::Permitted, &left)?;
     caps::clear(None, CapSet::Inheritable)
+}
+
+/// Keeps the calling thread from opening, making and removing files, for good: it has all that it needs.
+fn give_up_files() -> Result<RulesetStatus, RulesetError> {
+    // Landlock wants it; a kernel that refuses it refuses that, too.
+    let _ = set_no_new_privs();
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(ABI::V3))?;
+    Ok(ruleset.create()?.restrict_self()?.ruleset)
 }
 
 impl<T> ThreadHandle<T> {
@@ -198,7 +217,29 @@ pub(super) fn time_until(now: Time, at: Option<Time>) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::ErrorKind;
+
     use super::*;
+
+    #[test]
+    fn the_packet_thread_opens_no_file() {
+        let has = std::thread::scope(|scope| scope.spawn(give_up_files).join());
+        if has.expect("no panic").expect("landlock") == RulesetStatus::NotEnforced {
+            let listed = std::fs::read_to_string("/sys/kernel/security/lsm");
+            assert!(!listed.unwrap_or_default().contains("landlock"));
+            return;
+        }
+        let (tell, told) = channel();
+        let mut handle = spawn("test", &[], move |_: CommandReceiver<()>| {
+            let opened = File::open("/etc/passwd").map_err(|error| error.kind());
+            tell.send(opened.map(drop)).expect("it is awaited");
+        })
+        .expect("a thread");
+        assert_eq!(told.recv(), Ok(Err(ErrorKind::PermissionDenied)));
+        handle.stop(());
+        assert!(File::open("/etc/passwd").is_ok(), "other threads do");
+    }
 
     #[test]
     fn memory_does_not_say_what_was_drawn_or_will_be() {
