@@ -6,12 +6,13 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.namespace import Namespace
-from braid_lab.net.topology import Topology, UplinkSpec
-from braid_lab.process import Process
+from braid_lab.net.topology import Topology, Uplink, UplinkSpec
+from braid_lab.process import Process, wait_until
 from braid_lab.servers import catalog
 
 #: A DSL and an LTE line as in a household. A queue of 250 ms is usual for such modems and cells, and holds the first
@@ -43,6 +44,36 @@ def serve(net: Topology, *kinds: str) -> list[Process]:
 def serve_everything(net: Topology) -> list[Process]:
     """Start all kinds of servers."""
     return serve(net, *catalog.SERVER_KINDS)
+
+
+@contextlib.contextmanager
+def served_everywhere(place: Namespace, folder: Path) -> Iterator[Process]:
+    """Serve HTTP/1.1 at every IPv4 address of a namespace, whole networks included; the log goes to a folder."""
+    argv = catalog.argv("http1", ["0.0.0.0"])  # noqa: S104 - every address of the namespace
+    with Process(argv, log=folder / f"serve-{place.name}", namespace=place.name) as server:
+        server.wait_output(catalog.READY, timeout=20)
+        yield server
+
+
+#: Longer than any run; background downloads go on until they are stopped.
+ENDLESS_SECONDS = 86_400
+
+
+@contextlib.contextmanager
+def filled(host: Namespace, uplink: Uplink, downloads: int, address: str, folder: Path) -> Iterator[None]:
+    """Keep an emulated line full by endless downloads from an address that the host reaches over it."""
+    emulator = uplink.emulator
+    assert emulator is not None  # noqa: S101
+    words = [str(downloads), "0", str(ENDLESS_SECONDS), address]
+    argv = [sys.executable, "-m", "braid_lab.clients.bulk", *words]
+    with Process(argv, log=folder / f"others-{host.name}", namespace=host.name) as process:
+
+        def full() -> bool:
+            down = emulator.request({"stats": {}})["stats"]["down"]["packets"]
+            return bool(down["queue_full"]["packets"]) or not process.running
+
+        wait_until(full, what=f"others to fill {uplink.name}", timeout=20)
+        yield
 
 
 @contextlib.contextmanager

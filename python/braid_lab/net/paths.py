@@ -6,8 +6,8 @@
                        └ hinet ── isp ─┬═══ de
                                        …
 
-The access links themselves are plain and fast: a connection is limited by its path, so the best uplink differs by
-destination and changes with time. IPv4 only.
+The access links themselves are plain and fast unless they are emulated as well: a connection is limited by its path,
+so the best uplink differs by destination and changes with time. IPv4 only.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ def paths(
     destinations: Mapping[str, Sequence[str]],
     *,
     line: LinkSpec,
+    access: Mapping[str, LinkSpec] | None = None,
     congestion_control: str = "cubic",
     segments: int | None = None,
 ) -> Iterator[Paths]:
     """Build the network: the destinations with their networks, and every path at first like `line`.
 
+    `access` has the access links that are emulated, by uplink.
     With `segments`, servers never have more segments than that in flight to a client: the rate of such a connection
     then depends on its round trip alone.
     """
@@ -71,7 +73,8 @@ def paths(
             isp = stack.enter_context(namespace(f"isp-{name}"))
             isp.sysctl(ipv4__ip_forward=1, ipv4__conf__all__rp_filter=1)
             add_resolvers(isp)
-            made[name] = attach(stack, folder, host, isp, index, UplinkSpec(name, families=frozenset({4})))
+            spec = UplinkSpec(name, (access or {}).get(name), families=frozenset({4}))
+            made[name] = attach(stack, folder, host, isp, index, spec)
             for number, (destination, networks) in enumerate(destinations.items(), start=1):
                 ends = End(isp, f"to-{destination}"), End(far[destination], f"from-{name}"[:15])
                 # Independent random numbers, else all paths would lose packets at once.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -122,17 +122,22 @@ class Topology:
         """Return all their addresses."""
         return [self.server(number, family) for number in range(1, SERVERS + 1)]
 
-    @contextlib.contextmanager
-    def only(self, name: str) -> Iterator[Uplink]:
+    def only(self, name: str) -> contextlib.AbstractContextManager[Uplink]:
         """Leave the host one default route for a while: a host without Braid, using one uplink."""
-        others = [uplink for uplink in self.uplinks.values() if uplink.name != name]
+        return only(self.host, self.uplinks, name)
+
+
+@contextlib.contextmanager
+def only(host: Namespace, uplinks: Mapping[str, Uplink], name: str) -> Iterator[Uplink]:
+    """Leave a host the default route of one of its uplinks for a while."""
+    others = [uplink for uplink in uplinks.values() if uplink.name != name]
+    for uplink in others:
+        _routes(host, "delete", uplink)
+    try:
+        yield uplinks[name]
+    finally:
         for uplink in others:
-            _routes(self.host, "delete", uplink)
-        try:
-            yield self.uplinks[name]
-        finally:
-            for uplink in others:
-                _routes(self.host, "add", uplink)
+            _routes(host, "add", uplink)
 
 
 def _routes(host: Namespace, verb: str, uplink: Uplink) -> None:

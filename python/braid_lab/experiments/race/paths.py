@@ -21,11 +21,11 @@ from braid_lab.experiments.race.dynamics import lateness_ms, path_dynamics
 from braid_lab.experiments.race.figures import Choice, by_destination, hit_ratio, law_mbit, of_best, over_destinations
 from braid_lab.experiments.race.rounds import COV, UPLINKS, USUAL_RTT_MS, Round, draw
 from braid_lab.experiments.race.trial import Amount
+from braid_lab.fixtures import served_everywhere
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.paths import PathKey, Paths, paths
-from braid_lab.process import LabError, Process
+from braid_lab.process import LabError
 from braid_lab.product import braid
-from braid_lab.servers import catalog
 
 PLACES = {name: number for number, name in enumerate(USUAL_RTT_MS, start=1)}
 
@@ -169,7 +169,8 @@ def _rounds(run: Run, extent: Plan) -> list[Measured]:
             line = LinkSpec(queue="10000p", seed=run.seed)
             net = stack.enter_context(paths(UPLINKS, networks, line=line, congestion_control="reno"))
             net.host.sysctl(ipv4__tcp_rmem=WINDOW_SYSCTL)
-            _serve(net)
+            for destination in net.destinations.values():
+                stack.enter_context(served_everywhere(destination, net.scratch))
             file = net.scratch / "paths.toml"
             file.write_text(address_plan.configuration(UPLINKS))
             stack.enter_context(braid(net.host, net.scratch / "braid", "--config", file))
@@ -184,14 +185,6 @@ def _rounds(run: Run, extent: Plan) -> list[Measured]:
     if not measured:
         raise LabError("no round was measured")
     return measured
-
-
-def _serve(net: Paths) -> None:
-    for name, destination in net.destinations.items():
-        argv = catalog.argv("http1", ["0.0.0.0"])  # noqa: S104 - every address of the destination's networks
-        server = Process(argv, log=net.scratch / f"serve-{name}", namespace=destination.name)
-        net.stack.callback(server.stop)
-        server.wait_output(catalog.READY, timeout=20)
 
 
 def _round(net: Paths, drawn: Round, extent: Plan) -> Measured:

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from braid_lab.experiments.race import address_plan
+from braid_lab.fixtures import served_everywhere
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology, UplinkSpec, network
-from braid_lab.process import Process
 from braid_lab.product import Braid, braid
-from braid_lab.servers import catalog
 
 
 @dataclass(frozen=True)
@@ -34,10 +33,7 @@ def site(
     specs = [UplinkSpec(name, line, families=frozenset({4})) for name, line in lines.items()]
     with network(specs) as net:
         net.internet.ip(*(f"route add local {each} dev lo" for each in address_plan.everything(len(specs))))
-        argv = catalog.argv("http1", ["0.0.0.0"])  # noqa: S104 - every address of the site's networks
-        server = Process(argv, log=net.scratch / f"serve-{net.internet.name}", namespace=net.internet.name)
-        net.stack.callback(server.stop)
-        server.wait_output(catalog.READY, timeout=20)
+        net.stack.enter_context(served_everywhere(net.internet, net.scratch))
         run_dir = net.scratch / f"braid-{net.host.name}"
         file = run_dir.with_suffix(".toml")
         file.write_text(address_plan.configuration(lines, capacity=capacity, watched=watched))

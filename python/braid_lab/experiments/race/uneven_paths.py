@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 
@@ -20,9 +19,9 @@ from braid_lab.experiments.race.address_plan import Policy, chosen_address, pinn
 from braid_lab.experiments.race.figures import Choice, hit_ratio, of_best
 from braid_lab.experiments.race.site import site
 from braid_lab.experiments.race.trial import Amount
+from braid_lab.fixtures import filled
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.topology import Topology
-from braid_lab.process import Process, wait_until
 
 #: A site that this machine has used before, so that its paths are in Braid's path cache, and one that is new every
 #: time.
@@ -79,9 +78,6 @@ DRIFT = 0.08
 #: Fetches over every line before anything counts: the state of a machine that has been up for a while.
 WARM_ROUNDS = 2
 
-#: Longer than any run; the background downloads go on until they are stopped.
-ENDLESS_SECONDS = 86_400
-
 
 def measure(run: Run, rounds: int) -> None:
     """Measure both scenes and record `<figure>_<policy>_<scene>`, with `_new` appended for a site that is new."""
@@ -121,7 +117,10 @@ def _scene(scene: Scene, rounds: int, seed: int) -> list[Choice]:
             for number, (name, line) in enumerate(scene.lines.items())
         }
         net = stack.enter_context(site(lines, capacity=next(iter(scene.lines.values())).rate)).net
-        stack.enter_context(_background_load(net, scene))
+        if scene.others:
+            near = next(iter(net.uplinks.values()))
+            address = pinned_address(near.index, PLACES[NEW], 0)
+            stack.enter_context(filled(net.host, near, scene.others, address, net.scratch))
         for number in range(rounds, rounds + WARM_ROUNDS):
             trial.choose(net.host, net.uplinks, _addresses(number))
             trial.fetch_over_all(net.host, net.uplinks, {NEW: PLACES[NEW]}, number, scene.amount)
@@ -156,23 +155,3 @@ def _drift(net: Topology, scene: Scene, generator: random.Random) -> dict[str, f
         emulator.request({"set": {"delay": f"{delay:.3f} ms"}})
         trips[name] = 2 * delay
     return trips
-
-
-@contextlib.contextmanager
-def _background_load(net: Topology, scene: Scene) -> Iterator[None]:
-    """Keep the nearest line full with background downloads, if the scene has any."""
-    if not scene.others:
-        yield
-        return
-    near = next(iter(net.uplinks.values()))
-    words = [str(scene.others), "0", str(ENDLESS_SECONDS), pinned_address(near.index, PLACES[NEW], 0)]
-    argv = [sys.executable, "-m", "braid_lab.clients.bulk", *words]
-    with Process(argv, log=net.scratch / f"others-{scene.name}", namespace=net.host.name) as process:
-
-        def full() -> bool:
-            assert near.emulator is not None  # noqa: S101
-            down = near.emulator.request({"stats": {}})["stats"]["down"]["packets"]
-            return bool(down["queue_full"]["packets"]) or not process.running
-
-        wait_until(full, what=f"others to fill {near.name}", timeout=20)
-        yield
