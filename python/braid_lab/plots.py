@@ -15,6 +15,7 @@ COLOURS = {
     "wrr": "#009e73",
     "wrr_openflow": "#d55e00",
     "race": "#d55e00",
+    "least-loaded": "#cc79a7",
     "fastest": "#56b4e9",
     "paper": "#cc79a7",
     "single": "#444444",
