@@ -106,8 +106,9 @@ def policies(run: Run) -> None:
                 measured.append(_measure(run, row, places, extent))
     run.series("loads", [each for row in measured for each in row.loads])
     run.series("flows", [each for row in measured for each in row.flows])
-    record(run, measured, extent.policies)
-    _plot(run, measured, extent.policies)
+    if measured:
+        record(run, measured, extent.policies)
+        _plot(run, measured, extent.policies)
 
 
 def _turns(row: Row, extent: Extent) -> int:
@@ -192,8 +193,7 @@ def record(run: Run, measured: Sequence[Measured], ways: Sequence[str]) -> None:
         worst.append(ratio)
         alone = f"{line} {statistics.median(each.seconds[line]):.3g} {unit}"
         run.table.append([name, alone, *(f"{of_line[way]:.3f}" for way in ways), f"{ratio:.3f} ({best})"])
-    if worst:
-        run.figure(f"ratio_{DEFAULT}", max(worst), better="lower", runs=len(worst), spread=(min(worst), max(worst)))
+    run.figure(f"ratio_{DEFAULT}", max(worst), better="lower", runs=len(worst), spread=(min(worst), max(worst)))
     run.notes.append(
         "Times of a page of 42 connections, or of a megabyte by ten downloads, of those by the better line alone: "
         "medians of the turns, each turn compared with itself. The best other policy is the one with the lowest "

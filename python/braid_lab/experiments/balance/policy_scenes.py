@@ -7,13 +7,12 @@ runs on while the others are measured, and knows what this policy's own traffic 
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from braid_lab.concurrency import run_concurrently
 from braid_lab.fixtures import DEMO_UPLINKS, filled, served_everywhere
 from braid_lab.net import scratch
 from braid_lab.net.links import LinkSpec
@@ -144,13 +143,19 @@ def built(scene: Scene, policies: Sequence[str], seed: int) -> Iterator[dict[str
     # Made on first use, which several threads must not do.
     scratch.directory()
     stacks = {case: contextlib.ExitStack() for case in (*scene.candidates, *policies)}
-    try:
-        places = run_concurrently(
-            [functools.partial(stack.enter_context, _host(scene, case, seed)) for case, stack in stacks.items()]
-        )
-        yield dict(zip(stacks, places, strict=True))
-    finally:
-        run_concurrently([stack.close for stack in stacks.values()])
+    # Programs end with the thread that started them, so the threads stay as long as the hosts.
+    with ThreadPoolExecutor(max_workers=len(stacks)) as pool:
+        building = {
+            case: pool.submit(stack.enter_context, _host(scene, case, seed)) for case, stack in stacks.items()
+        }
+        try:
+            wait(building.values())
+            yield {case: each.result() for case, each in building.items()}
+        finally:
+            closing = [pool.submit(stack.close) for stack in stacks.values()]
+            wait(closing)
+        for each in closing:
+            each.result()
 
 
 @contextlib.contextmanager
