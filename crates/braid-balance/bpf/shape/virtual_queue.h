@@ -150,8 +150,7 @@ static __noinline int is_over_rate(struct __sk_buff *skb, __u32 index, __u32 byt
 		if (delay > limit + rate->cost)
 			drops = 1;
 		else if (!drops || index % SHAPED_DIRECTIONS == SHAPED_RX)
-			__sync_fetch_and_add(&queue->empty_at,
-					     time_in_queue(skb, rate, bytes));
+			__sync_fetch_and_add(&queue->empty_at, time_in_queue(skb, rate, bytes));
 	}
 	if (drops) {
 		counters->dropped_packets += packets_in(skb);
