@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use braid_balance::{Attachments, HookKind, ShapeCounters, ShapeEntry};
+use braid_balance::{Attachments, Datapath, HookKind, ShapeCounters, ShapeEntry};
 use braid_core::{Rate, UplinkId};
 use braid_packet::build;
 
@@ -38,7 +38,13 @@ fn shape(probe: &Probe, rate: Option<Rate>) {
         rx: rate,
         target: TARGET,
     };
-    let shaped = probe.datapath.borrow_mut().set_shaping(&[entry]);
+    set_shaping(probe, &[entry]);
+}
+
+/// Shapes in the host's namespace, where the devices are.
+fn set_shaping(probe: &Probe, entries: &[ShapeEntry]) {
+    let datapath: &mut Datapath = &mut probe.datapath.borrow_mut();
+    let shaped = probe.world.host.enter(|| datapath.set_shaping(entries));
     shaped.expect("rates");
 }
 
@@ -109,7 +115,7 @@ fn packets_are_counted_only_where_an_uplink_is_shaped() {
             (500, 500_000)
         );
     }
-    probe.datapath.borrow_mut().set_shaping(&[]).expect("off");
+    set_shaping(&probe, &[]);
     let off = probe.datapath.borrow().shape_counters().expect("counters");
     assert_eq!(off, []);
 }
@@ -222,7 +228,7 @@ fn what_is_sent_waits_in_a_queue_of_the_rate_and_small_packets_go_first() {
     let before = queues(&probe);
     shape(&probe, None);
     assert_eq!(queues(&probe), before, "no rate is known");
-    for rate in [RATE, SLOW] {
+    for rate in [RATE, Rate::from_bits_per_sec(16_000_000)] {
         shape(&probe, Some(rate));
         assert!(counters(&probe)[0].queued);
         let classes = probe.world.host.run("tc class show dev wan0");
@@ -238,7 +244,7 @@ fn what_is_sent_waits_in_a_queue_of_the_rate_and_small_packets_go_first() {
             "{classes}"
         );
     }
-    probe.datapath.borrow_mut().set_shaping(&[]).expect("off");
+    set_shaping(&probe, &[]);
     assert_eq!(queues(&probe), before);
 }
 
@@ -260,6 +266,6 @@ fn somebody_elses_queue_stays() {
     host.run("tc qdisc replace dev wan0 root handle 77: tbf rate 1mbit burst 3000 latency 50ms");
     shape(&probe, Some(SLOW));
     assert!(!counters(&probe)[0].queued);
-    probe.datapath.borrow_mut().set_shaping(&[]).expect("off");
+    set_shaping(&probe, &[]);
     assert_eq!(queues(&probe), foreign);
 }
