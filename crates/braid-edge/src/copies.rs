@@ -18,8 +18,8 @@ const MAX_COPIES: usize = 1 << 15;
 /// Part of the bytes sent by a path that may be sent again, as its inverse. More is lost where a queue is
 /// full, which the sender has to learn of.
 const REPEATED_SHARE: usize = 50;
-/// Bytes that may be sent again at once: four full frames.
-const MAX_BUDGET: usize = 4 * 1514;
+/// Frames of the largest size that may be sent again at once.
+const MAX_REPEATED: usize = 4;
 /// Packets that one request brings: of longer gaps a burst was lost.
 const MAX_PACKETS: usize = 8;
 
@@ -45,7 +45,15 @@ pub struct Copies {
     order: VecDeque<(Time, Place)>,
     bytes: usize,
     /// Bytes that may be sent again, by the path that lost them.
-    budgets: BTreeMap<u16, usize>,
+    budgets: BTreeMap<u16, Budget>,
+}
+
+/// What may be sent again of a path's bytes.
+#[derive(Debug, Default)]
+struct Budget {
+    bytes: usize,
+    /// Of a frame.
+    largest: usize,
 }
 
 impl Copies {
@@ -53,7 +61,8 @@ impl Copies {
     pub fn keep(&mut self, now: Time, key: StreamKey, seq: u32, copy: PacketCopy) {
         let size = copy.frame.len();
         let budget = self.budgets.entry(copy.tag).or_default();
-        *budget = (*budget + size / REPEATED_SHARE).min(MAX_BUDGET);
+        budget.largest = budget.largest.max(size);
+        budget.bytes = (budget.bytes + size / REPEATED_SHARE).min(MAX_REPEATED * budget.largest);
         self.bytes += size;
         self.order.push_back((now, (key, seq)));
         if let Some((_, before)) = self.copies.insert((key, seq), (now, copy)) {
@@ -91,10 +100,10 @@ impl Copies {
             };
             let budget = self.budgets.entry(copy.tag).or_default();
             let size = copy.frame.len();
-            if now.since(*at) > LIFETIME || *budget < size || copy.length == 0 {
+            if now.since(*at) > LIFETIME || budget.bytes < size || copy.length == 0 {
                 break;
             }
-            *budget -= size;
+            budget.bytes -= size;
             done = done.saturating_add(copy.length);
             if let Some(mut copy) = self.remove(place) {
                 set_tag(&mut copy.frame, path.by);
@@ -244,6 +253,18 @@ mod tests {
                 .len(),
             4
         );
+    }
+
+    #[test]
+    fn jumbo_frames_are_given_too() {
+        let mut copies = Copies::default();
+        for number in 0..100 {
+            let mut jumbo = copy(2, number);
+            jumbo.frame.resize(9_018, 0);
+            copies.keep(at(number.into()), KEY, 10 * number, jumbo);
+        }
+        let taken = copies.take(at(100), &missing(500, 10), &path(2));
+        assert_eq!(taken.len(), 1);
     }
 
     #[test]

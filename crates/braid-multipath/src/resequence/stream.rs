@@ -137,7 +137,17 @@ pub(super) struct Output<'a, T> {
     pub excess_wait: &'a mut ExcessWait,
     /// Numbers to ask for: the first, and how many.
     pub missing: &'a mut Vec<(u32, u32)>,
+    /// Segments that have earned requests, [`ASKED_SHARE`] each.
+    pub earned: &'a mut u32,
 }
+
+/// Segments that earn a request: twice what the other edge would send again. A host that leaves numbers out has each
+/// gap asked for otherwise, by more bytes than it sends.
+pub(super) const ASKED_SHARE: u32 = 25;
+/// Most requests that are earned.
+const MAX_ASKED: u32 = 16;
+/// The same in segments.
+pub(super) const MAX_EARNED: u32 = MAX_ASKED * ASKED_SHARE;
 
 /// Returns `a - b` on the circle of sequence numbers.
 pub(super) fn seq_distance(a: u32, b: u32) -> i32 {
@@ -371,7 +381,7 @@ impl<T> Stream<T> {
             && seq_distance(segment.seq, self.end_before(place)) >= 0
     }
 
-    /// Asks for the gaps that are known lost, each once.
+    /// Asks for the gaps that are known lost, each once, as far as requests are earned.
     fn ask(&mut self, now: Time, paths: &Paths, out: &mut Output<'_, T>) {
         let (Some(wait), Some(passed)) = (paths.repair, self.passed_by_all(now, paths)) else {
             return;
@@ -385,7 +395,8 @@ impl<T> Stream<T> {
                 return;
             }
             let missing = seq_distance(held.seq, end);
-            if missing > 0 && !held.gap.asked {
+            if missing > 0 && !held.gap.asked && *out.earned >= ASKED_SHARE {
+                *out.earned -= ASKED_SHARE;
                 out.counters.asked += 1;
                 out.missing.push((end, missing.unsigned_abs()));
                 (held.gap.asked, held.gap.deadline) = (true, now + wait);

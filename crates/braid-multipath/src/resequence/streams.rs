@@ -7,7 +7,7 @@ use braid_core::Time;
 
 use super::GivenUp;
 use super::excess_wait::ExcessWait;
-use super::stream::{MAX_PATHS, Output, Paths, Stream};
+use super::stream::{MAX_EARNED, MAX_PATHS, Output, Paths, Stream};
 
 /// A path between two edges: its index among those in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -136,6 +136,8 @@ pub struct Streams<K, T> {
     excess_wait: ExcessWait,
     ready: VecDeque<T>,
     missing: VecDeque<Missing<K>>,
+    /// See [`Output::earned`].
+    earned: u32,
     counters: StreamCounters,
     swept: Time,
 }
@@ -160,6 +162,7 @@ impl<K: Ord + Copy, T> Streams<K, T> {
             excess_wait: ExcessWait::new(now),
             ready: VecDeque::new(),
             missing: VecDeque::new(),
+            earned: MAX_EARNED,
             counters: StreamCounters::default(),
             swept: now,
         }
@@ -208,6 +211,7 @@ impl<K: Ord + Copy, T> Streams<K, T> {
 
     /// Takes a segment of a connection.
     pub fn handle_segment(&mut self, now: Time, key: K, segment: Segment, item: T) {
+        self.earned = (self.earned + 1).min(MAX_EARNED);
         if let Some(PathId(path)) = segment.path {
             self.paths.heard[usize::from(path) % MAX_PATHS] = now;
         }
@@ -319,6 +323,7 @@ impl<K: Ord + Copy, T> Streams<K, T> {
             counters: &mut self.counters,
             excess_wait: &mut self.excess_wait,
             missing: &mut missing,
+            earned: &mut self.earned,
         };
         act(stream, &mut out);
         let missing = missing.into_iter();

@@ -159,6 +159,25 @@ fn each_gap_is_asked_for_as_soon_as_it_is_known_lost() {
     assert_eq!(streams.poll_timeout(), None);
 }
 
+/// A host may leave out every second number: a request for each would be more bytes than it sends.
+#[test]
+fn few_of_many_gaps_are_asked_for() {
+    let mut streams = ours(&[10, 30]);
+    streams.set_repair(Some(Duration::from_millis(50)));
+    let mut asked = 0;
+    for number in 0..1_000 {
+        let path = u8::try_from(number % 2).unwrap();
+        streams.handle_segment(
+            at(u64::from(number)),
+            1,
+            data(2 * number * SIZE, path),
+            number,
+        );
+        asked += std::iter::from_fn(|| streams.poll_missing()).count();
+    }
+    assert!((50..=16 + 1_000 / 25).contains(&asked), "{asked}");
+}
+
 #[test]
 fn a_gap_has_one_deadline_that_later_packets_do_not_move() {
     let mut streams = ours(&[10, 30]);
