@@ -133,7 +133,8 @@ static __always_inline __u64 loss_ratio(__u64 lost, __u64 sent)
 static __always_inline void penalised_delays(const struct slot_table *table, __u64 now,
 					     __u64 delays[MAX_PATHS])
 {
-	__u64 sent[MAX_PATHS], lost[MAX_PATHS], all_sent = 0, all_lost = 0;
+	// Verifiers before Linux 6.12 do not know that those read have been set.
+	__u64 sent[MAX_PATHS] = {}, lost[MAX_PATHS] = {}, all_sent = 0, all_lost = 0;
 	__u64 quickest = ~0ULL, round_trip, own, others, excess;
 
 #pragma unroll
