@@ -293,6 +293,8 @@
 #define SHAPE_SMALL_BYTES 300
 // Groups of flows, by their hash, whose packets keep their order in an uplink's egress queue.
 #define QUEUED_GROUPS 1024
+// Bytes of a packet of full size. The rate of a queue on a device is of frames.
+#define FULL_PACKET 1500
 
 // Bytes from the start of a packet within which all headers that we read must lie; IPv6 extension
 // headers that reach further are not followed.

@@ -81,6 +81,12 @@ static __always_inline __u32 uplink_index(__u32 id)
 }
 _Static_assert(MAX_UPLINKS == 0x1f + 1, "uplink_index");
 
+// Returns the index of a direction of an uplink.
+static __always_inline __u32 shape_index(__u32 uplink, __u32 direction)
+{
+	return uplink_index(uplink) * SHAPED_DIRECTIONS + direction;
+}
+
 static __always_inline struct uplink *uplink_at(__u32 id)
 {
 	return bpf_map_lookup_elem(&uplinks, &id);

@@ -378,7 +378,7 @@ impl Datapath {
     /// Shapes exactly these uplinks. Their devices must be in [`Attachments::shaped`] as well, for
     /// what they send. Flows stay where they are.
     ///
-    /// What they send waits in a queue on their device, if that has only the kernel's default one.
+    /// Packets that they send wait in a queue on their device, if that has only the kernel's default one.
     pub fn set_shaping(&mut self, entries: &[ShapeEntry]) -> Result<(), Error> {
         let queued = self.set_egress_queues(entries)?;
         shaping::set_shaping(&mut self.tables, entries, &queued)
@@ -387,6 +387,8 @@ impl Datapath {
     /// Returns the uplinks that have an egress queue now.
     fn set_egress_queues(&mut self, entries: &[ShapeEntry]) -> Result<Vec<UplinkId>, Error> {
         let devices = counters::devices(&self.tables)?;
+        let queues = egress_queue::queues()
+            .map_err(|error| Error::system("reading queues of devices", error))?;
         let device = |id| devices.iter().find(|(other, _)| *other == id);
         let mut queued = Vec::new();
         let mut kept = Vec::new();
@@ -394,7 +396,7 @@ impl Datapath {
             let (Some(&(id, ifindex)), Some(rate)) = (device(entry.id), entry.tx) else {
                 continue;
             };
-            match egress_queue::set(ifindex, rate) {
+            match egress_queue::set(&queues, ifindex, rate) {
                 Ok(true) => {
                     queued.push(id);
                     kept.push(ifindex);
@@ -415,7 +417,7 @@ impl Datapath {
         shaping::correct_queues(&mut self.tables, |ifindex| backlogs.get(&ifindex).copied())
     }
 
-    /// Logs once why what a device sends waits in no queue of Braid's.
+    /// Logs once why packets that a device sends wait in no queue of Braid's.
     fn tell_unqueued(&mut self, ifindex: u32, reason: &str) {
         if self.unqueued.insert(ifindex) {
             tracing::warn!(ifindex, reason, "shaped without a queue");

@@ -297,13 +297,11 @@ impl Direction {
         let queueing = traffic.queueing.unwrap_or_default();
         let carried = bits_per_sec(span, traffic.carried);
         let packet = PACKET_BITS / self.rate.unwrap_or(carried).max(MIN_RATE);
-        let bursts = if traffic.queued { QUEUED_PACKETS } else { 0.0 };
-        let short = SHORT_QUEUE + Duration::from_secs_f64(packet * (SHORT_PACKETS + bursts));
-        let own_queue = if traffic.queued {
-            Duration::ZERO
-        } else {
-            self.own_queue
+        let (bursts, own_queue) = match traffic.queued {
+            true => (QUEUED_PACKETS, Duration::ZERO),
+            false => (0.0, self.own_queue),
         };
+        let short = SHORT_QUEUE + Duration::from_secs_f64(packet * (SHORT_PACKETS + bursts));
         let long = LONG_QUEUE + Duration::from_secs_f64(packet * LONG_PACKETS) + own_queue;
         let has_queue = is_suspect && queueing > short;
         let is_long = is_suspect && queueing > long;

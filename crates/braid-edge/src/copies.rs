@@ -48,7 +48,7 @@ pub struct Copies {
     budgets: BTreeMap<u16, Budget>,
 }
 
-/// What may be sent again of a path's bytes.
+/// The part of a path's bytes that may be sent again.
 #[derive(Debug, Default)]
 struct Budget {
     bytes: usize,

@@ -65,7 +65,7 @@ pub struct PairMonitor {
     returns: Vec<(u16, Option<Time>)>,
     /// Time of the last reply.
     last_reply: Option<Time>,
-    /// What it offered.
+    /// The last offer of the other edge, and its time.
     offer: Option<(Time, Offer)>,
 }
 

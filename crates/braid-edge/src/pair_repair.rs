@@ -94,7 +94,7 @@ impl PairRepair {
             let Some(loss) = paths.get(tag).filter(|loss| loss.ratio() <= MAX_LOSS) else {
                 return false;
             };
-            // What is repaired the host does not send again, so the program sees no loss.
+            // Hosts do not send again packets that were repaired, so the program sees no loss.
             if loss.repeated != *repeated {
                 (*seen, *repeated) = (now, loss.repeated);
             }
@@ -103,7 +103,7 @@ impl PairRepair {
         for (tag, loss) in paths {
             let ratio = loss.ratio();
             let is_better = |(other, better): (&u16, &PathLoss)| {
-                // What a path loses that is repaired is not seen.
+                // Losses of a path that are repaired are not seen.
                 other != tag
                     && !self.losing.contains_key(other)
                     && ratio * better.sent >= MIN_LOST_BYTES * SCALE

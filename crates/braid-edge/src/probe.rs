@@ -112,7 +112,7 @@ impl TaggedRequest {
     }
 }
 
-/// What an edge tells in its replies while it keeps copies of what it sends to the other one.
+/// Part of an edge's replies while it keeps copies of packets to the other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
     /// Time that a copy takes from the request on.

@@ -37,7 +37,7 @@ static __always_inline __u32 packets_of(const struct flow *flow)
 // none of the line's; small packets go first.
 static __always_inline __u64 egress_wait(const struct __sk_buff *skb, __u32 uplink, __u64 now)
 {
-	__u32 index = uplink_index(uplink) * SHAPED_DIRECTIONS + SHAPED_TX;
+	__u32 index = shape_index(uplink, SHAPED_TX);
 	struct shape_rate *rate = bpf_map_lookup_elem(&shape_rates, &index);
 	struct virtual_queue *queue = bpf_map_lookup_elem(&virtual_queues, &index);
 
@@ -52,14 +52,15 @@ static __always_inline __u64 egress_wait(const struct __sk_buff *skb, __u32 upli
 static __noinline void note_stamp(const struct __sk_buff *skb, const struct packet *packet,
 				  struct flow *flow, __u64 now)
 {
-	__u32 at = (now + egress_wait(skb, flow->uplink, now)) / 1000;
 	struct tcp_timestamps timestamps;
+	__u32 at;
 
 	// It may not have left yet.
 	if (flow->stamp_at && (__s32)(now / 1000 - flow->stamp_at) <= MAX_STAMP_RTT_US)
 		return;
 	if (read_timestamps(skb, packet, &timestamps))
 		return;
+	at = (now + egress_wait(skb, flow->uplink, now)) / 1000;
 	flow->stamp = timestamps.value;
 	flow->stamp_at = at ? at : 1;
 	flow->stamp_packets = packets_of(flow);

@@ -11,13 +11,18 @@ static __always_inline void choose_class(struct __sk_buff *skb, __u32 uplink, __
 					 __u64 now)
 {
 	__u32 index = shape_index(uplink, SHAPED_TX);
-	__u32 group = bpf_get_hash_recalc(skb) & (QUEUED_GROUPS - 1);
-	__u32 place = uplink_index(uplink) * QUEUED_GROUPS + group;
 	struct shape_rate *rate = bpf_map_lookup_elem(&shape_rates, &index);
-	struct virtual_queue *queue = bpf_map_lookup_elem(&virtual_queues, &index);
-	__u64 *until = bpf_map_lookup_elem(&queued_until, &place);
+	struct virtual_queue *queue;
+	__u64 *until;
+	__u32 place;
 
-	if (!rate || !queue || !until || !rate->first_class)
+	if (!rate || !rate->first_class)
+		return;
+	place = uplink_index(uplink) * QUEUED_GROUPS +
+		(bpf_get_hash_recalc(skb) & (QUEUED_GROUPS - 1));
+	queue = bpf_map_lookup_elem(&virtual_queues, &index);
+	until = bpf_map_lookup_elem(&queued_until, &place);
+	if (!queue || !until)
 		return;
 	if (bytes <= SHAPE_SMALL_BYTES && *until <= now)
 		skb->priority = rate->first_class;
@@ -35,7 +40,7 @@ static __always_inline int shape(struct __sk_buff *skb, __u64 now)
 		return PASS;
 	// The kernel counts every packet that this sk_buff becomes, with its link-layer header.
 	if (uplink->layer == LAYER_L2)
-		bytes -= packets_in(skb) * ETHERNET_HEADER;
+		bytes -= packets_in(skb) * ETH_HLEN;
 	if (is_over_rate(skb, shape_index(number - 1, SHAPED_TX), bytes, now))
 		return leave(REASON_out_over_rate, DROP);
 	choose_class(skb, number - 1, bytes, now);

@@ -6,15 +6,6 @@
 
 #include "flow/flow.h"
 
-#define ETHERNET_HEADER 14
-#define FULL_PACKET	1500
-
-// Returns the index of a direction of an uplink. The mask gives the verifier a bound.
-static __always_inline __u32 shape_index(__u32 uplink, __u32 direction)
-{
-	return uplink_index(uplink) * SHAPED_DIRECTIONS + direction;
-}
-
 // Returns the time until the next drop: the pause divided by the square root of the drops. One
 // step of Newton's method for each drop follows it closely enough, as in the kernel's CoDel.
 static __always_inline __u64 pause_of(struct virtual_queue *queue)
@@ -108,7 +99,7 @@ static __always_inline __u64 time_in_queue(const struct __sk_buff *skb,
 	__u64 counted = bytes;
 
 	if (rate->first_class)
-		counted = (__u64)skb->wire_len * FULL_PACKET / (FULL_PACKET + ETHERNET_HEADER);
+		counted = (__u64)skb->wire_len * FULL_PACKET / (FULL_PACKET + ETH_HLEN);
 	return rate->cost * counted >> 10;
 }
 

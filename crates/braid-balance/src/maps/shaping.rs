@@ -105,9 +105,9 @@ pub(crate) fn correct_queues(
             .empty_at
             .saturating_sub(KernelTime::now().as_nanos());
         let takes = |bytes: u64| bytes * u64::from(rate.cost) / COST_BYTES;
-        let behind = i128::from(takes(backlog.into())) - i128::from(waits);
-        if behind.unsigned_abs() > takes(MAX_UNSEEN_BYTES).into() {
-            rate.behind = i32::try_from(behind).unwrap_or(i32::MAX);
+        let behind = takes(backlog.into()).cast_signed() - waits.cast_signed();
+        if behind.unsigned_abs() > takes(MAX_UNSEEN_BYTES) {
+            rate.behind = behind.clamp(i32::MIN.into(), i32::MAX.into()) as i32;
             rate.look = rate.look.wrapping_add(1);
             tables.shape_rates.set(index, rate, 0).map_err(failed)?;
         }

@@ -12,6 +12,7 @@ use braid_core::Rate;
 use netlink_packet_core::{DefaultNla, Emitable, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
 use netlink_packet_route::tc::{TcHandle, TcHeader};
 
+use crate::generated::FULL_PACKET;
 use crate::programs::netlink::{Answer, attributes, number, request};
 
 /// Braid's HTB, by which it is known again.
@@ -31,13 +32,12 @@ const TCA_HTB_PARMS: u16 = 1;
 const TCA_HTB_INIT: u16 = 2;
 const HTB_VERSION: u32 = 3;
 /// Bytes of a packet of full size, with its Ethernet header.
-const FULL_PACKET: u64 = 1_514;
+const FULL_FRAME: u64 = FULL_PACKET as u64 + 14;
 /// Time of the bytes that may leave at once: timers are exact to a fraction of it.
 const BURST_MICROSECONDS: u64 = 1_000;
 /// Nanoseconds of the ticks that the kernel's schedulers take times in.
 const TICK_NANOSECONDS: u64 = 64;
-/// What the first class has for certain is the whole rate divided by this, so that others pass beside a flood of small
-/// packets.
+/// The first class has the whole rate divided by this for certain, so that others pass beside a flood of small packets.
 const FIRST_DIVISOR: u64 = 2;
 /// The same of the other class, which has all that is left.
 const REST_DIVISOR: u64 = 8;
@@ -57,10 +57,10 @@ pub(crate) fn first_class() -> u32 {
 
 /// Gives a device a queue of this rate, IP headers included, or sets the rate of the one that it has. Returns false if
 /// the device has a queue of somebody else's, which stays.
-pub(crate) fn set(ifindex: u32, rate: Rate) -> io::Result<bool> {
-    match root(ifindex)? {
-        Root::Own => {}
-        Root::Default => {
+pub(crate) fn set(queues: &Queues, ifindex: u32, rate: Rate) -> io::Result<bool> {
+    match queues.get(&ifindex).map(|queue| queue.owner) {
+        Some(Owner::Braid) => {}
+        Some(Owner::Kernel) | None => {
             let version = [HTB_VERSION, 1, u32::from(REST.minor), 0, 0];
             let init = nla(TCA_HTB_INIT, version.map(u32::to_ne_bytes).concat());
             let new = NLM_F_CREATE | NLM_F_EXCL;
@@ -73,10 +73,10 @@ pub(crate) fn set(ifindex: u32, rate: Rate) -> io::Result<bool> {
                 init,
             )?;
         }
-        Root::Foreign => return Ok(false),
+        Some(Owner::Other) => return Ok(false),
     }
     // Frames are longer than the packets that the rate is of.
-    let whole = rate.bits_per_sec() * FULL_PACKET / (FULL_PACKET - 14) / 8;
+    let whole = rate.bits_per_sec() * FULL_FRAME / u64::from(FULL_PACKET) / 8;
     for (class, parent, least, priority) in [
         (WHOLE, HANDLE, whole, 0),
         (FIRST, WHOLE, whole / FIRST_DIVISOR, 0),
@@ -97,11 +97,9 @@ pub(crate) fn set(ifindex: u32, rate: Rate) -> io::Result<bool> {
 
 /// Takes Braid's queues off all devices but these.
 pub(crate) fn remove_others(keep: &[u32]) -> io::Result<usize> {
-    let queues = roots()?;
-    let ours = queues.iter().filter(|(_, root, _)| *root == Root::Own);
     let mut removed = 0;
-    for (ifindex, _, _) in ours.filter(|(ifindex, _, _)| !keep.contains(ifindex)) {
-        let queue = header(*ifindex, HANDLE, TcHandle::ROOT);
+    for (ifindex, _) in own()?.filter(|(ifindex, _)| !keep.contains(ifindex)) {
+        let queue = header(ifindex, HANDLE, TcHandle::ROOT);
         match request(libc::RTM_DELQDISC, NLM_F_ACK, &queue) {
             Err(error) if !is_absence(&error) => return Err(error),
             _ => removed += 1,
@@ -110,38 +108,46 @@ pub(crate) fn remove_others(keep: &[u32]) -> io::Result<usize> {
     Ok(removed)
 }
 
-/// Whose queue a device has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Root {
-    /// The kernel's, which has no handle.
-    Default,
-    Own,
-    Foreign,
+/// The root queues, by device.
+pub(crate) type Queues = BTreeMap<u32, Queue>;
+
+/// A device's root queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    owner: Owner,
+    /// Bytes that wait in it.
+    backlog: u32,
 }
 
-fn root(ifindex: u32) -> io::Result<Root> {
-    let queues = roots()?;
-    let found = queues.into_iter().find(|(other, _, _)| *other == ifindex);
-    Ok(found.map_or(Root::Default, |(_, root, _)| root))
+/// The one who has set up a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// The kernel's default, which has no handle.
+    Kernel,
+    Braid,
+    Other,
 }
 
 /// Returns the bytes that wait in each of Braid's queues, by device.
 pub(crate) fn backlogs() -> io::Result<BTreeMap<u32, u32>> {
-    let ours = roots()?.into_iter();
-    let ours = ours.filter(|(_, root, _)| *root == Root::Own);
-    Ok(ours
-        .map(|(ifindex, _, backlog)| (ifindex, backlog))
+    Ok(own()?
+        .map(|(ifindex, queue)| (ifindex, queue.backlog))
         .collect())
 }
 
-/// Returns the devices, their queues, and the bytes that wait in them.
-fn roots() -> io::Result<Vec<(u32, Root, u32)>> {
-    let answers = request(libc::RTM_GETQDISC, NLM_F_DUMP, &TcHeader::default())?;
-    Ok(answers.iter().filter_map(root_in).collect())
+fn own() -> io::Result<impl Iterator<Item = (u32, Queue)>> {
+    let queues = queues()?.into_iter();
+    Ok(queues.filter(|(_, queue)| queue.owner == Owner::Braid))
 }
 
-/// Returns the device, its queue and what waits in it; `None` for one below another.
-fn root_in(answer: &Answer) -> Option<(u32, Root, u32)> {
+/// Returns the queues of all devices.
+pub(crate) fn queues() -> io::Result<Queues> {
+    let answers = request(libc::RTM_GETQDISC, NLM_F_DUMP, &TcHeader::default())?;
+    Ok(answers.iter().filter_map(queue_in).collect())
+}
+
+/// Returns the device and its queue; `None` for one below another.
+fn queue_in(answer: &Answer) -> Option<(u32, Queue)> {
     let header = TcHeader::parse(&answer.body).ok()?;
     let is_root = answer.kind == libc::RTM_NEWQDISC && header.parent == TcHandle::ROOT;
     let rest = answer.body.get(header.buffer_len()..)?;
@@ -152,22 +158,19 @@ fn root_in(answer: &Answer) -> Option<(u32, Root, u32)> {
         // After the number of packets.
         number(queue.value().get(4..8)?)
     });
-    let root = match header.handle {
-        TcHandle::UNSPEC => Root::Default,
-        HANDLE if kind.value() == b"htb\0" => Root::Own,
-        _ => Root::Foreign,
+    let owner = match header.handle {
+        TcHandle::UNSPEC => Owner::Kernel,
+        HANDLE if kind.value() == b"htb\0" => Owner::Braid,
+        _ => Owner::Other,
     };
-    is_root.then_some((
-        header.index.cast_unsigned(),
-        root,
-        backlog.unwrap_or_default(),
-    ))
+    let backlog = backlog.unwrap_or_default();
+    is_root.then_some((header.index.cast_unsigned(), Queue { owner, backlog }))
 }
 
 /// Returns the kernel's `struct tc_htb_opt`. Rates are in bytes per second.
 fn class_parameters(least: u64, most: u64, priority: u32) -> Vec<u8> {
     let [least, most] = [least, most].map(|rate| rate.max(1));
-    let quantum = u32::try_from(FULL_PACKET).expect("a packet");
+    let quantum = u32::try_from(FULL_FRAME).expect("a frame");
     let rest = [burst_ticks(least), burst_ticks(most), quantum, 0, priority];
     let rest = rest.map(u32::to_ne_bytes).concat();
     [rate_spec(least), rate_spec(most), rest].concat()
@@ -185,7 +188,7 @@ fn rate_spec(rate: u64) -> Vec<u8> {
 
 /// Returns the time of a burst: two packets at least.
 fn burst_ticks(rate: u64) -> u32 {
-    let bytes = (rate * BURST_MICROSECONDS / 1_000_000).max(2 * FULL_PACKET);
+    let bytes = (rate * BURST_MICROSECONDS / 1_000_000).max(2 * FULL_FRAME);
     u32::try_from(bytes * 1_000_000_000 / rate / TICK_NANOSECONDS).unwrap_or(u32::MAX)
 }
 

@@ -34,6 +34,22 @@ struct Hostile {
     buffer: Vec<u8>,
 }
 
+/// Returns a client's handshake with a hub, and its first message.
+fn attempt() -> (Attempt, Vec<u8>) {
+    let start = Start {
+        index: SessionIndex::new([3, 2, 1]).expect("not zero"),
+        continues: None,
+        micros: 1,
+        ciphers: Ciphers::preferring(Cipher::ChaCha20Poly1305),
+        options: Options::new(),
+    };
+    let (client, hub, psk) = (identity(1), identity(2).public(), Psk([7; 32]));
+    let attempt = Attempt::new(&client, hub, &psk, start, &mut Entropy::new(&[1; 32]));
+    let mut message = Vec::new();
+    attempt.append(LinkId(0), &mut message);
+    (attempt, message)
+}
+
 impl Hostile {
     fn new() -> Hostile {
         let now = Time::from_nanos(1_000_000);
@@ -70,19 +86,8 @@ impl Hostile {
     /// A client with the keys, and the hub's end of its tunnel.
     fn client() -> Hostile {
         let now = Time::from_nanos(1_000_000);
-        let mut entropy = Entropy::new(&[1; 32]);
-        let start = Start {
-            index: SessionIndex::new([3, 2, 1]).expect("not zero"),
-            continues: None,
-            micros: 1,
-            ciphers: Ciphers::preferring(Cipher::ChaCha20Poly1305),
-            options: Options::new(),
-        };
-        let psk = Psk([7; 32]);
-        let (client, hub) = (identity(1), identity(2).public());
-        let mut attempt = Attempt::new(&client, hub, &psk, start, &mut entropy);
-        let mut buffer = Vec::new();
-        attempt.append(LinkId(0), &mut buffer);
+        let (mut attempt, buffer) = attempt();
+        let (client, psk) = (identity(1), Psk([7; 32]));
         let mut listener = Listener::new(now, identity(2), Entropy::new(&[2; 32]));
         listener.insert(client.public(), psk);
         let Ok(HandshakeAction::Offer(offer)) = listener.handle_initiation(now, HUB, &buffer)
@@ -464,24 +469,8 @@ fn what_has_arrived_pays_for_sums() {
 fn a_session_that_nobody_proves_is_dropped() {
     for (waits, comes_in) in [(3_599, true), (3_601, false)] {
         let now = Time::from_nanos(1_000_000);
-        let mut entropy = Entropy::new(&[1; 32]);
-        let start = Start {
-            index: SessionIndex::new([3, 2, 1]).expect("not zero"),
-            continues: None,
-            micros: 1,
-            ciphers: Ciphers::preferring(Cipher::ChaCha20Poly1305),
-            options: Options::new(),
-        };
         let client = identity(1);
-        let mut attempt = Attempt::new(
-            &client,
-            identity(2).public(),
-            &Psk([7; 32]),
-            start,
-            &mut entropy,
-        );
-        let mut buffer = Vec::new();
-        attempt.append(LinkId(0), &mut buffer);
+        let (mut attempt, mut buffer) = attempt();
         let mut hub = server(now, 5);
         let from = SocketAddr::from(([192, 0, 2, 9], 9));
         let taken = hub.handle_datagram(now, from, &mut buffer);
