@@ -155,6 +155,24 @@ def test_what_is_not_tcp_follows_what_is_known(race: Racing) -> None:
 
 
 @pytest.mark.parametrize("family", [4, 6])
+def test_quic_alone_finds_the_quicker_uplink(make_network: MakeNetwork, start_braid: StartBraid, family: int) -> None:
+    """It cannot be raced: one connection tries each uplink, and all that follow know both round trips."""
+    net = make_network(*LINES, serving=("dns", "http3"))
+    daemon = start_braid(net, "--config", configured(net, RACE))
+    taken = []
+    for _ in range(6):
+        [answer] = run_client(net.host, "http3", net.server(1, family), "/address")["answers"]
+        address, port = answer["text"].split()
+        [uplink] = [name for name, count in by_uplink(net, [(address, int(port))]).items() if count]
+        taken.append(uplink)
+    assert (sorted(taken[:2]), taken[2:]) == (["dsl", "lte"], ["lte"] * 4)
+    [destination] = daemon.json("paths")["destinations"]
+    found = {path["uplink"]: path["rtt_ms"] for path in destination["paths"]}
+    assert found["dsl"] >= 50
+    assert 16 <= found["lte"] < found["dsl"]
+
+
+@pytest.mark.parametrize("family", [4, 6])
 @pytest.mark.parametrize("offload", [False, True])
 def test_raced_connections_carry_data_whole(
     make_network: MakeNetwork, start_braid: StartBraid, family: int, offload: bool

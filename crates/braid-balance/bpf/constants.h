@@ -229,6 +229,10 @@
 #define MIN_STAMP_PACKETS 6
 #define MAX_STAMP_RTT_US  2000000
 
+// What a QUIC client sends this long after its first datagram, in us, is sent again: clients wait
+// longer for an answer, and the parts of the first flight follow one another.
+#define QUIC_FLIGHT_US 10000
+
 // A TCP segment's numbers may be this far from those that the inside has sent and acknowledged:
 // what 1 Gbit/s sends in a quarter of a second, for data; less for a reset, whose sequence number
 // must be exact (RFC 5961). A guess is within the first by both numbers once in 8,192 times, within

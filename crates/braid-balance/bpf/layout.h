@@ -66,7 +66,8 @@ struct flow {
 	__u8 tick;	// of the forecast under which it last counted as busy
 	__u8 unused[2];
 	__u32 lost; // of those seen: retransmissions from inside, gaps from outside
-	// TCP: round trips by timestamps (RFC 7323), one at a time (flow/timestamps.h).
+	// TCP: round trips by timestamps (RFC 7323), one at a time (flow/timestamps.h). QUIC:
+	// `stamp_at` is when the first Initial was sent, until it is answered (flow/quic.h).
 	__u32 min_rtt;	     // us; 0: not known
 	__be32 stamp;	     // the inside's timestamp whose echo is awaited
 	__u32 stamp_at;	     // when it was sent, us of the monotonic clock; 0: none is awaited
@@ -142,7 +143,8 @@ struct uplink_counters {
 	__u64 syn_repeats;
 	__u64 syn_answers;
 	__u64 repeats;
-	// From SYN to SYN/ACK, of handshakes without a repeated SYN.
+	// From SYN to SYN/ACK, of handshakes without a repeated SYN, and from a QUIC Initial to its
+	// first answer.
 	__u64 rtt_us_sum;
 	__u64 rtt_samples;
 	// TCP: packets with data in both directions, and those of them that indicate a loss.

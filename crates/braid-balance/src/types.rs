@@ -369,9 +369,10 @@ pub struct UplinkCounters {
     pub syn_answers: u64,
     /// TCP segments with data that the inside has retransmitted.
     pub repeats: u64,
-    /// Microseconds from SYN to its answer, summed over [`UplinkCounters::rtt_samples`].
+    /// Microseconds from SYN, or QUIC Initial, to its answer, summed over
+    /// [`UplinkCounters::rtt_samples`].
     pub rtt_us_sum: u64,
-    /// Handshakes measured: those whose SYN was sent once.
+    /// Handshakes measured: those whose first packet was sent once.
     pub rtt_samples: u64,
     /// TCP segments with data, in both directions.
     pub data_packets: u64,

@@ -372,6 +372,17 @@ static __always_inline int is_in_window(const struct packet *packet, const struc
 	return unacknowledged <= SEGMENT_WINDOW && offset <= 2 * window;
 }
 
+// Adds the round trip of a handshake, in us. Without a `remote` it does not go into the path cache.
+static __always_inline void note_handshake(struct uplink_counters *counters,
+					   const struct address *remote, __u32 uplink, __u32 rtt,
+					   __u64 now)
+{
+	counters->rtt_us_sum += rtt;
+	counters->rtt_samples++;
+	if (remote)
+		update_rtt(remote, uplink, rtt, now);
+}
+
 // Notes the first answer to a SYN. It gives the RTT if the SYN was sent once. Without a `remote`
 // the RTT does not go into the path cache: any router may have sent the refusal.
 static __always_inline void note_answer(const struct flow *flow, const struct address *remote,
@@ -384,12 +395,8 @@ static __always_inline void note_answer(const struct flow *flow, const struct ad
 	if (!counters || flow->choice == CHOICE_MIDSTREAM)
 		return;
 	counters->syn_answers++;
-	if (flow->tx_packets != 1)
-		return;
-	counters->rtt_us_sum += rtt;
-	counters->rtt_samples++;
-	if (remote)
-		update_rtt(remote, uplink, rtt, now);
+	if (flow->tx_packets == 1)
+		note_handshake(counters, remote, uplink, rtt, now);
 }
 
 // Returns 1 if the flow's uplink was chosen from the path cache.

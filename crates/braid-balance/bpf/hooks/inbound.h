@@ -3,6 +3,7 @@
 #define BRAID_INBOUND_H
 
 #include "packet/fragment.h"
+#include "flow/quic.h"
 #include "nat/icmp_error.h"
 #include "egress.h"
 #include "packet/mss.h"
@@ -66,8 +67,11 @@ static __always_inline void track_reply(const struct __sk_buff *skb, const struc
 		advance_tcp(flow, reply->found.assured, packet->tcp_flags, FIN_OUTSIDE);
 		return;
 	}
-	if (flow->state == STATE_NEW)
+	if (flow->state == STATE_NEW) {
 		flow->state = STATE_ESTABLISHED;
+		if (packet->source_port == bpf_htons(QUIC_PORT))
+			note_initial_answer(&reply->key.remote, flow, now);
+	}
 	// An answered echo does not promote a flow.
 	if (!reply->found.assured && !is_icmp(packet))
 		promote(&reply->key, flow, now);

@@ -8,6 +8,7 @@
 #include "nat/hairpin.h"
 #include "nat/icmp_error.h"
 #include "flow/inside.h"
+#include "flow/quic.h"
 #include "flow/replay_buffer.h"
 #include "egress.h"
 #include "packet/mss.h"
@@ -465,6 +466,8 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		found.flow->remote_port = packet.dest_port;
 		if (packet.dest_port == bpf_htons(DNS_PORT))
 			note_dns_question(skb, &packet, found.flow, now);
+		else if (is_quic(&packet) && found.flow->state == STATE_NEW)
+			note_initial(skb, &packet, found.flow, now);
 	}
 	if (!found.assured || now - found.flow->last_seen > NEIGHBOUR_TRUST_NS)
 		detach_route(skb);

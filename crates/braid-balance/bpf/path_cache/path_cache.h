@@ -455,6 +455,35 @@ __noinline int check_worthwhile(__u32 id)
 	return 0;
 }
 
+// Takes the uplink if its path is not known and no other such uplink has waited longer for a flow.
+__noinline int take_unknown(__u32 id)
+{
+	struct uplink_forecast *forecast = bpf_map_lookup_elem(&forecasts, &id);
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!ctx || !forecast || id >= MAX_UPLINKS ||
+	    !(ctx->worthwhile & ~ctx->cached & (1u << id)) ||
+	    forecast->last_opened >= ctx->best_last_opened)
+		return 0;
+	ctx->best_last_opened = forecast->last_opened;
+	ctx->uplink = id;
+	return 0;
+}
+
+// Puts the context's QUIC flow on an uplink whose path is not known: it cannot be raced, but its
+// answer gives the round trip. Until then the path counts as one without an answer.
+static __always_inline void try_unknown(__u64 now)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!ctx)
+		return;
+	ctx->best_last_opened = ~0ull;
+	for (__u32 id = 0; id < MAX_UPLINKS; id++)
+		take_unknown(id);
+	store_unanswered(ctx->uplink, now);
+}
+
 // Returns 1 for addresses that no uplink leads to, or always the same one.
 static __always_inline int is_private(const struct address *remote)
 {
@@ -500,6 +529,11 @@ static __always_inline int spend_race_budget(const struct pkt_ctx *ctx, __u64 no
 	entry->races++;
 	all->races++;
 	return 0;
+}
+
+static __always_inline int is_quic(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_UDP && packet->dest_port == bpf_htons(QUIC_PORT);
 }
 
 static __always_inline int has_several(__u32 bits)
@@ -559,6 +593,10 @@ __noinline int choose_path(__u64 now)
 			ctx->best = ctx->best_default;
 			ctx->cached = ctx->worthwhile;
 		}
+	}
+	if (!all && is_quic(&ctx->packet) && !ctx->is_moving) {
+		try_unknown(now);
+		return 0;
 	}
 	if (!ctx->cached)
 		return 0;

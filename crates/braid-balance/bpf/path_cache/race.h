@@ -529,11 +529,8 @@ __noinline int handle_race_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
 		if (first && ctx->race.flow.tx_packets == 1) {
 			__u32 rtt = (now - ctx->race.flow.created) / 1000;
 
-			update_rtt(&ctx->key.remote, id, rtt, now);
-			if (counters) {
-				counters->rtt_us_sum += rtt;
-				counters->rtt_samples++;
-			}
+			if (counters)
+				note_handshake(counters, &ctx->key.remote, id, rtt, now);
 		}
 	}
 	// A packet that passes is counted as every other reply is.

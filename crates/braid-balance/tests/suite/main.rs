@@ -7,6 +7,7 @@ mod flows;
 mod forecast;
 mod lifecycle;
 mod packets;
+mod quic_handshake;
 mod race;
 mod random_packets;
 mod rules;

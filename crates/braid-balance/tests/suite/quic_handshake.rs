@@ -1,0 +1,128 @@
+//! Round trips of QUIC handshakes, and the uplinks that new QUIC connections try.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use Verdict::{Passed, Sent};
+use braid_balance::{Choice, LbMethod, UplinkCounters};
+use braid_core::UplinkId;
+use braid_packet::build;
+
+use crate::support::choose::flow_of;
+use crate::support::probe::Verdict;
+use crate::support::race::{ONCE, RACING_UPLINKS, Track};
+use crate::support::talk::INNER;
+use crate::support::world::{QUIC, SERVER_V4};
+
+const INITIAL: u8 = 0xc3;
+const ZERO_RTT: u8 = 0xd1;
+const SHORT: u8 = 0x41;
+const PEER: (std::net::IpAddr, u16) = (SERVER_V4, QUIC);
+
+/// Sends a datagram to the server whose first byte says what it is; the uplink of its flow.
+fn send(track: &Track, port: u16, first: u8, reason: &str) -> UplinkId {
+    let datagram = build::udp((INNER, port), PEER, &[first, 0, 0, 0, 1]);
+    track.probe.out(&datagram).is(Sent, reason);
+    flow_of(&track.probe, INNER, port).uplink
+}
+
+/// Has the server answer a flow.
+fn answer(track: &Track, port: u16) {
+    let flow = flow_of(&track.probe, INNER, port);
+    let outer = (flow.outer.ip(), flow.outer.port());
+    let datagram = build::udp(PEER, outer, &[INITIAL]);
+    track
+        .back(flow.uplink.index(), &datagram)
+        .is(Passed, "in_stack");
+}
+
+fn counters(track: &Track, uplink: UplinkId) -> UplinkCounters {
+    let counters = track.probe.datapath.borrow().counters();
+    counters.expect("counters").uplinks[uplink.index()].1
+}
+
+fn round_trip(track: &Track, uplink: UplinkId) -> Option<Duration> {
+    let datapath = track.probe.datapath.borrow();
+    let memory = datapath.path_cache_entry(SERVER_V4).expect("memory")?;
+    let path = memory.paths.iter().find(|path| path.uplink == uplink)?;
+    path.rtt.filter(|_| !path.is_silent())
+}
+
+#[test]
+fn the_first_answer_to_an_initial_gives_the_round_trip() {
+    let track = Track::new(LbMethod::Fastest, ONCE);
+    let began = Instant::now();
+    let uplink = send(&track, 4000, INITIAL, "out_new");
+    assert_eq!(round_trip(&track, uplink), None);
+    sleep(Duration::from_millis(20));
+    answer(&track, 4000);
+    let most = began.elapsed();
+    answer(&track, 4000);
+    let counted = counters(&track, uplink);
+    assert_eq!((counted.rtt_samples, counted.syn_answers), (1, 0));
+    let rtt = Duration::from_micros(counted.rtt_us_sum);
+    assert!((Duration::from_millis(20)..=most).contains(&rtt), "{rtt:?}");
+    assert_eq!(round_trip(&track, uplink), Some(rtt));
+}
+
+#[test]
+fn the_parts_of_a_first_flight_are_one_and_what_comes_later_is_sent_again() {
+    let track = Track::new(LbMethod::RoundRobin, ONCE);
+    let samples = |uplink| counters(&track, uplink).rtt_samples;
+    // On a busy machine a flight may take longer than one does.
+    let flight = (4000..4020).find_map(|port| {
+        let began = Instant::now();
+        let uplink = send(&track, port, INITIAL, "out_new");
+        send(&track, port, ZERO_RTT, "out_flow");
+        let is_one = began.elapsed() < Duration::from_millis(9);
+        let before = samples(uplink);
+        answer(&track, port);
+        is_one.then(|| samples(uplink) - before)
+    });
+    assert_eq!(flight, Some(1));
+
+    let uplink = send(&track, 4100, INITIAL, "out_new");
+    let before = samples(uplink);
+    sleep(Duration::from_millis(12));
+    send(&track, 4100, INITIAL, "out_flow");
+    answer(&track, 4100);
+    assert_eq!(samples(uplink), before, "which of the two was answered?");
+}
+
+#[test]
+fn other_datagrams_are_no_handshakes() {
+    let track = Track::new(LbMethod::RoundRobin, ONCE);
+    for (port, first) in [(4000, SHORT), (4001, 0xf3), (4002, 0x16), (4003, 1)] {
+        let uplink = send(&track, port, first, "out_new");
+        answer(&track, port);
+        assert_eq!(counters(&track, uplink).rtt_samples, 0, "{first:#x}");
+    }
+    let empty = build::udp((INNER, 4004), PEER, b"");
+    track.probe.out(&empty).is(Sent, "out_new");
+    answer(&track, 4004);
+    let uplink = flow_of(&track.probe, INNER, 4004).uplink;
+    assert_eq!(counters(&track, uplink).rtt_samples, 0);
+}
+
+/// As QUIC is not raced, all of it would stay on the first uplink whose round trip is known.
+#[test]
+fn every_uplink_is_tried_and_then_the_quickest_taken() {
+    let track = Track::new(LbMethod::Race, ONCE);
+    let tried = [4000, 4001, 4002].map(|port| {
+        let uplink = send(&track, port, INITIAL, "out_new");
+        assert_eq!(flow_of(&track.probe, INNER, port).choice, Choice::NextSlot);
+        (uplink, port)
+    });
+    let mut uplinks = tried.map(|(uplink, _)| uplink.index());
+    uplinks.sort_unstable();
+    assert!(uplinks.iter().copied().eq(0..RACING_UPLINKS), "{tried:?}");
+    answer(&track, 4002);
+    sleep(Duration::from_millis(5));
+    answer(&track, 4000);
+    // The one that has not answered is not tried again for now.
+    for port in 4003..4008 {
+        assert_eq!(send(&track, port, INITIAL, "out_new"), tried[2].0);
+        let flow = flow_of(&track.probe, INNER, port);
+        assert_eq!(flow.choice, Choice::Remembered);
+    }
+}
