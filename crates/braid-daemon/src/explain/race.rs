@@ -8,10 +8,14 @@ use braid_core::UplinkId;
 use braid_core::forecast::{MAX_RACE_TIME_RATIO, PathStats, Prediction, UplinkLoad, in_turn};
 
 use super::{FlowKey, Trace, name};
+use crate::config::DatapathKind;
 use crate::report::{ReservationReport, Stage};
 
 /// IANA number of TCP.
 const TCP: u8 = 6;
+
+/// QUIC's protocol and port.
+const QUIC: (u8, Option<u16>) = (17, Some(443));
 
 /// Decision about a flow of a class that races.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +85,11 @@ impl Trace<'_, '_> {
         let refusal = unraceable(flow);
         let (worth, left_out) = self.worth_racing(entry.lb_method, &live);
         let is_known = |id: &UplinkId| scores.iter().any(|score| score.uplink == *id);
+        let unknown = worth.iter().filter(|id| !is_known(id));
+        let waiting = unknown.min_by_key(|id| (self.load(**id).last_opened, **id));
+        if let Some(next) = waiting.filter(|_| self.shows_round_trip(flow)) {
+            return self.tried(flow, *next);
+        }
         match self.best(entry.lb_method, &scores) {
             Some(best) if refusal.is_some() || worth.iter().all(is_known) => {
                 if let Some(why) = refusal {
@@ -101,6 +110,23 @@ impl Trace<'_, '_> {
             }
             _ => self.begin(flow, worth, &left_out, &scores),
         }
+    }
+
+    /// Returns true for QUIC where its handshakes are measured: in the kernel.
+    fn shows_round_trip(&self, flow: &FlowKey) -> bool {
+        let by_kernel = self.snapshot.settings.config.datapath.kind == DatapathKind::Ebpf;
+        by_kernel && (flow.protocol, flow.port) == QUIC
+    }
+
+    /// Notes that the flow takes an uplink whose path is not known.
+    fn tried(&mut self, flow: &FlowKey, next: UplinkId) -> Decided {
+        let text = format!(
+            "not raced: only TCP is; a QUIC connection tries {}, whose round trip to {} is not known",
+            name(self.snapshot, next),
+            network(flow)
+        );
+        self.note(Stage::Race, text);
+        Decided::Chosen(next)
     }
 
     /// Returns the candidates that take flows of this family.

@@ -7,6 +7,7 @@ use braid_core::forecast::UplinkLoad;
 use braid_core::{Rate, UplinkId};
 
 use super::{Scene, ask, explanation, scene, told};
+use crate::config::DatapathKind;
 use crate::report::ReservationReport;
 use crate::uplinks::uplink_forecasts::Reservation;
 
@@ -92,8 +93,9 @@ fn what_is_known_of_all_is_not_raced() {
 #[test]
 fn what_cannot_be_raced_goes_by_what_is_known_or_by_the_slots() {
     let mut scene = scene("policy = 'race'");
+    let server = "203.0.113.5:5000";
     assert_eq!(
-        race(&scene, 17, SERVER),
+        race(&scene, 17, server),
         "Race: not raced: only TCP is, and no path to 203.0.113.0/24 is known\n\
          Slot: the next of 1024 slots\n=> Shared - [dsl 0.50, lte 0.50]"
     );
@@ -112,9 +114,29 @@ fn what_cannot_be_raced_goes_by_what_is_known_or_by_the_slots() {
     assert!(race(&scene, 6, "100.128.0.1:80").ends_with("=> Raced - [dsl, lte]"));
     scene.path = path(&[(1, 50, 1)]);
     assert_eq!(
-        race(&scene, 17, SERVER),
+        race(&scene, 17, server),
         "Race: not raced: only TCP is\nRace: remembered: lte 50.0 ms\n=> Uplink lte [lte 1.00]"
     );
+}
+
+#[test]
+fn quic_tries_what_is_not_known() {
+    let mut scene = scene("policy = 'race'");
+    let tries = |uplink| {
+        format!(
+            "Race: not raced: only TCP is; a QUIC connection tries {uplink}, whose round trip to \
+             203.0.113.0/24 is not known\n=> Uplink {uplink} [{uplink} 1.00]"
+        )
+    };
+    assert_eq!(race(&scene, 17, SERVER), tries("dsl"));
+    scene.path = path(&[(0, 20, 1)]);
+    assert_eq!(race(&scene, 17, SERVER), tries("lte"));
+    // One that has not answered the last connection waits for its turn.
+    scene.path = path(&[(0, 20, 1), (1, 2000, 1)]);
+    assert!(race(&scene, 17, SERVER).ends_with("=> Uplink dsl [dsl 1.00]"));
+    scene.settings.config.datapath.kind = DatapathKind::OpenFlow;
+    scene.path = path(&[(0, 20, 1)]);
+    assert!(race(&scene, 17, SERVER).ends_with("=> Uplink dsl [dsl 1.00]"));
 }
 
 #[test]
