@@ -114,6 +114,36 @@ def test_a_download_takes_both_uplinks_and_outlives_one(
     wait_until(lambda: set(links(daemon)) == {"dsl", "lte"}, what="the link to come back", timeout=30)
 
 
+def test_what_a_bond_carries_measures_its_uplinks(
+    make_network: MakeNetwork, start_hub: StartHub, start_braid: StartBraid
+) -> None:
+    rates = {"dsl": 16e6, "lte": 8e6}
+    net = make_network(
+        *(
+            UplinkSpec(name, LinkSpec(rate=f"{rate / 1e6:g}Mbit/s", delay="10ms", queue="100ms"))
+            for name, rate in rates.items()
+        )
+    )
+    daemon = start_braid(net)
+    join(daemon, start_hub(net))
+
+    def known() -> dict[str, float]:
+        uplinks = daemon.json("uplinks")["uplinks"]
+        found = {each["name"]: each.get("rx_capacity") for each in uplinks if each["name"] in rates}
+        return {
+            name: of["rate_bit_s"] / rates[name] for name, of in found.items() if of and of["basis"] == "saturated"
+        }
+
+    assert not known()
+    download = Download(net.host, net.server(1), 24_000_000, net.scratch / f"{net.host.name}.got")
+    wait_until(
+        lambda: set(known()) == set(rates) and all(0.9 < share < 1.1 for share in known().values()),
+        what=f"the capacities of both lines, not {known()}",
+        timeout=15,
+    )
+    download.finish()
+
+
 def test_a_dead_hub_leaves_the_uplinks_and_a_live_one_takes_the_flows_back(
     make_network: MakeNetwork, start_hub: StartHub, start_braid: StartBraid
 ) -> None:

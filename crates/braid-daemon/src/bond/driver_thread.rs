@@ -7,7 +7,7 @@
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use braid_balance::{KernelTime, Lease};
 use braid_bond::io::{
@@ -38,7 +38,8 @@ struct Shared {
     lease: Lease,
     /// True if the bond takes flows.
     takes: bool,
-    latest: Option<ClientStatus>,
+    /// The latest status of the driver, and when it was taken.
+    latest: Option<(Instant, ClientStatus)>,
 }
 
 impl DriverThread {
@@ -61,7 +62,7 @@ impl DriverThread {
                 // A stopped driver's lease is not renewed; it reports its end by an event.
                 let Ok(status) = asked.status() else { return };
                 let mut shared = lock(&told);
-                shared.latest = Some(status);
+                shared.latest = Some((Instant::now(), status));
                 if shared.takes {
                     shared.renew();
                 }
@@ -111,9 +112,9 @@ impl DriverThread {
         shared.renew();
     }
 
-    /// Returns the latest status of the driver.
+    /// Returns the latest status of the driver, and when it was taken.
     #[must_use]
-    pub fn latest(&self) -> Option<ClientStatus> {
+    pub fn latest(&self) -> Option<(Instant, ClientStatus)> {
         lock(&self.shared).latest.clone()
     }
 }

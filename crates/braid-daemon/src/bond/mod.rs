@@ -7,14 +7,15 @@
 //! addresses from the hub. Its flows are treated like all flows: translation, classes, explanations, failover.
 //! The difference is that this daemon carries its packets, so it stops with the daemon; see `driver_thread`.
 //!
-//! Modules: the joined hub (`membership`), the hub's addresses (`hub_lookup`), the wanted links (`links`), events
-//! (`events`) and the state that follows (`state_machine`), the treatment of packets (`policy`, `classify`), drops
-//! at its device (`tun_drops`).
+//! Modules: the joined hub (`membership`), the hub's addresses (`hub_lookup`), the wanted links (`links`) and what they
+//! carry (`link_traffic`), events (`events`) and the state that follows (`state_machine`), the treatment of packets
+//! (`policy`, `classify`), drops at its device (`tun_drops`).
 
 mod classify;
 mod driver_thread;
 mod events;
 mod hub_lookup;
+mod link_traffic;
 mod links;
 mod membership;
 mod policy;
@@ -46,6 +47,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::config::{Encapsulation, Settings};
 
+pub(crate) use link_traffic::{LinkMeter, LinkTraffic};
 pub use links::BondUplink;
 pub use membership::{Membership, parse_token};
 pub use state_machine::State;
@@ -404,7 +406,19 @@ impl Bond {
     /// Returns the latest status of the driver.
     #[must_use]
     pub fn latest(&self) -> Option<ClientStatus> {
-        self.driver.as_ref().and_then(DriverThread::latest)
+        Some(self.driver.as_ref()?.latest()?.1)
+    }
+
+    /// Returns the traffic of the links by the names of their uplinks, see [`LinkMeter::note`].
+    pub(crate) fn link_traffic(&self, meter: &mut LinkMeter) -> Vec<(&str, LinkTraffic)> {
+        let latest = self.driver.as_ref().and_then(DriverThread::latest);
+        let Some((taken, status)) = latest else {
+            *meter = LinkMeter::default();
+            return Vec::new();
+        };
+        let traffic = meter.note(taken, &status.links);
+        let of_uplink = |(link, traffic)| Some((self.name_of(link)?, traffic));
+        traffic.into_iter().filter_map(of_uplink).collect()
     }
 
     /// Returns the links that carry each flow, given by its protocol, its outer and its remote end: none if no driver

@@ -15,7 +15,7 @@ use braid_uplink::probe::Prober;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::Engine;
-use crate::bond::tun_drops;
+use crate::bond::{LinkMeter, LinkTraffic, tun_drops};
 use crate::classes::{Classes, Load};
 use crate::events::EventKind;
 use crate::uplinks::capacities::Capacities;
@@ -47,6 +47,9 @@ pub(super) struct HealthChecks {
     metered: Instant,
     pub capacities: Capacities,
     qualities: LinkQualities,
+    link_meter: LinkMeter,
+    /// What a bond carries over its uplinks.
+    bonded: Vec<(UplinkId, LinkTraffic)>,
 }
 
 /// Traffic of one uplink between two measurements.
@@ -73,16 +76,24 @@ impl HealthChecks {
             metered: now,
             capacities: Capacities::new(now),
             qualities: LinkQualities::default(),
+            link_meter: LinkMeter::default(),
+            bonded: Vec::new(),
         }
     }
 
-    /// Returns the load of an uplink over the last second; `None` before the first measurement.
+    /// Returns the load of an uplink over the last second, with a bond's packets; `None` before the first
+    /// measurement.
     pub fn load(&self, id: UplinkId) -> Option<Load> {
         let meter = self.meters.get(&id)?;
         let now = Instant::now();
+        let with_bond = |flows: Rate, of: fn(&LinkTraffic) -> Rate| {
+            let links = self.bonded.iter().filter(|(other, _)| *other == id);
+            let bits: u64 = links.map(|(_, link)| of(link).bits_per_sec()).sum();
+            Rate::from_bits_per_sec(flows.bits_per_sec() + bits)
+        };
         Some(Load {
-            tx: meter.tx,
-            rx: meter.rx,
+            tx: with_bond(meter.tx, |link| link.tx),
+            rx: with_bond(meter.rx, |link| link.rx),
             measured: self.capacities.measured(now, id),
             at_least: self.capacities.at_least(now, id),
             stall: self.capacities.stall(id),
@@ -162,7 +173,7 @@ impl HealthChecks {
             self.packets = packets;
             self.moved = now;
         }
-        let ended = self.capacities.note(now, line, shaped);
+        let ended = self.capacities.note(now, line, shaped, &self.bonded);
         if ended.is_some() {
             self.qualities.note(now, counters, line);
         }
@@ -201,6 +212,7 @@ impl Engine {
             line.iter_mut()
                 .for_each(|(id, known)| *known = *better.get(id).unwrap_or(known));
             shaped = self.shape_counters()?;
+            self.health_checks.bonded = self.bonded();
         }
         let health_checks = &mut self.health_checks;
         let ended = health_checks.note(now, &counters, &prompt, local_drops, &line, &shaped);
@@ -255,6 +267,17 @@ impl Engine {
             );
         }
         Ok(())
+    }
+
+    /// Returns what the bond's links carry over their uplinks.
+    fn bonded(&mut self) -> Vec<(UplinkId, LinkTraffic)> {
+        let traffic = self.bond.link_traffic(&mut self.health_checks.link_meter);
+        let records = self.registry.records();
+        let of_uplink = |(name, traffic): (&str, LinkTraffic)| {
+            let record = records.iter().find(|record| record.uplink.name == name)?;
+            Some((record.id, traffic))
+        };
+        traffic.into_iter().filter_map(of_uplink).collect()
     }
 
     /// Returns the bond and the count of packets that its device dropped because this machine did not read them in

@@ -13,6 +13,7 @@ use braid_core::capacity::{
 };
 use braid_core::{Bytes, Rate, Time, UplinkId};
 
+use crate::bond::LinkTraffic;
 use crate::report::MeasuredDirection;
 
 /// Growth of round trips that shows a queue.
@@ -56,16 +57,18 @@ impl Capacities {
         now.saturating_duration_since(self.noted) >= MIN_INTERVAL
     }
 
-    /// Takes the counters of all uplinks, and of those that are shaped. Returns the interval that has ended;
-    /// `None` while it lasts.
+    /// Takes the counters of all uplinks, of those that are shaped, and what the links of a bond carry over them.
+    /// Returns the interval that has ended; `None` while it lasts.
     ///
     /// Shaping counts all packets, those of the machine's own sockets and of a bond as well, and so tells more of the
-    /// line than the flows do. What it drops of the packets received has crossed the line.
+    /// line than the flows do. What it drops of the packets received has crossed the line. The delay of a bond's
+    /// packets has the shaping's own queue in it, and is not taken there.
     pub fn note(
         &mut self,
         now: Instant,
         counters: &[(UplinkId, UplinkCounters)],
         shaped: &[(UplinkId, [ShapeCounters; 2])],
+        bonded: &[(UplinkId, LinkTraffic)],
     ) -> Option<Duration> {
         if !self.is_due(now) {
             return None;
@@ -90,7 +93,11 @@ impl Capacities {
                 continue;
             };
             let before = std::mem::replace(&mut measured.counters, *counters);
-            let flows = interval(end, span, &before, counters);
+            let mut flows = interval(end, span, &before, counters);
+            if shaped.is_none() {
+                let bonded = bonded.iter().filter(|(other, _)| other == id);
+                bonded.for_each(|(_, link)| add_bonded(&mut flows, link));
+            }
             let mut line = flows;
             let shaped_before = std::mem::replace(&mut measured.shaped, shaped);
             if let (Some(before), Some(after)) = (shaped_before, shaped) {
@@ -258,6 +265,13 @@ fn stall_interval(
     }
 }
 
+/// Adds what a link of a bond carries.
+fn add_bonded(interval: &mut UplinkInterval, link: &LinkTraffic) {
+    interval.tx += link.tx.bytes_in(interval.span);
+    interval.rx += link.rx.bytes_in(interval.span);
+    interval.queueing = interval.queueing.max(link.queueing);
+}
+
 /// Puts the bytes that shaping has counted in the place of those of the flows.
 fn count_shaped(
     interval: &mut UplinkInterval,
@@ -297,7 +311,7 @@ mod tests {
         let mut capacities = Capacities::new(start);
         for tick in 0..40 {
             let now = start + Duration::from_millis(50) * tick;
-            capacities.note(now, &counters(u64::from(tick / 4)), &[]);
+            capacities.note(now, &counters(u64::from(tick / 4)), &[], &[]);
         }
         let now = start + Duration::from_secs(2);
         let found = capacities.rx(now, ID).unwrap();
@@ -312,7 +326,7 @@ mod tests {
         assert!(!capacities.had_queue(now, UplinkId(0), second));
         // Nothing moves any more.
         let later = now + Duration::from_millis(900);
-        capacities.note(later, &counters(9), &[]);
+        capacities.note(later, &counters(9), &[], &[]);
         assert!(capacities.had_queue(later, ID, second));
         assert!(!capacities.had_queue(later + second, ID, second));
     }
@@ -331,13 +345,46 @@ mod tests {
         };
         for tick in 0..10 {
             let now = start + Duration::from_millis(200) * tick;
-            capacities.note(now, &counters(tick.into()), &shaped(tick.into()));
+            capacities.note(now, &counters(tick.into()), &shaped(tick.into()), &[]);
         }
         let found = capacities.rx(start + Duration::from_secs(2), ID).unwrap();
         assert_eq!(found.basis, CapacityBasis::Saturated);
         assert_eq!(found.rate, Rate::from_bits_per_sec(25_000_000));
         let up = capacities.tx(start + Duration::from_secs(2), ID).unwrap();
         assert_eq!(up.rate, Rate::from_bits_per_sec(400_000));
+    }
+
+    #[test]
+    fn what_a_bond_carries_and_the_queue_that_it_sees_count_as_the_flows_do() {
+        let start = Instant::now();
+        let link = |mbit: u64, queue| LinkTraffic {
+            tx: Rate::from_bits_per_sec(100_000),
+            rx: Rate::from_bits_per_sec(mbit * 1_000_000),
+            queueing: queue,
+        };
+        let queue = Some(Duration::from_millis(9));
+        let known = |bonded: &[(UplinkId, LinkTraffic)], shaped: &[(UplinkId, _)]| {
+            let mut capacities = Capacities::new(start);
+            for tick in 0..10 {
+                let now = start + Duration::from_millis(200) * tick;
+                let flows = [(ID, UplinkCounters::default())];
+                capacities.note(now, &flows, shaped, bonded);
+            }
+            let found = capacities.rx(start + Duration::from_secs(2), ID)?;
+            Some((found.basis, found.rate.bits_per_sec() / 1_000_000))
+        };
+        let saturated = Some((CapacityBasis::Saturated, 30));
+        // An uplink may have several links.
+        assert_eq!(
+            known(&[(ID, link(10, queue)), (ID, link(20, None))], &[]),
+            saturated
+        );
+        let without = known(&[(ID, link(30, Some(Duration::ZERO)))], &[]);
+        assert_eq!(without, Some((CapacityBasis::AtLeast, 30)));
+        assert_eq!(known(&[(UplinkId(0), link(30, queue))], &[]), None);
+        // Shaping counts a bond's packets itself.
+        let idle = (ID, [ShapeCounters::default(); 2]);
+        assert_eq!(known(&[(ID, link(30, queue))], &[idle]), None);
     }
 
     #[test]
@@ -350,7 +397,7 @@ mod tests {
             let mut all = counters(if tick < 15 { tick.min(10) } else { tick });
             all[0].1.repeats = 2 * tick.saturating_sub(10).min(4);
             let now = start + Duration::from_millis(200) * u32::try_from(tick).unwrap();
-            capacities.note(now, &all, &[]);
+            capacities.note(now, &all, &[], &[]);
             let changed = capacities.take_stall_change();
             assert_eq!(changed, tick == 12, "{tick}");
             let stalls = capacities.is_stalled(ID);
@@ -378,7 +425,7 @@ mod tests {
         let down = MeasuredDirection::Down;
         assert!(!capacities.note_active(start, ID, down, CapacityBasis::Transfer, &found));
         let now = start + Duration::from_secs(1);
-        capacities.note(now, &counters(0), &[]);
+        capacities.note(now, &counters(0), &[], &[]);
         assert!(capacities.note_active(now, ID, down, CapacityBasis::Transfer, &found));
         assert_eq!(capacities.measured(now, ID), Some(found.rate));
         let later = now + Duration::from_secs(60);
