@@ -213,9 +213,10 @@
 // have been forgotten by then: each forecast halves that count.
 #define OPENED_SECONDS 2
 
-// RTT in us that stands for a SYN without an answer; it is kept for the memory divided by
-// UNANSWERED_TTL_DIVISOR.
+// RTTs in us that stand for a SYN without an answer, and for a QUIC connection that has yet to be
+// answered; they are kept for the memory divided by UNANSWERED_TTL_DIVISOR.
 #define RTT_UNANSWERED_US      2000000
+#define RTT_TRIED_US	       2000001
 #define UNANSWERED_TTL_DIVISOR 4
 
 // A shorter RTT replaces the cached one. A longer one moves it by this fraction of the difference,
@@ -229,8 +230,8 @@
 #define MIN_STAMP_PACKETS 6
 #define MAX_STAMP_RTT_US  2000000
 
-// What a QUIC client sends this long after its first datagram, in us, is sent again: clients wait
-// longer for an answer, and the parts of the first flight follow one another.
+// What a QUIC client sends this long after its first datagram, in us, may be sent again, and the
+// answer may be to either: the parts of the first flight follow one another sooner.
 #define QUIC_FLIGHT_US 10000
 
 // A TCP segment's numbers may be this far from those that the inside has sent and acknowledged:

@@ -120,6 +120,7 @@ impl PathCacheSnapshot {
             Some(CachedPath {
                 uplink,
                 rtt: way.rtt_us.map(Duration::from_micros),
+                tried: false,
                 age,
                 packets: way.packets,
                 lost: way.lost,
@@ -186,6 +187,7 @@ mod tests {
         CachedPath {
             uplink: UplinkId(uplink),
             rtt: Some(Duration::from_micros(21_400)),
+            tried: false,
             age: Duration::from_secs(age),
             packets: 640,
             lost: 3,

@@ -7,8 +7,8 @@
 
 // The first byte of a long header with the fixed bit: 0-RTT, Initial or, in version 2, Retry by the
 // lower bit of its type (RFC 9000 section 17.2, RFC 9369 section 3.2).
-#define QUIC_LONG_TYPES	  0xe0
-#define QUIC_EARLY_PACKET 0xc0
+#define QUIC_LONG_TYPE_MASK 0xe0
+#define QUIC_EARLY_PACKET   0xc0
 
 // Notes a datagram to QUIC's port that is sent before the first answer. A client that sends again
 // has none yet, and the next one may be to either.
@@ -27,19 +27,21 @@ static __noinline void note_initial(const struct __sk_buff *skb, const struct pa
 	if (flow->came_from ||
 	    bpf_skb_load_bytes(skb, packet->l4 + sizeof(struct udphdr), &first, sizeof(first)))
 		return;
-	if ((first & QUIC_LONG_TYPES) == QUIC_EARLY_PACKET)
+	if ((first & QUIC_LONG_TYPE_MASK) == QUIC_EARLY_PACKET)
 		flow->stamp_at = at ? at : 1;
 }
 
-// Takes the round trip at the first answer.
+// Takes the round trip at the first answer. Without one the path is unknown again.
 static __noinline void note_initial_answer(const struct address *remote, struct flow *flow,
 					   __u64 now)
 {
 	__u32 rtt = (__u32)(now / 1000) - flow->stamp_at, uplink = flow->uplink;
 	struct uplink_counters *counters = bpf_map_lookup_elem(&traffic, &uplink);
 
-	if (!flow->stamp_at)
+	if (!flow->stamp_at) {
+		end_trial(remote, uplink);
 		return;
+	}
 	flow->stamp_at = 0;
 	if (counters)
 		note_handshake(counters, remote, uplink, rtt, now);

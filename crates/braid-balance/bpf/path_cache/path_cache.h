@@ -75,6 +75,17 @@ static __always_inline int is_fresh(const struct path *path, __u64 now)
 		       (__s32)config->cache_ttl;
 }
 
+static __always_inline int is_quic(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_UDP && packet->dest_port == bpf_htons(QUIC_PORT);
+}
+
+// Returns 1 if an RTT stands for an answer that has not come.
+static __always_inline int is_stand_in(__u32 rtt)
+{
+	return rtt == RTT_UNANSWERED_US || rtt == RTT_TRIED_US;
+}
+
 __noinline int store_rtt(__u32 id, __u32 rtt, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -87,7 +98,7 @@ __noinline int store_rtt(__u32 id, __u32 rtt, __u64 now)
 	path = path_of(ctx, id);
 	if (!path)
 		return -1;
-	if (!path->rtt || path->rtt == RTT_UNANSWERED_US || rtt <= path->rtt ||
+	if (!path->rtt || is_stand_in(path->rtt) || rtt <= path->rtt ||
 	    (__s32)(at - path->measured_at) > (__s32)config->cache_ttl)
 		path->rtt = rtt ? rtt : 1;
 	else if ((__s32)(at - path->measured_at) >= RTT_RISE_SECONDS)
@@ -111,9 +122,10 @@ static __always_inline void update_rtt(const struct address *remote, __u32 id, _
 	store_rtt(id, rtt, now);
 }
 
-// Remembers that an uplink left a SYN unanswered until the client repeated it. Predictions avoid
-// the uplink for a part of the memory, or until its next answer.
-__noinline int store_unanswered(__u32 id, __u64 now)
+// Remembers an RTT that stands for an answer that has not come, for a part of the memory, or until
+// the uplink's next answer: after a SYN that the client had to repeat, and for a QUIC connection
+// until it is answered. Predictions avoid the uplink then, for QUIC or for all.
+__noinline int store_stand_in(__u32 id, __u32 rtt, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
 	__u32 zero = 0;
@@ -126,10 +138,38 @@ __noinline int store_unanswered(__u32 id, __u64 now)
 	path = path_of(ctx, id);
 	if (!path)
 		return -1;
-	path->rtt = RTT_UNANSWERED_US;
+	path->rtt = rtt;
 	path->measured_at = now / NS_PER_SECOND - config->cache_ttl +
 			    config->cache_ttl / UNANSWERED_TTL_DIVISOR;
 	return 0;
+}
+
+// Forgets that a QUIC connection has yet to be answered.
+__noinline int delete_trial(__u32 id)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+	struct path_entry *entry;
+	struct path *path;
+
+	if (!ctx || id >= MAX_UPLINKS)
+		return 0;
+	entry = bpf_map_lookup_elem(&path_cache, &ctx->prefix);
+	if (!entry)
+		return 0;
+	path = &entry->paths[uplink_index(id)];
+	if (path->rtt == RTT_TRIED_US)
+		path->rtt = 0;
+	return 0;
+}
+
+static __always_inline void end_trial(const struct address *remote, __u32 id)
+{
+	struct pkt_ctx *ctx = pkt_ctx();
+
+	if (!ctx)
+		return;
+	path_key_of(remote, &ctx->prefix);
+	delete_trial(id);
 }
 
 __noinline int delete_rtt(__u32 id)
@@ -357,7 +397,7 @@ __noinline int score_unanswered(__u32 id, __u32 waited, __u64 now)
 		return 0;
 	path = path_of(ctx, id);
 	counters = bpf_map_lookup_elem(&traffic, &id);
-	if (path && is_fresh(path, now))
+	if (path && path->rtt != RTT_TRIED_US && is_fresh(path, now))
 		rtt = path->rtt;
 	else if (counters && counters->rtt_samples)
 		rtt = counters->rtt_us_sum / counters->rtt_samples;
@@ -394,6 +434,14 @@ __noinline int score_candidate(__u32 id, __u64 now)
 			rtt = path->rtt;
 			packets = path->packets;
 			lost = path->lost;
+		}
+	}
+	if (rtt == RTT_TRIED_US) {
+		// It is known to QUIC alone.
+		rtt = 0;
+		if (is_quic(&ctx->packet)) {
+			ctx->silent |= 1u << id;
+			return 0;
 		}
 	}
 	if (rtt == RTT_UNANSWERED_US) {
@@ -462,7 +510,7 @@ __noinline int take_unknown(__u32 id)
 	struct pkt_ctx *ctx = pkt_ctx();
 
 	if (!ctx || !forecast || id >= MAX_UPLINKS ||
-	    !(ctx->worthwhile & ~ctx->cached & (1u << id)) ||
+	    !(ctx->worthwhile & ~ctx->cached & ~ctx->silent & (1u << id)) ||
 	    forecast->last_opened >= ctx->best_last_opened)
 		return 0;
 	ctx->best_last_opened = forecast->last_opened;
@@ -471,17 +519,20 @@ __noinline int take_unknown(__u32 id)
 }
 
 // Puts the context's QUIC flow on an uplink whose path is not known: it cannot be raced, but its
-// answer gives the round trip. Until then the path counts as one without an answer.
-static __always_inline void try_unknown(__u64 now)
+// answer gives the round trip. Until then others do not try it. Returns non-zero if there is none.
+static __always_inline int try_unknown(__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
 
 	if (!ctx)
-		return;
+		return -1;
 	ctx->best_last_opened = ~0ull;
 	for (__u32 id = 0; id < MAX_UPLINKS; id++)
 		take_unknown(id);
-	store_unanswered(ctx->uplink, now);
+	if (ctx->best_last_opened == ~0ull)
+		return -1;
+	store_stand_in(ctx->uplink, RTT_TRIED_US, now);
+	return 0;
 }
 
 // Returns 1 for addresses that no uplink leads to, or always the same one.
@@ -531,11 +582,6 @@ static __always_inline int spend_race_budget(const struct pkt_ctx *ctx, __u64 no
 	return 0;
 }
 
-static __always_inline int is_quic(const struct packet *packet)
-{
-	return packet->protocol == IPPROTO_UDP && packet->dest_port == bpf_htons(QUIC_PORT);
-}
-
 static __always_inline int has_several(__u32 bits)
 {
 	return (bits & (bits - 1)) != 0;
@@ -556,7 +602,7 @@ __noinline int choose_path(__u64 now)
 	if (!has_several(candidates))
 		return 0;
 	if (ctx->retried && ctx->lb_method == LB_FASTEST)
-		store_unanswered(ctx->retried - 1, now);
+		store_stand_in(ctx->retried - 1, RTT_UNANSWERED_US, now);
 	path_key_of(&ctx->packet.dest, &ctx->prefix);
 	ctx->usable = ctx->silent = ctx->cached = ctx->worthwhile = ctx->preferred = 0;
 	ctx->best_default_time = 0;
@@ -594,10 +640,8 @@ __noinline int choose_path(__u64 now)
 			ctx->cached = ctx->worthwhile;
 		}
 	}
-	if (!all && is_quic(&ctx->packet) && !ctx->is_moving) {
-		try_unknown(now);
+	if (!all && is_quic(&ctx->packet) && !ctx->is_moving && !ctx->sticky && !try_unknown(now))
 		return 0;
-	}
 	if (!ctx->cached)
 		return 0;
 	ctx->uplink = ctx->best;

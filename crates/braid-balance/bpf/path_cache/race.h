@@ -188,7 +188,7 @@ static __always_inline void note_unanswered(__u64 now)
 		return;
 	id = (ctx->race.preferred & PREFERRED_CANDIDATE) - 1;
 	if (id < MAX_UPLINKS && ctx->race.attempts[uplink_index(id)] == ATTEMPT_SENT)
-		store_unanswered(id, now);
+		store_stand_in(id, RTT_UNANSWERED_US, now);
 }
 
 // Handles a packet from inside whose connection is being raced. If it `has_flow`, that flow is over

@@ -7,7 +7,7 @@ use std::time::Duration;
 use braid_core::forecast::{kilobytes_per_sec, ppm};
 use braid_core::{MAX_UPLINKS, Rate, UplinkId};
 
-use crate::generated::{self, PATH_BITS_V4, PATH_BITS_V6, RTT_UNANSWERED_US};
+use crate::generated::{self, PATH_BITS_V4, PATH_BITS_V6, RTT_TRIED_US, RTT_UNANSWERED_US};
 use crate::maps::batch;
 use crate::maps::layout::{Address, ForecastValue, PathEntryValue, PathValue, from_ip, to_ip};
 use crate::maps::tables::{Tables, found, refused};
@@ -32,9 +32,11 @@ pub struct PathCacheEntry {
 pub struct CachedPath {
     /// The uplink.
     pub uplink: UplinkId,
-    /// From SYN to SYN/ACK; each new handshake moves it by a quarter of the difference. `None`: not
-    /// known.
+    /// From SYN, or QUIC Initial, to its answer; each new handshake moves it by a quarter of the difference. `None`:
+    /// not known.
     pub rtt: Option<Duration>,
+    /// True if a QUIC connection tries the path and has yet to be answered; others do not try it meanwhile.
+    pub tried: bool,
     /// Time since the last handshake.
     pub age: Duration,
     /// TCP segments with data, in both directions; halved now and then, so that old ones count
@@ -176,7 +178,9 @@ fn read(key: &Address, value: &PathEntryValue, epochs: &[u32]) -> PathCacheEntry
         paths: ways
             .map(|((uplink, way), epoch)| CachedPath {
                 uplink: UplinkId(uplink),
-                rtt: (way.rtt != 0).then(|| Duration::from_micros(way.rtt.into())),
+                rtt: (way.rtt != 0 && way.rtt != RTT_TRIED_US)
+                    .then(|| Duration::from_micros(way.rtt.into())),
+                tried: way.rtt == RTT_TRIED_US,
                 age: Duration::from_secs(now.saturating_sub(way.measured_at).into()),
                 packets: way.packets,
                 lost: way.lost,

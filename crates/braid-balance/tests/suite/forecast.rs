@@ -76,6 +76,7 @@ fn way((id, figures): (u8, &Figures)) -> CachedPath {
     CachedPath {
         uplink: UplinkId(id),
         rtt: Some(Duration::from_micros(figures.rtt)),
+        tried: false,
         age: Duration::ZERO,
         packets: figures.packets,
         lost: figures.lost,

@@ -4,19 +4,20 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use Verdict::{Passed, Sent};
-use braid_balance::{Choice, LbMethod, UplinkCounters};
+use braid_balance::{CachedPath, Choice, LbMethod, UplinkCounters};
 use braid_core::UplinkId;
 use braid_packet::build;
 
 use crate::support::choose::flow_of;
 use crate::support::probe::Verdict;
 use crate::support::race::{ONCE, RACING_UPLINKS, Track};
-use crate::support::talk::INNER;
+use crate::support::talk::{INNER, SYN};
 use crate::support::world::{QUIC, SERVER_V4};
 
 const INITIAL: u8 = 0xc3;
 const ZERO_RTT: u8 = 0xd1;
 const SHORT: u8 = 0x41;
+const DTLS: u8 = 0x16;
 const PEER: (std::net::IpAddr, u16) = (SERVER_V4, QUIC);
 
 /// Sends a datagram to the server whose first byte says what it is; the uplink of its flow.
@@ -41,11 +42,15 @@ fn counters(track: &Track, uplink: UplinkId) -> UplinkCounters {
     counters.expect("counters").uplinks[uplink.index()].1
 }
 
-fn round_trip(track: &Track, uplink: UplinkId) -> Option<Duration> {
+fn path(track: &Track, uplink: UplinkId) -> Option<CachedPath> {
     let datapath = track.probe.datapath.borrow();
     let memory = datapath.path_cache_entry(SERVER_V4).expect("memory")?;
-    let path = memory.paths.iter().find(|path| path.uplink == uplink)?;
-    path.rtt.filter(|_| !path.is_silent())
+    let mut paths = memory.paths.into_iter();
+    paths.find(|path| path.uplink == uplink)
+}
+
+fn round_trip(track: &Track, uplink: UplinkId) -> Option<Duration> {
+    path(track, uplink)?.rtt
 }
 
 #[test]
@@ -89,10 +94,39 @@ fn the_parts_of_a_first_flight_are_one_and_what_comes_later_is_sent_again() {
     assert_eq!(samples(uplink), before, "which of the two was answered?");
 }
 
+/// The uplink works, but the answer says nothing of its round trip.
+#[test]
+fn what_was_answered_is_not_taken_for_silent() {
+    let track = Track::new(LbMethod::Race, ONCE);
+    let repeated = send(&track, 4000, INITIAL, "out_new");
+    assert!(path(&track, repeated).is_some_and(|path| path.tried));
+    sleep(Duration::from_millis(12));
+    send(&track, 4000, INITIAL, "out_flow");
+    let other = send(&track, 4001, DTLS, "out_new");
+    assert_ne!(repeated, other);
+    for (port, uplink) in [(4000, repeated), (4001, other)] {
+        answer(&track, port);
+        assert!(path(&track, uplink).is_none_or(|path| !path.tried));
+        assert_eq!(round_trip(&track, uplink), None);
+    }
+}
+
+/// Nobody else takes an uplink because QUIC tries it, or leaves it out.
+#[test]
+fn a_trial_says_nothing_to_others() {
+    let track = Track::new(LbMethod::Race, ONCE);
+    send(&track, 4000, INITIAL, "out_new");
+    let ping = build::icmp(INNER, SERVER_V4, 8, 0, 77, b"ping");
+    track.probe.out(&ping).is(Sent, "out_new");
+    assert_eq!(flow_of(&track.probe, INNER, 77).choice, Choice::NextSlot);
+    let syn = build::tcp((INNER, 4001), (SERVER_V4, 80), SYN, b"");
+    assert_eq!(track.probe.out(&syn).reason, "race_begun");
+}
+
 #[test]
 fn other_datagrams_are_no_handshakes() {
     let track = Track::new(LbMethod::RoundRobin, ONCE);
-    for (port, first) in [(4000, SHORT), (4001, 0xf3), (4002, 0x16), (4003, 1)] {
+    for (port, first) in [(4000, SHORT), (4001, 0xf3), (4002, DTLS), (4003, 1)] {
         let uplink = send(&track, port, first, "out_new");
         answer(&track, port);
         assert_eq!(counters(&track, uplink).rtt_samples, 0, "{first:#x}");

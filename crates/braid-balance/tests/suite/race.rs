@@ -452,6 +452,7 @@ fn remember(track: &Track, rtts: [u64; RACING_UPLINKS]) {
     let way = |(uplink, rtt): (u8, u64)| CachedPath {
         uplink: UplinkId(uplink),
         rtt: Some(Duration::from_millis(rtt)),
+        tried: false,
         age: Duration::ZERO,
         packets: 0,
         lost: 0,

@@ -11,7 +11,7 @@
 //!   goes to the next tier: an expensive uplink is for what cheap ones cannot take.
 //! - A degraded uplink counts a quarter: it still works, and finding out that it does not should not affect all
 //!   flows at once.
-//! - Under `race` and `fastest` the slots are for flows that cannot be raced; the candidates of races are
+//! - Under `race` and `fastest` the slots are for flows that cannot be raced and of which nothing is known; the candidates of races are
 //!   listed beside them, see `race_candidates.rs`.
 //! - The bond is preferred where it is asked for, and has no share in the slots. The slots of its class are for
 //!   when it carries nothing: the datapath then uses them at once, without the daemon.

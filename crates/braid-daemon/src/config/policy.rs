@@ -34,7 +34,7 @@ pub enum Policy {
     /// Each new flow takes the next uplink, in proportion to the spare capacities.
     LeastLoaded,
     /// A new TCP connection takes the uplink on which its destination answers first. Its SYN is sent on
-    /// all uplinks, or the path cache decides. Weights apply to flows that cannot be raced.
+    /// all uplinks, or the path cache decides. Weights apply to other flows of which nothing is known.
     Race,
     /// As `race`, but the uplink with the shortest predicted transfer time wins, from its round-trip
     /// time, loss and spare capacity.

@@ -83,9 +83,11 @@ impl Trace<'_, '_> {
         let mut scores = self.scores(entry.lb_method, &live);
         scores.sort_by_key(|score| (score.figure(), score.uplink));
         let refusal = unraceable(flow);
-        let (worth, left_out) = self.worth_racing(entry.lb_method, &live);
+        let (worth, left_out) = self.worth_racing(flow, entry.lb_method, &live);
         let is_known = |id: &UplinkId| scores.iter().any(|score| score.uplink == *id);
-        let unknown = worth.iter().filter(|id| !is_known(id));
+        let unknown = worth
+            .iter()
+            .filter(|id| !is_known(id) && !self.is_silent(flow, **id));
         let waiting = unknown.min_by_key(|id| (self.load(**id).last_opened, **id));
         if let Some(next) = waiting.filter(|_| self.shows_round_trip(flow)) {
             return self.tried(flow, *next);
@@ -266,12 +268,17 @@ impl Trace<'_, '_> {
     }
 
     /// Returns the uplinks that are worth racing, and those that are left out.
-    fn worth_racing(&self, walk: LbMethod, live: &[UplinkId]) -> (Vec<UplinkId>, Vec<UplinkId>) {
+    fn worth_racing(
+        &self,
+        flow: &FlowKey,
+        walk: LbMethod,
+        live: &[UplinkId],
+    ) -> (Vec<UplinkId>, Vec<UplinkId>) {
         if walk != LbMethod::Fastest {
             return (live.to_vec(), Vec::new());
         }
         let prospect = |id: &UplinkId| self.load(*id).reference_time();
-        let answers = |id: &&UplinkId| !self.is_silent(**id);
+        let answers = |id: &&UplinkId| !self.is_silent(flow, **id);
         let best = live.iter().filter(answers).map(prospect).min();
         let worth = |id: &&UplinkId| {
             answers(id) && prospect(id) <= best.unwrap_or_default() * MAX_RACE_TIME_RATIO
@@ -279,11 +286,16 @@ impl Trace<'_, '_> {
         live.iter().partition(worth)
     }
 
-    /// Returns true if an uplink has just left a SYN to the destination's network unanswered.
-    fn is_silent(&self, id: UplinkId) -> bool {
+    /// Returns true if an uplink has just left a SYN to the destination's network unanswered; to a QUIC connection also
+    /// while another one tries the uplink.
+    fn is_silent(&self, flow: &FlowKey, id: UplinkId) -> bool {
         let memory = self.snapshot.settings.config.race.cache_ttl;
+        let tried = |path: &CachedPath| {
+            path.tried && path.valid && path.age <= memory && self.shows_round_trip(flow)
+        };
+        let silent = |path: &CachedPath| path.is_silent() && is_valid(path, memory);
         let mut paths = self.snapshot.path.iter().flat_map(|path| &path.paths);
-        paths.any(|path| path.uplink == id && is_valid(path, memory) && path.is_silent())
+        paths.any(|path| path.uplink == id && (silent(path) || tried(path)))
     }
 }
 

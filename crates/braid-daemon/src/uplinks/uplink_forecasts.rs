@@ -242,6 +242,7 @@ mod tests {
         let path = |packets, lost, valid| CachedPath {
             uplink: ID,
             rtt: None,
+            tried: false,
             age: Duration::ZERO,
             packets,
             lost,

@@ -425,6 +425,7 @@ impl NetworkReport {
             let path = CachedPath {
                 uplink: UplinkId(told.uplink),
                 rtt: told.rtt_us.map(Duration::from_micros),
+                tried: false,
                 age,
                 packets: 0,
                 lost: 0,

@@ -16,6 +16,7 @@ fn path(ways: &[(u8, u64, u64)]) -> Option<PathCacheEntry> {
     let way = |(uplink, rtt, age): &(u8, u64, u64)| CachedPath {
         uplink: UplinkId(*uplink),
         rtt: (*rtt > 0).then(|| Duration::from_millis(*rtt)),
+        tried: false,
         age: Duration::from_secs(*age),
         packets: 0,
         lost: 0,
@@ -131,9 +132,11 @@ fn quic_tries_what_is_not_known() {
     assert_eq!(race(&scene, 17, SERVER), tries("dsl"));
     scene.path = path(&[(0, 20, 1)]);
     assert_eq!(race(&scene, 17, SERVER), tries("lte"));
-    // One that has not answered the last connection waits for its turn.
-    scene.path = path(&[(0, 20, 1), (1, 2000, 1)]);
+    // Not one that another connection tries, which says nothing to TCP.
+    scene.path = path(&[(0, 20, 1), (1, 0, 1)]);
+    scene.path.as_mut().unwrap().paths[1].tried = true;
     assert!(race(&scene, 17, SERVER).ends_with("=> Uplink dsl [dsl 1.00]"));
+    assert!(race(&scene, 6, SERVER).ends_with("=> Raced - [dsl, lte]"));
     scene.settings.config.datapath.kind = DatapathKind::OpenFlow;
     scene.path = path(&[(0, 20, 1)]);
     assert!(race(&scene, 17, SERVER).ends_with("=> Uplink dsl [dsl 1.00]"));
