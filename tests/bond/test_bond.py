@@ -136,11 +136,8 @@ def test_what_a_bond_carries_measures_its_uplinks(
 
     assert not known()
     download = Download(net.host, net.server(1), 24_000_000, net.scratch / f"{net.host.name}.got")
-    wait_until(
-        lambda: set(known()) == set(rates) and all(0.9 < share < 1.1 for share in known().values()),
-        what=f"the capacities of both lines, not {known()}",
-        timeout=15,
-    )
+    wait_until(lambda: set(known()) == set(rates), what="the capacities of both lines")
+    wait_until(lambda: all(0.9 < share < 1.1 for share in known().values()), what="them to be right")
     download.finish()
 
 

@@ -26,7 +26,7 @@ mod tun_drops;
 use std::collections::BTreeMap;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use braid_balance::Lease;
 use braid_bond::io::{ClientConfig, ClientEvent, ClientStatus, FlowInfo, FlowLinks, Policy, Tun};
@@ -63,6 +63,9 @@ const KEY_RETIRED: &str = "the hub says that its key was replaced, and this mach
 
 /// Largest inner packet: the tunnel splits a full one into two datagrams where necessary.
 const MTU: u16 = 1500;
+
+/// A driver that tells nothing for this long is not taken to carry what it carried.
+const MAX_STATUS_AGE: Duration = Duration::from_secs(1);
 
 /// Events of the bond for the daemon's loop.
 #[derive(Debug)]
@@ -412,7 +415,8 @@ impl Bond {
     /// Returns the traffic of the links by the names of their uplinks, see [`LinkMeter::note`].
     pub(crate) fn link_traffic(&self, meter: &mut LinkMeter) -> Vec<(&str, LinkTraffic)> {
         let latest = self.driver.as_ref().and_then(DriverThread::latest);
-        let Some((taken, status)) = latest else {
+        let is_late = |taken: Instant| taken.elapsed() >= MAX_STATUS_AGE;
+        let Some((taken, status)) = latest.filter(|(taken, _)| !is_late(*taken)) else {
             *meter = LinkMeter::default();
             return Vec::new();
         };

@@ -90,7 +90,7 @@ impl Engine {
 
     /// Returns the status of every uplink.
     pub(crate) fn statuses(&self) -> Vec<UplinkStatus> {
-        let load = |id| self.health_checks.load(id);
+        let load = |id| self.health_checks.line_load(id);
         let tier = |name: &str| self.tier(name);
         self.registry.statuses(&self.settings, tier, load)
     }

@@ -49,7 +49,7 @@ pub(super) struct HealthChecks {
     qualities: LinkQualities,
     link_meter: LinkMeter,
     /// What a bond carries over its uplinks.
-    bonded: Vec<(UplinkId, LinkTraffic)>,
+    link_traffic: Vec<(UplinkId, LinkTraffic)>,
 }
 
 /// Traffic of one uplink between two measurements.
@@ -77,27 +77,35 @@ impl HealthChecks {
             capacities: Capacities::new(now),
             qualities: LinkQualities::default(),
             link_meter: LinkMeter::default(),
-            bonded: Vec::new(),
+            link_traffic: Vec::new(),
         }
     }
 
-    /// Returns the load of an uplink over the last second, with a bond's packets; `None` before the first
-    /// measurement.
+    /// Returns the load of an uplink by its flows over the last second; `None` before the first measurement.
     pub fn load(&self, id: UplinkId) -> Option<Load> {
         let meter = self.meters.get(&id)?;
         let now = Instant::now();
-        let with_bond = |flows: Rate, of: fn(&LinkTraffic) -> Rate| {
-            let links = self.bonded.iter().filter(|(other, _)| *other == id);
-            let bits: u64 = links.map(|(_, link)| of(link).bits_per_sec()).sum();
-            Rate::from_bits_per_sec(flows.bits_per_sec() + bits)
-        };
         Some(Load {
-            tx: with_bond(meter.tx, |link| link.tx),
-            rx: with_bond(meter.rx, |link| link.rx),
+            tx: meter.tx,
+            rx: meter.rx,
             measured: self.capacities.measured(now, id),
             at_least: self.capacities.at_least(now, id),
             stall: self.capacities.stall(id),
         })
+    }
+
+    /// Returns the load of an uplink as its line has it: with what a bond carries over it now, which
+    /// [`HealthChecks::load`] has as the bond's.
+    pub fn line_load(&self, id: UplinkId) -> Option<Load> {
+        let flows = self.load(id)?;
+        let links = self.link_traffic.iter().filter(|(other, _)| *other == id);
+        let plus = |rate: Rate, bits| Rate::from_bits_per_sec(rate.bits_per_sec() + bits);
+        let with_link = |load: Load, (_, link): &(UplinkId, LinkTraffic)| Load {
+            tx: plus(load.tx, link.tx.bits_per_sec()),
+            rx: plus(load.rx, link.rx.bits_per_sec()),
+            ..load
+        };
+        Some(links.fold(flows, with_link))
     }
 
     /// Returns true if an uplink had a queue in the last second.
@@ -173,7 +181,7 @@ impl HealthChecks {
             self.packets = packets;
             self.moved = now;
         }
-        let ended = self.capacities.note(now, line, shaped, &self.bonded);
+        let ended = self.capacities.note(now, line, shaped, &self.link_traffic);
         if ended.is_some() {
             self.qualities.note(now, counters, line);
         }
@@ -212,7 +220,7 @@ impl Engine {
             line.iter_mut()
                 .for_each(|(id, known)| *known = *better.get(id).unwrap_or(known));
             shaped = self.shape_counters()?;
-            self.health_checks.bonded = self.bonded();
+            self.health_checks.link_traffic = self.link_traffic();
         }
         let health_checks = &mut self.health_checks;
         let ended = health_checks.note(now, &counters, &prompt, local_drops, &line, &shaped);
@@ -270,7 +278,7 @@ impl Engine {
     }
 
     /// Returns what the bond's links carry over their uplinks.
-    fn bonded(&mut self) -> Vec<(UplinkId, LinkTraffic)> {
+    fn link_traffic(&mut self) -> Vec<(UplinkId, LinkTraffic)> {
         let traffic = self.bond.link_traffic(&mut self.health_checks.link_meter);
         let records = self.registry.records();
         let of_uplink = |(name, traffic): (&str, LinkTraffic)| {

@@ -46,7 +46,7 @@ impl Engine {
     ) -> Result<(), UserError> {
         // Losses are counted even if no class uses them: a reload may change that.
         let carried = |id| {
-            let load = self.health_checks.load(id)?;
+            let load = self.health_checks.line_load(id)?;
             let capacity = self.classes.capacity(id)?.bits_per_sec();
             Some(load.tx.max(load.rx).bits_per_sec() as f64 / capacity.max(1) as f64)
         };

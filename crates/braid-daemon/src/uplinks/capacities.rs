@@ -68,7 +68,7 @@ impl Capacities {
         now: Instant,
         counters: &[(UplinkId, UplinkCounters)],
         shaped: &[(UplinkId, [ShapeCounters; 2])],
-        bonded: &[(UplinkId, LinkTraffic)],
+        links: &[(UplinkId, LinkTraffic)],
     ) -> Option<Duration> {
         if !self.is_due(now) {
             return None;
@@ -93,18 +93,20 @@ impl Capacities {
                 continue;
             };
             let before = std::mem::replace(&mut measured.counters, *counters);
-            let mut flows = interval(end, span, &before, counters);
-            if shaped.is_none() {
-                let bonded = bonded.iter().filter(|(other, _)| other == id);
-                bonded.for_each(|(_, link)| add_bonded(&mut flows, link));
-            }
-            let mut line = flows;
+            let flows = interval(end, span, &before, counters);
+            let links = links.iter().filter(|(other, _)| other == id);
+            let with_links = links.fold(flows, |line, (_, link)| with_link(line, link));
             let shaped_before = std::mem::replace(&mut measured.shaped, shaped);
-            if let (Some(before), Some(after)) = (shaped_before, shaped) {
-                count_shaped(&mut line, &before, &after);
-            }
+            let line = match (shaped_before, shaped) {
+                (Some(before), Some(after)) => with_shaping(flows, &before, &after),
+                (None, Some(_)) => flows,
+                (_, None) => with_links,
+            };
             measured.capacity.note(&line);
-            let stall = stall_interval(&measured.capacity, &flows, &before, counters);
+            let mut stall = stall_interval(&measured.capacity, &flows, &before, counters);
+            let linked =
+                |of: fn(&UplinkInterval) -> Bytes| of(&with_links).get() - of(&flows).get();
+            stall.carried += Bytes::new(linked(|line| line.tx).max(linked(|line| line.rx)));
             if stall.queue {
                 measured.queued = Some(now);
             }
@@ -265,25 +267,31 @@ fn stall_interval(
     }
 }
 
-/// Adds what a link of a bond carries.
-fn add_bonded(interval: &mut UplinkInterval, link: &LinkTraffic) {
-    interval.tx += link.tx.bytes_in(interval.span);
-    interval.rx += link.rx.bytes_in(interval.span);
-    interval.queueing = interval.queueing.max(link.queueing);
+/// Adds what a link of a bond carries to the traffic of flows.
+fn with_link(flows: UplinkInterval, link: &LinkTraffic) -> UplinkInterval {
+    UplinkInterval {
+        tx: flows.tx + link.tx.bytes_in(flows.span),
+        rx: flows.rx + link.rx.bytes_in(flows.span),
+        queueing: flows.queueing.max(link.queueing),
+        ..flows
+    }
 }
 
 /// Puts the bytes that shaping has counted in the place of those of the flows.
-fn count_shaped(
-    interval: &mut UplinkInterval,
+fn with_shaping(
+    flows: UplinkInterval,
     before: &[ShapeCounters; 2],
     after: &[ShapeCounters; 2],
-) {
+) -> UplinkInterval {
     let [tx, rx] = [0, 1].map(|direction| after[direction].since(&before[direction]));
     // Bytes that shaping dropped are sent again, and were never in the line's queue.
-    let repeated = interval.repeated.get().saturating_sub(tx.dropped.bytes);
-    interval.tx = Bytes::new(tx.passed.bytes);
-    interval.rx = Bytes::new(rx.passed.bytes + rx.dropped.bytes);
-    interval.repeated = Bytes::new(repeated);
+    let repeated = flows.repeated.get().saturating_sub(tx.dropped.bytes);
+    UplinkInterval {
+        tx: Bytes::new(tx.passed.bytes),
+        rx: Bytes::new(rx.passed.bytes + rx.dropped.bytes),
+        repeated: Bytes::new(repeated),
+        ..flows
+    }
 }
 
 #[cfg(test)]
@@ -352,6 +360,28 @@ mod tests {
         assert_eq!(found.rate, Rate::from_bits_per_sec(25_000_000));
         let up = capacities.tx(start + Duration::from_secs(2), ID).unwrap();
         assert_eq!(up.rate, Rate::from_bits_per_sec(400_000));
+    }
+
+    #[test]
+    fn a_line_that_carries_a_bond_does_not_stall() {
+        let stalls = |mbit: u64| {
+            let start = Instant::now();
+            let mut capacities = Capacities::new(start);
+            let link = LinkTraffic {
+                tx: Rate::from_bits_per_sec(0),
+                rx: Rate::from_bits_per_sec(mbit * 1_000_000),
+                queueing: None,
+            };
+            (0..20_u64).any(|tick| {
+                let mut all = counters(tick.min(10));
+                all[0].1.repeats = 2 * tick.saturating_sub(10).min(4);
+                let now = start + Duration::from_millis(200) * u32::try_from(tick).unwrap();
+                capacities.note(now, &all, &[], &[(ID, link)]);
+                capacities.is_stalled(ID)
+            })
+        };
+        assert!(stalls(0));
+        assert!(!stalls(10));
     }
 
     #[test]
