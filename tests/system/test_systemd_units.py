@@ -86,9 +86,8 @@ MOST_EXPOSED = 2.5
 EXCEPTIONS = {
     # Its datapath outlives it, so it has no mounts, devices or namespaces of its own; it loads BPF programs.
     "braid.service": 5.4,
-    # A configured port may be below 1024 (CAP_NET_BIND_SERVICE), and a configured group's the socket (CAP_CHOWN); its
-    # packet thread asks for short time slices (sched_setattr).
-    "braid-hub.service": 2.7,
+    # A configured port may be below 1024 (CAP_NET_BIND_SERVICE), and a configured group's the socket (CAP_CHOWN).
+    "braid-hub.service": 2.6,
     # It loads BPF programs, sends tagged probes, and its packet thread has real-time priority.
     "braid-edge@.service": 3.4,
 }
