@@ -50,7 +50,7 @@ class RoutedSites:
     stack: contextlib.ExitStack = field(repr=False)
     stations: dict[str, Station] = field(default_factory=dict)
     edges: dict[str, Edge] = field(default_factory=dict)
-    #: One per path.
+    #: One per path, if lines are emulated.
     lines: list[Emulated] = field(default_factory=list)
     routers: list[Namespace] = field(default_factory=list)
 
@@ -68,12 +68,19 @@ class RoutedSites:
             file = self.folder / f"{name}.toml"
             file.write_text(_paths_file(side, paths, mbit))
             words = ["--paths", str(file), *options]
-            for path in range(1, len(self.lines) + 1):
+            for path in range(1, len(self.routers) + 1):
                 words += ["--outside", f"out{path}"]
             edge = self.edges[name] = Edge(self.box(side), self.folder, name, *words)
             edge.start()
             self.stack.callback(edge.stop)
         wait_until(self.carries, what="all layer-3 paths to carry", timeout=60, poll=0.05)
+
+    def route_over(self, path: int) -> None:
+        """Lead the hosts' IPv4 packets over one path, for a comparison without edges."""
+        for side in (0, 1):
+            link = f"10.83.{10 * path + side}"
+            self.box(side).ip(f"route add {HOSTS4[1 - side]} via {link}.2")
+            self.routers[path - 1].ip(f"route add {HOSTS4[side]} via {link}.1")
 
     def measure_undisturbed(self, measure: Callable[[], T]) -> T:
         """Return a measurement during which all paths carried traffic and no edge changed its plan."""
@@ -101,8 +108,11 @@ def _paths_file(side: int, paths: Sequence[int], mbit: Sequence[float]) -> str:
 
 
 @contextlib.contextmanager
-def routed(wires: Sequence[Wire]) -> Iterator[RoutedSites]:
-    """Build two sites with a path for each wire; `RoutedSites.use` starts the edges."""
+def routed(wires: Sequence[Wire], *, emulate: bool = True) -> Iterator[RoutedSites]:
+    """Build two sites with a path for each wire; `RoutedSites.use` starts the edges.
+
+    Without `emulate` all lines are cables, as fast as the machine.
+    """
     with contextlib.ExitStack() as stack:
         enter = stack.enter_context
         boxes = [enter(namespace(f"site-{name}")) for name in SIDES]
@@ -117,8 +127,11 @@ def routed(wires: Sequence[Wire]) -> Iterator[RoutedSites]:
             _forward(router)
             ends = [End(router, f"to{SIDES[side]}") for side in (0, 1)]
             outs = [End(box, f"out{path}") for box in boxes]
-            line = LinkSpec(rate=f"{wire.mbit:g}Mbit/s", delay=f"{wire.delay_ms:g}ms", queue=wire.queue)
-            made.lines.append(enter(emulated(outs[0], ends[0], line, scratch=folder)))
+            if emulate:
+                line = LinkSpec(rate=f"{wire.mbit:g}Mbit/s", delay=f"{wire.delay_ms:g}ms", queue=wire.queue)
+                made.lines.append(enter(emulated(outs[0], ends[0], line, scratch=folder)))
+            else:
+                enter(veth(outs[0], ends[0], offload=False))
             enter(veth(ends[1], outs[1], offload=False))
             for side in (0, 1):
                 _join(path, side, outs[side], ends[side])
