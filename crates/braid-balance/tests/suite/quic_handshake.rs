@@ -4,13 +4,13 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use Verdict::{Passed, Sent};
-use braid_balance::{CachedPath, Choice, LbMethod, UplinkCounters};
+use braid_balance::{CachedPath, Choice, ClassEntry, LbMethod, UplinkCounters};
 use braid_core::UplinkId;
 use braid_packet::build;
 
-use crate::support::choose::flow_of;
+use crate::support::choose::{flow_of, set_classes};
 use crate::support::probe::Verdict;
-use crate::support::race::{ONCE, RACING_UPLINKS, Track};
+use crate::support::race::{ONCE, RACING_UPLINKS, Track, racing};
 use crate::support::talk::{INNER, SYN};
 use crate::support::world::{QUIC, SERVER_V4};
 
@@ -109,6 +109,39 @@ fn what_was_answered_is_not_taken_for_silent() {
         assert!(path(&track, uplink).is_none_or(|path| !path.tried));
         assert_eq!(round_trip(&track, uplink), None);
     }
+}
+
+/// A client that keeps to an uplink would be kept on one that was a guess.
+#[test]
+fn a_client_that_keeps_to_an_uplink_takes_the_one_that_is_known() {
+    let track = Track::new(LbMethod::Race, ONCE);
+    let known = send(&track, 4000, INITIAL, "out_new");
+    answer(&track, 4000);
+    let keeps = ClassEntry {
+        sticky: Some(Duration::from_secs(600)),
+        ..racing(LbMethod::Race)
+    };
+    set_classes(&track.probe, &[keeps]);
+    assert_eq!(send(&track, 4001, INITIAL, "out_new"), known);
+    assert_eq!(
+        flow_of(&track.probe, INNER, 4001).choice,
+        Choice::Remembered
+    );
+}
+
+/// The server's answer comes from another uplink than the first Initial's.
+#[test]
+fn a_connection_that_has_moved_shows_no_round_trip() {
+    let track = Track::new(LbMethod::RoundRobin, ONCE);
+    let left = send(&track, 4000, INITIAL, "out_new");
+    track.set_up(|uplinks| {
+        uplinks[left.index()].accepts_new = false;
+        uplinks[left.index()].v4 = None;
+    });
+    let moved = send(&track, 4000, INITIAL, "out_new");
+    assert_ne!(moved, left);
+    answer(&track, 4000);
+    assert_eq!(counters(&track, moved).rtt_samples, 0);
 }
 
 /// Nobody else takes an uplink because QUIC tries it, or leaves it out.

@@ -89,7 +89,8 @@ impl Trace<'_, '_> {
             .iter()
             .filter(|id| !is_known(id) && !self.is_silent(flow, **id));
         let waiting = unknown.min_by_key(|id| (self.load(**id).last_opened, **id));
-        if let Some(next) = waiting.filter(|_| self.shows_round_trip(flow)) {
+        let may_try = self.shows_round_trip(flow) && entry.sticky.is_none();
+        if let Some(next) = waiting.filter(|_| may_try) {
             return self.tried(flow, *next);
         }
         match self.best(entry.lb_method, &scores) {
