@@ -114,7 +114,7 @@ def test_a_download_takes_both_uplinks_and_outlives_one(
     wait_until(lambda: set(links(daemon)) == {"dsl", "lte"}, what="the link to come back", timeout=30)
 
 
-def test_what_a_bond_carries_measures_its_uplinks(
+def test_what_a_bond_carries_is_a_lower_bound_of_its_uplinks(
     make_network: MakeNetwork, start_hub: StartHub, start_braid: StartBraid
 ) -> None:
     rates = {"dsl": 16e6, "lte": 8e6}
@@ -130,15 +130,13 @@ def test_what_a_bond_carries_measures_its_uplinks(
     def known() -> dict[str, float]:
         uplinks = daemon.json("uplinks")["uplinks"]
         found = {each["name"]: each.get("rx_capacity") for each in uplinks if each["name"] in rates}
-        return {
-            name: of["rate_bit_s"] / rates[name] for name, of in found.items() if of and of["basis"] == "saturated"
-        }
+        return {name: of["rate_bit_s"] / rates[name] for name, of in found.items() if of}
 
-    assert not known()
+    assert max(known().values(), default=0) < 0.5
     download = Download(net.host, net.server(1), 24_000_000, net.scratch / f"{net.host.name}.got")
-    wait_until(lambda: set(known()) == set(rates), what="the capacities of both lines")
-    wait_until(lambda: all(0.9 < share < 1.1 for share in known().values()), what="them to be right")
+    wait_until(lambda: len(shares := known()) == 2 and min(shares.values()) > 0.9, what="both lines to be known")
     download.finish()
+    assert max(known().values()) < 1.1
 
 
 def test_a_dead_hub_leaves_the_uplinks_and_a_live_one_takes_the_flows_back(

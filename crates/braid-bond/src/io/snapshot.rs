@@ -77,7 +77,6 @@ pub(super) fn links(now: Time, tunnel: &Tunnel, shares: &LinkShares) -> Vec<Link
             rtt: None,
             owd_skew: None,
             queue: std::time::Duration::ZERO,
-            received_queue: tunnel.receiver().queue(id, now),
             jitter: std::time::Duration::ZERO,
             loss_fast: 0.0,
             loss_slow: 0.0,

@@ -92,8 +92,6 @@ pub struct LinkStatus {
     pub owd_skew: Option<Duration>,
     /// One-way delay above its minimum: time in the network's queues.
     pub queue: Duration,
-    /// The same of the packets received.
-    pub received_queue: Duration,
     /// Mean deviation of the one-way delay.
     pub jitter: Duration,
     /// Recent loss, 0 to 1.

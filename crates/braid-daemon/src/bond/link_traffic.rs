@@ -7,10 +7,6 @@ use braid_bond::io::{LinkStatus, Traffic};
 use braid_core::Rate;
 use braid_multipath::LinkId;
 
-/// Packets in a direction from which on their delay shows a queue: less is feedback, which comes
-/// when it pleases.
-const MIN_PACKETS: u64 = 6;
-
 /// What a link has carried between two looks at its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkTraffic {
@@ -18,8 +14,6 @@ pub(crate) struct LinkTraffic {
     pub tx: Rate,
     /// The same to receive.
     pub rx: Rate,
-    /// The longer one of the line's two queues; `None` if nothing moved that shows it.
-    pub queueing: Option<Duration>,
 }
 
 /// Counters of the links when they were last looked at.
@@ -50,22 +44,17 @@ impl LinkMeter {
 }
 
 fn traffic(link: &LinkStatus, before: &[Traffic; 2], span: Duration) -> LinkTraffic {
-    let [sent, received] = [(link.sent, before[0]), (link.received, before[1])].map(since);
-    let rate =
-        |bytes: u64| Rate::from_bits_per_sec((bytes as f64 * 8.0 / span.as_secs_f64()) as u64);
-    let queue = |packets, queue| (packets >= MIN_PACKETS).then_some(queue);
-    LinkTraffic {
-        tx: rate(sent.1),
-        rx: rate(received.1),
-        queueing: queue(sent.0, link.queue).max(queue(received.0, link.received_queue)),
-    }
+    let [tx, rx] = [(link.sent, before[0]), (link.received, before[1])].map(|(now, before)| {
+        let bytes = since(now, before) as f64;
+        Rate::from_bits_per_sec((bytes * 8.0 / span.as_secs_f64()) as u64)
+    });
+    LinkTraffic { tx, rx }
 }
 
-/// Returns the packets and bytes that were added to a counter; all of it if it has begun anew.
-fn since((now, before): (Traffic, Traffic)) -> (u64, u64) {
-    let more = |now: u64, before| now.checked_sub(before).unwrap_or(now);
-    let bytes = more(now.bytes.get(), before.bytes.get());
-    (more(now.packets, before.packets), bytes)
+/// Returns the bytes that were added to a counter; all of it if it has begun anew.
+fn since(now: Traffic, before: Traffic) -> u64 {
+    let (now, before) = (now.bytes.get(), before.bytes.get());
+    now.checked_sub(before).unwrap_or(now)
 }
 
 #[cfg(test)]
@@ -74,12 +63,11 @@ mod tests {
 
     use super::*;
 
-    fn link(id: u8, sent: [u64; 2], received: [u64; 2], queues: [u64; 2]) -> LinkStatus {
-        let traffic = |[packets, bytes]: [u64; 2]| Traffic {
-            packets,
+    fn link(id: u8, sent: u64, received: u64) -> LinkStatus {
+        let traffic = |bytes| Traffic {
+            packets: 0,
             bytes: Bytes::new(bytes),
         };
-        let [queue, received_queue] = queues.map(Duration::from_millis);
         LinkStatus {
             id: LinkId(id),
             remote: None,
@@ -91,8 +79,7 @@ mod tests {
             delivered: None,
             rtt: None,
             owd_skew: None,
-            queue,
-            received_queue,
+            queue: Duration::ZERO,
             jitter: Duration::ZERO,
             loss_fast: 0.0,
             loss_slow: 0.0,
@@ -114,31 +101,21 @@ mod tests {
     fn rates_are_those_between_two_looks() {
         let (mut meter, start) = (LinkMeter::default(), Instant::now());
         let after = |ms| start + Duration::from_millis(ms);
-        let first = [link(1, [50, 5000], [900, 900_000], [0, 0])];
-        assert_eq!(meter.note(start, &first), []);
-        let second = [
-            link(1, [53, 5250], [1000, 1_025_000], [40, 9]),
-            link(2, [9, 900], [9, 900], [1, 1]),
-        ];
-        let found = meter.note(after(100), &second);
-        let expected = LinkTraffic {
-            tx: Rate::from_bits_per_sec(20_000),
-            rx: Rate::from_bits_per_sec(10_000_000),
-            // Three packets show no queue.
-            queueing: Some(Duration::from_millis(9)),
+        let carried = |tx, rx| LinkTraffic {
+            tx: Rate::from_bits_per_sec(tx),
+            rx: Rate::from_bits_per_sec(rx),
         };
-        assert_eq!(found, [(LinkId(1), expected)]);
+        assert_eq!(meter.note(start, &[link(1, 5000, 900_000)]), []);
+        let second = [link(1, 5250, 1_025_000), link(2, 900, 900)];
+        let found = meter.note(after(100), &second);
+        assert_eq!(found, [(LinkId(1), carried(20_000, 10_000_000))]);
         assert_eq!(meter.note(after(100), &second), found, "no new look");
         // Nothing moved on the first, and the second has begun anew.
-        let third = [second[0].clone(), link(2, [6, 250], [0, 0], [7, 0])];
-        let [idle, anew] = meter.note(after(300), &third)[..] else {
-            panic!("two links")
-        };
+        let third = [link(1, 5250, 1_025_000), link(2, 250, 0)];
+        let found = meter.note(after(300), &third);
         assert_eq!(
-            (idle.1.rx, idle.1.queueing),
-            (Rate::from_bits_per_sec(0), None)
+            found,
+            [(LinkId(1), carried(0, 0)), (LinkId(2), carried(10_000, 0))]
         );
-        assert_eq!(anew.1.tx, Rate::from_bits_per_sec(10_000));
-        assert_eq!(anew.1.queueing, Some(Duration::from_millis(7)));
     }
 }

@@ -61,8 +61,7 @@ impl Capacities {
     /// Returns the interval that has ended; `None` while it lasts.
     ///
     /// Shaping counts all packets, those of the machine's own sockets and of a bond as well, and so tells more of the
-    /// line than the flows do. What it drops of the packets received has crossed the line. The delay of a bond's
-    /// packets has the shaping's own queue in it, and is not taken there.
+    /// line than the flows do. What it drops of the packets received has crossed the line.
     pub fn note(
         &mut self,
         now: Instant,
@@ -272,7 +271,6 @@ fn with_link(flows: UplinkInterval, link: &LinkTraffic) -> UplinkInterval {
     UplinkInterval {
         tx: flows.tx + link.tx.bytes_in(flows.span),
         rx: flows.rx + link.rx.bytes_in(flows.span),
-        queueing: flows.queueing.max(link.queueing),
         ..flows
     }
 }
@@ -370,7 +368,6 @@ mod tests {
             let link = LinkTraffic {
                 tx: Rate::from_bits_per_sec(0),
                 rx: Rate::from_bits_per_sec(mbit * 1_000_000),
-                queueing: None,
             };
             (0..20_u64).any(|tick| {
                 let mut all = counters(tick.min(10));
@@ -385,36 +382,30 @@ mod tests {
     }
 
     #[test]
-    fn what_a_bond_carries_and_the_queue_that_it_sees_count_as_the_flows_do() {
+    fn what_a_bond_carries_counts_beside_the_flows() {
         let start = Instant::now();
-        let link = |mbit: u64, queue| LinkTraffic {
-            tx: Rate::from_bits_per_sec(100_000),
+        let link = |mbit: u64| LinkTraffic {
+            tx: Rate::from_bits_per_sec(0),
             rx: Rate::from_bits_per_sec(mbit * 1_000_000),
-            queueing: queue,
         };
-        let queue = Some(Duration::from_millis(9));
-        let known = |bonded: &[(UplinkId, LinkTraffic)], shaped: &[(UplinkId, _)]| {
+        let known = |links: &[(UplinkId, LinkTraffic)], shaped: &[_], idle: bool| {
             let mut capacities = Capacities::new(start);
             for tick in 0..10 {
                 let now = start + Duration::from_millis(200) * tick;
-                let flows = [(ID, UplinkCounters::default())];
-                capacities.note(now, &flows, shaped, bonded);
+                let steps = if idle { 0 } else { tick.into() };
+                capacities.note(now, &counters(steps), shaped, links);
             }
             let found = capacities.rx(start + Duration::from_secs(2), ID)?;
             Some((found.basis, found.rate.bits_per_sec() / 1_000_000))
         };
-        let saturated = Some((CapacityBasis::Saturated, 30));
-        // An uplink may have several links.
-        assert_eq!(
-            known(&[(ID, link(10, queue)), (ID, link(20, None))], &[]),
-            saturated
-        );
-        let without = known(&[(ID, link(30, Some(Duration::ZERO)))], &[]);
-        assert_eq!(without, Some((CapacityBasis::AtLeast, 30)));
-        assert_eq!(known(&[(UplinkId(0), link(30, queue))], &[]), None);
+        // An uplink may have several links; the flows' round trips show the queue, and carry 20 Mbit/s.
+        let links = [(ID, link(10)), (ID, link(20)), (UplinkId(0), link(40))];
+        let (saturated, at_least) = (CapacityBasis::Saturated, CapacityBasis::AtLeast);
+        assert_eq!(known(&links, &[], false), Some((saturated, 50)));
+        assert_eq!(known(&links, &[], true), Some((at_least, 30)));
         // Shaping counts a bond's packets itself.
-        let idle = (ID, [ShapeCounters::default(); 2]);
-        assert_eq!(known(&[(ID, link(30, queue))], &[idle]), None);
+        let shaped = (ID, [ShapeCounters::default(); 2]);
+        assert_eq!(known(&links, &[shaped], true), None);
     }
 
     #[test]

@@ -346,15 +346,6 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         }
     }
 
-    /// Returns the time that packets received on a link spend in the network's queues: their delay, smoothed, above
-    /// the lowest lately.
-    #[must_use]
-    pub fn queue(&self, link: LinkId, now: Time) -> Duration {
-        let link = self.index(link).map(|index| &self.links[index]);
-        let known = link.and_then(|link| link.arrivals.delay().zip(link.base.min(now)));
-        known.map_or(Duration::ZERO, |(delay, base)| delay.over(base))
-    }
-
     /// Returns the arrivals of a link.
     #[must_use]
     pub fn arrivals(&self, link: LinkId) -> Option<&Arrivals> {
