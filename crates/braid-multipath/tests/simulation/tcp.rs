@@ -2,7 +2,7 @@
 //! segments; or BBR instead. Without [`TcpSender::undo`] a wrong loss is not undone, so reordering
 //! costs more here than on Linux.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use braid_core::Time;
@@ -56,7 +56,8 @@ pub struct TcpSender {
     total: u64,
     before: Option<Before>,
     pub undone: u32,
-    segments: BTreeMap<u64, Segment>,
+    /// All from `una` to before `next`.
+    segments: VecDeque<Segment>,
     /// Segments SACKed; then segments counted as lost and not retransmitted.
     sacked: usize,
     lost: usize,
@@ -91,7 +92,7 @@ impl TcpSender {
             total: u64::MAX,
             before: None,
             undone: 0,
-            segments: BTreeMap::new(),
+            segments: VecDeque::new(),
             sacked: 0,
             lost: 0,
             next: 0,
@@ -180,11 +181,10 @@ impl TcpSender {
     pub fn poll_transmit(&mut self, now: Time) -> Vec<u64> {
         let mut out = Vec::new();
         let mut room = self.window().saturating_sub(self.pipe());
-        let lost: Vec<u64> = self
-            .segments
-            .iter()
+        let lost: Vec<u64> = (self.una..)
+            .zip(&self.segments)
             .filter(|(_, s)| s.lost && !s.sacked)
-            .map(|(&seq, _)| seq)
+            .map(|(seq, _)| seq)
             .take(room.min(self.lost))
             .collect();
         for seq in lost {
@@ -234,7 +234,10 @@ impl TcpSender {
             again,
             snapshot,
         };
-        self.segments.insert(seq, segment);
+        match self.segments.get_mut((seq - self.una) as usize) {
+            Some(before) => *before = segment,
+            None => self.segments.push_back(segment),
+        }
     }
 
     fn rto(&self) -> Duration {
@@ -257,25 +260,23 @@ impl TcpSender {
                 snapshot = Some((segment.snapshot, segment.sent));
             }
         };
-        while let Some((&seq, segment)) = self.segments.first_key_value() {
-            if seq >= ack.next {
-                break;
-            }
+        let acked = ack.next.saturating_sub(self.una) as usize;
+        for segment in self.segments.drain(..acked) {
             if !segment.sacked {
                 delivered += 1;
-                note(segment);
+                note(&segment);
                 // Below an earlier SACK and never retransmitted: it was only late.
                 let late = self.rack.is_some_and(|(sent, _)| segment.sent < sent);
                 self.reordering |= late && !segment.again;
             }
             self.sacked -= usize::from(segment.sacked);
             self.lost -= usize::from(segment.lost);
-            self.segments.remove(&seq);
         }
         let advanced = ack.next > self.una;
         self.una = self.una.max(ack.next);
         for &(from, to) in &ack.sacks {
-            for (_, segment) in self.segments.range_mut(from..to) {
+            let [from, to] = [from, to].map(|seq| seq.saturating_sub(self.una) as usize);
+            for segment in self.segments.range_mut(from..to) {
                 if !segment.sacked {
                     self.sacked += 1;
                     self.lost -= usize::from(segment.lost);
@@ -329,7 +330,7 @@ impl TcpSender {
             self.before = None;
             self.backoff = 0;
             self.undone += 1;
-            self.segments.values_mut().for_each(|s| s.lost = false);
+            self.segments.iter_mut().for_each(|s| s.lost = false);
             self.lost = 0;
         }
     }
@@ -379,7 +380,7 @@ impl TcpSender {
         };
         let mut above = self.sacked;
         let mut found = false;
-        for segment in self.segments.values_mut() {
+        for segment in &mut self.segments {
             if segment.sacked {
                 above -= 1;
                 continue;
@@ -464,7 +465,7 @@ impl TcpSender {
                     Duration::ZERO
                 };
                 let waiting = |s: &&Segment| !s.sacked && !s.lost && s.sent < sent;
-                let first = self.segments.values().find(waiting)?;
+                let first = self.segments.iter().find(waiting)?;
                 Some(first.sent + rtt + reo + Duration::from_micros(1))
             });
         let pace = self
@@ -481,7 +482,7 @@ impl TcpSender {
             self.timeouts += 1;
             self.backoff += 1;
             self.remember();
-            self.segments.values_mut().for_each(|s| s.lost = !s.sacked);
+            self.segments.iter_mut().for_each(|s| s.lost = !s.sacked);
             self.lost = self.segments.len() - self.sacked;
             self.ssthresh = (self.cwnd * BETA).max(2.0);
             self.w_max = self.cwnd;
@@ -497,20 +498,24 @@ impl TcpSender {
 #[derive(Debug, Default)]
 pub struct TcpReceiver {
     pub next: u64,
-    ahead: BTreeSet<u64>,
+    /// Ranges that arrived above `next`, in order; none touches another.
+    ahead: Vec<(u64, u64)>,
     unacked: u32,
     pub out_of_order: u64,
 }
+
+/// Segments above the first gap of which an acknowledgement tells, beside the range of the one that it answers.
+const TOLD: u64 = 64;
 
 impl TcpReceiver {
     pub fn handle_segment(&mut self, seq: u64, sent: Time) -> Option<Ack> {
         let ordered = seq == self.next && self.ahead.is_empty();
         if seq >= self.next {
-            self.ahead.insert(seq);
+            self.add(seq);
         }
         self.out_of_order += u64::from(seq != self.next);
-        while self.ahead.remove(&self.next) {
-            self.next += 1;
+        if self.ahead.first().is_some_and(|range| range.0 == self.next) {
+            self.next = self.ahead.remove(0).1;
         }
         self.unacked += 1;
         if ordered && self.unacked < 2 {
@@ -524,30 +529,34 @@ impl TcpReceiver {
         })
     }
 
-    /// Returns the range that holds `seq`, and the two lowest others.
+    fn add(&mut self, seq: u64) {
+        let at = self.ahead.partition_point(|range| range.1 < seq);
+        match self.ahead.get_mut(at) {
+            Some(range) if range.1 == seq => range.1 += 1,
+            Some(range) if range.0 == seq + 1 => range.0 = seq,
+            Some(range) if range.0 <= seq => return,
+            _ => self.ahead.insert(at, (seq, seq + 1)),
+        }
+        if let Some(&(from, to)) = self.ahead.get(at + 1)
+            && self.ahead[at].1 == from
+        {
+            self.ahead[at].1 = to;
+            self.ahead.remove(at + 1);
+        }
+    }
+
+    /// Returns the range that holds `seq`, and the lowest others, four in all.
     fn sacks(&self, seq: u64) -> Vec<(u64, u64)> {
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        if self.ahead.is_empty() {
-            return ranges;
-        }
-        let mut low = seq;
-        while low > self.next && self.ahead.contains(&(low - 1)) {
-            low -= 1;
-        }
-        let mut high = seq;
-        while self.ahead.contains(&high) {
-            high += 1;
-        }
-        if high > low {
-            ranges.push((low, high));
-        }
-        for &seq in self.ahead.iter().take(64) {
-            match ranges.iter().skip(1).position(|range| range.1 == seq) {
-                Some(index) => ranges[index + 1].1 = seq + 1,
-                None if ranges.len() < 4 => ranges.push((seq, seq + 1)),
-                None => break,
-            }
-        }
-        ranges
+        let holding = self
+            .ahead
+            .iter()
+            .find(|range| (range.0..range.1).contains(&seq));
+        let mut left = TOLD;
+        let lowest = self.ahead.iter().map_while(|&(from, to)| {
+            let told = left.min(to - from);
+            left -= told;
+            (told > 0).then_some((from, from + told))
+        });
+        holding.copied().into_iter().chain(lowest).take(4).collect()
     }
 }
