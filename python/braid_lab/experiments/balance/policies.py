@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from braid_lab.concurrency import run_concurrently
 from braid_lab.experiment import Run, experiment
@@ -20,6 +21,8 @@ from braid_lab.experiments.balance import policy_scenes
 from braid_lab.experiments.balance.policy_scenes import POLICIES, Place, Scene, built
 from braid_lab.fixtures import run_client
 from braid_lab.plots import COLOURS
+
+T = TypeVar("T")
 
 #: The policy that is the default.
 DEFAULT = "fastest"
@@ -29,6 +32,9 @@ DOWNLOADS = 10
 
 #: A page that takes longer fails the row.
 PAGE_TIMEOUT_S = 60.0
+
+#: Hosts that load at the same time, each over lines of its own. A page or a bulk takes a fifth of two processors.
+HOSTS_AT_ONCE = 4
 
 #: Pages before anything counts: the state of a machine that has been up for a while. `rr` has no state.
 WARM_UP_PAGE = 1_000_000
@@ -69,7 +75,7 @@ ROWS = (
 BY_NAME = {row.name: row for row in ROWS}
 
 FULL = Extent(tuple(BY_NAME), POLICIES, turns=6, bulk_turns=4, bulk_s=2.0, bulk_warm_up_s=1.0)
-QUICK = Extent(tuple(BY_NAME), POLICIES, turns=2, bulk_turns=2, bulk_s=1.0, bulk_warm_up_s=0.75)
+QUICK = Extent(tuple(BY_NAME), POLICIES, turns=3, bulk_turns=2, bulk_s=1.0, bulk_warm_up_s=0.75)
 SMOKE = Extent(("bulk", "sites"), ("rr", DEFAULT), turns=1, bulk_turns=1, bulk_s=0.25, bulk_warm_up_s=0.25)
 
 
@@ -118,9 +124,14 @@ def _turns(row: Row, extent: Extent) -> int:
 def _warm_up(run: Run, places: Mapping[str, Place]) -> None:
     if run.form == "smoke":
         return
-    for place in places.values():
-        if place.daemon is not None and place.case not in STATELESS:
-            _page(run.seed, WARM_UP_PAGE, place)
+    waiting = [place for place in places.values() if place.daemon is not None and place.case not in STATELESS]
+    for some in _in_groups(waiting):
+        run_concurrently([functools.partial(_page, run.seed, WARM_UP_PAGE, place) for place in some])
+
+
+def _in_groups(of: Sequence[T]) -> list[Sequence[T]]:
+    """Return the groups that load at the same time."""
+    return [of[first : first + HOSTS_AT_ONCE] for first in range(0, len(of), HOSTS_AT_ONCE)]
 
 
 def _page(seed: int, number: int, place: Place) -> float:
@@ -143,20 +154,21 @@ def _bulk(extent: Extent, place: Place) -> float:
 
 
 def _measure(run: Run, row: Row, places: Mapping[str, Place], extent: Extent) -> Measured:
-    """Measure a row's cases in turn; the lines alone, on hosts of their own, at the same time."""
+    """Measure a row's cases in turn, some at the same time, in each turn beside others."""
     found = Measured(row, {case: [] for case in places})
-    groups = [list(row.scene.candidates), *([policy] for policy in extent.policies)]
+    cases = [*row.scene.candidates, *extent.policies]
     for turn in range(_turns(row, extent)):
         load = functools.partial(_bulk, extent) if row.bulk else functools.partial(_page, run.seed, turn)
         with run.step(f"{row.name}: turn {turn + 1}"):
-            for group in groups if turn % 2 == 0 else reversed(groups):
+            for group in _in_groups(cases if turn % 2 == 0 else cases[::-1]):
                 run_concurrently([functools.partial(_load, found, turn, places[case], load) for case in group])
     return found
 
 
 def _load(found: Measured, turn: int, place: Place, load: Callable[[Place], float]) -> None:
     """Load once, and note the uplinks that its flows took and why."""
-    before, capacities, begun = place.opened(), place.capacities(), time.monotonic()
+    before, capacities, predictions = place.opened(), place.capacities(), place.predictions(place.servers[0])
+    begun = time.monotonic()
     seconds = load(place)
     flows = place.flows(time.monotonic() - begun)
     opened = {name: count - before[name] for name, count in place.opened().items()}
@@ -169,6 +181,7 @@ def _load(found: Measured, turn: int, place: Place, load: Callable[[Place], floa
             "s": round(seconds, 4),
             **{f"opened_{name}": opened.get(name, "") for name in uplinks},
             **{f"capacity_{name}": capacities.get(name, "") for name in uplinks},
+            **{f"predicted_{name}": predictions.get(name, "") for name in uplinks},
         }
     )
     found.flows += [{**row, **each} for each in flows]

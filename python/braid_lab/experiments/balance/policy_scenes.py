@@ -7,6 +7,8 @@ runs on while the others are measured, and knows what this policy's own traffic 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -112,6 +114,22 @@ class Place:
         """Return the capacities down, Mbit/s, by uplink, and how each is known; nothing of those that are not."""
         known = {name: uplink.get("rx_capacity") for name, uplink in self._uplinks().items()}
         return {name: f"{each['rate_bit_s'] / 1e6:.2f} {each['basis']}" for name, each in known.items() if each}
+
+    def predictions(self, server: str) -> dict[str, str]:
+        """Return the predicted time of 1 MB from a server, by uplink, and the losses that its path has shown.
+
+        Nothing without predictions, which `fastest` alone makes.
+        """
+        if self.daemon is None:
+            return {}
+        destinations = self.daemon.json("paths")["destinations"]
+        address = ipaddress.ip_address(server)
+        paths = [each["paths"] for each in destinations if address in ipaddress.ip_network(each["network"])]
+        return {
+            path["uplink"]: f"{path['predicted_ms']:.0f} ms, {path['lost_packets']} of {path['data_packets']} lost"
+            for path in itertools.chain.from_iterable(paths)
+            if path["predicted_ms"] is not None
+        }
 
     def flows(self, newest_s: float) -> list[dict[str, object]]:
         """Return the TCP flows of the last `newest_s` seconds, each with its times and the reason for its line."""
