@@ -18,7 +18,6 @@ from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Arc, Path, PortId, Problem
 from braid_sdn.fabric.plan import network_state
 from braid_sdn.fabric.plan.mdi import buffer_for, imbalance
-from braid_sdn.fabric.plan.paths import max_flow
 from braid_sdn.fabric.plan.plan import Host, Pair, PinnedPath, tree_key
 from braid_sdn.fabric.plan.policies import Hop
 from braid_sdn.fabric.switches.flood_limit import Limited
@@ -491,13 +490,12 @@ def _named(source: str, target: str, ends: Sequence[tuple[str, PortId, str | Non
 
 def _pair_steps(fabric: Controller, pair: Pair) -> list[str]:
     chosen = pair.selection
-    whole = max_flow(fabric.graph, pair.source.port.switch, pair.target.port.switch).value
     if [path.switches for path in chosen.paths] == [fabric.policies.pin_of(*pair.key)]:
         both = f"from edge {pair.source.name} to edge {pair.target.name}"
         return [f"{both}: {_way(fabric, chosen.paths[0])}, to which the operator pinned them"]
     steps = [
         f"from edge {pair.source.name} to edge {pair.target.name}: "
-        f"{len(pair.paths)} of the paths of a maximum flow of {whole / 1e6:.1f} Mbit/s beside all present load"
+        f"{len(pair.paths)} of the paths of a maximum flow of {pair.max_flow / 1e6:.1f} Mbit/s beside others' load"
     ]
     for tagged, path in zip(pair.paths, chosen.paths, strict=True):
         steps.append(

@@ -139,6 +139,8 @@ class Pair:
     slots: tuple[int, ...]
     #: True if a path that the target knows was withdrawn because it is dead: nothing more arrives by it.
     path_withdrawn: bool = False
+    #: Maximum flow over what all others leave on links, bit/s, by which the paths were chosen.
+    max_flow: float = 0.0
 
     @property
     def key(self) -> tuple[str, str]:

@@ -25,9 +25,11 @@ from braid_sdn.fabric.plan.mdi import (
 from braid_sdn.fabric.plan.paths import (
     HOP_COST,
     MIN_FLOW_BIT_S,
+    Flow,
     arcs_to_root,
-    candidates,
+    decompose,
     detour_towards,
+    max_flow,
     tree_towards,
 )
 from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Pair, PinnedPath, Plan, TaggedPath, Tree, tree_key
@@ -629,16 +631,17 @@ def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, ta
     seen = now.seen_by(now.graph, before) if before else now.graph
     here, there = source.port.switch, target.port.switch
     graph = _usable(seen, now, {here, there})
-    fresh = _fresh(graph, here, there, now)
+    flow = max_flow(graph, here, there)
+    fresh = _fresh(flow, graph, here, there, now)
     if fresh is None and now.policies.drained:
         graph = _usable(seen, replace(now, policies=replace(now.policies, drained=frozenset())), {here, there})
-        fresh = _fresh(graph, here, there, now)
+        flow = max_flow(graph, here, there)
+        fresh = _fresh(flow, graph, here, there, now)
     if fresh is None:
         return f"no way leads from {source.name} to {target.name}"
     pinned = _pinned(before, graph, now, source, target)
     if pinned is not None:
-        made = _pair_of(before, source, target, pinned, tags)
-        return replace(made, path_withdrawn=_is_path_withdrawn(now.known.get(made.key, before), made, now))
+        return _told(_pair_of(before, source, target, pinned, tags), before, flow, now)
     kept = _as_before(before, graph, now) if before else None
     if kept is not None:
         used = {path.hops for path in kept.paths}
@@ -651,12 +654,18 @@ def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, ta
         if kept is None:
             raise
         made = _pair_of(before, source, target, kept, tags)
-    return replace(made, path_withdrawn=_is_path_withdrawn(now.known.get(made.key, before), made, now))
+    return _told(made, before, flow, now)
 
 
-def _fresh(graph: Graph, here: int, there: int, now: NetworkState) -> Selection | None:
-    """Return the best paths from one switch to another, or the quickest one, whatever its load."""
-    fresh = select(_alive(candidates(graph, here, there), now), now.limits)
+def _told(made: Pair, before: Pair | None, flow: Flow, now: NetworkState) -> Pair:
+    """Return a pair with what its edges, and people, are told about it."""
+    is_withdrawn = _is_path_withdrawn(now.known.get(made.key, before), made, now)
+    return replace(made, path_withdrawn=is_withdrawn, max_flow=flow.value)
+
+
+def _fresh(flow: Flow, graph: Graph, here: int, there: int, now: NetworkState) -> Selection | None:
+    """Return the best paths of a maximum flow from one switch to another, or the quickest one, whatever its load."""
+    fresh = select(_alive(decompose(flow, here, there), now), now.limits)
     if fresh is not None:
         return fresh
     single = _single(graph, here, there, now)
