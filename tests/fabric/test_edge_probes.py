@@ -121,3 +121,19 @@ def test_hosts_see_no_probes(network: EdgedNetwork) -> None:
         wait_until(lambda: network.edges["b0"].status()["reasons"]["probe"] > before + 200, what="probes")
         capture.stop()
         assert not capture.stdout().strip()
+
+
+def test_an_edge_that_starts_before_the_other_one_leaves_no_path(network: EdgedNetwork) -> None:
+    network.settle("a0", "b0", 4)
+    near, far = network.edges["a0"], network.edges["b0"]
+    far.stop()
+    near.stop()
+    near.start()
+    a0, b0 = network.net.stations["a0"], network.net.stations["b0"]
+    # For longer than new paths are not judged. The controller thinks that the other edge is there, so nothing comes.
+    a0.place.run(["ping", "-q", "-c", "15", "-i", "0.1", "-W", "0.1", b0.address], check=False)
+    far.start()
+    network.settle("a0", "b0", 4)
+    assert near.process is not None
+    assert "following a new table" in near.process.stderr()
+    assert "a path is silent" not in near.process.stderr()

@@ -12,6 +12,8 @@
 //!   still, and the last path is never left.
 //! - Only probes that were **sent** count. Time is measured between sendings, so a late thread that
 //!   sends and reads in a burst misses nothing.
+//! - A missed probe counts only **beside one that came** by another path, sent within an interval of it. Those that
+//!   went out before the other edge was there, or while nothing of the pair came through, tell nothing of one path.
 //! - **Forgery**: nonces are unpredictable. What a report says of a path counts only if it is a nonce
 //!   that was sent over that path, and it only leads forward in time: who does not see the probes of a
 //!   path can neither revive nor end it, and a replay tells nothing new. Anybody who can send data under
@@ -97,6 +99,8 @@ struct Probe {
     nonce: u64,
     sent: Time,
     answered: bool,
+    /// True if it is known to have come.
+    came: bool,
 }
 
 /// Returns how many probes in a row are missed on a silent path.
@@ -135,6 +139,7 @@ impl Path {
             nonce,
             sent: now,
             answered: false,
+            came: false,
         });
     }
 
@@ -166,12 +171,14 @@ impl Path {
     fn handle_report(&mut self, asked_at: Time, now: Time, report: PathReport) -> bool {
         let came = self
             .probes
-            .iter()
+            .iter_mut()
             .find(|probe| probe.nonce as u32 == report.nonce);
         match (came, self.heard) {
             (Some(probe), before) => {
-                if before.is_none_or(|(_, sent)| sent < probe.sent) {
-                    self.heard = Some((report.nonce, probe.sent));
+                probe.came = true;
+                let sent = probe.sent;
+                if before.is_none_or(|(_, last)| last < sent) {
+                    self.heard = Some((report.nonce, sent));
                     self.handle_sign(now);
                 }
             }
@@ -199,18 +206,21 @@ impl Path {
         }
     }
 
-    /// Returns the probes that had not come at `asked_at` although they had the time for it.
-    fn missed(&self, asked_at: Time) -> u32 {
-        let heard = self.heard.map_or(Time::ZERO, |(_, sent)| sent);
+    /// Returns when probes were sent that had not come at `asked_at` although they had the time for it, the last
+    /// one first.
+    fn missed(&self, asked_at: Time) -> impl Iterator<Item = Time> + '_ {
+        let heard = self.heard.map_or(self.since, |(_, sent)| sent);
         let known = heard.max(self.data);
-        let late = self.probes.iter().rev();
-        let late = late.take_while(|probe| probe.sent > known);
-        late.filter(|probe| probe.sent + self.rtt.rto() <= asked_at)
-            .count() as u32
+        let late = self.probes.iter().rev().map(|probe| probe.sent);
+        late.take_while(move |sent| *sent > known)
+            .filter(move |sent| *sent + self.rtt.rto() <= asked_at)
     }
 
-    fn is_judged(&self, asked_at: Time) -> bool {
-        self.heard.is_some() || asked_at.since(self.since) > NEW_PATH_GRACE
+    /// Returns true if a probe came that was sent within `span` of this time.
+    fn came_beside(&self, at: Time, span: Duration) -> bool {
+        let later = self.probes.iter().rev();
+        let mut near = later.take_while(|probe| probe.sent + span >= at);
+        near.any(|probe| probe.came && probe.sent <= at + span)
     }
 }
 
@@ -307,15 +317,35 @@ impl PairMonitor {
         if !is_known || by == report.tag {
             return;
         }
-        let missed = path.missed(asked_at);
+        let limit = missed_limit(path.interval);
+        let (missed, is_judged) = self.missed(report.tag, asked_at, limit);
+        let Some(path) = self.paths.get_mut(&report.tag) else {
+            return;
+        };
         if path.silent && missed >= MISSED_WHILE_SILENT {
             path.signs = 0;
         }
-        let is_over = missed >= missed_limit(path.interval) && path.is_judged(asked_at);
-        if !path.silent && is_over && has_others {
+        if !path.silent && missed >= limit && is_judged && has_others {
             path.failures.add(now);
             (path.silent, path.signs) = (true, 0);
         }
+    }
+
+    /// Returns how many probes of a path are missing at `asked_at` beside which others came, up to `limit`, and true
+    /// if the path is not as new that the far edge may not know it yet.
+    fn missed(&self, tag: u16, asked_at: Time, limit: u32) -> (u32, bool) {
+        let Some(path) = self.paths.get(&tag) else {
+            return (0, false);
+        };
+        let is_beside = |sent: &Time| {
+            let mut others = self.paths.iter().filter(|(other, _)| **other != tag);
+            others.any(|(_, other)| other.came_beside(*sent, path.interval.max(other.interval)))
+        };
+        let missed = || path.missed(asked_at).filter(is_beside);
+        let count = missed().take(limit as usize).count() as u32;
+        let is_old = |sent: Time| asked_at.since(sent) > NEW_PATH_GRACE;
+        let is_judged = path.heard.is_some() || count >= limit && missed().any(is_old);
+        (count, is_judged)
     }
 
     /// Returns the tags of silent paths.
@@ -600,6 +630,39 @@ mod tests {
         (pair.far, pair.answers) = (Reflector::default(), true);
         assert_eq!(pair.run(5 * SECOND), None);
         assert!(pair.monitor.is_answered(pair.now));
+    }
+
+    #[test]
+    fn a_far_edge_that_starts_later_costs_no_path() {
+        for span in [500, 1_200, 3_000, 10_000].map(Duration::from_millis) {
+            let mut pair = Pair::new(4);
+            pair.answers = false;
+            assert_eq!(pair.run(span), None);
+            pair.answers = true;
+            assert_eq!(pair.run(5 * SECOND), None, "{span:?}");
+        }
+    }
+
+    /// As of a switch on the way that stands still, or of an edge's cable: the paths work again one after the other.
+    #[test]
+    fn a_pause_of_all_paths_costs_none_of_them() {
+        for pause in [10, 30, 50, 70, 90, 120, 300, 2_000, 10_000] {
+            for later in [0, 5, 25] {
+                let mut pair = Pair::new(3);
+                pair.run(SECOND + Duration::from_millis(pause % 20 + later));
+                pair.cut = vec![1, 2, 3];
+                let found = pair.run(Duration::from_millis(pause));
+                pair.cut = vec![2, 3];
+                let found = found.or(pair.run(Duration::from_millis(later)));
+                pair.cut.clear();
+                let found = found.or(pair.run(SECOND));
+                assert_eq!(found, None, "{pause} ms, and {later} ms more");
+                // One that stays away is found as ever.
+                pair.cut = vec![2];
+                pair.run(SECOND);
+                assert_eq!(pair.silent(), [2]);
+            }
+        }
     }
 
     #[test]
