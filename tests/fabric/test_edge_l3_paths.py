@@ -71,6 +71,13 @@ def test_routers_on_the_way_can_speak_to_hosts(sites: RoutedSites) -> None:
         place.run(["ip", "-6", "route", "flush", "cache"])
 
 
+def test_edges_open_no_packet_sockets(sites: RoutedSites) -> None:
+    """Nothing is sent around the kernel's routes."""
+    heading, *sockets = sites.box(0).run(["cat", "/proc/net/packet"]).stdout.splitlines()
+    assert "Proto" in heading
+    assert not sockets
+
+
 def test_a_path_that_falls_silent_is_left_and_the_flow_goes_on(sites: RoutedSites) -> None:
     found: list[Transfer] = []
     sending = threading.Thread(target=lambda: found.append(send(sites, 8)))

@@ -22,6 +22,9 @@ struct settings {
 	// End of the lease, ns of the monotonic clock: after it the process that renews the lease
 	// is gone. 0: no lease, the programs end with their process.
 	__u64 lease_end_ns;
+	// End of the offers of copies, ns of the monotonic clock: after it the process that would
+	// send them stands still.
+	__u64 offers_end_ns;
 };
 
 // Estimated queue in front of a path.

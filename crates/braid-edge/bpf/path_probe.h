@@ -100,7 +100,7 @@ static __always_inline int handle_path_probe(struct __sk_buff *skb, struct setti
 	for (int i = 0; i < MAX_PATHS; i++)
 		report_path(&path_probe.reports[i], now);
 	offer = bpf_map_lookup_elem(&offers, &back);
-	if (offer)
+	if (offer && now < settings->offers_end_ns)
 		bpf_skb_store_bytes(skb, ETH_HLEN + sizeof(path_probe), offer, sizeof(*offer), 0);
 	path_probe.probe.kind = bpf_htons(PROBE_REPLY);
 	if (bpf_skb_store_bytes(skb, ETH_HLEN, &path_probe, sizeof(path_probe), 0) ||

@@ -38,6 +38,8 @@ const ETHERNET_HEADER: u32 = 14;
 pub const LEASE_RENEWAL: Duration = Duration::from_millis(250);
 /// Time for which clsact filters stay active after the last [`Datapath::renew`].
 const LEASE: Duration = Duration::from_secs(2);
+/// Time after the last [`Datapath::renew`] for which the program offers copies.
+const OFFERS_LEASE: Duration = Duration::from_secs(1);
 /// Attempts to load a program: the verifier fails with EAGAIN while a signal is pending.
 const LOAD_ATTEMPTS: usize = 16;
 
@@ -126,6 +128,7 @@ struct Settings {
     shim: u32,
     max_frame_bytes: u32,
     lease_end_ns: u64,
+    offers_end_ns: u64,
 }
 
 // SAFETY: integers without padding.
@@ -275,6 +278,7 @@ impl Datapath {
             shim: shim.into(),
             max_frame_bytes: 0,
             lease_end_ns: 0,
+            offers_end_ns: 0,
         };
         datapath.outside = outside.cloned();
         datapath.leased = !hook.is_tcx();
@@ -286,17 +290,19 @@ impl Datapath {
         Ok(datapath)
     }
 
-    /// Renews the lease and reads the outside device's MTU. Must be called every [`LEASE_RENEWAL`].
+    /// Renews the lease and the offers of copies, and reads the outside device's MTU. Must be called every [`LEASE_RENEWAL`].
     pub fn renew(&mut self) -> Result<(), Error> {
         let outside = self.outside.as_deref();
         // While the device is missing the last MTU stays in effect.
         if let Some(Ok(mtu)) = outside.map(|device| Interface::open(device)?.mtu()) {
             self.settings.max_frame_bytes = mtu + ETHERNET_HEADER;
         }
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
+            .map_err(|errno| Error::system("reading the clock", errno.into()))?;
+        let end = |lease: Duration| (Duration::from(now) + lease).as_nanos() as u64;
+        self.settings.offers_end_ns = end(OFFERS_LEASE);
         if self.leased {
-            let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
-                .map_err(|errno| Error::system("reading the clock", errno.into()))?;
-            self.settings.lease_end_ns = (Duration::from(now) + LEASE).as_nanos() as u64;
+            self.settings.lease_end_ns = end(LEASE);
         }
         self.set(self.settings)
     }

@@ -148,12 +148,12 @@ pub struct Driver {
     layer: Layer,
     /// Receiver of probe replies.
     answers: SyncSender<ProbeReply>,
-    /// Sends tagged frames.
-    sender: PacketSender,
+    /// Sends tagged frames; none over layer-3 paths.
+    sender: Option<PacketSender>,
     copies: Copies,
     /// Paths of which copies come.
     copied: BTreeMap<u16, CopiedPath>,
-    /// Tags under which copies came: no packet of theirs is for a host here.
+    /// Tags under which copies came: while no path to here has such a tag, its packets are for no host here.
     own_tags: BTreeSet<u16>,
     /// Other edges that may be asked for copies.
     asked: BTreeMap<String, AskedEdge>,
@@ -165,7 +165,7 @@ impl Driver {
         reordering: Reordering,
         layer: Layer,
         answers: SyncSender<ProbeReply>,
-        sender: PacketSender,
+        sender: Option<PacketSender>,
     ) -> Result<(Driver, Handle), Error> {
         let (handle, wakeups) = Handle::pair()?;
         let driver = Driver {
@@ -237,18 +237,19 @@ impl Driver {
             .inbox
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some(table) = inbox.table.take() {
-            let paths = table.iter().flat_map(|ingress| &ingress.paths);
-            // The controller gives tags to other paths in time.
-            paths.for_each(|path| _ = self.own_tags.remove(&path.tag));
+        let (table, repairs) = (inbox.table.take(), inbox.repairs.take());
+        let is_other = table.is_some() || repairs.is_some();
+        if let Some(table) = table {
             self.reorderer.set(now, self.reordering, &table);
         }
-        if let Some(repairs) = inbox.repairs.take() {
+        if let Some(repairs) = repairs {
             self.own_tags.extend(repairs.copied.keys());
             if repairs.copied.is_empty() {
                 self.copies.clear();
             }
             (self.copied, self.asked) = (repairs.copied, repairs.asked);
+        }
+        if is_other {
             let asked = &self.asked;
             self.reorderer
                 .set_repairs(|source| asked.get(source).map(|edge| edge.offer.wait));
@@ -262,8 +263,12 @@ impl Driver {
 
     /// Sends copies of what another edge misses by another path. One that is lost is as if there were none.
     fn repeat(&mut self, request: &MissingRequest) {
-        for copy in self.copies.take(self.now(), request, &self.copied) {
-            match self.sender.send(&copy.frame) {
+        let Some(sender) = &self.sender else {
+            return;
+        };
+        let now = self.now();
+        for copy in self.copies.take(now, request, &self.copied) {
+            match sender.send(&copy.frame) {
                 Ok(()) => {
                     let inbox = self.shared.inbox.lock();
                     let mut inbox = inbox.unwrap_or_else(PoisonError::into_inner);
@@ -276,6 +281,9 @@ impl Driver {
 
     /// Asks other edges for copies of what is missing.
     fn ask_for_missing(&mut self) {
+        let Some(sender) = &self.sender else {
+            return;
+        };
         while let Some((missing, source)) = self.reorderer.poll_missing() {
             let Some(AskedEdge { offer, by }) = self.asked.get(source) else {
                 continue;
@@ -283,7 +291,7 @@ impl Driver {
             let token = offer.token;
             for tag in by {
                 let request = MissingRequest { token, missing };
-                if let Err(error) = self.sender.send(&request.frame(*tag)) {
+                if let Err(error) = sender.send(&request.frame(*tag)) {
                     tracing::debug!(tag, %error, "a request for copies was not sent");
                 }
             }
@@ -292,7 +300,9 @@ impl Driver {
 
     /// Returns true if a frame is a copy of a packet that goes to another edge, and keeps it.
     fn is_copy(&mut self, buffer: &mut [u8]) -> bool {
-        let Some(tag) = tag_of(buffer).filter(|tag| self.own_tags.contains(tag)) else {
+        // The controller gives tags to other paths in time.
+        let is_own = |tag: &u16| self.own_tags.contains(tag) && !self.reorderer.is_in_use(*tag);
+        let Some(tag) = tag_of(buffer).filter(is_own) else {
             return false;
         };
         let frame = buffer.to_vec();
@@ -379,5 +389,126 @@ fn pass(tap: &ReorderTap, spare: &mut Vec<Vec<u8>>, lost: &mut u64, frame: Frame
     }
     if spare.len() < MAX_SPARE_BUFFERS && frame.0.capacity() <= 2 * COMMON_FRAME_BYTES {
         spare.push(frame.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use braid_multipath::resequence::SegmentKind;
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+    use crate::frame::{ParsedFrame, StreamKey};
+    use crate::probe::Offer;
+    use crate::table::{DeliveryOrder, IngressPath};
+
+    /// Runs in a network namespace with a driver that reads nothing by itself.
+    fn with_driver(work: impl FnOnce(Driver, Handle) + Send) {
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                unshare(CloneFlags::CLONE_NEWNET).expect("a namespace (needs root)");
+                let tap = ReorderTap::create("hold").expect("a device");
+                let (answers, _) = mpsc::sync_channel(1);
+                let made = Driver::new(tap, Reordering::Adaptive, Layer::Two, answers, None);
+                let (driver, handle) = made.expect("a driver");
+                work(driver, handle);
+            });
+            inside.join().expect("no panic");
+        });
+    }
+
+    fn from(source: &str, tags: [u16; 2]) -> Ingress {
+        Ingress {
+            source: source.to_owned(),
+            order: DeliveryOrder::Resequence,
+            threshold_packets: 16,
+            size_packets: 32,
+            paths: tags
+                .map(|tag| IngressPath {
+                    tag,
+                    latency_ms: None,
+                })
+                .to_vec(),
+            path_withdrawn: false,
+        }
+    }
+
+    /// Copies are kept of path 2, and asked for at `hb`.
+    fn repairs() -> Repairs {
+        let offer = Offer {
+            wait: Duration::from_millis(50),
+            token: 7,
+        };
+        let copied = CopiedPath {
+            by: 3,
+            token: 8,
+            is_clear: true,
+        };
+        let asked = AskedEdge {
+            offer,
+            by: vec![2, 3],
+        };
+        Repairs {
+            copied: BTreeMap::from([(2, copied)]),
+            offers: BTreeMap::new(),
+            asked: BTreeMap::from([("hb".to_owned(), asked)]),
+        }
+    }
+
+    /// A frame under a path's tag.
+    fn tagged(tag: u16) -> Vec<u8> {
+        let mut frame = vec![0; 60];
+        frame[12..14].copy_from_slice(&[0x81, 0x00]);
+        frame[14..16].copy_from_slice(&tag.to_be_bytes());
+        frame
+    }
+
+    #[test]
+    fn a_tag_that_was_given_to_a_path_to_here_is_no_copys() {
+        with_driver(|mut driver, handle| {
+            handle.set_table(vec![from("hb", [10, 11])]);
+            handle.set_repairs(repairs());
+            driver.read_inbox();
+            assert!(driver.is_copy(&mut tagged(2)));
+            assert!(!driver.is_copy(&mut tagged(10)));
+            // Copies on their way when their path is healthy again are no packets for a host here.
+            handle.set_repairs(Repairs::default());
+            driver.read_inbox();
+            assert!(driver.is_copy(&mut tagged(2)));
+            // The table comes from one thread, and what is repaired from another, which may be behind.
+            handle.set_table(vec![from("hb", [10, 2])]);
+            driver.read_inbox();
+            assert!(!driver.is_copy(&mut tagged(2)));
+            handle.set_repairs(repairs());
+            driver.read_inbox();
+            assert!(!driver.is_copy(&mut tagged(2)));
+        });
+    }
+
+    #[test]
+    fn an_edge_that_comes_later_is_asked_for_copies_too() {
+        with_driver(|mut driver, handle| {
+            handle.set_repairs(repairs());
+            driver.read_inbox();
+            handle.set_table(vec![from("hb", [10, 11])]);
+            driver.read_inbox();
+            let now = driver.now();
+            // The second one is lost.
+            for number in [0, 2, 3, 4] {
+                let key = StreamKey::Lane { epoch: 1, lane: 2 };
+                let read = ParsedFrame {
+                    tag: 10 + number % 2,
+                    start: 0,
+                    segment: Some((key, SegmentKind::Data, number.into(), 1)),
+                };
+                driver
+                    .reorderer
+                    .handle(now, read, Frame(Vec::new()), |_| {});
+            }
+            assert!(driver.reorderer.poll_missing().is_some());
+        });
     }
 }

@@ -110,8 +110,8 @@ impl Pace {
 #[derive(Debug, Default)]
 pub struct Pairs {
     monitors: BTreeMap<String, PairMonitor>,
-    /// Of pairs with a path that loses packets alone, each with its token.
-    repairs: BTreeMap<String, (PairRepair, u64)>,
+    /// Of pairs with a path that loses packets, or did lately, alone. With a token once copies are kept.
+    repairs: BTreeMap<String, (PairRepair, Option<u64>)>,
     /// Paths that carry little.
     light: BTreeSet<u16>,
     paces: BTreeMap<u16, Pace>,
@@ -237,14 +237,13 @@ impl Pairs {
         for (target, monitor) in &self.monitors {
             let loss = |tag: u16| Some((tag, *losses.get(&tag)?));
             let paths = monitor.tags().filter_map(loss).collect();
-            let before = self.repairs.remove(target);
-            let (mut repair, known) =
-                before.map_or_else(Default::default, |(it, known)| (it, Some(known)));
+            let (mut repair, mut known) = self.repairs.remove(target).unwrap_or_default();
             repair.handle_paths(now, &paths);
-            if repair.losing().next().is_some()
-                && let Some(token) = known.or_else(&mut token)
-            {
-                self.repairs.insert(target.clone(), (repair, token));
+            if repair.losing().next().is_some() {
+                known = known.or_else(&mut token);
+            }
+            if !repair.is_idle() {
+                self.repairs.insert(target.clone(), (repair, known));
             }
         }
     }
@@ -259,7 +258,7 @@ impl Pairs {
                     .asked
                     .insert(target.clone(), AskedEdge { offer, by });
             }
-            let Some((repair, token)) = self.repairs.get(target) else {
+            let Some((repair, Some(token))) = self.repairs.get(target) else {
                 continue;
             };
             let token = *token;

@@ -23,6 +23,9 @@ const MIN_LOST_BYTES: u64 = 4_000;
 const MIN_EXCESS_FACTOR: u64 = 4;
 /// Time after the last loss for which copies are kept.
 const MEMORY: Duration = Duration::from_secs(15);
+/// Time for which a path that lost too much is not taken up again: its losses would be forgiven, and packets take
+/// it, each time that its share falls below the limit.
+const REST: Duration = Duration::from_secs(60);
 /// Window of [`PathLoss`], `LOSS_WINDOW_NS` of `bpf/arrival.h`.
 pub const LOSS_WINDOW: Duration = Duration::from_secs(8);
 
@@ -85,15 +88,23 @@ pub struct Repairs {
 pub struct PairRepair {
     /// Time of the last loss by tag, and how many had been repaired then.
     losing: BTreeMap<u16, (Time, u64)>,
+    /// Time at which a path lost too much, by tag.
+    resting: BTreeMap<u16, Time>,
 }
 
 impl PairRepair {
     /// Takes in the paths as they are now.
     pub fn handle_paths(&mut self, now: Time, paths: &BTreeMap<u16, PathLoss>) {
+        self.resting
+            .retain(|tag, since| paths.contains_key(tag) && now.since(*since) < REST);
         self.losing.retain(|tag, (seen, repeated)| {
-            let Some(loss) = paths.get(tag).filter(|loss| loss.ratio() <= MAX_LOSS) else {
+            let Some(loss) = paths.get(tag) else {
                 return false;
             };
+            if loss.ratio() > MAX_LOSS {
+                self.resting.insert(*tag, now);
+                return false;
+            }
             // Hosts do not send again packets that were repaired, so the program sees no loss.
             if loss.repeated != *repeated {
                 (*seen, *repeated) = (now, loss.repeated);
@@ -110,10 +121,16 @@ impl PairRepair {
                     && ratio >= MIN_EXCESS_FACTOR * better.ratio()
             };
             let is_losing = (MIN_LOSS..=MAX_LOSS).contains(&ratio) && loss.lost >= MIN_LOST_BYTES;
-            if is_losing && paths.iter().any(is_better) {
+            if is_losing && !self.resting.contains_key(tag) && paths.iter().any(is_better) {
                 self.losing.insert(*tag, (now, loss.repeated));
             }
         }
+    }
+
+    /// Returns true if nothing is known of any path.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.losing.is_empty() && self.resting.is_empty()
     }
 
     /// Returns the paths that lose some packets.
@@ -211,8 +228,22 @@ mod tests {
         repair.handle_paths(at(160), &paths(&[0, 50_000]));
         repair.handle_paths(at(161), &paths(&[0, 500_000]));
         assert_eq!(repair.losing().count(), 0);
-        repair.handle_paths(at(162), &paths(&[0, 50_000]));
-        repair.handle_paths(at(163), &paths(&[0]));
-        assert_eq!(repair.losing().count(), 0);
+        repair.handle_paths(at(162), &paths(&[0]));
+        repair.handle_paths(at(163), &paths(&[0, 50_000]));
+        assert_eq!(repair.losing().count(), 1, "another one with its tag");
+        repair.handle_paths(at(164), &paths(&[0]));
+        assert!(repair.is_idle());
+    }
+
+    #[test]
+    fn a_path_that_lost_too_much_rests() {
+        let mut repair = PairRepair::default();
+        repair.handle_paths(at(100), &paths(&[0, 50_000]));
+        repair.handle_paths(at(101), &paths(&[0, 310_000]));
+        for (s, count) in [(102, 0), (130, 0), (160, 0), (161, 1), (162, 1)] {
+            repair.handle_paths(at(s), &paths(&[0, 290_000]));
+            assert_eq!(repair.losing().count(), count, "{s}");
+            assert!(!repair.is_idle());
+        }
     }
 }

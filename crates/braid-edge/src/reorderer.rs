@@ -147,6 +147,12 @@ impl Reorderer {
         }
     }
 
+    /// Returns true if a path to here has this tag.
+    #[must_use]
+    pub fn is_in_use(&self, tag: u16) -> bool {
+        self.tags.get(&tag).is_some_and(|(_, path)| path.is_some())
+    }
+
     /// Sets the sources whose edges keep copies, and how long one takes to come from each.
     pub fn set_repairs(&mut self, wait: impl Fn(&str) -> Option<Duration>) {
         for (name, source) in &mut self.sources {

@@ -154,7 +154,10 @@ pub fn run(options: Options, ready: impl FnOnce()) -> Result<(), Error> {
     let (answered, answers) = mpsc::sync_channel(MAX_QUEUED_REPLIES);
     let outside = datapath.outside_index();
     let unopened = |source| Error::system("opening a socket for tagged frames", source);
-    let sender = PacketSender::open(outside).map_err(unopened)?;
+    let sender = match layer {
+        Layer::Two => Some(PacketSender::open(outside).map_err(unopened)?),
+        Layer::Three => None,
+    };
     let (driver, handle) = Driver::new(tap, options.reordering, layer, answered, sender)?;
     let mut state = EdgeState::default();
     let prober = match l3_paths {

@@ -488,8 +488,21 @@ fn a_reply_offers_copies_to_the_edge_that_it_goes_to() {
         set(offers);
         assert_eq!(offered(), told);
     }
-    // A probe of an earlier version has no room for one.
+    // A process that stands still sends none.
     set(&[20]);
+    let end = |offers_end_ns| {
+        let mut datapath = trial.0.borrow_mut();
+        let settings = Settings {
+            offers_end_ns,
+            ..datapath.settings
+        };
+        datapath.set(settings).expect("settings");
+    };
+    end(1);
+    assert_eq!(offered(), None);
+    trial.0.borrow_mut().renew().expect("settings");
+    assert_eq!(offered(), Some(offer));
+    // A probe of an earlier version has no room for one.
     let frame = untagged(&asking(10, 7, [10, 0, 0, 0]).frame());
     let frame = &frame[..frame.len() - OFFER_BYTES as usize];
     let out = trial.run_by("braid_probed", 10, frame);
