@@ -42,7 +42,7 @@ impl Store for Memory {
         Ok(self.starts - 1)
     }
 
-    fn load(&self) -> Result<Vec<Client>, StoreError> {
+    fn load(&mut self) -> Result<Vec<Client>, StoreError> {
         Ok(Vec::new())
     }
 
@@ -77,6 +77,9 @@ pub fn hub_api(data: &[u8]) {
         } else if let Ok(name) = line.parse::<Name>() {
             let revoked = registry.revoke(&name, NOW);
             assert!(!matches!(revoked, Err(RegistryError::Store(_))));
+            if let Ok(revocation) = revoked {
+                assert!(revocation.unsaved.is_none());
+            }
         }
         check(&registry);
     }
@@ -122,7 +125,10 @@ fn rotate(
         return identity;
     };
     if identity.previous.is_some() {
-        return registry.retire_key(&identity).expect("there is room");
+        let retired = identity.retired();
+        let stored = registry.retire_key(retired.clone());
+        stored.expect("there is room");
+        return retired;
     }
     let old = identity.keys().current.public();
     let rotated = registry.rotate_key(old, |epoch| {

@@ -146,6 +146,21 @@ impl Client {
         }
     }
 
+    /// Returns true if it is revoked.
+    #[must_use]
+    pub fn is_revoked(&self) -> bool {
+        matches!(self.state, State::Revoked { .. })
+    }
+
+    /// The client, revoked at `now`; `key` is that of the machine that had used its token.
+    #[must_use]
+    pub fn revoked(&self, key: Option<PublicKey>, now: Seconds) -> Client {
+        Client {
+            state: State::Revoked { key, since: now },
+            ..self.clone()
+        }
+    }
+
     /// Its state at `now`, as a word.
     #[must_use]
     pub fn state_name(&self, now: Seconds) -> &'static str {

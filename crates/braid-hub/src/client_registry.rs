@@ -9,6 +9,8 @@
 //! - A client without quota left is still served, at a low rate: its operator can see the reason on
 //!   it.
 //! - A revoked client stays in the registry: a refusal with a reason is better than silence.
+//! - A revocation and the end of a key are in force also if they cannot be saved, and are saved as soon as that is
+//!   possible: a full disk keeps nobody in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,6 +27,10 @@ use crate::client::{Client, Name, Seconds, State};
 use crate::config::{ClientConfig, Reach};
 use crate::pool::{AddressPool, PoolError};
 use crate::store::{Store, StoreError, StoredIdentity};
+
+mod storage;
+
+use storage::Storage;
 
 /// Most clients that are invited or have joined.
 pub const MAX_CLIENTS: usize = 10_000;
@@ -115,9 +121,18 @@ pub struct TokenMisuse {
     pub last: Seconds,
 }
 
+/// A revocation, which is in force.
+#[derive(Debug)]
+pub struct Revocation {
+    /// Key of the machine that had joined as the client, if one had.
+    pub key: Option<PublicKey>,
+    /// The reason that it is not on disk yet, so that a restart before it is would let the client in.
+    pub unsaved: Option<String>,
+}
+
 /// Registry of clients.
 pub struct ClientRegistry {
-    store: Box<dyn Store>,
+    store: Storage,
     pool: AddressPool,
     clients: BTreeMap<u64, Client>,
     by_key: BTreeMap<PublicKey, u64>,
@@ -125,8 +140,12 @@ pub struct ClientRegistry {
     misuses: BTreeMap<u64, TokenMisuse>,
     /// Keys that are being refused, and the start of that.
     refused_keys: Vec<(PublicKey, Seconds)>,
-    /// Clients with unsaved counters.
+    /// Clients with unsaved counters or an unsaved revocation.
     unsaved: BTreeSet<u64>,
+    /// Those of them whose revocation could not be saved.
+    unsaved_revocations: BTreeSet<u64>,
+    /// The hub's identity without a key that has ended, if it could not be saved.
+    unsaved_identity: Option<StoredIdentity>,
     /// Configuration of single clients.
     configured: BTreeMap<Name, ClientConfig>,
     /// Clients without quota left, as of the last review.
@@ -147,9 +166,11 @@ impl ClientRegistry {
             misuses: BTreeMap::new(),
             refused_keys: Vec::new(),
             unsaved: BTreeSet::new(),
+            unsaved_revocations: BTreeSet::new(),
+            unsaved_identity: None,
             configured: BTreeMap::new(),
             spent: BTreeSet::new(),
-            store,
+            store: Storage::new(store),
         };
         for client in registry.store.load()? {
             registry.index(client);
@@ -178,6 +199,12 @@ impl ClientRegistry {
     #[must_use]
     pub fn is_sealed(&self) -> bool {
         self.store.is_sealed()
+    }
+
+    /// Error of the last write to the store. It stands until one succeeds.
+    #[must_use]
+    pub fn persist_error(&self) -> Option<&str> {
+        self.store.error()
     }
 
     /// The pool of inner addresses.
@@ -216,8 +243,7 @@ impl ClientRegistry {
     #[must_use]
     pub fn quota(&self, client: &Client) -> Option<Quota> {
         let own = self.configured.get(&client.name)?;
-        let is_revoked = matches!(client.state, State::Revoked { .. });
-        own.quota.filter(|_| !is_revoked)
+        own.quota.filter(|_| !client.is_revoked())
     }
 
     /// Used part of a client's quota, if it has one.
@@ -311,6 +337,8 @@ impl ClientRegistry {
         secret: &Secret,
         now: Seconds,
     ) -> Result<&Client, RegistryError> {
+        // The next start must not find two clients of one name or address.
+        self.persist_if(|registry, client| registry.unsaved_revocations.contains(&client.id))?;
         let current = || self.current(now);
         if current().any(|client| client.name == invitation.name) {
             return Err(RegistryError::Named(invitation.name));
@@ -380,10 +408,7 @@ impl ClientRegistry {
                 // A machine is one client: revoking that ends all that it has.
                 let mut earlier = self.served(key).cloned();
                 if let Some(earlier) = &mut earlier {
-                    earlier.state = State::Revoked {
-                        key: Some(key),
-                        since: now,
-                    };
+                    *earlier = earlier.revoked(Some(key), now);
                 }
                 let changed: Vec<&Client> = earlier.iter().chain([&joined]).collect();
                 self.store.put(&changed)?;
@@ -430,15 +455,11 @@ impl ClientRegistry {
         forgotten.map(|(key, _)| key).collect()
     }
 
-    /// Revokes a client. Returns its key if a machine had joined as it.
+    /// Revokes a client, also if that cannot be saved; [`ClientRegistry::persist`] saves it then.
     ///
     /// # Errors
-    /// See [`RegistryError`]; nothing has changed then.
-    pub fn revoke(
-        &mut self,
-        name: &Name,
-        now: Seconds,
-    ) -> Result<Option<PublicKey>, RegistryError> {
+    /// There is no such client, or it is revoked already. A revocation that could not be saved may be repeated.
+    pub fn revoke(&mut self, name: &Name, now: Seconds) -> Result<Revocation, RegistryError> {
         // The newest client of that name: earlier ones are revoked or have expired.
         let named = self
             .clients
@@ -447,16 +468,27 @@ impl ClientRegistry {
             .find(|client| client.name == *name);
         let client = named.ok_or_else(|| RegistryError::Nobody(name.clone()))?;
         let key = match client.state {
+            State::Revoked { key, .. } if self.unsaved_revocations.contains(&client.id) => key,
             State::Revoked { .. } => return Err(RegistryError::Revoked(name.clone())),
             State::Joined { key, .. } => Some(key),
             State::Invited { .. } => None,
         };
-        let mut revoked = client.clone();
-        revoked.state = State::Revoked { key, since: now };
-        self.store.put(&[&revoked])?;
-        self.misuses.remove(&revoked.id);
+        let revoked = client.revoked(key, now);
+        let id = revoked.id;
+        let saved = self.store.put(&[&revoked]);
+        self.misuses.remove(&id);
         self.index(revoked);
-        Ok(key)
+        match &saved {
+            Ok(()) => self.forget_unsaved(&[id]),
+            Err(_) => {
+                self.unsaved.insert(id);
+                self.unsaved_revocations.insert(id);
+            }
+        }
+        Ok(Revocation {
+            key,
+            unsaved: saved.err().map(|error| error.to_string()),
+        })
     }
 
     /// The client of a served key.
@@ -535,17 +567,16 @@ impl ClientRegistry {
         Ok(identity)
     }
 
-    /// Stores the identity without the previous private key.
+    /// Stores an identity whose previous key has ended.
     ///
     /// # Errors
-    /// See [`StoreError`]; the key stays valid then.
-    pub fn retire_key(&mut self, identity: &StoredIdentity) -> Result<StoredIdentity, StoreError> {
-        let retired = identity.retired();
-        self.store.put_identity(&retired)?;
-        Ok(retired)
+    /// See [`StoreError`]; [`ClientRegistry::persist`] stores it then.
+    pub fn retire_key(&mut self, retired: StoredIdentity) -> Result<(), StoreError> {
+        self.unsaved_identity = Some(retired);
+        self.persist_identity()
     }
 
-    /// Saves recorded counters.
+    /// Saves recorded counters, and what could not be saved before.
     ///
     /// # Errors
     /// See [`StoreError`]; the next call saves them.
@@ -553,26 +584,45 @@ impl ClientRegistry {
         self.persist_if(|_, _| true)
     }
 
-    /// Saves the counters of clients with a quota.
+    /// Saves the counters of clients with a quota, and what could not be saved before.
     ///
     /// # Errors
     /// Same as [`ClientRegistry::persist`].
     pub fn persist_quotas(&mut self) -> Result<(), StoreError> {
-        self.persist_if(|registry, client| registry.quota(client).is_some())
+        self.persist_if(|registry, client| {
+            registry.quota(client).is_some() || registry.unsaved_revocations.contains(&client.id)
+        })
+    }
+
+    fn persist_identity(&mut self) -> Result<(), StoreError> {
+        if let Some(identity) = &self.unsaved_identity {
+            self.store.put_identity(identity)?;
+            self.unsaved_identity = None;
+        }
+        Ok(())
     }
 
     fn persist_if(
         &mut self,
         which: impl Fn(&ClientRegistry, &Client) -> bool,
     ) -> Result<(), StoreError> {
+        self.persist_identity()?;
         let changed = self.unsaved.iter().map(|id| &self.clients[id]);
         let changed: Vec<&Client> = changed.filter(|client| which(self, client)).collect();
-        if !changed.is_empty() {
+        // An earlier error stands until a write succeeds, be it an empty one.
+        if !changed.is_empty() || self.store.error().is_some() {
             self.store.put(&changed)?;
-            let kept: BTreeSet<u64> = changed.iter().map(|client| client.id).collect();
-            self.unsaved.retain(|id| !kept.contains(id));
+            let saved: Vec<u64> = changed.iter().map(|client| client.id).collect();
+            self.forget_unsaved(&saved);
         }
         Ok(())
+    }
+
+    fn forget_unsaved(&mut self, saved: &[u64]) {
+        for id in saved {
+            self.unsaved.remove(id);
+            self.unsaved_revocations.remove(id);
+        }
     }
 
     fn terms_for(&self, client: &Client, key: PublicKey) -> HandshakeTerms {

@@ -1,7 +1,7 @@
 //! The hub itself: the client registry, and the packet thread.
 //!
-//! Decisions are saved first and applied then. Packets never wait for that: an unknown key is
-//! handed over, and answered when it asks again.
+//! Decisions are saved first and applied then, but for those that shut somebody out: they are applied also if they
+//! cannot be saved. Packets never wait for that: an unknown key is handed over, and answered when it asks again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,6 +11,7 @@ use braid_bond::proto::handshake::{HubKeys, PublicKey};
 use braid_bond::proto::tunnel::Event;
 use braid_bond::token::{Host, HubAddress, InvitationId, MAX_ADDRESSES, Secret, Token};
 use braid_host::config::{ConfigError, Paint};
+use braid_host::quota::STORE_INTERVAL;
 use braid_host::user_error::UserError;
 use qrcode::{EcLevel, QrCode};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -35,8 +36,6 @@ pub struct Hub {
     pub(crate) handle: HubHandle,
     /// Inner bytes of each key when they were last recorded: received, sent.
     recorded: BTreeMap<PublicKey, (u64, u64)>,
-    /// Error of the last attempt to save.
-    pub(crate) persist_error: Option<String>,
     /// Error of the last reload of the configuration.
     pub(crate) reload_error: Option<String>,
     /// The installed filter; none if the hub does not filter.
@@ -103,7 +102,6 @@ impl Hub {
             registry,
             handle,
             recorded: BTreeMap::new(),
-            persist_error: None,
             reload_error: None,
             filter,
             filter_error: None,
@@ -117,7 +115,7 @@ impl Hub {
         self.keys.current.public()
     }
 
-    /// Replaces the keys. The identity is on disk.
+    /// Replaces the keys. A new key is on disk.
     pub(crate) fn set_identity(&mut self, identity: StoredIdentity) {
         self.identity = identity;
         self.keys = self.identity.keys();
@@ -240,30 +238,38 @@ impl Hub {
         }
     }
 
-    /// Revokes a client.
+    /// Revokes a client, also if that cannot be saved.
     ///
     /// # Errors
     /// The reason for refusal; nothing has changed then.
     pub fn revoke(&mut self, name: &str) -> Result<RevokeReport, UserError> {
         let name: Name = name.parse()?;
-        let key = match self.registry.revoke(&name, now()) {
+        let revocation = match self.registry.revoke(&name, now()) {
             Err(RegistryError::Revoked(name)) => {
                 return Ok(RevokeReport {
                     name: name.to_string(),
                     was_revoked: true,
                     had_joined: false,
+                    warnings: Vec::new(),
                 });
             }
-            key => key?,
+            revocation => revocation?,
         };
-        if let Some(key) = key {
+        if let Some(key) = revocation.key {
             self.handle.revoke(key);
         }
         tracing::info!(client = %name, "revoked");
+        let warning = |why: String| {
+            format!(
+                "{name}: it is out now, but that is not on disk yet ({why}), and a restart of the hub before it is \
+                 would let it in again; the hub tries again every {STORE_INTERVAL:?}"
+            )
+        };
         Ok(RevokeReport {
+            warnings: revocation.unsaved.map(warning).into_iter().collect(),
             name: name.to_string(),
             was_revoked: false,
-            had_joined: key.is_some(),
+            had_joined: revocation.key.is_some(),
         })
     }
 
@@ -286,7 +292,8 @@ impl Hub {
             Ok(EnrolOutcome::Unknown) => {
                 tracing::debug!("a handshake names an unknown invitation")
             }
-            Err(error) => self.set_persist_error(&error),
+            // The registry has noted it, and the key asks again.
+            Err(_) => {}
         }
     }
 
@@ -357,31 +364,14 @@ impl Hub {
         }
     }
 
-    /// Saves recorded counters.
+    /// Saves recorded counters, and what could not be saved before. The registry notes an error.
     pub fn persist(&mut self) {
-        let kept = self.registry.persist();
-        self.handle_persisted(kept);
+        let _ = self.registry.persist();
     }
 
-    /// Saves the used part of quotas.
+    /// Saves the used part of quotas, and what could not be saved before.
     pub fn persist_quotas(&mut self) {
-        let kept = self.registry.persist_quotas();
-        self.handle_persisted(kept);
-    }
-
-    fn handle_persisted(&mut self, kept: Result<(), StoreError>) {
-        match kept {
-            Ok(()) => self.persist_error = None,
-            Err(error) => self.set_persist_error(&error),
-        }
-    }
-
-    pub(crate) fn set_persist_error(&mut self, error: &StoreError) {
-        let text = error.to_string();
-        if self.persist_error.as_ref() != Some(&text) {
-            tracing::warn!(%error, "cannot save the client registry");
-        }
-        self.persist_error = Some(text);
+        let _ = self.registry.persist_quotas();
     }
 }
 

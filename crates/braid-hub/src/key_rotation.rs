@@ -3,10 +3,12 @@
 //! - Both keys are valid for a while, the overlap. A client that comes by the previous one learns
 //!   the current one in its handshake, keeps it, and comes by it from then on. Every connected
 //!   client does so within the interval of its handshakes.
-//! - Each step is on disk before the packet thread learns of it.
+//! - A new key is on disk before the packet thread learns of it.
+//! - The end of a key is in force at once, also if it cannot be saved: it is saved as soon as that is possible.
 //! - At the end of the overlap the previous private key is erased. Its public part is kept, so that
 //!   a client that was away all that time can be told why nobody answers.
 
+use braid_host::quota::STORE_INTERVAL;
 use braid_host::report::HealthProblem;
 use braid_host::user_error::UserError;
 
@@ -57,37 +59,41 @@ impl Hub {
     /// Ends the overlap before its time.
     ///
     /// # Errors
-    /// There is none, or the previous key cannot be erased.
+    /// There is none.
     pub fn end_overlap(&mut self) -> Result<KeyReport, UserError> {
         if self.identity.previous.is_none() {
             let failure = UserError::new("no-overlap", "this hub has one key only");
             return Err(failure.fix("braid hub rotate-key replaces it"));
         }
-        self.retire_key()?;
-        let warnings = self.missed().map(|client| {
+        let unsaved = self.retire_key().err().map(|error| {
+            format!(
+                "the previous key is not valid any more, but not yet erased from the disk ({error}), and a restart of \
+                 the hub before it is would make it valid again; the hub tries again every {STORE_INTERVAL:?}"
+            )
+        });
+        let missed = self.missed().map(|client| {
             format!(
                 "{0}: it knows the erased key alone: braid hub revoke {0}, and invite it again",
                 client.name
             )
         });
-        let warnings = warnings.collect();
+        let warnings = unsaved.into_iter().chain(missed).collect();
         Ok(self.key_report(warnings))
     }
 
-    /// Erases the previous key if its time is over.
+    /// Ends the previous key if its time is over.
     pub(crate) fn review_key(&mut self, at: Seconds) {
-        if self.identity.is_overlap_over(at)
-            && let Err(error) = self.retire_key()
-        {
-            self.set_persist_error(&error);
+        if self.identity.is_overlap_over(at) {
+            // The registry notes an error, and tries again.
+            let _ = self.retire_key();
         }
     }
 
     fn retire_key(&mut self) -> Result<(), StoreError> {
-        let retired = self.registry.retire_key(&self.identity)?;
-        self.set_identity(retired);
-        tracing::info!("the previous key is erased");
-        Ok(())
+        let retired = self.identity.retired();
+        self.set_identity(retired.clone());
+        tracing::info!("the previous key is not valid any more");
+        self.registry.retire_key(retired)
     }
 
     fn key_report(&self, warnings: Vec<String>) -> KeyReport {

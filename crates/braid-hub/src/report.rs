@@ -201,6 +201,9 @@ pub struct RevokeReport {
     pub was_revoked: bool,
     /// True if a machine had joined as it.
     pub had_joined: bool,
+    /// The reason why a restart would let it in again, if the revocation is not on disk yet.
+    #[serde(default)]
+    pub warnings: Vec<String>,
 }
 
 /// Body of `POST /v1/key`.
@@ -218,6 +221,7 @@ pub struct KeyReport {
     pub key: String,
     /// Its key before that, while clients may still use it.
     pub previous_key: Option<PreviousKeyReport>,
-    /// Clients that are shut out, or may be.
+    /// Clients that are shut out, or may be; and the reason why a restart would bring the previous key back, if its end
+    /// is not on disk yet.
     pub warnings: Vec<String>,
 }

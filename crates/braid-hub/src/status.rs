@@ -127,10 +127,10 @@ impl Hub {
                     .to_owned(),
             });
         }
-        if let Some(why) = &self.persist_error {
+        if let Some(why) = self.registry.persist_error() {
             health.push(HealthProblem {
                 code: "store".to_owned(),
-                text: format!("the store cannot be written, so no client can join: {why}"),
+                text: format!("the store cannot be written, so no client can join, and a revocation is forgotten by a restart: {why}"),
                 fix: "see that there is room on the disk, and that it can be written".to_owned(),
             });
         }

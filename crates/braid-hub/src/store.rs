@@ -74,7 +74,7 @@ pub enum StoreError {
     },
 }
 
-/// Storage of records.
+/// Storage of records. An error says nothing about the next call: a disk that was full may have room again.
 pub trait Store: Send {
     /// Returns true if a thief of the disk cannot read the records.
     fn is_sealed(&self) -> bool;
@@ -101,7 +101,7 @@ pub trait Store: Send {
     ///
     /// # Errors
     /// See [`StoreError`].
-    fn load(&self) -> Result<Vec<Client>, StoreError>;
+    fn load(&mut self) -> Result<Vec<Client>, StoreError>;
 
     /// Stores these clients and replaces their earlier records: all of them or, after an error,
     /// none.

@@ -76,8 +76,11 @@ export class ClientView {
   async revoke(name, button) {
     if (!confirm(texts.revokeSure(name))) return;
     const outcome = document.getElementById("revoked");
-    const worked = await attempt(button, outcome, texts, () => this.session.act("DELETE", `/v1/clients/${encodeURIComponent(name)}`));
-    if (worked) setText(outcome, texts.revoked(name));
+    let report;
+    const worked = await attempt(button, outcome, texts, async () => {
+      report = await this.session.act("DELETE", `/v1/clients/${encodeURIComponent(name)}`);
+    });
+    if (worked) setText(outcome, [texts.revoked(name), ...report.warnings].join(" "));
     this.changed();
   }
 

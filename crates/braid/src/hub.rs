@@ -126,6 +126,9 @@ fn revoke(run_dir: &RunDir, name: &str, output: Output) -> CommandResult {
     let path = format!("/v1/clients/{}", path_segment(name));
     let asked = client::delete(run_dir, &path);
     let report: RevokeReport = runtime()?.block_on(asked).map_err(hub_away)?;
+    for warning in &report.warnings {
+        eprintln!("warning: {warning}");
+    }
     answer_either(output.json, &report, |_| {
         let what = match (report.was_revoked, report.had_joined) {
             (true, _) => "nothing to do: it was revoked before",
@@ -153,7 +156,7 @@ fn rotate_key(run_dir: &RunDir, arguments: &RotateKeyArgs) -> CommandResult {
     }
     answer_either(arguments.output.json, &report, |_| {
         let previous = match &report.previous_key {
-            None => "previous    erased\n".to_owned(),
+            None => "previous    not valid any more\n".to_owned(),
             Some(previous) => previous_key(previous, now()),
         };
         format!("key         {}\n{previous}", report.key)

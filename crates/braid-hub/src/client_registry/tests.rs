@@ -1,6 +1,7 @@
 //! Invitations, and attempts to use them.
 
 use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use braid_host::user_error::UserError;
 
@@ -127,7 +128,8 @@ fn a_key_with_two_tokens_is_one_client_and_out_once_that_is_revoked() {
         registry = open(&folder.path().join("hub.redb"), "10.73.0.0/29");
     }
     let attic = "attic".parse().unwrap();
-    assert_eq!(registry.revoke(&attic, NOW + 9).unwrap(), Some(key(1)));
+    let revocation = registry.revoke(&attic, NOW + 9).unwrap();
+    assert_eq!(revocation.key, Some(key(1)));
     assert!(registry.joined_terms().is_empty());
 }
 
@@ -165,7 +167,7 @@ fn a_revoked_client_is_told_so_until_it_is_invited_anew() {
         .unwrap();
     joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
     assert_eq!(
-        registry.revoke(&name, NOW).unwrap(),
+        registry.revoke(&name, NOW).unwrap().key,
         Some(key(1)),
         "it had joined"
     );
@@ -194,6 +196,7 @@ fn a_revoked_client_is_told_so_until_it_is_invited_anew() {
         registry
             .revoke(&"cellar".parse().unwrap(), NOW)
             .unwrap()
+            .key
             .is_none()
     );
     let dead = registry.enrol(key(3), secret(3).id(), NOW).unwrap();
@@ -409,10 +412,44 @@ fn a_name_in_the_configuration_that_no_client_has_is_found() {
     assert_eq!(unclaimed(&registry, NOW), ["attic", "attik"]);
 }
 
-/// A store that fails.
-struct Full;
+/// The records of a store on a disk that may be full.
+#[derive(Default)]
+struct Records {
+    is_full: bool,
+    clients: BTreeMap<u64, Client>,
+    identity: Option<StoredIdentity>,
+    /// Writes that succeeded.
+    writes: usize,
+}
 
-impl Store for Full {
+#[derive(Clone, Default)]
+struct Disk(Arc<Mutex<Records>>);
+
+impl Disk {
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.0.lock().unwrap()
+    }
+
+    fn write(&self, change: impl FnOnce(&mut Records)) -> Result<(), StoreError> {
+        let mut records = self.records();
+        if records.is_full {
+            return Err(StoreError::Engine {
+                path: "hub.redb".into(),
+                why: "no space left".into(),
+            });
+        }
+        change(&mut records);
+        records.writes += 1;
+        Ok(())
+    }
+
+    fn open(&self) -> ClientRegistry {
+        let pool = AddressPool::new(vec!["10.73.0.0/29".parse().unwrap()]).unwrap();
+        ClientRegistry::open(Box::new(self.clone()), pool).unwrap()
+    }
+}
+
+impl Store for Disk {
     fn is_sealed(&self) -> bool {
         false
     }
@@ -421,30 +458,31 @@ impl Store for Full {
         Ok(new)
     }
 
-    fn put_identity(&mut self, _: &StoredIdentity) -> Result<(), StoreError> {
-        self.put(&[])
+    fn put_identity(&mut self, identity: &StoredIdentity) -> Result<(), StoreError> {
+        self.write(|records| records.identity = Some(identity.clone()))
     }
 
     fn count_start(&mut self) -> Result<u64, StoreError> {
         Ok(0)
     }
 
-    fn load(&self) -> Result<Vec<Client>, StoreError> {
-        Ok(Vec::new())
+    fn load(&mut self) -> Result<Vec<Client>, StoreError> {
+        Ok(self.records().clients.values().cloned().collect())
     }
 
-    fn put(&mut self, _: &[&Client]) -> Result<(), StoreError> {
-        Err(StoreError::Engine {
-            path: "hub.redb".into(),
-            why: "no space left".into(),
+    fn put(&mut self, clients: &[&Client]) -> Result<(), StoreError> {
+        self.write(|records| {
+            let clients = clients.iter().map(|client| (client.id, (*client).clone()));
+            records.clients.extend(clients);
         })
     }
 }
 
 #[test]
-fn a_failed_save_changes_nothing() {
-    let pool = AddressPool::new(vec!["10.73.0.0/29".parse().unwrap()]).unwrap();
-    let mut registry = ClientRegistry::open(Box::new(Full), pool).unwrap();
+fn a_failed_save_lets_nobody_in() {
+    let disk = Disk::default();
+    disk.records().is_full = true;
+    let mut registry = disk.open();
     let error = registry
         .invite(invitation("attic"), &secret(1), NOW)
         .unwrap_err();
@@ -452,6 +490,104 @@ fn a_failed_save_changes_nothing() {
     assert_eq!(registry.clients().count(), 0);
     let unknown = registry.enrol(key(1), secret(1).id(), NOW).unwrap();
     assert!(matches!(unknown, EnrolOutcome::Unknown));
+}
+
+/// A revocation that could not be saved changed nothing: the client stayed in, and its session went on.
+#[test]
+fn a_client_is_out_also_if_its_revocation_cannot_be_saved() {
+    let disk = Disk::default();
+    let mut registry = disk.open();
+    let attic: Name = "attic".parse().unwrap();
+    registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap();
+    joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
+    disk.records().is_full = true;
+    for _ in 0..2 {
+        // An operator who reads the warning may try again.
+        let revocation = registry.revoke(&attic, NOW).unwrap();
+        assert_eq!(revocation.key, Some(key(1)));
+        let why = revocation.unsaved.unwrap();
+        assert_eq!(why, "store hub.redb: no space left");
+        assert!(registry.served(key(1)).is_none() && registry.joined_terms().is_empty());
+        let again = registry.enrol(key(1), secret(1).id(), NOW).unwrap();
+        assert_eq!(refusal(again), Refusal::Revoked);
+    }
+    assert_eq!(disk.open().joined_terms().len(), 1, "that is the warning");
+    // Its name is given to nobody else before it is out for good.
+    let refused = registry.invite(invitation("attic"), &secret(2), NOW);
+    assert!(matches!(refused, Err(RegistryError::Store(_))));
+    registry.persist_quotas().unwrap_err();
+    disk.records().is_full = false;
+    registry.persist_quotas().unwrap();
+    assert!(disk.open().joined_terms().is_empty());
+    assert!(matches!(
+        registry.revoke(&attic, NOW),
+        Err(RegistryError::Revoked(_))
+    ));
+}
+
+#[test]
+fn a_name_is_given_again_once_the_revocation_before_it_is_saved() {
+    let disk = Disk::default();
+    let mut registry = disk.open();
+    registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap();
+    joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
+    disk.records().is_full = true;
+    registry.revoke(&"attic".parse().unwrap(), NOW).unwrap();
+    disk.records().is_full = false;
+    registry
+        .invite(invitation("attic"), &secret(2), NOW)
+        .unwrap();
+    joined(registry.enrol(key(2), secret(2).id(), NOW).unwrap());
+    let served = disk.open().joined_terms();
+    let served: Vec<_> = served.iter().map(|terms| terms.key).collect();
+    assert_eq!(served, [key(2)], "after a restart too");
+}
+
+#[test]
+fn the_end_of_a_key_is_saved_once_that_is_possible() {
+    let disk = Disk::default();
+    let mut registry = disk.open();
+    let founding = StoredIdentity::new([1; 32], [0; 5]);
+    let old = founding.keys().current.public();
+    let rotated = registry
+        .rotate_key(old, |epoch| {
+            founding.rotated([2; 32], NOW, NOW + DAY, epoch)
+        })
+        .unwrap();
+    disk.records().is_full = true;
+    registry.retire_key(rotated.retired()).unwrap_err();
+    registry.persist().unwrap_err();
+    assert_eq!(disk.records().identity.as_ref(), Some(&rotated));
+    disk.records().is_full = false;
+    registry.persist_quotas().unwrap();
+    assert_eq!(disk.records().identity, Some(rotated.retired()));
+}
+
+/// With nothing to save the error was taken for mended, and came back with the next client.
+#[test]
+fn an_error_of_the_store_stands_until_a_write_succeeds() {
+    let disk = Disk::default();
+    let mut registry = disk.open();
+    registry.persist().unwrap();
+    assert_eq!(disk.records().writes, 0, "there is nothing to save");
+    disk.records().is_full = true;
+    registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap_err();
+    let full = Some("store hub.redb: no space left");
+    assert_eq!(registry.persist_error(), full);
+    for _ in 0..2 {
+        registry.persist().unwrap_err();
+        registry.persist_quotas().unwrap_err();
+        assert_eq!(registry.persist_error(), full);
+    }
+    disk.records().is_full = false;
+    registry.persist_quotas().unwrap();
+    assert_eq!((registry.persist_error(), disk.records().writes), (None, 1));
 }
 
 #[test]
@@ -496,6 +632,9 @@ fn it_is_known_which_clients_have_the_new_key() {
     drop(store);
     let mut registry = open(&path, "10.73.0.0/29");
     assert_eq!(behind(&registry), ["shed"]);
-    let retired = registry.retire_key(&rotated).unwrap();
-    assert_eq!(retired.keys().retired, Some(old));
+    registry.retire_key(rotated.retired()).unwrap();
+    drop(registry);
+    let mut store = Embedded::open(&path, None).unwrap();
+    let stored = store.load_or_create(rotated).unwrap();
+    assert_eq!(stored.keys().retired, Some(old));
 }

@@ -31,7 +31,8 @@ const SEALED_SCHEMA: u32 = 2;
 #[derive(Debug)]
 pub struct Embedded {
     path: PathBuf,
-    database: Database,
+    /// None after an error of the engine, until the next use opens it again.
+    database: Option<Database>,
     /// Key of the records; none if they are not sealed.
     seal: Option<SealKey>,
 }
@@ -53,41 +54,40 @@ impl Embedded {
     /// # Errors
     /// See [`StoreError`].
     pub fn open(path: &Path, seal: Option<SealKey>) -> Result<Self, StoreError> {
-        let io = |source| StoreError::Io {
-            path: path.to_owned(),
-            source,
-        };
         if let Some(folder) = path.parent() {
             let mut builder = fs::DirBuilder::new();
             builder.recursive(true).mode(0o700);
-            builder.create(folder).map_err(io)?;
+            builder.create(folder).map_err(|e| io(path, e))?;
         }
-        let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).create(true).mode(0o600);
-        let file = options.open(path).map_err(io)?;
-        let mode = file.metadata().map_err(io)?.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
-            return Err(StoreError::Exposed {
-                path: path.to_owned(),
-                mode,
-            });
-        }
-        let database = redb::Builder::new().create_file(file);
-        let database = database.map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
-            error => engine(path, error),
-        })?;
-        let store = Embedded {
+        let mut store = Embedded {
             path: path.to_owned(),
-            database,
+            database: Some(open_database(path, true)?),
             seal,
         };
         store.adopt()?;
         Ok(store)
     }
 
+    /// Uses the database. It is closed after an error of the engine, which refuses everything after its first I/O error
+    /// (redb's `PreviousIo`), and the next use opens it again.
+    fn with_database<T>(
+        &mut self,
+        act: impl FnOnce(&Self, &Database) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let database = match self.database.take() {
+            Some(database) => database,
+            // A file that has gone is not made anew: it would lack all earlier records.
+            None => open_database(&self.path, false)?,
+        };
+        let done = act(self, &database);
+        if !matches!(done, Err(StoreError::Engine { .. })) {
+            self.database = Some(database);
+        }
+        done
+    }
+
     /// Records the schema version of a new file, refuses an unknown one, and seals records that are not.
-    fn adopt(&self) -> Result<(), StoreError> {
+    fn adopt(&mut self) -> Result<(), StoreError> {
         let sealed = self.change(|store, transaction| {
             let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
             let found = table.get(SCHEMA_VERSION).map_err(|e| store.engine(e))?;
@@ -181,13 +181,15 @@ impl Embedded {
 
     /// Makes one change, durably, or none.
     fn change<T>(
-        &self,
+        &mut self,
         make: impl FnOnce(&Self, &redb::WriteTransaction) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let transaction = self.database.begin_write().map_err(|e| self.engine(e))?;
-        let made = make(self, &transaction)?;
-        transaction.commit().map_err(|e| self.engine(e))?;
-        Ok(made)
+        self.with_database(|store, database| {
+            let transaction = database.begin_write().map_err(|e| store.engine(e))?;
+            let made = make(store, &transaction)?;
+            transaction.commit().map_err(|e| store.engine(e))?;
+            Ok(made)
+        })
     }
 
     fn insert_identity(
@@ -220,6 +222,37 @@ impl Embedded {
             what: what.to_owned(),
             why,
         }
+    }
+}
+
+/// Opens the file of a store, and makes it if `create`.
+fn open_database(path: &Path, create: bool) -> Result<Database, StoreError> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create(create).mode(0o600);
+    let file = options.open(path).map_err(|e| io(path, e))?;
+    let mode = file
+        .metadata()
+        .map_err(|e| io(path, e))?
+        .permissions()
+        .mode()
+        & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(StoreError::Exposed {
+            path: path.to_owned(),
+            mode,
+        });
+    }
+    let database = redb::Builder::new().create_file(file);
+    database.map_err(|error| match error {
+        DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
+        error => engine(path, error),
+    })
+}
+
+fn io(path: &Path, source: std::io::Error) -> StoreError {
+    StoreError::Io {
+        path: path.to_owned(),
+        source,
     }
 }
 
@@ -276,18 +309,21 @@ impl Store for Embedded {
         })
     }
 
-    fn load(&self) -> Result<Vec<Client>, StoreError> {
-        let transaction = self.database.begin_read().map_err(|e| self.engine(e))?;
-        let table = transaction
-            .open_table(CLIENTS)
-            .map_err(|e| self.engine(e))?;
-        let rows = table.iter().map_err(|e| self.engine(e))?;
-        let read = |row: Result<(redb::AccessGuard<'_, u64>, redb::AccessGuard<'_, &[u8]>), _>| {
-            let (id, record) = row.map_err(|e: redb::StorageError| self.engine(e))?;
-            let record = self.decode(&client_name(id.value()), record.value())?;
-            self.parse(&format!("client {}", id.value()), &record)
-        };
-        rows.map(read).collect()
+    fn load(&mut self) -> Result<Vec<Client>, StoreError> {
+        self.with_database(|store, database| {
+            let transaction = database.begin_read().map_err(|e| store.engine(e))?;
+            let table = transaction
+                .open_table(CLIENTS)
+                .map_err(|e| store.engine(e))?;
+            let rows = table.iter().map_err(|e| store.engine(e))?;
+            let read =
+                |row: Result<(redb::AccessGuard<'_, u64>, redb::AccessGuard<'_, &[u8]>), _>| {
+                    let (id, record) = row.map_err(|e: redb::StorageError| store.engine(e))?;
+                    let record = store.decode(&client_name(id.value()), record.value())?;
+                    store.parse(&format!("client {}", id.value()), &record)
+                };
+            rows.map(read).collect()
+        })
     }
 
     fn put(&mut self, clients: &[&Client]) -> Result<(), StoreError> {
@@ -310,6 +346,10 @@ impl Store for Embedded {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
     use super::*;
     use crate::client::State;
     use braid_bond::token::Secret;
@@ -398,6 +438,89 @@ mod tests {
             store.load_or_create(founding(3)).unwrap(),
             rotated.retired()
         );
+    }
+
+    /// The file of a store on a disk that is full when `full` is set, and was not before.
+    #[derive(Debug)]
+    struct Disk {
+        file: fs::File,
+        full: Arc<AtomicBool>,
+        refused: Arc<AtomicUsize>,
+    }
+
+    impl redb::StorageBackend for Disk {
+        fn len(&self) -> std::io::Result<u64> {
+            Ok(self.file.metadata()?.len())
+        }
+
+        fn read(&self, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
+            let mut read = vec![0; len];
+            self.file.read_exact_at(&mut read, offset)?;
+            Ok(read)
+        }
+
+        fn set_len(&self, len: u64) -> std::io::Result<()> {
+            self.file.set_len(len)
+        }
+
+        fn sync_data(&self, _: bool) -> std::io::Result<()> {
+            self.file.sync_data()
+        }
+
+        fn write(&self, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+            if self.full.swap(false, Ordering::Relaxed) {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                return Err(std::io::ErrorKind::StorageFull.into());
+            }
+            self.file.write_all_at(bytes, offset)
+        }
+    }
+
+    /// The engine takes nothing more after one failed write, so every later change was refused until the hub's restart.
+    #[test]
+    fn a_write_that_fails_once_does_not_end_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hub.redb");
+        let mut store = Embedded::open(&path, None).unwrap();
+        store.load_or_create(founding(1)).unwrap();
+        store.put(&[&client(1)]).unwrap();
+        drop(store.database.take());
+        let (full, refused) = (Arc::default(), Arc::default());
+        let disk = Disk {
+            file: fs::File::options()
+                .read(true)
+                .write(true)
+                .open(&path)
+                .unwrap(),
+            full: Arc::clone(&full),
+            refused: Arc::clone(&refused),
+        };
+        store.database = Some(redb::Builder::new().create_with_backend(disk).unwrap());
+        store.put(&[&client(2)]).unwrap();
+        full.store(true, Ordering::Relaxed);
+        let failed = store.put(&[&client(3)]).unwrap_err();
+        assert!(matches!(failed, StoreError::Engine { .. }), "{failed}");
+        assert_eq!(refused.load(Ordering::Relaxed), 1);
+        // There is room again.
+        store.put(&[&client(4)]).unwrap();
+        let ids = |clients: Vec<Client>| clients.iter().map(|c| c.id).collect::<Vec<_>>();
+        assert_eq!(ids(store.load().unwrap()), [1, 2, 4]);
+        drop(store);
+        let mut store = Embedded::open(&path, None).unwrap();
+        assert_eq!(ids(store.load().unwrap()), [1, 2, 4]);
+        assert_eq!(store.load_or_create(founding(3)).unwrap(), founding(1));
+    }
+
+    #[test]
+    fn a_store_whose_file_has_gone_is_not_made_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("hub.redb");
+        let mut store = Embedded::open(&path, None).unwrap();
+        drop(store.database.take());
+        fs::remove_file(&path).unwrap();
+        let failed = store.put(&[&client(1)]).unwrap_err();
+        assert!(matches!(failed, StoreError::Io { .. }), "{failed}");
+        assert!(!path.exists());
     }
 
     fn seal(byte: u8) -> Option<SealKey> {
@@ -495,7 +618,7 @@ mod tests {
     fn a_later_form_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hub.redb");
-        let store = Embedded::open(&path, None).unwrap();
+        let mut store = Embedded::open(&path, None).unwrap();
         store
             .change(|_, transaction| {
                 let mut table = transaction.open_table(HUB).unwrap();

@@ -71,7 +71,7 @@ fn clients_follow_the_hub_to_another_key_also_over_its_restart() {
     assert!(error(&twice).contains("--end-overlap"), "{}", error(&twice));
     let ended = world.braid(&["rotate-key", "--end-overlap"]);
     assert_eq!(error(&ended), "", "nobody is shut out");
-    assert!(succeeds(&ended).contains("previous    erased"));
+    assert!(succeeds(&ended).contains("previous    not valid any more"));
     assert_eq!(status(&world)["previous_key"], Value::Null);
     assert!(client.reaches("203.0.113.1"));
     hub.kill();

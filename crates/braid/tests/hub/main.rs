@@ -3,6 +3,7 @@
 
 mod attacked;
 mod coming_in;
+mod full_disk;
 mod key_rotation;
 #[path = "../../../braid-balance/tests/support/net.rs"]
 #[allow(dead_code, reason = "shared with other tests")]

@@ -120,8 +120,12 @@ impl World {
         let file = self.configure(config);
         let log = self.folder.path().join("hub.log");
         let output = File::options().create(true).append(true).open(&log);
-        let child = Command::new("ip")
+        // Without SIGXFSZ a write beyond RLIMIT_FSIZE is an error, as on a full disk.
+        let child = Command::new("sh")
             .args([
+                "-c",
+                "trap '' XFSZ; exec \"$0\" \"$@\"",
+                "ip",
                 "netns",
                 "exec",
                 self.hub.name(),
