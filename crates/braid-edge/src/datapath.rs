@@ -1,7 +1,6 @@
 //! The eBPF programs and their maps.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
@@ -9,6 +8,7 @@ use aya::programs::{ProgramError, SchedClassifier};
 use aya::util::KernelVersion;
 use aya::{Ebpf, Pod, include_bytes_aligned};
 use braid_device::Interface;
+use braid_host::run_dir::NameClaim;
 use nix::net::if_::if_nametoindex;
 use nix::time::{ClockId, clock_gettime};
 
@@ -234,7 +234,7 @@ pub struct Datapath {
     /// True if the programs need a lease.
     leased: bool,
     /// Sockets that keep other edges off the devices.
-    _claims: Vec<UnixListener>,
+    _claims: Vec<NameClaim>,
 }
 
 /// Loads all programs for verification and unloads them: nothing is attached, and running edges are not

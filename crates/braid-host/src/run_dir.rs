@@ -1,6 +1,7 @@
 //! The run directory of an instance, and the locks against a second one.
 
 mod lock;
+mod name_claim;
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -13,6 +14,7 @@ use crate::file;
 use crate::user_error::UserError;
 
 pub use lock::{Lock, NetworkClaim};
+pub use name_claim::{NameClaim, NameClaimError};
 
 /// Default run directory.
 pub const DEFAULT: &str = "/run/braid";

@@ -41,7 +41,9 @@ class AlreadyRunsError(Exception):
 
 def claim(path: Path) -> TextIO:
     """Take the lock of a run directory's controller; it lasts until the file is closed. Raises AlreadyRunsError."""
-    held = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+")
+    held = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
+    # Earlier versions made it for all to read, and who can read it can lock it.
+    os.fchmod(held.fileno(), 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,29 +1,25 @@
 //! Attaches programs to devices.
 
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 
 use aya::programs::tc::{self, NlOptions, TcAttachOptions, TcHandle};
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
+use braid_host::run_dir::{NameClaim, NameClaimError};
 
 use super::{HANDLE, Hook, Layer, PRIORITY, ifindex, refused};
 use crate::Error;
 
-/// Keeps other edges off a device while the returned socket lives: two edges on a device would split
-/// packets twice. The name of an abstract socket is local to its network namespace and ends with its
-/// process.
-pub(super) fn claim(device: &str, program: &str) -> Result<UnixListener, Error> {
+/// Keeps other edges off a device while the returned claim lives: two edges on a device would split
+/// packets twice. The name is local to its network namespace and ends with its process.
+pub(super) fn claim(device: &str, program: &str) -> Result<NameClaim, Error> {
     let index = ifindex(device)?;
-    let name = format!("braid-edge/{index}");
-    let address = SocketAddr::from_abstract_name(name);
-    match address.and_then(|address| UnixListener::bind_addr(&address)) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(Error::DeviceInUse {
+    NameClaim::take(&format!("braid-edge/{index}")).map_err(|error| match error {
+        NameClaimError::Held(_) => Error::DeviceInUse {
             device: device.to_owned(),
             program: program.to_owned(),
-        }),
-        result => result.map_err(|source| Error::system(format!("claiming {device}"), source)),
-    }
+        },
+        NameClaimError::Broken(source) => Error::system(format!("claiming {device}"), source),
+    })
 }
 
 /// Attaches a program to a claimed device and replaces programs that a killed edge left there.

@@ -1,23 +1,24 @@
 //! Locks against a second daemon: on the run directory, and on the network namespace.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use super::RunDir;
+use super::name_claim::{NameClaim, NameClaimError};
 use crate::user_error::UserError;
 
 /// Abstract Unix socket that a daemon holds while it runs. Its namespace is the *network*
 /// namespace, so it keeps two instances with different run directories from sharing one network.
-const NETWORK_CLAIM: &[u8] = b"braid-daemon";
+const NETWORK_CLAIM: &str = "braid-daemon";
+
+/// Mode of the lock file: who can open it, even to read, can lock it.
+const LOCK_MODE: u32 = 0o600;
 
 /// Longest wait for a killed daemon to release its locks: the kernel waits for each of its threads,
 /// and a thread that queries devices may hang while namespaces are torn down.
@@ -43,8 +44,11 @@ impl RunDir {
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(0o644);
+            .mode(LOCK_MODE);
         let file = options.open(&path).map_err(broken)?;
+        // Earlier versions made it for all to read.
+        let restricted = file.set_permissions(Permissions::from_mode(LOCK_MODE));
+        restricted.map_err(broken)?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut file) => {
                 let written = file
@@ -89,7 +93,7 @@ pub struct Lock {
 /// Held while a daemon runs in this network namespace.
 #[derive(Debug)]
 pub struct NetworkClaim {
-    _listener: UnixListener,
+    _name: NameClaim,
 }
 
 impl NetworkClaim {
@@ -102,23 +106,15 @@ impl NetworkClaim {
     }
 
     fn try_take() -> Result<NetworkClaim, Refused> {
-        let broken =
-            |error: io::Error| Refused::Broken(UserError::io("claim this network", &error));
-        let address = SocketAddr::from_abstract_name(NETWORK_CLAIM).map_err(broken)?;
-        match UnixListener::bind_addr(&address) {
-            Ok(listener) => Ok(NetworkClaim {
-                _listener: listener,
-            }),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let peer = UnixStream::connect_addr(&address).ok();
-                let holder = peer.and_then(|peer| getsockopt(&peer, PeerCredentials).ok());
-                let holder = holder.and_then(|peer| u32::try_from(peer.pid()).ok());
-                Err(second_daemon(
-                    holder,
-                    "it serves this network from another run directory",
-                ))
+        match NameClaim::take(NETWORK_CLAIM) {
+            Ok(name) => Ok(NetworkClaim { _name: name }),
+            Err(NameClaimError::Held(holder)) => Err(second_daemon(
+                holder,
+                "it serves this network from another run directory",
+            )),
+            Err(NameClaimError::Broken(error)) => {
+                Err(Refused::Broken(UserError::io("claim this network", &error)))
             }
-            Err(error) => Err(broken(error)),
         }
     }
 }
@@ -166,7 +162,46 @@ fn second_daemon(holder: Option<u32>, why: &str) -> Refused {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
     use super::*;
+
+    const NOBODY: u32 = 65_534;
+
+    /// Returns true if another user can lock a file.
+    fn others_lock(path: &std::path::Path) -> bool {
+        let mut flock = Command::new("flock");
+        let flock = flock.args(["--nonblock", "--shared"]).arg(path).arg("true");
+        flock
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    }
+
+    /// A lock needs no right to write: any local user could keep the daemon from starting.
+    #[test]
+    fn others_cannot_lock_the_lock_file() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        let run_dir = RunDir::new(folder.path().join("run"));
+        run_dir.create().unwrap();
+        let path = run_dir.lock_file();
+        let mode = || fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        drop(run_dir.lock().unwrap());
+        assert_eq!(mode(), LOCK_MODE);
+        assert!(!others_lock(&path));
+        // One of an earlier version.
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert!(others_lock(&path), "that was the way");
+        let lock = run_dir.lock().unwrap();
+        assert_eq!(mode(), LOCK_MODE);
+        drop(lock);
+        assert!(!others_lock(&path));
+    }
 
     #[test]
     fn a_second_lock_names_the_first_holder() {
