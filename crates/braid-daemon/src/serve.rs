@@ -406,10 +406,9 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-async fn finish_service(service: JoinHandle<std::io::Result<()>>) {
+async fn finish_service(service: JoinHandle<()>) {
     match timeout(SHUTDOWN_TIMEOUT, service).await {
-        Ok(Ok(Ok(()))) => {}
-        Ok(Ok(Err(error))) => tracing::warn!(%error, "the API server failed"),
+        Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "the API server failed"),
         Err(_) => tracing::debug!("a client did not read its response in time"),
     }

@@ -1,5 +1,7 @@
 //! The Unix socket of a local API, for the daemon and the hub: access control and error responses.
 
+mod connections;
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::chown;
@@ -16,6 +18,8 @@ use crate::peer::{Access, Peer, PeerAuth};
 use crate::report::ErrorReport;
 use crate::run_dir::RunDir;
 use crate::user_error::UserError;
+
+pub use connections::serve;
 
 /// Opens the socket. The caller holds the run directory's lock, so an existing socket is stale and is
 /// replaced.
@@ -67,7 +71,7 @@ pub fn parsed_body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, UserErr
 }
 
 /// Middleware that refuses requests of peers without access.
-pub async fn admit(
+async fn admit(
     State(auth): State<PeerAuth>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     request: Request,

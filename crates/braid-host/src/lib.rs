@@ -16,6 +16,7 @@ pub mod quota;
 pub mod report;
 pub mod run_dir;
 pub mod seal;
+mod seats;
 pub mod service_notify;
 pub mod state;
 pub mod state_dir;

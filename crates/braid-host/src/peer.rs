@@ -13,10 +13,8 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use axum::extract::connect_info::Connected;
-use axum::serve::IncomingStream;
 use nix::unistd::{Gid, Group, Uid, User, getegid, geteuid, getgrouplist};
-use tokio::net::UnixListener;
+use tokio::net::UnixStream;
 
 use crate::config::ApiConfig;
 use crate::user_error::UserError;
@@ -25,10 +23,16 @@ use crate::user_error::UserError;
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(Option<(Uid, Gid)>);
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let credentials = stream.io().peer_cred().ok();
+impl Peer {
+    /// Returns the peer of a connection.
+    pub(crate) fn of(stream: &UnixStream) -> Peer {
+        let credentials = stream.peer_cred().ok();
         Peer(credentials.map(|cred| (Uid::from_raw(cred.uid()), Gid::from_raw(cred.gid()))))
+    }
+
+    /// Returns its user id.
+    pub(crate) fn uid(self) -> Option<u32> {
+        self.0.map(|(uid, _)| uid.as_raw())
     }
 }
 
@@ -132,6 +136,12 @@ impl PeerAuth {
             .clone()
     }
 
+    /// Returns true if a peer is root or the daemon's own user.
+    pub(crate) fn is_own(&self, peer: Peer) -> bool {
+        peer.0
+            .is_some_and(|(uid, _)| uid.is_root() || uid == self.owner)
+    }
+
     /// Checks a peer's access.
     ///
     /// # Errors
@@ -144,7 +154,7 @@ impl PeerAuth {
             ));
         };
         let groups = self.groups();
-        if uid.is_root() || uid == self.owner || groups.of(access).any(|g| is_member(uid, gid, g)) {
+        if self.is_own(peer) || groups.of(access).any(|g| is_member(uid, gid, g)) {
             return Ok(());
         }
         let (what, key) = match access {

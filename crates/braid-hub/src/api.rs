@@ -3,13 +3,12 @@
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json, Router};
-use braid_host::api_socket::{ApiError, admit, parsed_body};
+use braid_host::api_socket::{self, ApiError, parsed_body};
 use braid_host::api_table::{ApiInfo, ApiRequest, Audience, router};
 use braid_host::metrics::CONTENT_TYPE as OPEN_METRICS;
-use braid_host::peer::{Peer, PeerAuth};
+use braid_host::peer::PeerAuth;
 use braid_host::user_error::UserError;
 use braid_host::web::{HTML, JS, PageFile, TokenReport, TokenRequest, WebAccess, page_files};
 use serde::Serialize;
@@ -173,16 +172,13 @@ pub fn page(jobs: Jobs) -> Router {
 }
 
 /// Serves the API until `end` completes and the last reply is sent.
-///
-/// # Errors
-/// The system's error.
 pub async fn serve(
     listener: UnixListener,
     auth: PeerAuth,
     jobs: Jobs,
     web: WebAccess,
-    end: impl Future<Output = ()> + Send + 'static,
-) -> std::io::Result<()> {
+    end: impl Future<Output = ()> + Send,
+) {
     let router = router(INFO, requests, Audience::Socket)
         .fallback(|| async {
             let failure = UserError::new("not-found", "unknown path");
@@ -195,12 +191,8 @@ pub async fn serve(
             )
         })
         .layer(Extension(web))
-        .layer(from_fn_with_state(auth, admit))
-        .with_state(jobs)
-        .into_make_service_with_connect_info::<Peer>();
-    axum::serve(listener, router)
-        .with_graceful_shutdown(end)
-        .await
+        .with_state(jobs);
+    api_socket::serve(listener, auth, router, end).await;
 }
 
 #[cfg(test)]

@@ -18,17 +18,14 @@ pub(crate) mod stream;
 pub(crate) mod table;
 mod web;
 
-use std::io;
-
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use braid_host::api_socket::{ApiError, admit};
+use braid_host::api_socket::{self, ApiError};
 use braid_host::api_table::{Audience, router};
-use braid_host::peer::{Peer, PeerAuth};
+use braid_host::peer::PeerAuth;
 use braid_host::user_error::UserError;
 use braid_host::web::WebAccess;
 use serde::Serialize;
@@ -185,15 +182,12 @@ pub(crate) async fn serve_page(api: ApiState) {
 }
 
 /// Serves the API until `end` completes and the last answer is sent.
-///
-/// # Errors
-/// The system's error.
 pub(crate) async fn serve(
     listener: UnixListener,
     auth: PeerAuth,
     api: ApiState,
-    end: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
+    end: impl Future<Output = ()> + Send,
+) {
     let router = router(table::INFO, table::requests, Audience::Socket)
         .fallback(|| async {
             let failure = UserError::new("not-found", "unknown path");
@@ -202,12 +196,8 @@ pub(crate) async fn serve(
         .method_not_allowed_fallback(|| async {
             ApiError(UserError::new("method", "method not allowed").fix("GET shows, POST changes"))
         })
-        .layer(from_fn_with_state(auth, admit))
-        .with_state(api)
-        .into_make_service_with_connect_info::<Peer>();
-    axum::serve(listener, router)
-        .with_graceful_shutdown(end)
-        .await
+        .with_state(api);
+    api_socket::serve(listener, auth, router, end).await;
 }
 
 async fn version(State(api): State<ApiState>) -> Json<VersionReport> {
@@ -312,6 +302,6 @@ mod tests {
         let late = exchange(&run_dir, "GET /v1/status").await;
         assert!(late.starts_with("HTTP/1.1 503"), "{late}");
         drop(end);
-        service.await.unwrap().unwrap();
+        service.await.unwrap();
     }
 }

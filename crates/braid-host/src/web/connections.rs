@@ -1,9 +1,8 @@
 //! Connections to the page: how many there may be, and how long one may take.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,7 +13,7 @@ use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -22,6 +21,7 @@ use tower_service::Service;
 
 use super::guard::Arrival;
 use super::tls::TlsIdentity;
+use crate::seats::Seats;
 
 /// Most connections at once; further ones wait.
 const MAX_CONNECTIONS: usize = 128;
@@ -36,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Serves a guarded router; over TLS if there is an identity. Never returns; if it is dropped, so are all connections.
 pub async fn serve(listener: TcpListener, identity: Option<TlsIdentity>, router: Router) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let counts = Arc::new(Counts::default());
+    let seats = Arc::new(Seats::default());
     let acceptor = identity.map(|identity| TlsAcceptor::from(identity.config));
     let mut connections = JoinSet::new();
     loop {
@@ -51,16 +51,15 @@ pub async fn serve(listener: TcpListener, identity: Option<TlsIdentity>, router:
                 continue;
             }
         };
-        let Some(seat) = Seat::take(&counts, from.ip(), place) else {
+        let seat = seats.take(from.ip(), MAX_CONNECTIONS_OF_ONE, MAX_CONNECTIONS);
+        let Some(seat) = seat else {
             continue;
         };
-        connections.spawn(connection(
-            stream,
-            from,
-            acceptor.clone(),
-            router.clone(),
-            seat,
-        ));
+        let connection = connection(stream, from, acceptor.clone(), router.clone());
+        connections.spawn(async move {
+            connection.await;
+            drop((seat, place));
+        });
     }
 }
 
@@ -69,7 +68,6 @@ async fn connection(
     from: SocketAddr,
     acceptor: Option<TlsAcceptor>,
     router: Router,
-    _seat: Seat,
 ) {
     let Ok(local) = stream.local_addr() else {
         return;
@@ -107,45 +105,6 @@ where
     let served = server.serve_connection(TokioIo::new(stream), service).await;
     if let Err(error) = served {
         tracing::trace!(%error, "a connection to the page ended");
-    }
-}
-
-/// Connections by address.
-#[derive(Debug, Default)]
-struct Counts(Mutex<HashMap<IpAddr, usize>>);
-
-/// A connection's place.
-struct Seat {
-    counts: Arc<Counts>,
-    from: IpAddr,
-    _place: OwnedSemaphorePermit,
-}
-
-impl Seat {
-    fn take(counts: &Arc<Counts>, from: IpAddr, place: OwnedSemaphorePermit) -> Option<Seat> {
-        let mut open = counts.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mine = open.entry(from).or_default();
-        if *mine == MAX_CONNECTIONS_OF_ONE {
-            return None;
-        }
-        *mine += 1;
-        Some(Seat {
-            counts: counts.clone(),
-            from,
-            _place: place,
-        })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut open = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mine) = open.get_mut(&self.from) {
-            *mine -= 1;
-            if *mine == 0 {
-                open.remove(&self.from);
-            }
-        }
     }
 }
 
