@@ -7,6 +7,7 @@ import contextlib
 import ipaddress
 import json
 import re
+import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,9 +27,10 @@ from braid_sdn.fabric.api.server import Api
 from braid_sdn.fabric.settings import FloodSettings
 from braid_sdn.web import listener
 from braid_sdn.web.access import WebAccess, WebSettings
-from braid_sdn.web.auth import Role
+from braid_sdn.web.auth import Role, WebAuth
 from braid_sdn.web.files import login_form
 from braid_sdn.web.guard import Guard
+from braid_sdn.web.messages import Answer
 
 from . import tenant_network
 from .virtual import Network, frame, mac, ready
@@ -344,6 +346,43 @@ def test_one_host_cannot_take_all_places_and_a_silent_connection_is_closed(
         assert (await page.ask("GET /")).status == 401
 
     story(ready(two_paths()), tmp_path, tell)
+
+
+def test_one_host_cannot_take_all_places_by_many_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = listener.MAX_CONNECTIONS_OF_ONE
+    names = [f"2001:db8:0:1::{host:x}" for host in range(1, most + 2)] + ["2001:db8:0:2::1"]
+    served: list[str] = []
+
+    async def connection(_: listener.Listener, peer: socket.socket, source: object) -> None:
+        served.append(str(source))
+        with peer:
+            await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        pairs = [socket.socketpair() for _ in names]
+        coming = iter(zip(pairs, names, strict=True))
+
+        async def accept(_: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+            for (near, _far), name in coming:
+                return near, (name, 443)
+            # All tasks that were made before have begun when this one runs again.
+            await asyncio.sleep(0)
+            raise asyncio.CancelledError
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "sock_accept", accept)
+        guard = Guard(WebAuth(), (), login_form(), "")
+        with contextlib.suppress(asyncio.CancelledError):
+            await listener.Listener(guard, page_of_nothing, None).serve(pairs[0][0])
+        for _near, far in pairs:
+            far.close()
+
+    monkeypatch.setattr(listener.Listener, "_connection", connection)
+    asyncio.run(scenario())
+    assert served == [*names[:most], names[-1]]
+
+
+async def page_of_nothing(_: object) -> Answer:
+    raise AssertionError("nobody has a session")
 
 
 def test_the_thread_that_strangers_speak_to_has_no_privileges(tmp_path: Path) -> None:

@@ -100,6 +100,17 @@ def test_without_a_session_there_is_the_form_and_nothing_else() -> None:
         assert page.refused("GET /", ("cookie", cookie)).status == 401, cookie
 
 
+def test_a_connection_without_a_session_is_not_kept() -> None:
+    page = Page()
+    strangers = [page.refused(line) for line in ("GET /", "GET /session", "POST /logout")]
+    strangers += [page.refused("GET /", host="other.example"), page.try_token("guess"), page.try_token("")]
+    strangers.append(page.refused("POST /login", ("origin", "https://other.example")))
+    assert [header(answer, "Connection") for answer in strangers] == ["close"] * len(strangers)
+    cookie = page.cookie(Role.VIEWER)
+    for answer in (page.refused("GET /session", cookie), page.refused("POST /logout", cookie)):
+        assert header(answer, "Connection") == ""
+
+
 def test_a_session_sees_the_page_until_it_is_ended() -> None:
     page = Page()
     cookie = page.cookie(Role.VIEWER)

@@ -132,6 +132,39 @@ async fn without_a_session_there_is_the_form_and_nothing_else() {
     }
 }
 
+/// A stranger's idle connections took all places for as long as it liked to ask.
+#[tokio::test]
+async fn a_connection_without_a_session_is_not_kept() {
+    let page = Page::open().await;
+    let cookie = page.log_in(Role::Viewer).await;
+    for (request, cookie, is_kept) in [
+        ("GET / ", "", false),
+        ("GET /v1/status ", "", false),
+        ("POST /login ", "", false),
+        ("GET / ", &cookie[..], true),
+        ("POST /v1/reload ", &cookie[..], true),
+    ] {
+        let mut stream = TcpStream::connect(page.address).await.unwrap();
+        let head = format!(
+            "{request}HTTP/1.1\r\nhost: {}\r\n{cookie}\r\n",
+            page.address
+        );
+        // The second request of a connection, which closes it, is answered only if the first has not.
+        let last = head.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut start = [0; 9];
+        stream.read_exact(&mut start).await.unwrap();
+        // It may be closed by now.
+        let _ = stream.write_all(last.as_bytes()).await;
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest).await;
+        let rest = String::from_utf8_lossy(&rest);
+        assert_eq!(rest.contains("HTTP/1.1 "), is_kept, "{request}: {rest}");
+        let told = rest.split("HTTP/1.1 ").next().unwrap_or_default();
+        assert_eq!(told.contains("connection: close"), !is_kept, "{told}");
+    }
+}
+
 #[tokio::test]
 async fn a_session_sees_the_page_until_it_is_ended() {
     let page = Page::open().await;

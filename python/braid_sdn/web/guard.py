@@ -81,19 +81,19 @@ class Guard:
         host = request.header("host")
         if host is None or not self._is_name(host, arrival):
             text = "this machine is not called that: use its address, or add the name to [web] names\n"
-            return self.finished(Answer(421, text.encode(), "text/plain; charset=utf-8"))
+            return self._to_stranger(Answer(421, text.encode(), "text/plain; charset=utf-8"))
         own = f"{'https' if arrival.tls else 'http'}://{host}"
         # Browsers send it with every request that changes something.
         origin = request.header("origin")
         if not request.shows and origin is not None and origin.lower() != own.lower():
-            return self.refused("another site's page has sent this")
+            return self._to_stranger(_json(403, {"error": "another site's page has sent this"}))
         if request.path == "/login" and request.method == "POST":
-            return self.finished(self._log_in(arrival, request, now, clock))
+            return self._to_stranger(self._log_in(arrival, request, now, clock))
         for cookie in _cookies(request, _cookie_name(arrival)):
             session = self.auth.session(cookie, clock)
             if session is not None:
                 return self._of_session(Admitted(request, session, cookie), arrival, clock)
-        return self.finished(self._without_session(request))
+        return self._to_stranger(self._without_session(request))
 
     def _of_session(self, found: Admitted, arrival: Arrival, clock: float) -> Admitted | Answer:
         request, session = found.request, found.session
@@ -125,6 +125,11 @@ class Guard:
         policies = [value for name, value in answer.headers if name == "Content-Security-Policy"]
         policy: Headers = () if policies else (("Content-Security-Policy", PAGE_POLICY),)
         return Answer(answer.status, answer.body, answer.kind, (*answer.headers, *policy, *HEADERS), answer.pieces)
+
+    def _to_stranger(self, answer: Answer) -> Answer:
+        """Return an answer without a session, which ends its connection: others want its place."""
+        closing = Answer(answer.status, answer.body, answer.kind, (*answer.headers, ("Connection", "close")))
+        return self.finished(closing)
 
     def _is_name(self, host: str, arrival: Arrival) -> bool:
         """Return true if a `Host` header names this machine.

@@ -21,13 +21,13 @@ import h11
 
 from braid_sdn.web import privileges
 from braid_sdn.web.guard import MAX_BODY_BYTES, Admitted, Guard
-from braid_sdn.web.login_attempts import Address, canonical
+from braid_sdn.web.login_attempts import Address, canonical, network
 from braid_sdn.web.messages import Answer, Arrival, Request
 
 #: Most connections at once; further ones wait.
 MAX_CONNECTIONS = 128
-#: Most of these from one address. A browser opens six, so five browsers behind one address fit, and no single host
-#: keeps all others out.
+#: Most of these from one network, an IPv4 address or an IPv6 /64, since a host makes up addresses of its own. A
+#: browser opens six, so five browsers behind one address fit, and no single host keeps all others out.
 MAX_CONNECTIONS_OF_ONE = 32
 #: Seconds for a TLS handshake, for a request, and for a browser to take an answer; also the time for which a
 #: connection may be idle.
@@ -76,25 +76,26 @@ class Listener:
                     await asyncio.sleep(ACCEPT_PAUSE)
                     continue
                 source = canonical(ipaddress.ip_address(name[0].partition("%")[0]))
-                if self._open[source] >= MAX_CONNECTIONS_OF_ONE:
+                place = network(source)
+                if self._open[place] >= MAX_CONNECTIONS_OF_ONE:
                     peer.close()
                     places.release()
                     continue
-                self._open[source] += 1
+                self._open[place] += 1
                 task = loop.create_task(self._connection(peer, source))
                 self._tasks.add(task)
-                task.add_done_callback(lambda done, source=source: self._left(done, source, places))  # type: ignore[misc]
+                task.add_done_callback(lambda done, place=place: self._left(done, place, places))  # type: ignore[misc]
         finally:
             tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _left(self, task: asyncio.Task[None], source: Address, places: asyncio.Semaphore) -> None:
+    def _left(self, task: asyncio.Task[None], place: Address, places: asyncio.Semaphore) -> None:
         self._tasks.discard(task)
-        self._open[source] -= 1
-        if not self._open[source]:
-            del self._open[source]
+        self._open[place] -= 1
+        if not self._open[place]:
+            del self._open[place]
         places.release()
 
     async def _connection(self, peer: socket.socket, source: Address) -> None:

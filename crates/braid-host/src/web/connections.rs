@@ -1,7 +1,7 @@
 //! Connections to the page: how many there may be, and how long one may take.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,13 +20,14 @@ use tokio_rustls::TlsAcceptor;
 use tower_service::Service;
 
 use super::guard::Arrival;
+use super::login_attempts::network;
 use super::tls::TlsIdentity;
-use crate::seats::Seats;
+use crate::seats::{Seat, Seats};
 
 /// Most connections at once; further ones wait.
 const MAX_CONNECTIONS: usize = 128;
-/// Most of these from one address. A browser opens six, so five browsers behind one address fit, and no single
-/// host keeps all others out.
+/// Most of these from one network, an IPv4 address or an IPv6 /64, since a host makes up addresses of its own. A browser
+/// opens six, so five browsers behind one address fit, and no single host keeps all others out.
 const MAX_CONNECTIONS_OF_ONE: usize = 32;
 /// Time for a TLS handshake, and for a request's headers; also the time for which a connection may be idle.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,8 +52,7 @@ pub async fn serve(listener: TcpListener, identity: Option<TlsIdentity>, router:
                 continue;
             }
         };
-        let seat = seats.take(from.ip(), MAX_CONNECTIONS_OF_ONE, MAX_CONNECTIONS);
-        let Some(seat) = seat else {
+        let Some(seat) = seat(&seats, from) else {
             continue;
         };
         let connection = connection(stream, from, acceptor.clone(), router.clone());
@@ -61,6 +61,10 @@ pub async fn serve(listener: TcpListener, identity: Option<TlsIdentity>, router:
             drop((seat, place));
         });
     }
+}
+
+fn seat(seats: &Arc<Seats<IpAddr>>, from: SocketAddr) -> Option<Seat<IpAddr>> {
+    seats.take(network(from.ip()), MAX_CONNECTIONS_OF_ONE, MAX_CONNECTIONS)
 }
 
 async fn connection(
@@ -142,6 +146,23 @@ mod tests {
         assert_eq!(asked(&mut further).await, "", "it is closed at once");
         let mut last = open.pop().unwrap();
         assert!(asked(&mut last).await.ends_with("here"));
+    }
+
+    /// An IPv6 host has 2^64 addresses, and so had all places.
+    #[test]
+    fn one_host_cannot_take_all_places_by_many_addresses() {
+        let seats = Arc::new(Seats::default());
+        let from = |network: u8, host: usize| {
+            let address = format!("[2001:db8:0:{network:x}::{host:x}]:443");
+            seat(&seats, address.parse().unwrap())
+        };
+        let taken: Vec<_> = (1..=MAX_CONNECTIONS)
+            .filter_map(|host| from(1, host))
+            .collect();
+        assert_eq!(taken.len(), MAX_CONNECTIONS_OF_ONE);
+        assert!(from(2, 1).is_some(), "another network's");
+        drop(taken);
+        assert!(from(1, 1).is_some());
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 use axum::body::{Body, to_bytes};
 use axum::extract::{Extension, Request, State};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName, LOCATION, ORIGIN,
+    CACHE_CONTROL, CONNECTION, CONTENT_SECURITY_POLICY, COOKIE, HOST, HeaderName, LOCATION, ORIGIN,
     REFERRER_POLICY, RETRY_AFTER, SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -108,16 +108,32 @@ async fn admit(
     request: Request,
     next: Next,
 ) -> Response {
-    let answer = decide(&guard, arrival, request, next).await;
-    with_headers(answer)
+    match decide(&guard, arrival, request, next).await {
+        Reply::ToSession(answer) => with_headers(answer),
+        Reply::ToStranger(mut answer) => {
+            // A stranger's connection is not kept: it has no use for another request, and others want its place.
+            let headers = answer.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            with_headers(answer)
+        }
+    }
 }
 
-async fn decide(guard: &Guard, arrival: Arrival, mut request: Request, next: Next) -> Response {
+/// An answer, by whose request it is to.
+enum Reply {
+    ToSession(Response),
+    ToStranger(Response),
+}
+
+/// Answers a request.
+async fn decide(guard: &Guard, arrival: Arrival, mut request: Request, next: Next) -> Reply {
     let headers = request.headers();
     let Some(host) = text(headers, &HOST).filter(|host| guard.is_name(host, arrival)) else {
         let text =
             "this machine is not called that: use its address, or add the name to [web] names";
-        return (StatusCode::MISDIRECTED_REQUEST, format!("{text}\n")).into_response();
+        return Reply::ToStranger(
+            (StatusCode::MISDIRECTED_REQUEST, format!("{text}\n")).into_response(),
+        );
     };
     let scheme = if arrival.tls { "https" } else { "http" };
     let own = format!("{scheme}://{host}");
@@ -125,24 +141,24 @@ async fn decide(guard: &Guard, arrival: Arrival, mut request: Request, next: Nex
     // Browsers send it with every request that changes something.
     let foreign = text(headers, &ORIGIN).is_some_and(|origin| !origin.eq_ignore_ascii_case(&own));
     if !shows && foreign {
-        return refused("another site's page has sent this");
+        return Reply::ToStranger(refused("another site's page has sent this"));
     }
     if request.uri().path() == "/login" && request.method() == Method::POST {
-        return log_in(guard, arrival, request).await;
+        return Reply::ToStranger(log_in(guard, arrival, request).await);
     }
     let clock = SystemTime::now();
     let found = cookies(headers, &cookie_name(arrival))
         .find_map(|cookie| Some((guard.auth.session(cookie, clock)?, cookie.to_owned())));
     let Some((session, cookie)) = found else {
-        return guard.without_session(&request);
+        return Reply::ToStranger(guard.without_session(&request));
     };
     if !shows {
         let presented = text(headers, &CSRF_HEADER).unwrap_or_default();
         if !guard.auth.is_csrf_token(&session, presented) {
-            return refused("the request lacks the session's X-CSRF-Token");
+            return Reply::ToSession(refused("the request lacks the session's X-CSRF-Token"));
         }
         if session.role != Role::Operator && request.uri().path() != "/logout" {
-            return refused("a viewer changes nothing");
+            return Reply::ToSession(refused("a viewer changes nothing"));
         }
     }
     request.extensions_mut().insert(session);
@@ -150,7 +166,7 @@ async fn decide(guard: &Guard, arrival: Arrival, mut request: Request, next: Nex
         auth: guard.auth.clone(),
         cookie,
     });
-    next.run(request).await
+    Reply::ToSession(next.run(request).await)
 }
 
 impl Guard {

@@ -51,7 +51,8 @@ impl LoginAttempts {
     }
 }
 
-fn network(from: IpAddr) -> IpAddr {
+/// Returns what stands for a host's network.
+pub(super) fn network(from: IpAddr) -> IpAddr {
     match from.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address => address,
