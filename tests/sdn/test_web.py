@@ -14,7 +14,15 @@ import pytest
 
 from braid_sdn.web import auth, login_attempts, state_file
 from braid_sdn.web.access import WebAccess, WebSettings, urls
-from braid_sdn.web.auth import Role, TooManyError, WebAuth, WrongTokenError, new_token
+from braid_sdn.web.auth import (
+    MAX_ENDED_SESSIONS,
+    Role,
+    Session,
+    TooManyError,
+    WebAuth,
+    WrongTokenError,
+    new_token,
+)
 from braid_sdn.web.certificate import RENEWAL, SELF_MADE_LIFETIME, SelfMade, load, names_of
 from braid_sdn.web.files import SHARED, login_form, page_files
 from braid_sdn.web.guard import Admitted, Guard
@@ -285,6 +293,32 @@ def test_a_new_token_ends_the_sessions_of_its_role_alone() -> None:
             refusing.log_in(HERE, "guess", 0.0, CLOCK)
     with pytest.raises(TooManyError):
         refusing.log_in(HERE, "guess", 0.0, CLOCK)
+
+
+def test_many_ended_sessions_keep_none_alive() -> None:
+    known = WebAuth(dict(TOKENS))
+
+    def opened(role: Role, clock: float) -> tuple[Session, str]:
+        return known.log_in(HERE, TOKENS[role], 0.0, clock)
+
+    _, other = opened(Role.VIEWER, CLOCK)
+    _, operator = opened(Role.OPERATOR, CLOCK)
+    for number in range(MAX_ENDED_SESSIONS + 1):
+        session, cookie = opened(Role.VIEWER, CLOCK)
+        assert known.session(cookie, CLOCK) == session
+        known.end(session, CLOCK)
+        assert known.session(cookie, CLOCK) is None
+        assert known.session(cookie, CLOCK + 1) is None
+        assert (known.session(other, CLOCK) is None) is (number == MAX_ENDED_SESSIONS)
+    # A new one begins, and its end counts as well.
+    session, cookie = opened(Role.VIEWER, CLOCK + 1)
+    assert known.session(cookie, CLOCK + 1) == session
+    known.end(session, CLOCK + 1)
+    assert known.session(cookie, CLOCK + 1) is None
+    acting = known.session(operator, CLOCK)
+    assert acting is not None, "viewers end no operator's"
+    known.end(acting, CLOCK)
+    assert known.session(operator, CLOCK) is None
 
 
 def settings(listen: str, *names: str, files: tuple[Path | None, Path | None] = (None, None)) -> WebSettings:

@@ -17,7 +17,7 @@ ALPHABET = "abcdefghjkmnpqrstvwxyz0123456789"
 #: Characters of a token, 5 random bits each, and of a group between two dashes.
 TOKEN_CHARS, GROUP_CHARS = 28, 4
 
-#: Sessions that were ended and have not expired, of which the server must know.
+#: Sessions of a role that were ended and have not expired, of which the server knows each.
 MAX_ENDED_SESSIONS = 1024
 
 NONCE_BYTES, TAG_BYTES = 16, 32
@@ -80,6 +80,28 @@ class TooManyError(Exception):
 
 
 @dataclass
+class EndedSessions:
+    """Sessions of one role that were ended before their time."""
+
+    #: Their expiry, by nonce.
+    _expiries: dict[bytes, int] = field(default_factory=dict)
+    #: Latest expiry of sessions that have ended all together.
+    _all_until: int = 0
+
+    def add(self, session: Session, clock: float) -> None:
+        """End a session; if there are too many, all of its role that have begun."""
+        self._expiries = {nonce: expires for nonce, expires in self._expiries.items() if expires > clock}
+        if len(self._expiries) < MAX_ENDED_SESSIONS:
+            self._expiries[session.nonce] = session.expires
+        else:
+            self._expiries = {}
+            self._all_until = max(int(clock) + session.role.lifetime, session.expires)
+
+    def __contains__(self, session: Session) -> bool:
+        return session.expires <= self._all_until or session.nonce in self._expiries
+
+
+@dataclass
 class WebAuth:
     """Decides who is logged in. `now` is a monotonic clock, `clock` seconds since 1970.
 
@@ -89,8 +111,9 @@ class WebAuth:
     #: The token of each role; none if nobody has asked for it yet.
     tokens: Mapping[Role, str] = field(default_factory=dict)
     _attempts: LoginAttempts = field(default_factory=LoginAttempts)
-    #: Expiry of sessions that were ended by their user, by nonce.
-    _ended: dict[bytes, int] = field(default_factory=dict)
+    #: Sessions that were ended by their user. Those of a role are apart, so that viewers, whose token many have, end
+    #: no operator's.
+    _ended: dict[Role, EndedSessions] = field(default_factory=lambda: {role: EndedSessions() for role in Role})
 
     def log_in(self, source: Address, typed: str, now: float, clock: float) -> tuple[Session, str]:
         """Open a session for a typed token, and return it with its cookie; raises WrongTokenError or TooManyError."""
@@ -123,7 +146,7 @@ class WebAuth:
         if not hmac.compare_digest(hmac.digest(plain(token), claim, "sha256"), tag):
             return None
         found = Session(role, int.from_bytes(claim[1:9], "big"), claim[9:])
-        over = found.expires <= clock or found.nonce in self._ended
+        over = found.expires <= clock or found in self._ended[role]
         return None if over else found
 
     def csrf_token(self, session: Session) -> str | None:
@@ -138,9 +161,7 @@ class WebAuth:
 
     def end(self, session: Session, clock: float) -> None:
         """End a session before its time. A program that restarts has forgotten that; the browser has not."""
-        self._ended = {nonce: expires for nonce, expires in self._ended.items() if expires > clock}
-        if len(self._ended) < MAX_ENDED_SESSIONS:
-            self._ended[session.nonce] = session.expires
+        self._ended[session.role].add(session, clock)
 
 
 def _text(content: bytes) -> str:

@@ -20,7 +20,7 @@ use crate::user_error::UserError;
 const OPERATOR_SESSION: Duration = Duration::from_secs(12 * 3600);
 /// Lifetime of a session that may only look: a display on a wall is logged in once a month.
 const VIEWER_SESSION: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Sessions that were ended and have not expired, of which the server must know.
+/// Sessions of a role that were ended and have not expired, of which the server knows each.
 const MAX_ENDED_SESSIONS: usize = 1024;
 
 /// Characters of a token: none that is mistaken for another.
@@ -36,7 +36,7 @@ const TAG_BYTES: usize = 32;
 const CLAIM_BYTES: usize = 1 + 8 + NONCE_BYTES;
 
 /// Rights of a session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// May look.
@@ -199,8 +199,35 @@ pub struct WebAuth {
 struct State {
     tokens: LoginTokens,
     attempts: LoginAttempts,
-    /// Sessions ended by their user, with their expiry.
-    ended: HashMap<[u8; NONCE_BYTES], u64>,
+    /// Sessions ended by their user. Those of a role are apart, so that viewers, whose token many have, end no
+    /// operator's.
+    ended: HashMap<Role, EndedSessions>,
+}
+
+/// Sessions of one role that were ended before their time.
+#[derive(Debug, Default)]
+struct EndedSessions {
+    /// Their expiry.
+    expiries: HashMap<[u8; NONCE_BYTES], u64>,
+    /// Latest expiry of sessions that have ended all together.
+    all_until: u64,
+}
+
+impl EndedSessions {
+    /// Ends a session; if there are too many, all of its role that have begun.
+    fn insert(&mut self, session: &Session, now: u64) {
+        self.expiries.retain(|_, expires| *expires > now);
+        if self.expiries.len() < MAX_ENDED_SESSIONS {
+            self.expiries.insert(session.nonce, session.expires);
+        } else {
+            self.expiries.clear();
+            self.all_until = (now + session.role.lifetime().as_secs()).max(session.expires);
+        }
+    }
+
+    fn contains(&self, session: &Session) -> bool {
+        session.expires <= self.all_until || self.expiries.contains_key(&session.nonce)
+    }
 }
 
 impl WebAuth {
@@ -280,7 +307,9 @@ impl WebAuth {
             expires: u64::from_be_bytes(claim[1..9].try_into().ok()?),
             nonce: claim[9..].try_into().ok()?,
         };
-        let over = session.expires <= unix_secs(clock) || state.ended.contains_key(&session.nonce);
+        let ended = state.ended.get(&role);
+        let over = session.expires <= unix_secs(clock)
+            || ended.is_some_and(|ended| ended.contains(&session));
         (!over).then_some(session)
     }
 
@@ -305,11 +334,8 @@ impl WebAuth {
     /// Ends a session before its time. A daemon that restarts has forgotten that; the browser has not.
     pub fn end(&self, session: &Session, clock: SystemTime) {
         let mut state = self.state();
-        let now = unix_secs(clock);
-        state.ended.retain(|_, expires| *expires > now);
-        if state.ended.len() < MAX_ENDED_SESSIONS {
-            state.ended.insert(session.nonce, session.expires);
-        }
+        let ended = state.ended.entry(session.role).or_default();
+        ended.insert(session, unix_secs(clock));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -400,6 +426,40 @@ mod tests {
         let session = auth.session(&operator, SystemTime::now()).unwrap();
         auth.end(&session, SystemTime::now());
         assert_eq!(auth.session(&operator, SystemTime::now()), None);
+    }
+
+    /// From the 1,025th on no session was ended any more.
+    #[test]
+    fn many_ended_sessions_keep_none_alive() {
+        let tokens = tokens();
+        let auth = WebAuth::new(tokens.clone()).unwrap();
+        let clock = SystemTime::now();
+        let open = |role, clock| {
+            let token = tokens.get(role).unwrap().as_str();
+            auth.log_in(HERE, token, (Instant::now(), clock)).unwrap()
+        };
+        let (_, other) = open(Role::Viewer, clock);
+        let (_, operator) = open(Role::Operator, clock);
+        let later = clock + Duration::from_secs(1);
+        for number in 0..=MAX_ENDED_SESSIONS {
+            let (session, cookie) = open(Role::Viewer, clock);
+            assert_eq!(auth.session(&cookie, clock), Some(session), "{number}");
+            auth.end(&session, clock);
+            assert_eq!(auth.session(&cookie, clock), None, "{number}");
+            assert_eq!(auth.session(&cookie, later), None, "{number}");
+            let is_over = auth.session(&other, clock).is_none();
+            assert_eq!(is_over, number == MAX_ENDED_SESSIONS, "{number}");
+        }
+        // A new one begins, and its end counts as well.
+        let (session, cookie) = open(Role::Viewer, later);
+        assert_eq!(auth.session(&cookie, later), Some(session));
+        auth.end(&session, later);
+        assert_eq!(auth.session(&cookie, later), None);
+        let session = auth
+            .session(&operator, clock)
+            .expect("viewers end no operator's");
+        auth.end(&session, clock);
+        assert_eq!(auth.session(&operator, clock), None);
     }
 
     #[test]
