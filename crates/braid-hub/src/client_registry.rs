@@ -378,8 +378,23 @@ impl ClientRegistry {
             used: Used::default(),
             hub_key: Some(invitation.hub_key),
         };
-        self.store.put(&[&client])?;
-        self.index(client);
+        // Nobody can join by an invitation that has made room for this one, also if the clock goes back.
+        let displaced = self.clients.values().filter(|earlier| {
+            matches!(earlier.state, State::Invited { .. })
+                && (earlier.name == client.name
+                    || earlier
+                        .addresses
+                        .iter()
+                        .any(|a| client.addresses.contains(a)))
+        });
+        let displaced: Vec<Client> = displaced
+            .map(|earlier| earlier.revoked(None, now))
+            .collect();
+        let changed: Vec<&Client> = displaced.iter().chain([&client]).collect();
+        self.store.put(&changed)?;
+        for changed in displaced.into_iter().chain([client]) {
+            self.index(changed);
+        }
         Ok(&self.clients[&id])
     }
 

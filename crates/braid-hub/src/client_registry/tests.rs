@@ -156,6 +156,39 @@ fn an_invitation_that_nobody_takes_up_gives_its_name_and_address_back() {
     joined(registry.enrol(key(1), secret(2).id(), late).unwrap());
 }
 
+/// With a clock that had been ahead, one name or address had two machines.
+#[test]
+fn an_invitation_that_made_room_for_another_is_void_also_if_the_clock_goes_back() {
+    let (folder, mut registry) = registry();
+    let ahead = NOW + DAY;
+    for (number, name) in [(1, "attic"), (2, "barn"), (3, "cellar")] {
+        registry
+            .invite(invitation(name), &secret(number), NOW)
+            .unwrap();
+    }
+    // The one has the first's name, the other the second's address; the third stays as it is.
+    let mut name = invitation("attic");
+    name.addresses = vec!["10.73.0.5".parse().unwrap()];
+    name.until = ahead + DAY;
+    registry.invite(name, &secret(4), ahead).unwrap();
+    let mut address = invitation("shed");
+    address.addresses = vec!["10.73.0.3".parse().unwrap()];
+    address.until = ahead + DAY;
+    registry.invite(address, &secret(5), ahead).unwrap();
+    for _ in 0..2 {
+        for number in [1, 2] {
+            let enrolled = registry.enrol(key(number), secret(number).id(), NOW + 1);
+            assert_eq!(refusal(enrolled.unwrap()), Refusal::Revoked, "{number}");
+        }
+        for number in 3..=5 {
+            let enrolled = registry.enrol(key(number), secret(number).id(), NOW + 1);
+            joined(enrolled.unwrap());
+        }
+        drop(registry);
+        registry = open(&folder.path().join("hub.redb"), "10.73.0.0/29");
+    }
+}
+
 #[test]
 fn a_revoked_client_is_told_so_until_it_is_invited_anew() {
     let (_folder, mut registry) = registry();
