@@ -128,6 +128,12 @@ fn a_key_with_two_tokens_is_one_client_and_out_once_that_is_revoked() {
         registry = open(&folder.path().join("hub.redb"), "10.73.0.0/29");
     }
     let attic = "attic".parse().unwrap();
+    // The earlier client's name and address are free again.
+    let mut wish = invitation("barn");
+    wish.addresses = vec!["10.73.0.3".parse().unwrap()];
+    registry.invite(wish, &secret(3), NOW + 9).unwrap();
+    let again = registry.enrol(key(1), secret(2).id(), NOW + 9).unwrap();
+    assert_eq!(refusal(again), Refusal::Revoked);
     let revocation = registry.revoke(&attic, NOW + 9).unwrap();
     assert_eq!(revocation.key, Some(key(1)));
     assert!(registry.joined_terms().is_empty());
@@ -415,6 +421,33 @@ fn a_client_without_quota_left_is_slow_until_the_next_period() {
     assert_eq!(registry.review_quotas(NOW).len(), 1, "the clock went back");
     registry.configure(configured(&quota.replace('1', "2")), NOW);
     assert!(!registry.is_spent(registry.served(key(1)).unwrap()));
+}
+
+#[test]
+fn reach_follows_the_name() {
+    let (_folder, mut registry) = registry();
+    let text = "[[client]]\nname = 'attic'\nreach = ['192.168.1.0/24']\n";
+    registry.configure(configured(text), NOW);
+    let reaching = |registry: &ClientRegistry| -> Vec<String> {
+        let reach = registry.reach(NOW);
+        reach.iter().map(|(from, _)| from.to_string()).collect()
+    };
+    registry
+        .invite(invitation("attic"), &secret(1), NOW)
+        .unwrap();
+    joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
+    assert_eq!(reaching(&registry), ["10.73.0.2"]);
+    registry.revoke(&"attic".parse().unwrap(), NOW).unwrap();
+    assert!(reaching(&registry).is_empty());
+    // Another machine by that name, and the first one by another.
+    for (number, name) in [(2, "attic"), (3, "barn")] {
+        registry
+            .invite(invitation(name), &secret(number), NOW)
+            .unwrap();
+    }
+    joined(registry.enrol(key(2), secret(2).id(), NOW).unwrap());
+    joined(registry.enrol(key(1), secret(3).id(), NOW).unwrap());
+    assert_eq!(reaching(&registry), ["10.73.0.3"]);
 }
 
 #[test]
