@@ -39,7 +39,7 @@ mod losses;
 
 use std::time::Duration;
 
-pub use losses::{JUDGED_AFTER, PacketCounts, SecondLoad, UplinkLosses};
+pub use losses::{JUDGED_AFTER, PacketCounts, UplinkLosses};
 
 use crate::{Bytes, Rate};
 

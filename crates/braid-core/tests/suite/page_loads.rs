@@ -10,8 +10,8 @@ use std::time::Duration;
 use braid_core::app_limited::{AppLimitedFlows, FlowTotal, LineState, MIN_AGE};
 use braid_core::capacity::{StallInterval, StallMonitor, UplinkCapacity, UplinkInterval};
 use braid_core::forecast::{
-    FULL_DIVISOR, PacketCounts, PathStats, SecondLoad, UplinkLoad, UplinkLosses, in_turn,
-    kilobytes_per_sec, ppm,
+    FULL_DIVISOR, PacketCounts, PathStats, UplinkLoad, UplinkLosses, in_turn, kilobytes_per_sec,
+    ppm,
 };
 use braid_core::{Bytes, Rate, Time, UplinkId};
 
@@ -414,10 +414,9 @@ impl Browser {
                 rtt,
                 opens,
             } => {
-                // Of a SYN that went out again, the daemon's next race measures what the model does not tell.
-                self.uplinks[line].path.silent = None;
                 if let Some(rtt) = rtt {
                     let path = &mut self.uplinks[line].path;
+                    path.silent = None;
                     let known = path
                         .rtt
                         .filter(|(at, old)| *old < rtt && now.since(*at) <= MEMORY);
@@ -673,24 +672,17 @@ impl Browser {
             uplink.used = Some(used);
             let stall = uplink.stalls.rate().map(|rate| rate.bits_per_sec() as f64);
             uplink.known = assumed.into_iter().chain(stall).reduce(f64::min);
-            let least = [uplink.capacity.rx(now), uplink.capacity.tx(now)];
-            let least = least.into_iter().flatten().map(|found| found.rate).max();
-            let least = least.unwrap_or_default();
             if second {
-                let load = SecondLoad {
-                    carried: Rate::from_bits_per_sec(rate as u64),
-                    capacity: uplink
-                        .known
-                        .map(|known| Rate::from_bits_per_sec(known as u64)),
-                    at_least: least,
-                    queue: std::mem::take(&mut uplink.queued),
-                };
+                let full = f64::from(u8::from(std::mem::take(&mut uplink.queued)));
+                let load = uplink.known.map_or(full, |known| rate / known);
                 let counts = std::mem::take(&mut uplink.lately);
-                uplink.losses.note(Duration::from_secs(1), counts, &load);
+                uplink.losses.note(Duration::from_secs(1), counts, load);
                 uplink.load.loss_ppm = ppm(uplink.losses.share());
                 uplink.load.load_loss_ppm = ppm(uplink.losses.load_share());
             }
-            let least = least.bits_per_sec() as f64;
+            let least = [uplink.capacity.rx(now), uplink.capacity.tx(now)];
+            let least = least.into_iter().flatten().map(|found| found.rate).max();
+            let least = least.map_or(0.0, |rate| rate.bits_per_sec() as f64);
             self.peak = self.peak.max(used).max(least);
             if second {
                 uplink.second = (0, 0);

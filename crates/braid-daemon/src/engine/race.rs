@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use braid_balance::{Flow, KernelTime, LbMethod, RaceSettings, UplinkCounters};
 use braid_core::app_limited::{FlowTotal, LineState, MIN_AGE};
-use braid_core::forecast::SecondLoad;
-use braid_core::{Bytes, Rate, Time, UplinkId};
+use braid_core::{Bytes, Time, UplinkId};
 use braid_host::user_error::UserError;
 
 use super::Engine;
@@ -46,16 +45,14 @@ impl Engine {
         counters: &[(UplinkId, UplinkCounters)],
     ) -> Result<(), UserError> {
         // Losses are counted even if no class uses them: a reload may change that.
-        // Each is held against what is known of itself: by the rate of another, faster one, a slow uplink that is full
-        // would carry little.
+        let carried = |id| {
+            let load = self.health_checks.line_load(id)?;
+            let capacity = self.classes.capacity(id)?.bits_per_sec();
+            Some(load.tx.max(load.rx).bits_per_sec() as f64 / capacity.max(1) as f64)
+        };
+        // By the rate of another, faster one, a slow uplink that is full would carry little.
         let load = |id| {
-            let load = self.health_checks.line_load(id);
-            SecondLoad {
-                carried: load.map_or_else(Rate::default, |load| load.tx.max(load.rx)),
-                capacity: self.classes.capacity(id),
-                at_least: load.map_or_else(Rate::default, |load| load.at_least),
-                queue: self.health_checks.had_queue(id),
-            }
+            carried(id).unwrap_or_else(|| f64::from(u8::from(self.health_checks.had_queue(id))))
         };
         self.forecasts.note(now, counters, load);
         if !self.walks(&[LbMethod::Fastest]) {

@@ -23,9 +23,7 @@ use std::time::Instant;
 use braid_balance::{FlowActivity, PathCacheEntry, UplinkCounters, UplinkForecast};
 #[cfg(doc)]
 use braid_core::forecast::DEFAULT_CAPACITY_KB_S;
-use braid_core::forecast::{
-    PacketCounts, SecondLoad, UplinkLoad, UplinkLosses, kilobytes_per_sec, ppm,
-};
+use braid_core::forecast::{PacketCounts, UplinkLoad, UplinkLosses, kilobytes_per_sec, ppm};
 use braid_core::{Rate, UplinkId};
 
 use crate::classes::Headroom;
@@ -74,12 +72,13 @@ impl UplinkForecasts {
         }
     }
 
-    /// Takes the datapath's counters. `load` returns the load of an uplink since the last call.
+    /// Takes the datapath's counters. `load` returns the fraction of its capacity that an uplink carried since
+    /// the last call; where none is known, 1 if it had a queue, and 0 if not.
     pub fn note(
         &mut self,
         now: Instant,
         counters: &[(UplinkId, UplinkCounters)],
-        load: impl Fn(UplinkId) -> SecondLoad,
+        load: impl Fn(UplinkId) -> f64,
     ) {
         let passed = self.noted.map(|noted| now.saturating_duration_since(noted));
         self.noted = Some(now);
@@ -97,7 +96,7 @@ impl UplinkForecasts {
                 lost: counted.lost.saturating_sub(before.lost),
             };
             let passed = passed.unwrap_or_default();
-            losses.losses.note(passed, counts, &load(*id));
+            losses.losses.note(passed, counts, load(*id));
         }
     }
 
@@ -210,27 +209,18 @@ mod tests {
         forecasts.compute(&[], |_| None, nothing)[0].load_loss
     }
 
-    /// The load of a second in which an uplink of 100 Mbit/s carried so many percent of them.
-    fn percent(load: u64) -> SecondLoad {
-        SecondLoad {
-            carried: Rate::from_bits_per_sec(load * 1_000_000),
-            capacity: Some(Rate::from_bits_per_sec(100_000_000)),
-            ..SecondLoad::default()
-        }
-    }
-
-    /// Notes the counters under a load of so many percent, and lets as much time pass as it takes to judge them.
-    fn note(forecasts: &mut UplinkForecasts, (packets, lost): (u64, u64), load: u64) {
-        forecasts.note(Instant::now(), &counted(packets, lost), |_| percent(load));
+    /// Notes the counters under a load, and lets as much time pass as it takes to judge them.
+    fn note(forecasts: &mut UplinkForecasts, (packets, lost): (u64, u64), load: f64) {
+        forecasts.note(Instant::now(), &counted(packets, lost), |_| load);
         for _ in 0..JUDGED_AFTER {
-            forecasts.note(Instant::now(), &counted(packets, lost), |_| percent(0));
+            forecasts.note(Instant::now(), &counted(packets, lost), |_| 0.0);
         }
     }
 
     #[test]
     fn what_an_earlier_daemon_counted_is_old_news() {
         let mut forecasts = UplinkForecasts::default();
-        note(&mut forecasts, (1_000_000, 500_000), 0);
+        note(&mut forecasts, (1_000_000, 500_000), 0.0);
         assert_eq!(loss(&mut forecasts), 0.0);
         assert_eq!(load_loss(&mut forecasts), 0.0);
     }
@@ -238,11 +228,11 @@ mod tests {
     #[test]
     fn losses_are_those_since_the_last_update() {
         let mut forecasts = UplinkForecasts::default();
-        note(&mut forecasts, (1_000_000, 500_000), 0);
-        note(&mut forecasts, (1_002_000, 500_200), 90);
+        note(&mut forecasts, (1_000_000, 500_000), 0.0);
+        note(&mut forecasts, (1_002_000, 500_200), 0.9);
         assert_eq!(loss(&mut forecasts), 0.0);
         assert_eq!(load_loss(&mut forecasts), 0.1);
-        note(&mut forecasts, (1_004_000, 500_240), 10);
+        note(&mut forecasts, (1_004_000, 500_240), 0.1);
         assert!((loss(&mut forecasts) - 0.016).abs() < 0.001);
     }
 
@@ -266,7 +256,7 @@ mod tests {
         let valid = entry(vec![path(9_000, 270, true)]);
         let other = entry(vec![path(1_000, 0, true), path(100, 100, false)]);
         forecasts.note_paths(&[valid, other]);
-        forecasts.note(Instant::now(), &counted(0, 0), |_| percent(0));
+        forecasts.note(Instant::now(), &counted(0, 0), |_| 0.0);
         assert_eq!(loss(&mut forecasts), 0.0);
         assert_eq!(load_loss(&mut forecasts), 0.027);
     }
@@ -274,7 +264,7 @@ mod tests {
     #[test]
     fn a_line_has_what_was_told_and_what_was_opened_since() {
         let mut forecasts = UplinkForecasts::default();
-        forecasts.note(Instant::now(), &counted(0, 0), |_| percent(0));
+        forecasts.note(Instant::now(), &counted(0, 0), |_| 0.0);
         assert_eq!(forecasts.load(ID, &[]), None);
         let flow_activity = |opened, active, busy| FlowActivity {
             uplink: ID,
