@@ -230,8 +230,8 @@
 #define MIN_STAMP_PACKETS 6
 #define MAX_STAMP_RTT_US  2000000
 
-// What a QUIC client sends this long after its first datagram, in us, may be sent again, and the
-// answer may be to either: the parts of the first flight follow one another sooner.
+// The parts of a QUIC client's first flight follow one another within so many us. A datagram later
+// than that may be sent again, and the answer may be to either.
 #define QUIC_FLIGHT_US 10000
 
 // A TCP segment's numbers may be this far from those that the inside has sent and acknowledged:

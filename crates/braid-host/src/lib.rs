@@ -7,6 +7,7 @@ pub mod api_socket;
 pub mod api_table;
 pub mod config;
 pub mod file;
+mod http_connection;
 pub mod metrics;
 pub mod nftables;
 pub mod peer;

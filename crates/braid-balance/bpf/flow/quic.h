@@ -39,7 +39,7 @@ static __noinline void note_initial_answer(const struct address *remote, struct 
 	struct uplink_counters *counters = bpf_map_lookup_elem(&traffic, &uplink);
 
 	if (!flow->stamp_at) {
-		end_trial(remote, uplink);
+		forget_path(remote, uplink, RTT_TRIED_US);
 		return;
 	}
 	flow->stamp_at = 0;

@@ -88,8 +88,7 @@ static __always_inline int is_replayable(const struct __sk_buff *skb, const stru
 	if (skb->gso_size || packet->fragment != WHOLE || packet->payload > MAX_REPLAY_BYTES)
 		return 0;
 	if (packet->protocol == IPPROTO_UDP)
-		return found->flow->state == STATE_NEW ||
-		       (found->assured && packet->dest_port == bpf_htons(QUIC_PORT));
+		return found->flow->state == STATE_NEW || (found->assured && is_quic(packet));
 	return packet->tcp_flags & TCP_SYN && found->flow->state == STATE_NEW;
 }
 

@@ -57,7 +57,7 @@ static __always_inline void track_reply(const struct __sk_buff *skb, const struc
 		if (flow->state == STATE_NEW) {
 			note_answer(flow, is_syn_ack(packet) ? &reply->key.remote : NULL, now);
 			if ((packet->tcp_flags & TCP_RST) && is_by_path_cache(flow))
-				forget_path(&reply->key.remote, flow->uplink);
+				forget_path(&reply->key.remote, flow->uplink, 0);
 		}
 		note_arrival(packet, flow, packets_in(skb));
 		note_echo(skb, packet, flow, now);

@@ -244,7 +244,7 @@ __noinline int evict_flow(__u64 now)
 		count(REASON_flow_replaced);
 	} else if (is_syn_retry(&ctx->packet, found.flow)) {
 		count(REASON_path_silent);
-		forget_path(&ctx->key.remote, found.flow->uplink);
+		forget_path(&ctx->key.remote, found.flow->uplink, 0);
 		ctx->retried = found.flow->uplink + 1;
 	} else {
 		count(REASON_flow_moved);

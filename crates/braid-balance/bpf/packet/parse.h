@@ -383,4 +383,10 @@ static __noinline int parse(struct __sk_buff *skb, __u32 l3, struct packet *pack
 	return PARSED;
 }
 
+// Returns 1 for a packet to QUIC's port.
+static __always_inline int is_quic(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_UDP && packet->dest_port == bpf_htons(QUIC_PORT);
+}
+
 #endif

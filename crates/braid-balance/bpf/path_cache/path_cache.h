@@ -75,11 +75,6 @@ static __always_inline int is_fresh(const struct path *path, __u64 now)
 		       (__s32)config->cache_ttl;
 }
 
-static __always_inline int is_quic(const struct packet *packet)
-{
-	return packet->protocol == IPPROTO_UDP && packet->dest_port == bpf_htons(QUIC_PORT);
-}
-
 // Returns 1 if an RTT stands for an answer that has not come.
 static __always_inline int is_stand_in(__u32 rtt)
 {
@@ -144,8 +139,8 @@ __noinline int store_stand_in(__u32 id, __u32 rtt, __u64 now)
 	return 0;
 }
 
-// Forgets that a QUIC connection has yet to be answered.
-__noinline int delete_trial(__u32 id)
+// Deletes the path's RTT, or only one that equals `stand_in` unless that is 0.
+__noinline int delete_rtt(__u32 id, __u32 stand_in)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
 	struct path_entry *entry;
@@ -157,41 +152,21 @@ __noinline int delete_trial(__u32 id)
 	if (!entry)
 		return 0;
 	path = &entry->paths[uplink_index(id)];
-	if (path->rtt == RTT_TRIED_US)
-		path->rtt = 0;
-	return 0;
-}
-
-static __always_inline void end_trial(const struct address *remote, __u32 id)
-{
-	struct pkt_ctx *ctx = pkt_ctx();
-
-	if (!ctx)
-		return;
-	path_key_of(remote, &ctx->prefix);
-	delete_trial(id);
-}
-
-__noinline int delete_rtt(__u32 id)
-{
-	struct pkt_ctx *ctx = pkt_ctx();
-	struct path *path = ctx ? path_of(ctx, id) : NULL;
-
-	if (path)
+	if (!stand_in || path->rtt == stand_in)
 		path->rtt = 0;
 	return 0;
 }
 
 // Deletes a path's RTT because it is out of date: the destination does not answer by this uplink,
-// or only refuses.
-static __always_inline void forget_path(const struct address *remote, __u32 id)
+// or only refuses; or, given a stand-in, because the answer came that this stands for.
+static __always_inline void forget_path(const struct address *remote, __u32 id, __u32 stand_in)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
 
 	if (!ctx)
 		return;
 	path_key_of(remote, &ctx->prefix);
-	delete_rtt(id);
+	delete_rtt(id, stand_in);
 }
 
 // Returns the number of the forecast under which the flow has now been counted as busy; `tick` was

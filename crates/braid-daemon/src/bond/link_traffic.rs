@@ -1,4 +1,4 @@
-//! What the bond's links carry, for the capacities of their uplinks.
+//! Rates of the bond's links, for the capacities of their uplinks.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use braid_bond::io::{LinkStatus, Traffic};
 use braid_core::Rate;
 use braid_multipath::LinkId;
 
-/// What a link has carried between two looks at its counters.
+/// Rates of a link between two looks at its counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LinkTraffic {
     /// Rate to send, with IP and UDP headers.

@@ -31,6 +31,9 @@ use crate::config::{DatapathConfig, DatapathKind, Hook};
 use crate::rules::SystemIds;
 use crate::user_errors::of_datapath;
 
+/// UDP to this port is QUIC to both datapaths.
+pub(crate) const QUIC_PORT: u16 = 443;
+
 /// The datapath at work. Its methods are those of [`braid_balance::Datapath`], which describes them.
 pub(crate) enum Datapath {
     /// Programs in the kernel.

@@ -48,7 +48,7 @@ pub(super) struct HealthChecks {
     pub capacities: Capacities,
     qualities: LinkQualities,
     link_meter: LinkMeter,
-    /// What a bond carries over its uplinks.
+    /// Rates of a bond's links over their uplinks.
     link_traffic: Vec<(UplinkId, LinkTraffic)>,
 }
 

@@ -6,16 +6,12 @@ use std::time::Duration;
 use braid_balance::{CachedPath, ClassEntry, LbMethod, prefix_of};
 use braid_core::UplinkId;
 use braid_core::forecast::{MAX_RACE_TIME_RATIO, PathStats, Prediction, UplinkLoad, in_turn};
+use braid_packet::protocol;
 
 use super::{FlowKey, Trace, name};
 use crate::config::DatapathKind;
+use crate::datapath::QUIC_PORT;
 use crate::report::{ReservationReport, Stage};
-
-/// IANA number of TCP.
-const TCP: u8 = 6;
-
-/// QUIC's protocol and port.
-const QUIC: (u8, Option<u16>) = (17, Some(443));
 
 /// Decision about a flow of a class that races.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +114,7 @@ impl Trace<'_, '_> {
     /// Returns true for QUIC where its handshakes are measured: in the kernel.
     fn shows_round_trip(&self, flow: &FlowKey) -> bool {
         let by_kernel = self.snapshot.settings.config.datapath.kind == DatapathKind::Ebpf;
-        by_kernel && (flow.protocol, flow.port) == QUIC
+        by_kernel && (flow.protocol, flow.port) == (protocol::UDP, Some(QUIC_PORT))
     }
 
     /// Notes that the flow takes an uplink whose path is not known.
@@ -302,7 +298,7 @@ impl Trace<'_, '_> {
 
 /// Returns the reason why copies of a flow's first packet may not be sent, if there is one.
 fn unraceable(flow: &FlowKey) -> Option<&'static str> {
-    if flow.protocol != TCP {
+    if flow.protocol != protocol::TCP {
         return Some("only TCP is");
     }
     is_private(flow.dest).then_some("the destination is private")

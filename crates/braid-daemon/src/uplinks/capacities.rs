@@ -94,18 +94,22 @@ impl Capacities {
             let before = std::mem::replace(&mut measured.counters, *counters);
             let flows = interval(end, span, &before, counters);
             let links = links.iter().filter(|(other, _)| other == id);
-            let with_links = links.fold(flows, |line, (_, link)| with_link(line, link));
+            let [tx, rx] = links.fold([Bytes::default(); 2], |[tx, rx], (_, link)| {
+                [tx + link.tx.bytes_in(span), rx + link.rx.bytes_in(span)]
+            });
             let shaped_before = std::mem::replace(&mut measured.shaped, shaped);
             let line = match (shaped_before, shaped) {
                 (Some(before), Some(after)) => with_shaping(flows, &before, &after),
                 (None, Some(_)) => flows,
-                (_, None) => with_links,
+                (_, None) => UplinkInterval {
+                    tx: flows.tx + tx,
+                    rx: flows.rx + rx,
+                    ..flows
+                },
             };
             measured.capacity.note(&line);
             let mut stall = stall_interval(&measured.capacity, &flows, &before, counters);
-            let linked =
-                |of: fn(&UplinkInterval) -> Bytes| of(&with_links).get() - of(&flows).get();
-            stall.carried += Bytes::new(linked(|line| line.tx).max(linked(|line| line.rx)));
+            stall.carried += tx.max(rx);
             if stall.queue {
                 measured.queued = Some(now);
             }
@@ -263,15 +267,6 @@ fn stall_interval(
         repeats: more(|counters| counters.repeats),
         queue: queueing >= MIN_QUEUEING,
         capacity: capacity.rx(interval.end).map(|found| found.rate),
-    }
-}
-
-/// Adds what a link of a bond carries to the traffic of flows.
-fn with_link(flows: UplinkInterval, link: &LinkTraffic) -> UplinkInterval {
-    UplinkInterval {
-        tx: flows.tx + link.tx.bytes_in(flows.span),
-        rx: flows.rx + link.rx.bytes_in(flows.span),
-        ..flows
     }
 }
 

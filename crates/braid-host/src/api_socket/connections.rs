@@ -4,7 +4,6 @@
 //! process that moves the packets. Root's and the process' own user's are not limited, so that both always get
 //! an answer.
 
-use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +11,13 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::middleware::from_fn_with_state;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tower_service::Service;
 
 use super::admit;
+use crate::http_connection::http_connection;
 use crate::peer::{Access, Peer, PeerAuth};
 use crate::seats::{Seat, Seats};
 
@@ -108,16 +102,8 @@ fn seat(
 }
 
 async fn exchange(stream: UnixStream, peer: Peer, router: Router, ended: watch::Receiver<()>) {
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(ConnectInfo(peer));
-        let answer = router.clone().call(request);
-        async move { answer.await as Result<Response<_>, Infallible> }
-    });
-    let mut server = http1::Builder::new();
-    server
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT);
-    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
+    let connection = http_connection(stream, ConnectInfo(peer), router, HEAD_TIMEOUT);
+    let mut connection = pin!(connection);
     let over = async {
         let mut ended = ended;
         // Only its sender's end is waited for.

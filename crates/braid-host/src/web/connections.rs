@@ -1,27 +1,21 @@
 //! Connections to the page: how many there may be, and how long one may take.
 
-use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tower_service::Service;
 
 use super::guard::Arrival;
 use super::login_attempts::network;
 use super::tls::TlsIdentity;
+use crate::http_connection::http_connection;
 use crate::seats::{Seat, Seats};
 
 /// Most connections at once; further ones wait.
@@ -97,16 +91,7 @@ async fn exchange<S>(stream: S, arrival: Arrival, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(arrival);
-        let answer = router.clone().call(request);
-        async move { answer.await as Result<Response<_>, Infallible> }
-    });
-    let mut server = http1::Builder::new();
-    server
-        .timer(TokioTimer::new())
-        .header_read_timeout(PATIENCE);
-    let served = server.serve_connection(TokioIo::new(stream), service).await;
+    let served = http_connection(stream, arrival, router, PATIENCE).await;
     if let Err(error) = served {
         tracing::trace!(%error, "a connection to the page ended");
     }

@@ -613,17 +613,26 @@ fn a_name_is_given_again_once_the_revocation_before_it_is_saved() {
     assert_eq!(served, [key(2)], "after a restart too");
 }
 
+fn founding() -> StoredIdentity {
+    StoredIdentity::new([1; 32], [0; 5])
+}
+
+/// Replaces the hub's first key; that key, and the identity with the other one.
+fn rotated(registry: &mut ClientRegistry) -> (PublicKey, StoredIdentity) {
+    let old = founding().keys().current.public();
+    let rotated = registry
+        .rotate_key(old, |epoch| {
+            founding().rotated([2; 32], NOW, NOW + DAY, epoch)
+        })
+        .unwrap();
+    (old, rotated)
+}
+
 #[test]
 fn the_end_of_a_key_is_saved_once_that_is_possible() {
     let disk = Disk::default();
     let mut registry = disk.open();
-    let founding = StoredIdentity::new([1; 32], [0; 5]);
-    let old = founding.keys().current.public();
-    let rotated = registry
-        .rotate_key(old, |epoch| {
-            founding.rotated([2; 32], NOW, NOW + DAY, epoch)
-        })
-        .unwrap();
+    let (_, rotated) = rotated(&mut registry);
     disk.records().is_full = true;
     registry.retire_key(rotated.retired()).unwrap_err();
     registry.persist().unwrap_err();
@@ -672,13 +681,7 @@ fn it_is_known_which_clients_have_the_new_key() {
     // As a record from before the first replacement.
     registry.clients.get_mut(&3).unwrap().hub_key = None;
     registry.revoke(&"cellar".parse().unwrap(), NOW).unwrap();
-    let founding = StoredIdentity::new([1; 32], [0; 5]);
-    let old = founding.keys().current.public();
-    let rotated = registry
-        .rotate_key(old, |epoch| {
-            founding.rotated([2; 32], NOW, NOW + DAY, epoch)
-        })
-        .unwrap();
+    let (old, rotated) = rotated(&mut registry);
     let new = rotated.keys().current.public();
     assert_eq!(registry.clients[&3].hub_key, Some(old));
     let behind = |registry: &ClientRegistry| -> Vec<String> {
@@ -693,7 +696,7 @@ fn it_is_known_which_clients_have_the_new_key() {
     // The next hub knows it too, and has the next epoch.
     let path = folder.path().join("hub.redb");
     let mut store = Embedded::open(&path, None).unwrap();
-    assert_eq!(store.load_or_create(founding).unwrap(), rotated);
+    assert_eq!(store.load_or_create(founding()).unwrap(), rotated);
     assert_eq!(store.count_start().unwrap(), rotated.since_epoch + 1);
     drop(store);
     let mut registry = open(&path, "10.73.0.0/29");

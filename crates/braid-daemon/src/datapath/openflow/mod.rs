@@ -52,6 +52,7 @@ use self::messages::{Desired, ReleasedFlow};
 use self::quic_replay::QuicReplay;
 use self::sender_groups::SenderGroups;
 use self::senders::Senders;
+use super::QUIC_PORT;
 use crate::config::{DatapathConfig, OpenFlowMode};
 use crate::plumbing::{PEER_DEVICE, STEER_DEVICE};
 use crate::rules::SystemIds;
@@ -68,7 +69,6 @@ const MAX_LINE_PACKETS: usize = 1024;
 
 const TCP: Protocol = Protocol(6);
 const UDP: Protocol = Protocol(17);
-const QUIC_PORT: u16 = 443;
 
 /// Contents of the file that says that a bridge is at work, for `braid down`.
 #[derive(Debug, Serialize, Deserialize)]

@@ -17,8 +17,8 @@ use braid_packet::{Packet, Transport};
 
 use super::port_filter::PortFilter;
 use super::recent_items::RecentItems;
+use crate::datapath::QUIC_PORT;
 
-const QUIC_PORT: u16 = 443;
 /// Longest packet that is kept: acknowledgements and requests, no data of uploads.
 const MAX_PACKET: usize = 512;
 /// Packets kept of a flow; they reach back to before the uplink fell silent.
