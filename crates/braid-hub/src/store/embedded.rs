@@ -8,7 +8,8 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use braid_host::seal::{SealError, SealKey};
-use redb::{Database, DatabaseError, ReadableTable, Table, TableDefinition};
+use redb::backends::FileBackend;
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, Table, TableDefinition};
 use zeroize::Zeroizing;
 
 use super::{Store, StoreError, StoredIdentity};
@@ -242,7 +243,8 @@ fn open_database(path: &Path, create: bool) -> Result<Database, StoreError> {
             mode,
         });
     }
-    let database = redb::Builder::new().create_file(file);
+    let database =
+        FileBackend::new(file).and_then(|file| redb::Builder::new().create_with_backend(file));
     database.map_err(|error| match error {
         DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
         error => engine(path, error),
@@ -453,17 +455,15 @@ mod tests {
             Ok(self.file.metadata()?.len())
         }
 
-        fn read(&self, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
-            let mut read = vec![0; len];
-            self.file.read_exact_at(&mut read, offset)?;
-            Ok(read)
+        fn read(&self, offset: u64, read: &mut [u8]) -> std::io::Result<()> {
+            self.file.read_exact_at(read, offset)
         }
 
         fn set_len(&self, len: u64) -> std::io::Result<()> {
             self.file.set_len(len)
         }
 
-        fn sync_data(&self, _: bool) -> std::io::Result<()> {
+        fn sync_data(&self) -> std::io::Result<()> {
             self.file.sync_data()
         }
 
