@@ -56,6 +56,9 @@ from braid_sdn.openflow.wire import _flow_mod
 
 from .virtual import Network, arp, everybody_reaches_everybody, frame, mac, ready, solicitation, tags
 
+#: Nothing here is about paths that are measured.
+pytestmark = pytest.mark.usefixtures("rare_probes")
+
 SWITCH, LINK, HOST_PORT, OTHER_PORT, EDGE_PORT = 1, 1, 2, 3, 4
 MACS = [mac(number) for number in range(1, 5)]
 V4 = ["10.0.0.1", "10.0.0.2", "10.0.1.1", "192.0.2.9"]
@@ -914,7 +917,6 @@ def test_the_list_before_stays_while_a_switch_refuses_rules_of_the_next_one(late
     assert got(net, "ha", "hb", tcp_frame(1, 2, 80))
 
 
-@pytest.mark.usefixtures("rare_probes")
 def test_a_full_table_has_room_again_once_hosts_went() -> None:
     there = End(place=Place(switch="B", port="hb"))
     net = reads(Acl((AclEntry(Action.DENY, target=there, protocol=Protocol.TCP, ports=(22, 22)),)))
@@ -973,7 +975,6 @@ def test_a_first_list_that_a_switch_has_in_part_stays_until_it_has_another_one_a
     assert [switch.decides(of_tcp(port)) for port in (22, 80)] == [Action.DENY, Action.PERMIT]
 
 
-@pytest.mark.usefixtures("rare_probes")
 def test_lists_that_a_switch_never_takes_as_a_whole_use_three_blocks_at_most() -> None:
     net = reads(denies_tcp(22))
     (old,) = blocks_at(net)

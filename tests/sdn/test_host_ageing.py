@@ -52,6 +52,7 @@ def announce(net: Network) -> None:
 # Requests go to the host itself.
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_request_for_a_known_host_goes_to_it_alone() -> None:
     net = with_bystanders()
     announce(net)
@@ -63,6 +64,7 @@ def test_a_request_for_a_known_host_goes_to_it_alone() -> None:
     assert net.received["x"] == []
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_host_that_changed_its_mac_is_found_at_once() -> None:
     net = with_bystanders()
     announce(net)
@@ -81,6 +83,7 @@ def test_a_host_that_changed_its_mac_is_found_at_once() -> None:
     assert net.controller.hosts.by_address("10.0.0.4").mac == mac(40)  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_host_that_moved_without_a_word_is_found_by_the_second_request() -> None:
     net = with_bystanders()
     announce(net)
@@ -100,6 +103,7 @@ def test_a_host_that_moved_without_a_word_is_found_by_the_second_request() -> No
     assert net.controller.hosts.known[mac(4)].port == net.stations["z"]
 
 
+@pytest.mark.usefixtures("rare_probes")
 @pytest.mark.parametrize(
     "told",
     [
@@ -197,6 +201,7 @@ def test_a_host_that_sends_is_not_forgotten_although_it_has_no_address() -> None
     assert mac(4) not in net.controller.hosts.known
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_hosts_behind_an_edge_whose_packets_are_tagged_are_not_forgotten() -> None:
     from braid_sdn.fabric.monitor.probe import tagged
 
@@ -237,6 +242,7 @@ def test_a_port_that_goes_down_loses_its_hosts_after_a_moment() -> None:
     assert mac(4) not in net.controller.hosts.known
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_switches_that_come_back_with_other_hosts_do_not_answer_for_the_old_ones() -> None:
     """The second `mn` on one controller: same switches and addresses, other MACs."""
     net = ready(two_paths())
@@ -260,6 +266,7 @@ def test_switches_that_come_back_with_other_hosts_do_not_answer_for_the_old_ones
     assert got(net, "hb", ping) == 1
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_forgotten_host_is_learned_by_its_next_packet() -> None:
     net = with_bystanders()
     host = net.controller.hosts.known[mac(3)]
@@ -284,6 +291,7 @@ def static(*hosts: HostSettings, **settings: object) -> Network:
     return ready(two_paths(), hosts=hosts, **settings)
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_static_host_is_there_before_it_speaks_and_never_goes() -> None:
     net = static(HostSettings(mac(60), "B", "hb", frozenset({"10.0.0.60"})), host_lifetime=20.0)
     question = arp(mac(1), "10.0.0.1", "10.0.0.60")
@@ -313,6 +321,7 @@ def test_a_static_host_at_a_port_that_is_nowhere_is_named() -> None:
 # Quarrels and storms.
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_an_address_that_two_hosts_claim_is_named_and_requests_reach_both() -> None:
     net = with_bystanders()
     announce(net)
@@ -326,6 +335,7 @@ def test_an_address_that_two_hosts_claim_is_named_and_requests_reach_both() -> N
     assert (got(net, "x", question), got(net, "y", question)) == (1, 1)
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_an_address_that_moves_to_another_host_is_no_conflict() -> None:
     net = with_bystanders()
     announce(net)
@@ -384,6 +394,7 @@ def count_packet_ins(net: Network, station: str) -> Callable[[], int]:
     return lambda: len(counted)
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_flood_of_arp_is_kept_from_the_controller_and_arp_still_works() -> None:
     net = with_bystanders()
     announce(net)
@@ -400,6 +411,7 @@ def test_a_flood_of_arp_is_kept_from_the_controller_and_arp_still_works() -> Non
     assert got(net, "y", question) == 1
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_flood_of_forged_discovery_frames_does_not_reach_the_controller_for_long() -> None:
     net = with_bystanders()
     seen = count_packet_ins(net, "x")

@@ -39,6 +39,9 @@ from .tenant_network import (
 )
 from .virtual import Network, arp, frame, mac, port
 
+#: Nothing here is about paths that are measured.
+pytestmark = pytest.mark.usefixtures("rare_probes")
+
 
 def between(net: Network, source: str, target: str, payload: bytes = b"hello") -> list[str]:
     """Return at whom a frame from one station to another arrives."""

@@ -12,6 +12,9 @@ from braid_sdn.openflow.messages import PacketIn, PacketOut, PortStatus
 from .tenant_network import arrivals, colour, network, number_of, settled
 from .virtual import Network, arp, frame, mac
 
+#: Nothing here is about paths that are measured.
+pytestmark = pytest.mark.usefixtures("rare_probes")
+
 
 def swap_stations(net: Network, switch: str, one: str, other: str) -> None:
     """Give two stations' ports each other's number, as a restart of a switch's machine may."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from braid_sdn.fabric.acl import Acl, AclEntry, Action, End, Place
 from braid_sdn.fabric.monitor.probe import tagged
 from braid_sdn.fabric.settings import HostSettings
@@ -25,6 +27,9 @@ from .tenant_network import (
     with_trunk,
 )
 from .virtual import Network, arp, frame, mac
+
+#: Nothing here is about paths that are measured.
+pytestmark = pytest.mark.usefixtures("rare_probes")
 
 #: Hosts behind the trunk, which is at h3's place: MACs of their own, and one IP address.
 IN_BLUE, IN_RED = "02:00:00:00:88:01", "02:00:00:00:88:02"

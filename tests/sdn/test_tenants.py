@@ -30,6 +30,9 @@ from .tenant_network import (
 )
 from .virtual import Network, arp, frame, mac
 
+#: Nothing here is about paths that are measured.
+pytestmark = pytest.mark.usefixtures("rare_probes")
+
 
 def test_each_tenant_is_whole_and_none_reaches_another() -> None:
     net = settled(network())
