@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
+
 from braid_lab.api_document import complaints, documented
 from braid_lab.fabric.shapes import beside, parallel, two_paths
 from braid_lab.product import repository
@@ -257,6 +259,7 @@ def crowded() -> Network:
     return net
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_what_the_controller_answers_is_what_it_says(tmp_path: Path) -> None:
     net, seen = crowded(), Snapshot()
     live = Live(lambda: {"unix_ms": BEGAN, **report.snapshot(net.controller, net.now)}, BEGAN)

@@ -27,6 +27,9 @@ from braid_sdn.openflow.messages import AddRule, DeleteRule, Hello, Port
 from .test_policies import Stream, set_policy, used
 from .virtual import Network, everybody_reaches_everybody, frame, mac, ready, tags
 
+#: Nothing here is about paths that are measured.
+pytestmark = pytest.mark.usefixtures("rare_probes")
+
 
 def follow(net: Network, **more: Any) -> None:
     """Have the controller follow other settings."""
