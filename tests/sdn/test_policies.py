@@ -27,6 +27,9 @@ from braid_sdn.fabric.tenants import NOBODY
 
 from .virtual import Network, everybody_reaches_everybody, frame, mac, ready, tags
 
+#: Nothing here is about paths that are measured.
+pytestmark = pytest.mark.usefixtures("rare_probes")
+
 
 def plain(shape: Shape) -> Shape:
     """A shape whose stations are hosts without an edge."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from braid_lab.fabric.shapes import two_paths
 from braid_sdn.fabric.model import PortId
 
 from .virtual import Network, everybody_reaches_everybody, frame, mac, ready
+
+#: Nothing here is about paths that are measured.
+pytestmark = pytest.mark.usefixtures("rare_probes")
 
 
 def with_hosts() -> Network:

@@ -19,6 +19,9 @@ from braid_sdn.openflow.wire import HEADER, Session
 
 from .virtual import Network, arp, frame, mac, ready, settled
 
+#: Nothing here is about paths that are measured.
+pytestmark = pytest.mark.usefixtures("rare_probes")
+
 MIXED = replace(two_paths(), stations=(*two_paths().stations, Station("hc", "A"), Station("hd", "B")))
 SHAPES = {
     "two paths": MIXED,
