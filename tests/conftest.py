@@ -18,7 +18,7 @@ from braid_lab import remote_hub
 from braid_lab.datapath import DATAPATHS, Datapath
 from braid_lab.experiments.balance.uplink_failure import Location
 from braid_lab.fabric.edges import SplitFlow
-from braid_lab.fabric.ovs import Station
+from braid_lab.fabric.ovs import OvsNetwork
 from braid_lab.fixtures import serve
 from braid_lab.net.faults import black_hole, unplugged
 from braid_lab.net.links import LinkSpec
@@ -242,10 +242,15 @@ def came_in_order(flow: SplitFlow) -> None:
 
 
 @contextlib.contextmanager
-def nothing_lost(source: Station, target: Station, *, log: str, folder: Path) -> Iterator[None]:
-    """Ping every millisecond for the length of a block; each one is answered, and once."""
-    argv = ["ping", "-i", "0.001", "-W", "1", target.address]
-    with Process(argv, log=folder / log, namespace=source.place.name) as pinging:
+def nothing_lost(net: OvsNetwork, source: str, target: str, *, log: str) -> Iterator[None]:
+    """Ping every millisecond for the length of a block; each one is answered, and once.
+
+    Those that the kernel drops in front of Open vSwitch do not count: its sockets have room for some hundred packets,
+    a few hundredths of a second of a flow, and a busy machine keeps it from the processor for longer.
+    """
+    argv = ["ping", "-i", "0.001", "-W", "1", net.stations[target].address]
+    dropped = dropped_for_switches(net)
+    with Process(argv, log=net.folder / log, namespace=net.stations[source].place.name) as pinging:
         wait_until(lambda: "time=" in pinging.stdout(), what="the first answer", timeout=20)
         yield
         # On a busy machine few pings are sent in a short block.
@@ -255,8 +260,15 @@ def nothing_lost(source: Station, target: Station, *, log: str, folder: Path) ->
     found = re.search(r"(\d+) packets transmitted, (\d+) received", said)
     assert found, said[-400:]
     assert "+" not in said.splitlines()[-2]
+    dropped = dropped_for_switches(net) - dropped
     # Some kernels cut the last one off that was under way when it was told to end.
-    assert int(found[1]) - int(found[2]) <= 1
+    assert int(found[1]) - int(found[2]) <= 1 + max(dropped, 0), f"{dropped} dropped in front of switches"
+
+
+def dropped_for_switches(net: OvsNetwork) -> int:
+    """Return how many packets the kernel has dropped since the packet sockets of Open vSwitch were full."""
+    sockets = net.place.run(["ss", "--packet", "--numeric", "--memory"]).stdout
+    return sum(int(each) for each in re.findall(r"skmem:\(.*,d(\d+)\)", sockets))
 
 
 #: For tests that count flows per uplink, but are not about the policy.

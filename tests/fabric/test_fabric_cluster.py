@@ -160,8 +160,8 @@ def test_a_killed_leader_is_replaced_without_loss_and_what_it_acknowledged_stays
     )
     assert leader.process is not None
     with (
-        nothing_lost(stations["x"], stations["y"], log="killed", folder=net.folder),
-        nothing_lost(stations["ha"], stations["hb"], log="killed-edges", folder=net.folder),
+        nothing_lost(net, "x", "y", log="killed"),
+        nothing_lost(net, "ha", "hb", log="killed-edges"),
     ):
         flow.start()
         hb = stations["hb"].place
@@ -196,11 +196,11 @@ def test_a_killed_leader_is_replaced_without_loss_and_what_it_acknowledged_stays
 
 
 def test_a_stopped_leader_that_wakes_up_changes_nothing(cluster: Cluster) -> None:
-    net, stations = cluster.net, cluster.net.stations
+    net = cluster.net
     leader, other = cluster.settled()
     assert leader.process is not None
     generation = said(leader)["generation"]
-    with nothing_lost(stations["x"], stations["y"], log="stopped", folder=net.folder):
+    with nothing_lost(net, "x", "y", log="stopped"):
         leader.process.signal(signal.SIGSTOP)
         try:
             wait_until(lambda: said(other).get("leads"), what="the other one to lead", timeout=LEASE + 5)
@@ -248,10 +248,10 @@ def refusals(net: OvsNetwork, switch: str, generation: int, now: int) -> list[tu
 
 
 def test_a_leader_that_is_cut_off_from_etcd_steps_down(cluster: Cluster) -> None:
-    net, stations = cluster.net, cluster.net.stations
+    net = cluster.net
     leader, other = cluster.settled()
     name = said(leader)["name"]
-    with nothing_lost(stations["x"], stations["y"], log="cut", folder=net.folder), cluster.cut_off(name):
+    with nothing_lost(net, "x", "y", log="cut"), cluster.cut_off(name):
         wait_until(lambda: cluster.leading() is other, what="the other one to lead", timeout=LEASE + 10)
         assert "etcd-silent" in leader.codes()
         refused = leader.call("drain", "P", check=False)
@@ -267,11 +267,11 @@ def test_a_leader_that_is_cut_off_from_etcd_steps_down(cluster: Cluster) -> None
 
 
 def test_without_etcd_packets_go_on_and_nothing_is_changed(cluster: Cluster) -> None:
-    net, stations = cluster.net, cluster.net.stations
+    net = cluster.net
     leader, other = cluster.settled()
     with (
-        nothing_lost(stations["x"], stations["y"], log="etcd", folder=net.folder),
-        nothing_lost(stations["ha"], stations["hb"], log="etcd-edges", folder=net.folder),
+        nothing_lost(net, "x", "y", log="etcd"),
+        nothing_lost(net, "ha", "hb", log="etcd-edges"),
     ):
         with cluster.server.paused():
             wait_until(lambda: said(leader)["leads"] is False, what="the leader to stop", timeout=LEASE + 5)
@@ -289,9 +289,9 @@ def test_without_etcd_packets_go_on_and_nothing_is_changed(cluster: Cluster) -> 
 
 
 def test_a_leader_that_ends_hands_over_within_a_second(cluster: Cluster) -> None:
-    net, stations = cluster.net, cluster.net.stations
+    net = cluster.net
     leader, other = cluster.settled()
-    with nothing_lost(stations["x"], stations["y"], log="ended", folder=net.folder):
+    with nothing_lost(net, "x", "y", log="ended"):
         leader.stop()
         # Its lease of 3 s would not be over.
         wait_until(lambda: said(other).get("leads"), what="the other one to lead", timeout=LEASE / 2)

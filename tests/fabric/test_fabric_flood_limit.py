@@ -126,7 +126,8 @@ def test_a_storm_passes_up_to_the_limit_and_requests_all_of_it(net: OvsNetwork) 
         wait_until(lambda: metered(net) == 16, what="the ports' meters", timeout=20)
         sent, seconds, size, asked = arrived(net)
         allowed = 1000 * LIMIT * seconds / 8
-        assert sent > 4 * allowed
+        # A busy machine sends it over a longer time.
+        assert sent > 2 * allowed
         # With the burst of a tenth of a second at its beginning.
         assert 0.8 * allowed < size < 1.2 * allowed + 100 * LIMIT / 8
         assert asked == 20

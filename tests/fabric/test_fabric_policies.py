@@ -68,10 +68,9 @@ def used(fabric: Fabric) -> list[dict[str, Any]]:
 
 
 def test_a_switch_is_drained_and_taken_down_and_comes_back_without_loss(net: OvsNetwork, fabric: Fabric) -> None:
-    x, y = net.stations["x"], net.stations["y"]
     # Its trees lead by either switch: both are drained in turn.
     for number, (switch, other) in enumerate((("P", "Q"), ("Q", "P"))):
-        with nothing_lost(x, y, log=f"drain{number}", folder=net.folder):
+        with nothing_lost(net, "x", "y", log=f"drain{number}"):
             # The journal compares states a second apart, and misses one that ends sooner.
             wait_until(
                 lambda: used(fabric)[-1:] and used(fabric)[-1]["paths"].count(">") == 4,
@@ -102,9 +101,8 @@ def test_a_switch_is_drained_and_taken_down_and_comes_back_without_loss(net: Ovs
 
 
 def test_a_link_is_forbidden_and_permitted_without_loss(net: OvsNetwork, fabric: Fabric) -> None:
-    x, y = net.stations["x"], net.stations["y"]
     for number, (switch, other) in enumerate((("P", "Q"), ("Q", "P"))):
-        with nothing_lost(x, y, log=f"forbid{number}", folder=net.folder):
+        with nothing_lost(net, "x", "y", log=f"forbid{number}"):
             said = fabric.call("forbid", "A", switch).stdout
             assert said == f"A – {switch} is forbidden: 1 link, in both directions\n"
             in_force(fabric, "link-forbidden")
@@ -119,7 +117,7 @@ def test_a_link_is_forbidden_and_permitted_without_loss(net: OvsNetwork, fabric:
 def test_edges_and_hosts_are_pinned_without_loss(net: OvsNetwork, fabric: Fabric) -> None:
     x, y = net.stations["x"], net.stations["y"]
     for number, switch in enumerate(("P", "Q")):
-        with nothing_lost(x, y, log=f"pin{number}", folder=net.folder):
+        with nothing_lost(net, "x", "y", log=f"pin{number}"):
             fabric.call("pin", "ha", "hb", "A", switch, "B")
             said = fabric.call("pin", x.mac, y.mac, "A", switch, "B").stdout
             assert said == f"{x.mac} – {y.mac} is pinned to A → {switch} → B, in both directions\n"
@@ -138,11 +136,10 @@ def test_edges_and_hosts_are_pinned_without_loss(net: OvsNetwork, fabric: Fabric
 
 
 def test_a_policy_outlives_the_controller_and_loses_nothing(net: OvsNetwork, fabric: Fabric) -> None:
-    x, y = net.stations["x"], net.stations["y"]
     fabric.call("drain", "P")
     in_force(fabric, "drained")
     assert fabric.process is not None
-    with nothing_lost(x, y, log="restart", folder=net.folder):
+    with nothing_lost(net, "x", "y", log="restart"):
         fabric.process.signal(signal.SIGKILL)
         fabric.process.wait()
         wait_until(lambda: not net.connected("A"), what="the switch to notice", timeout=20)

@@ -67,9 +67,9 @@ def tags(network: EdgedNetwork) -> list[int]:
 
 
 def test_capacities_and_paths_are_reloaded_under_traffic_without_loss(network: EdgedNetwork) -> None:
-    one, other, fabric = network.net.stations["ha"], network.net.stations["hb"], network.fabric
+    fabric = network.fabric
     before = tags(network)
-    with nothing_lost(one, other, log="reload", folder=network.net.folder):
+    with nothing_lost(network.net, "ha", "hb", log="reload"):
         reload(network, UNEVEN)
         wait_until(lambda: shares(network) == {"P": 0.8, "Q": 0.2}, what="the other shares", timeout=30)
         assert tags(network) == before
@@ -92,8 +92,8 @@ def test_capacities_and_paths_are_reloaded_under_traffic_without_loss(network: E
 
 
 def test_a_capacity_is_set_by_command_and_a_host_added_without_loss(network: EdgedNetwork) -> None:
-    one, other, fabric = network.net.stations["ha"], network.net.stations["hb"], network.fabric
-    with nothing_lost(one, other, log="set", folder=network.net.folder):
+    fabric = network.fabric
+    with nothing_lost(network.net, "ha", "hb", log="set"):
         said = fabric.call("set-capacity", "A", "P", "250 Mbit/s").stdout
         assert said == "A – P has 250 Mbit/s in each direction: 1 link\n"
         wait_until(lambda: shares(network) == {"P": 0.2, "Q": 0.8}, what="the other shares", timeout=30)
