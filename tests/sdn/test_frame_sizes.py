@@ -49,9 +49,6 @@ from braid_sdn.openflow.messages import PacketIn, PacketOut, Refused
 
 from .virtual import KEY, Network, arp, frame, mac, ready, tags
 
-#: Nothing here is about paths that are measured.
-pytestmark = pytest.mark.usefixtures("rare_probes")
-
 HOP: Hop = (PortId(1, 1), PortId(2, 1))
 BACK: Hop = (PortId(2, 1), PortId(1, 1))
 
@@ -501,6 +498,7 @@ def test_sizes_are_shown_for_each_direction() -> None:
     }
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_link_without_room_for_a_tagged_full_frame_is_named_and_used_as_before() -> None:
     net = ready(two_paths())
     net.unplug("A", "P")
@@ -625,6 +623,7 @@ def test_a_link_is_busy_from_half_of_its_capacity_on_or_while_it_loses_packets()
         assert traffic.is_busy(link, topology) == busy
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_a_split_over_links_of_different_sizes_is_named_until_hosts_packets_are_known() -> None:
     for need, code in ((None, {"uneven-frames"}), (1500, set()), (9000, {"small-frames"})):
         net = Network(two_paths(), frame_bytes=need)
@@ -667,6 +666,7 @@ def test_a_link_whose_end_is_another_one_is_measured_anew() -> None:
     assert sizes_of(net)["A", "P"] == 1500
 
 
+@pytest.mark.usefixtures("rare_probes")
 def test_links_of_a_switch_that_is_away_are_not_tried_and_keep_their_size() -> None:
     net = ready(two_paths())
     net.run(20)
