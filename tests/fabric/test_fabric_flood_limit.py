@@ -25,8 +25,9 @@ SHAPE = replace(
 LIMIT = 2000
 
 #: EtherType of the storm's frames, and their bytes.
-KIND, SIZE = 0x88B7, 500
-#: Broadcasts for two seconds, 16 Mbit/s, and amid them 20 requests by DHCP; prints how many bytes it has sent.
+KIND, SIZE = 0x88B7, 1000
+#: Broadcasts for two seconds, 32 Mbit/s (on a busy machine for longer, less), and amid them 20 requests by DHCP;
+#: prints how many bytes it has sent.
 STORM = f"""
 import socket, time
 sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
@@ -126,8 +127,7 @@ def test_a_storm_passes_up_to_the_limit_and_requests_all_of_it(net: OvsNetwork) 
         wait_until(lambda: metered(net) == 16, what="the ports' meters", timeout=20)
         sent, seconds, size, asked = arrived(net)
         allowed = 1000 * LIMIT * seconds / 8
-        # A busy machine sends it over a longer time.
-        assert sent > 2 * allowed
+        assert sent > 4 * allowed
         # With the burst of a tenth of a second at its beginning.
         assert 0.8 * allowed < size < 1.2 * allowed + 100 * LIMIT / 8
         assert asked == 20
