@@ -245,8 +245,9 @@ def came_in_order(flow: SplitFlow) -> None:
 def nothing_lost(net: OvsNetwork, source: str, target: str, *, log: str) -> Iterator[None]:
     """Ping every millisecond for the length of a block; each one is answered, and once.
 
-    Those that the kernel drops in front of Open vSwitch do not count: its sockets have room for some hundred packets,
-    a few hundredths of a second of a flow, and a busy machine keeps it from the processor for longer.
+    An error says how many packets the kernel has dropped in front of Open vSwitch meanwhile. Its sockets have room
+    for some hundred, and a busy machine keeps it from the processor for longer; but so does a controller that has
+    too much to say, so these count as well.
     """
     argv = ["ping", "-i", "0.001", "-W", "1", net.stations[target].address]
     dropped = dropped_for_switches(net)
@@ -262,7 +263,7 @@ def nothing_lost(net: OvsNetwork, source: str, target: str, *, log: str) -> Iter
     assert "+" not in said.splitlines()[-2]
     dropped = dropped_for_switches(net) - dropped
     # Some kernels cut the last one off that was under way when it was told to end.
-    assert int(found[1]) - int(found[2]) <= 1 + max(dropped, 0), f"{dropped} dropped in front of switches"
+    assert int(found[1]) - int(found[2]) <= 1, f"{dropped} dropped in front of switches"
 
 
 def dropped_for_switches(net: OvsNetwork) -> int:
