@@ -90,7 +90,7 @@ impl Attacked {
         // Refused datagrams are counted.
         let _ = self
             .client
-            .handle_datagram(self.now, hub_address(), &mut datagram);
+            .handle_datagram(self.now, (self.now, hub_address()), &mut datagram);
     }
 
     fn pass(&mut self, span: Duration) {
@@ -145,7 +145,7 @@ fn on_client(attack: &[u8]) {
     server.insert(Identity::new([1; 32]).public(), Psk([7; 32]));
     let from = ([192, 0, 2, 2], 2).into();
     server
-        .handle_datagram(world.now, from, &mut world.sent[0].clone())
+        .handle_datagram(world.now, (world.now, from), &mut world.sent[0].clone())
         .expect("it is genuine");
     let mut reply = Vec::new();
     assert!(server.poll_transmit(world.now, &mut reply).is_some());

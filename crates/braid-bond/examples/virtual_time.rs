@@ -180,10 +180,13 @@ impl World {
                 let (to, from, mut datagram) = first.remove();
                 // A datagram that an end refuses is counted there.
                 let _ = match to == HUB {
-                    true => self.hub.handle_datagram(next, from, &mut datagram).is_ok(),
+                    true => self
+                        .hub
+                        .handle_datagram(next, (next, from), &mut datagram)
+                        .is_ok(),
                     false => self
                         .client
-                        .handle_datagram(next, from, &mut datagram)
+                        .handle_datagram(next, (next, from), &mut datagram)
                         .is_ok(),
                 };
             }

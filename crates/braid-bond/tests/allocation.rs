@@ -118,14 +118,16 @@ impl Pair {
         while self.up.flying.front().is_some_and(|(at, ..)| *at <= now) {
             if let Some((_, link, mut datagram)) = self.up.flying.pop_front() {
                 let from = address(link);
-                let taken = self.server.handle_datagram(now, from, &mut datagram);
+                let taken = self.server.handle_datagram(now, (now, from), &mut datagram);
                 taken.expect("all of it is authentic");
                 self.up.spare.push(datagram);
             }
         }
         while self.down.flying.front().is_some_and(|(at, ..)| *at <= now) {
             if let Some((_, _, mut datagram)) = self.down.flying.pop_front() {
-                let taken = self.client.handle_datagram(now, hub(), &mut datagram);
+                let taken = self
+                    .client
+                    .handle_datagram(now, (now, hub()), &mut datagram);
                 taken.expect("all of it is authentic");
                 self.down.spare.push(datagram);
             }

@@ -18,5 +18,6 @@ pub mod retransmit;
 pub mod schedule;
 
 pub use link::{
-    LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, REORDER_BUDGET, RelativeDelay, Stamp,
+    Incoming, LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, REORDER_BUDGET,
+    RelativeDelay, Stamp,
 };

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use braid_core::Time;
+use braid_core::{Bytes, Time};
 
 /// Most links of one bond.
 pub const MAX_LINKS: usize = 32;
@@ -75,6 +75,21 @@ impl Stamp {
     }
 }
 
+/// A packet of a link as its receiving end gets it.
+#[derive(Debug, Clone, Copy)]
+pub struct Incoming {
+    /// Its number on the link.
+    pub number: PacketNumber,
+    /// Its send timestamp.
+    pub stamp: Stamp,
+    /// When it arrived, which is before now if it waited to be read.
+    pub arrived: Time,
+    /// Its size on the wire.
+    pub len: Bytes,
+    /// True if it asks for a report, as every packet does that holds more than a report.
+    pub elicits: bool,
+}
+
 /// A one-way delay plus the unknown offset of the two ends' clocks, in microseconds.
 ///
 /// It means nothing alone and may be negative. The difference of two values of one session is
@@ -83,10 +98,10 @@ impl Stamp {
 pub struct RelativeDelay(pub i64);
 
 impl RelativeDelay {
-    /// Returns the delay of a packet stamped `sent` that arrived `now`.
+    /// Returns the delay of a packet stamped `sent` that arrived at `arrived`.
     #[must_use]
-    pub fn of(sent: Stamp, now: Time) -> RelativeDelay {
-        let arrived = i64::try_from(now.as_nanos() / 1_000).unwrap_or(i64::MAX);
+    pub fn of(sent: Stamp, arrived: Time) -> RelativeDelay {
+        let arrived = i64::try_from(arrived.as_nanos() / 1_000).unwrap_or(i64::MAX);
         RelativeDelay(arrived.saturating_sub(i64::try_from(sent.0).unwrap_or(i64::MAX)))
     }
 

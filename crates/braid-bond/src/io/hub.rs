@@ -316,14 +316,15 @@ impl Hub {
     fn receive(&mut self, listener: usize) -> bool {
         let now = self.clock.now();
         let (server, peers) = (&mut self.server, &mut self.peers);
-        let more = self.listeners.receive(listener, |from, datagram| {
+        let more = self.listeners.receive(now, listener, |source, datagram| {
+            let from = source.1;
             let bytes = datagram.len() as u64
                 + match gre::is_gre(datagram) {
                     true => gre_headers(from),
                     false => udp_headers(from),
                 };
             // The server, or the peer's tunnel, counts refused datagrams.
-            let (peer, link) = server.handle_datagram(now, from, datagram).ok()??;
+            let (peer, link) = server.handle_datagram(now, source, datagram).ok()??;
             peers.handle_received(peer, link, bytes);
             Some(peer)
         });

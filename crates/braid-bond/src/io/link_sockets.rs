@@ -170,24 +170,25 @@ impl LinkSockets {
             return false;
         };
         let received = &mut self.shares.received[index];
+        let buffer = &mut self.receive_buffer;
         let mut more = false;
         if let Some(gre) = &link_socket.gre {
-            more |= receive(gre, &mut self.receive_buffer, index, |origin, packet| {
+            more |= receive(now, gre, buffer, index, |origin, packet| {
                 // A raw socket also receives packets for other links by the same device.
                 let link = gre::parse(packet).map(|(header, ..)| header.link);
-                let bytes = packet.len() as u64 + gre_headers(origin.from);
+                let bytes = packet.len() as u64 + gre_headers(origin.source.1);
                 if link == Some(link_socket.link.id)
-                    && tunnel.handle_datagram(now, origin.from, packet).is_ok()
+                    && tunnel.handle_datagram(now, origin.source, packet).is_ok()
                 {
                     received.add(1, bytes);
                 }
             });
         }
         if let Some(udp) = &link_socket.udp {
-            more |= receive(udp, &mut self.receive_buffer, index, |origin, datagram| {
-                let bytes = datagram.len() as u64 + udp_headers(origin.from);
+            more |= receive(now, udp, buffer, index, |origin, datagram| {
+                let bytes = datagram.len() as u64 + udp_headers(origin.source.1);
                 // The tunnel counts refused datagrams.
-                if tunnel.handle_datagram(now, origin.from, datagram).is_ok() {
+                if tunnel.handle_datagram(now, origin.source, datagram).is_ok() {
                     received.add(1, bytes);
                 }
             });
@@ -309,12 +310,13 @@ fn config(link: &LinkSpec, max_payload: u16) -> LinkConfig {
 
 /// Receives datagrams from a socket. Returns true if there may be more.
 fn receive(
+    now: Time,
     socket: &DatagramSocket,
     receive_buffer: &mut ReceiveBuffer,
     index: usize,
     take: impl FnMut(PacketInfo, &mut [u8]),
 ) -> bool {
-    match socket.receive(receive_buffer) {
+    match socket.receive(now, receive_buffer) {
         Ok(None) => false,
         Ok(Some(mut messages)) => {
             messages.each(take);

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
+use braid_core::Time;
+
 use super::client_addresses::ClientAddresses;
 use super::udp::{BatchSender, DatagramBatch, DatagramSocket, PacketInfo, ReceiveBuffer};
 use super::{BondError, LinkError};
@@ -82,19 +84,21 @@ impl Listeners {
         self.listeners.iter().map(|(_, udp)| udp.fd()).chain(gre)
     }
 
-    /// Passes received datagrams to `take`, which returns the peer if the datagram was authentic.
+    /// Passes received datagrams to `take`, each with its arrival and source. It returns the peer if the
+    /// datagram was authentic.
     /// Returns true if there may be more.
     pub fn receive(
         &mut self,
+        now: Time,
         listener: usize,
-        mut take: impl FnMut(SocketAddr, &mut [u8]) -> Option<PublicKey>,
+        mut take: impl FnMut((Time, SocketAddr), &mut [u8]) -> Option<PublicKey>,
     ) -> bool {
         let gre = listener.checked_sub(self.listeners.len());
         let socket = match gre {
             None => &self.listeners[listener].1,
             Some(at) => &self.gre[at].1,
         };
-        let mut messages = match socket.receive(&mut self.receive_buffer) {
+        let mut messages = match socket.receive(now, &mut self.receive_buffer) {
             Ok(Some(messages)) => messages,
             Ok(None) => return false,
             Err(error) => {
@@ -106,7 +110,7 @@ impl Listeners {
             // Only sealed packets tell a client's address.
             messages.each(|origin, packet| {
                 if gre::is_gre(packet) {
-                    let _ = take(origin.from, packet);
+                    let _ = take(origin.source, packet);
                 }
             });
             return messages.is_full();
@@ -114,13 +118,16 @@ impl Listeners {
         let (known, recent) = (&mut self.known, &mut self.recent);
         let mut last = None;
         messages.each(|origin: PacketInfo, datagram| {
-            let PacketInfo { from, to } = origin;
-            let local = LocalEndpoint { listener, to };
-            let peer = take(from, datagram);
-            if last == Some((origin, peer)) {
+            let from = origin.source.1;
+            let local = LocalEndpoint {
+                listener,
+                to: origin.to,
+            };
+            let peer = take(origin.source, datagram);
+            if last == Some((from, local, peer)) {
                 return;
             }
-            last = Some((origin, peer));
+            last = Some((from, local, peer));
             if let Some(peer) = peer {
                 known.insert(from, local, peer);
             } else if !recent.contains(&(from, local)) {

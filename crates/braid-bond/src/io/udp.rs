@@ -5,10 +5,13 @@
 //! (path MTU discovery is the tunnel's task). This module chooses the socket, and the datagrams of
 //! a batch.
 
+use std::cell::Cell;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use braid_core::Time;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -41,6 +44,8 @@ pub(super) struct DatagramSocket {
     socket: Socket,
     kind: SocketKind,
     state: UdpSocketState,
+    /// When nothing waited to be read, the last time: what is read now arrived since.
+    emptied: Cell<Time>,
 }
 
 /// Kind of a socket's packets.
@@ -111,6 +116,7 @@ impl DatagramSocket {
             socket,
             kind,
             state,
+            emptied: Cell::new(Time::ZERO),
         })
     }
 
@@ -121,8 +127,14 @@ impl DatagramSocket {
     /// Receives messages; none if there is nothing for now.
     pub fn receive<'b>(
         &self,
+        now: Time,
         receive_buffer: &'b mut ReceiveBuffer,
     ) -> io::Result<Option<Messages<'b>>> {
+        let clock = ArrivalClock {
+            now,
+            unix: unix_time(),
+            emptied: self.emptied.get(),
+        };
         let mut parts = receive_buffer.bytes.chunks_exact_mut(MESSAGE_SIZE);
         let mut slices: [IoSliceMut<'_>; MESSAGES_PER_RECEIVE] =
             std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or_default()));
@@ -131,13 +143,23 @@ impl DatagramSocket {
             .state
             .recv(socket, &mut slices, &mut receive_buffer.meta)
         {
-            Ok(count) => Ok(Some(Messages {
-                kind: self.kind,
-                bytes: &mut receive_buffer.bytes,
-                meta: &receive_buffer.meta[..count],
-            })),
+            Ok(count) => {
+                let messages = Messages {
+                    kind: self.kind,
+                    bytes: &mut receive_buffer.bytes,
+                    meta: &receive_buffer.meta[..count],
+                    clock,
+                };
+                if !messages.is_full() {
+                    self.emptied.set(now);
+                }
+                Ok(Some(messages))
+            }
             Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock => Ok(None),
+                io::ErrorKind::WouldBlock => {
+                    self.emptied.set(now);
+                    Ok(None)
+                }
                 _ => Err(error),
             },
         }
@@ -164,6 +186,11 @@ impl DatagramSocket {
         }
         result
     }
+}
+
+fn unix_time() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default()
 }
 
 /// Enlarges the buffers beyond the ordinary limit if permitted, otherwise up to it.
@@ -199,12 +226,32 @@ pub(super) struct Messages<'b> {
     kind: SocketKind,
     bytes: &'b mut [u8],
     meta: &'b [RecvMeta],
+    clock: ArrivalClock,
 }
 
-/// Source address of a datagram, and the local address that it came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Tells when messages arrived: the kernel stamps each as it comes in, so that a thread which reads
+/// late still knows. The kernel's clock may be set at any time; but nothing that is read now arrived
+/// later than now, nor before the socket was empty.
+#[derive(Clone, Copy, Debug)]
+struct ArrivalClock {
+    now: Time,
+    /// The kernel's clock at that time, since 1970.
+    unix: Duration,
+    emptied: Time,
+}
+
+impl ArrivalClock {
+    /// Arrival of a message with the kernel's stamp; now if it has none.
+    fn arrived(&self, stamp: Option<Duration>) -> Time {
+        let waited = stamp.map_or(Duration::ZERO, |stamp| self.unix.saturating_sub(stamp));
+        self.now.before(waited).max(self.emptied)
+    }
+}
+
+/// When a datagram arrived and from where, and the local address that it came to.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct PacketInfo {
-    pub from: SocketAddr,
+    pub source: (Time, SocketAddr),
     pub to: Option<IpAddr>,
 }
 
@@ -218,7 +265,7 @@ impl Messages<'_> {
     pub fn each(&mut self, mut take: impl FnMut(PacketInfo, &mut [u8])) {
         for (bytes, meta) in self.bytes.chunks_exact_mut(MESSAGE_SIZE).zip(self.meta) {
             let origin = PacketInfo {
-                from: meta.addr,
+                source: (self.clock.arrived(meta.timestamp), meta.addr),
                 to: meta.dst_ip,
             };
             let bytes = &mut bytes[..meta.len];
@@ -332,5 +379,64 @@ impl BatchSender {
             send(&batch);
             self.spare.push(batch);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::super::thread::Clock;
+    use super::*;
+
+    fn ms(ms: u64) -> Time {
+        Time::ZERO + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn nothing_arrived_after_now_or_before_the_socket_was_empty() {
+        let unix = Duration::from_secs(1_700_000_000);
+        let clock = ArrivalClock {
+            now: ms(5_000),
+            unix,
+            emptied: ms(4_900),
+        };
+        let ago = |ago| clock.arrived(Some(unix - Duration::from_millis(ago)));
+        assert_eq!(ago(0), ms(5_000));
+        assert_eq!(ago(70), ms(4_930));
+        // The kernel's clock was set forward by an hour, and back.
+        assert_eq!(ago(3_600_000), ms(4_900));
+        let later = unix + Duration::from_secs(3_600);
+        assert_eq!(clock.arrived(Some(later)), ms(5_000));
+        assert_eq!(clock.arrived(None), ms(5_000));
+    }
+
+    #[test]
+    fn a_datagram_that_waits_to_be_read_keeps_its_arrival() {
+        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
+        let socket = DatagramSocket::bind(loopback, "", None).expect("a socket");
+        let to = socket.socket.local_addr().expect("it is bound");
+        let to = to.as_socket().expect("an address");
+        let sender = UdpSocket::bind(loopback).expect("a socket");
+        let clock = Clock::start();
+        let sent = clock.now();
+        sender.send_to(b"late", to).expect("sent");
+        // On loopback it has arrived once it is sent.
+        let arrived_by = clock.now();
+        let wait = Duration::from_millis(50);
+        std::thread::sleep(wait);
+        let now = clock.now();
+        let mut buffer = ReceiveBuffer::new();
+        let messages = socket.receive(now, &mut buffer).expect("no error");
+        let mut arrivals = Vec::new();
+        let mut messages = messages.expect("a message");
+        messages.each(|origin, _| arrivals.push(origin.source.0));
+        // The two clocks are read one after the other.
+        let slack = Duration::from_millis(10);
+        let expected = sent.before(slack)..arrived_by + slack;
+        assert!(
+            expected.contains(&arrivals[0]),
+            "{arrivals:?} is not in {expected:?}"
+        );
     }
 }

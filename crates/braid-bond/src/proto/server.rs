@@ -243,15 +243,16 @@ impl Server {
         &self.rejects
     }
 
-    /// Handles a datagram or GRE packet. Returns the peer and the link if it was data. Its bytes
-    /// are undefined afterwards.
+    /// Handles a datagram or GRE packet that arrived at a time, which is before now if it waited to be
+    /// read, from an address. Returns the peer and the link if it was data. Its bytes are undefined
+    /// afterwards.
     ///
     /// # Errors
     /// The reason for refusal; it is counted here, or in the tunnel that the datagram was for.
     pub fn handle_datagram(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        (arrived, from): (Time, SocketAddr),
         datagram: &mut [u8],
     ) -> Result<Option<(PublicKey, LinkId)>, Reject> {
         match Kind::of(datagram) {
@@ -267,7 +268,7 @@ impl Server {
                     self.rejects.count(Reject::Session);
                     return Err(Reject::Session);
                 };
-                self.handle_data(now, from, peer, header.receiver, datagram)?;
+                self.handle_data(now, (arrived, from), peer, header.receiver, datagram)?;
                 Ok(Some((peer, header.link)))
             }
             Some(Kind::Cleartext(header)) => {
@@ -279,7 +280,7 @@ impl Server {
                     return Err(Reject::Session);
                 };
                 self.run_queue.wake(peer);
-                tunnel.handle_datagram(now, from, datagram)?;
+                tunnel.handle_datagram(now, (arrived, from), datagram)?;
                 Ok(Some((peer, header.link)))
             }
             _ => {
@@ -292,7 +293,7 @@ impl Server {
     fn handle_data(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        from: (Time, SocketAddr),
         peer: PublicKey,
         index: SessionIndex,
         datagram: &mut [u8],

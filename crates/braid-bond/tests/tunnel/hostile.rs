@@ -72,7 +72,7 @@ impl Hostile {
             .accept(now, *offer, index, false, ciphers, &Options::new())
             .expect("nothing is against it");
         tunnel
-            .handle_datagram(now, HUB, &mut accepted.reply)
+            .handle_datagram(now, (now, HUB), &mut accepted.reply)
             .expect("it is genuine");
         Hostile {
             now,
@@ -124,7 +124,9 @@ impl Hostile {
         packet.extend_from_slice(plain);
         self.session
             .seal(LinkId(link), PacketNumber(number), &mut packet);
-        let _ = self.tunnel.handle_datagram(self.now, HUB, &mut packet);
+        let _ = self
+            .tunnel
+            .handle_datagram(self.now, (self.now, HUB), &mut packet);
     }
 
     /// Lets the tunnel run until it is idle.
@@ -473,7 +475,7 @@ fn a_session_that_nobody_proves_is_dropped() {
         let (mut attempt, mut buffer) = attempt();
         let mut hub = server(now, 5);
         let from = SocketAddr::from(([192, 0, 2, 9], 9));
-        let taken = hub.handle_datagram(now, from, &mut buffer);
+        let taken = hub.handle_datagram(now, (now, from), &mut buffer);
         assert_eq!(taken, Ok(None));
         assert_eq!(hub.poll_transmit(now, &mut buffer), Some(from));
         let established = attempt.handle_response(now, &buffer);
@@ -492,7 +494,7 @@ fn a_session_that_nobody_proves_is_dropped() {
         let mut packet = header.to_bytes().to_vec();
         packet.extend_from_slice(&[0; 4]);
         session.seal(LinkId(0), PacketNumber(0), &mut packet);
-        let taken = hub.handle_datagram(later, from, &mut packet);
+        let taken = hub.handle_datagram(later, (later, from), &mut packet);
         let expected = match comes_in {
             true => Ok(Some((client.public(), LinkId(0)))),
             false => Err(Reject::Session),

@@ -233,11 +233,13 @@ impl Pair {
             match flying.to {
                 // Refused datagrams are counted; tests read the counters.
                 End::Client => {
-                    let _ = self.client.handle_datagram(self.now, from, datagram);
+                    let _ = self
+                        .client
+                        .handle_datagram(self.now, (self.now, from), datagram);
                 }
                 End::Hub => {
                     let now = self.hub_now();
-                    let _ = self.server.handle_datagram(now, from, datagram);
+                    let _ = self.server.handle_datagram(now, (now, from), datagram);
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use braid_core::{Bytes, Time};
+use braid_core::Time;
 
 use crate::estimate::{Arrival, Arrivals, LinkReport, RecentMin};
 use crate::fec::{Decoder, Group, Rebuild};
@@ -13,7 +13,7 @@ use crate::resequence::{
 use crate::retransmit::{Nack, NackLimiter};
 use crate::schedule::Class;
 use crate::{
-    LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, REORDER_BUDGET, RelativeDelay, Stamp,
+    Incoming, LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, REORDER_BUDGET, RelativeDelay, Stamp,
 };
 
 /// Added to every wait for timers, bursts and thread scheduling.
@@ -153,29 +153,20 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         }
     }
 
-    /// Takes an authenticated packet of a link. `len` is its size on the wire; `elicits` is the
-    /// value given to [`Sender::number_control`](super::Sender::number_control), true for data.
+    /// Takes an authenticated packet of a link; [`Incoming::elicits`] is the value given to
+    /// [`Sender::number_control`](super::Sender::number_control), true for data.
     /// Drop a packet if this returns [`Arrival::Duplicate`]. Otherwise hand its inner packets to
     /// [`handle_data`](Self::handle_data), then call [`handle_end`](Self::handle_end).
-    pub fn handle_datagram(
-        &mut self,
-        now: Time,
-        link: LinkId,
-        (number, stamp): (PacketNumber, Stamp),
-        len: Bytes,
-        elicits: bool,
-    ) -> Arrival {
+    pub fn handle_datagram(&mut self, now: Time, link: LinkId, packet: &Incoming) -> Arrival {
         self.find_far_links(now);
         let index = self.index_or_insert(link);
-        let incoming = &mut self.links[index];
-        let arrivals = &mut incoming.arrivals;
-        let arrival = arrivals.handle_packet(now, number, stamp, len, elicits);
+        let from = &mut self.links[index];
+        let arrival = from.arrivals.handle_packet(now, packet);
         if arrival != Arrival::Duplicate {
-            incoming.nack_limiter.handle_packet();
-            incoming.live = true;
-            incoming
-                .base
-                .handle_value(now, RelativeDelay::of(stamp, now));
+            from.nack_limiter.handle_packet();
+            from.live = true;
+            let delay = RelativeDelay::of(packet.stamp, packet.arrived);
+            from.base.handle_value(now, delay);
         }
         self.request_lost(index);
         arrival

@@ -9,7 +9,7 @@ use braid_core::{Bytes, Time};
 use super::report::LinkReport;
 use super::train::TrainDetector;
 use super::{REPORT_INTERVAL, REPORT_PACKETS, ReorderExtent};
-use crate::{LinkId, PacketNumber, RelativeDelay, Stamp};
+use crate::{Incoming, LinkId, PacketNumber, RelativeDelay, Stamp};
 
 /// Most gaps that may still be filled, and most gaps remembered after they were given up. Beyond
 /// that the oldest is given up or forgotten, so memory is bounded.
@@ -65,6 +65,8 @@ struct Gap {
     first: u64,
     last: u64,
     /// Arrival of the packet after the gap.
+    after: Time,
+    /// When that packet was read.
     seen: Time,
     /// Stamp of the packet before the gap.
     before: Option<Stamp>,
@@ -103,8 +105,11 @@ pub struct Arrivals {
 #[derive(Debug, Clone, Copy)]
 struct Newest {
     stamp: Stamp,
+    /// When it was read.
     at: Time,
+    /// Arrival of the last packet, which need not be the newest, and when that was read.
     received_at: Time,
+    read_at: Time,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -156,26 +161,30 @@ impl Arrivals {
         }
     }
 
-    /// Takes an authenticated packet. `len` is its size on the wire; `elicits` is true if it asks
-    /// for a report, as every packet does that holds more than a report.
-    pub fn handle_packet(
-        &mut self,
-        now: Time,
-        number: PacketNumber,
-        stamp: Stamp,
-        len: Bytes,
-        elicits: bool,
-    ) -> Arrival {
-        self.handle_timeout(now);
+    /// Takes an authenticated packet. Its link is judged by when packets arrived, so a backlog that
+    /// waited for a busy processor shows no queue, no reordering and no rate but the link's own.
+    pub fn handle_packet(&mut self, now: Time, packet: &Incoming) -> Arrival {
+        let Incoming {
+            number,
+            stamp,
+            arrived,
+            len,
+            elicits,
+        } = *packet;
+        let extent = self.extent.extent(now);
+        // A gap is waited for by both clocks: of a backlog that is read at once, nothing is overdue.
+        self.give_up_while(|gap| {
+            arrived.since(gap.after) >= extent && now.since(gap.seen) >= extent
+        });
         let arrival = if number.0 >= self.next {
-            self.handle_newest(now, number.0, stamp);
+            self.handle_newest(now, packet);
             Arrival::Newest
         } else if let Some(gap) = take(&mut self.open, number.0, stamp) {
-            self.extent.handle_late(now, now.since(gap.seen));
+            self.extent.handle_late(now, arrived.since(gap.after));
             self.bound_gaps();
             Arrival::Reordered
         } else if let Some(gap) = take(&mut self.given_up, number.0, stamp) {
-            self.extent.handle_late(now, now.since(gap.seen));
+            self.extent.handle_late(now, arrived.since(gap.after));
             self.lost = self.lost.saturating_sub(1);
             self.late += 1;
             self.bound_gaps();
@@ -187,21 +196,24 @@ impl Arrivals {
         self.packets += 1;
         self.bytes += len;
         self.unreported += u32::from(elicits);
-        self.delay.handle_delay(RelativeDelay::of(stamp, now));
-        self.train.handle_packet(now, stamp, len);
+        self.delay.handle_delay(RelativeDelay::of(stamp, arrived));
+        self.train.handle_packet(arrived, stamp, len);
         if let Some(newest) = &mut self.newest {
-            newest.received_at = now;
+            newest.received_at = arrived;
+            newest.read_at = now;
         }
         arrival
     }
 
-    fn handle_newest(&mut self, now: Time, number: u64, stamp: Stamp) {
+    fn handle_newest(&mut self, now: Time, packet: &Incoming) {
+        let (number, stamp) = (packet.number.0, packet.stamp);
         let missing = number > self.next;
         let before = self.newest.map(|newest| newest.stamp);
         if missing {
             let gap = Gap {
                 first: self.next,
                 last: number - 1,
+                after: packet.arrived,
                 seen: now,
                 before,
             };
@@ -216,7 +228,8 @@ impl Arrivals {
         self.newest = Some(Newest {
             stamp,
             at: now,
-            received_at: now,
+            received_at: packet.arrived,
+            read_at: now,
         });
     }
 
@@ -224,11 +237,11 @@ impl Arrivals {
     /// no harm.
     pub fn handle_timeout(&mut self, now: Time) {
         let extent = self.extent.extent(now);
-        while self
-            .open
-            .front()
-            .is_some_and(|gap| now.since(gap.seen) >= extent)
-        {
+        self.give_up_while(|gap| now.since(gap.seen) >= extent);
+    }
+
+    fn give_up_while(&mut self, is_overdue: impl Fn(&Gap) -> bool) {
+        while self.open.front().is_some_and(&is_overdue) {
             self.give_up_oldest();
         }
     }
@@ -314,10 +327,10 @@ impl Arrivals {
         extent.extent(now)
     }
 
-    /// Returns when the last packet arrived.
+    /// Returns when the last packet was read.
     #[must_use]
     pub fn last_at(&self) -> Option<Time> {
-        self.newest.map(|newest| newest.received_at)
+        self.newest.map(|newest| newest.read_at)
     }
 
     /// Returns the packets that arrived, without duplicates.

@@ -10,7 +10,7 @@ use braid_multipath::bond::{
 };
 use braid_multipath::estimate::Arrival;
 use braid_multipath::schedule::Scheduler;
-use braid_multipath::{LaneSeq, LinkId};
+use braid_multipath::{Incoming, LaneSeq, LinkId};
 
 mod inner;
 mod link_spec;
@@ -224,11 +224,14 @@ impl World {
             Body::Control { elicits } => *elicits,
             _ => true,
         };
-        let size = Bytes::new(u64::from(len));
-        let numbered = (frame.number, frame.stamp);
-        let arrival = end
-            .receiver
-            .handle_datagram(now, id, numbered, size, elicits);
+        let packet = Incoming {
+            number: frame.number,
+            stamp: frame.stamp,
+            arrived: now,
+            len: Bytes::new(u64::from(len)),
+            elicits,
+        };
+        let arrival = end.receiver.handle_datagram(now, id, &packet);
         assert_ne!(arrival, Arrival::Duplicate, "no link of ours duplicates");
         match frame.body {
             Body::Data {

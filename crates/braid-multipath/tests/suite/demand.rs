@@ -11,7 +11,7 @@ use braid_emulate::{Config, Fate, Link};
 use braid_multipath::bond::{InnerPacket, LinkSettings, Sender, SenderSettings};
 use braid_multipath::estimate::{Arrivals, LinkReport};
 use braid_multipath::schedule::{Adaptive, Class};
-use braid_multipath::{LinkId, PacketNumber, Stamp};
+use braid_multipath::{Incoming, LinkId, PacketNumber, Stamp};
 
 const LINK: LinkId = LinkId(0);
 const LEN: u64 = 1440;
@@ -84,10 +84,16 @@ impl OneLink {
             self.link.handle_packet(self.now, LEN as u32, numbered);
         }
         while let Some(out) = self.link.poll_output(self.now) {
-            let ((number, stamp), len) = (out.packet, Bytes::new(LEN));
             if out.fate == Fate::Delivered {
-                self.arrivals
-                    .handle_packet(self.now, number, stamp, len, true);
+                let (number, stamp) = out.packet;
+                let packet = Incoming {
+                    number,
+                    stamp,
+                    arrived: self.now,
+                    len: Bytes::new(LEN),
+                    elicits: true,
+                };
+                self.arrivals.handle_packet(self.now, &packet);
             }
         }
         if self.arrivals.is_report_due(self.now) {

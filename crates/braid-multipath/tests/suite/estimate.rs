@@ -9,7 +9,7 @@ use braid_multipath::estimate::{
     Arrival, Arrivals, Capacity, Demand, LinkEstimator, LinkReport, LossEstimator, Queue,
     RECENT_MIN_WINDOW, RecentMin, ReorderExtent, Rtt, Sample, SentAt,
 };
-use braid_multipath::{LinkId, PacketNumber, RelativeDelay, Stamp};
+use braid_multipath::{Incoming, LinkId, PacketNumber, RelativeDelay, Stamp};
 use proptest::prelude::*;
 
 const LEN: Bytes = Bytes::new(1000);
@@ -28,7 +28,19 @@ fn arrivals() -> Arrivals {
 
 /// A packet stamped 10 times its number, arriving at `at` µs.
 fn packet(arrivals: &mut Arrivals, at: u64, number: u64) -> Arrival {
-    arrivals.handle_packet(us(at), PacketNumber(number), Stamp(number * 10), LEN, true)
+    packet_read_at(arrivals, (at, at), number)
+}
+
+/// The same, arriving and being read at times in µs.
+fn packet_read_at(arrivals: &mut Arrivals, (arrived, read): (u64, u64), number: u64) -> Arrival {
+    let packet = Incoming {
+        number: PacketNumber(number),
+        stamp: Stamp(number * 10),
+        arrived: us(arrived),
+        len: LEN,
+        elicits: true,
+    };
+    arrivals.handle_packet(us(read), &packet)
 }
 
 #[test]
@@ -64,6 +76,44 @@ fn a_link_that_reorders_is_learned_and_then_waited_for() {
     arrivals.handle_timeout(due);
     assert_eq!((arrivals.lost(), arrivals.open()), (1, 0));
     assert_eq!(arrivals.settled(), Some(Stamp(60)));
+}
+
+#[test]
+fn a_backlog_shows_the_link_and_not_how_late_it_was_read() {
+    let mut arrivals = arrivals();
+    for number in 0..100 {
+        let arrived = 15_000 + number * 10;
+        packet_read_at(&mut arrivals, (arrived, 115_000), number);
+    }
+    let report = arrivals.report(us(116_000)).expect("packets came");
+    assert_eq!(report.delay, RelativeDelay(15_000));
+    assert_eq!(report.jitter, Duration::ZERO);
+    assert_eq!(report.received_at, us(15_990));
+    let train = report.train.expect("they were sent together");
+    assert_eq!(train, Rate::from_bits_per_sec(800_000_000));
+}
+
+#[test]
+fn a_gap_is_waited_for_by_when_packets_arrived() {
+    let mut arrivals = arrivals();
+    packet(&mut arrivals, 0, 0);
+    packet(&mut arrivals, 1_000, 2);
+    packet(&mut arrivals, 4_000, 1);
+    let extent = arrivals.extent(us(4_000));
+    // The second is read much later than the first, but arrived soon after it.
+    packet(&mut arrivals, 10_000, 4);
+    assert_eq!(
+        packet_read_at(&mut arrivals, (12_000, 90_000), 3),
+        Arrival::Reordered
+    );
+    assert_eq!(arrivals.extent(us(90_000)), extent);
+    // As nothing more is read, a gap is given up by the reader's clock.
+    packet_read_at(&mut arrivals, (13_000, 91_000), 6);
+    assert_eq!(arrivals.poll_timeout(), Some(us(91_000) + extent));
+    // Of a backlog that is read at once nothing was overdue, whenever it arrived.
+    let filler = packet_read_at(&mut arrivals, (40_000, 91_500), 5);
+    assert_eq!(filler, Arrival::Reordered);
+    assert!(arrivals.extent(us(91_500)) >= Duration::from_millis(27));
 }
 
 /// A packet from the middle of a gap makes two gaps of it.

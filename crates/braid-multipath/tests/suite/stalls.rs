@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use braid_core::{Bytes, Time};
 use braid_multipath::estimate::{Arrivals, Demand, LinkEstimator, LinkReport};
-use braid_multipath::{LinkId, Stamp};
+use braid_multipath::{Incoming, LinkId, PacketNumber, Stamp};
 use proptest::prelude::*;
 
 const LEN: Bytes = Bytes::new(1_500);
@@ -22,11 +22,23 @@ struct Bench {
     reports: std::collections::VecDeque<(u64, LinkReport)>,
     next_send: f64,
     unread: (u64, u64),
+    /// True if the receiver knows when packets arrived.
+    stamped: bool,
     mute: (u64, u64),
 }
 
 fn us(us: u64) -> Time {
     Time::from_nanos(us * 1_000)
+}
+
+fn packet(number: u64, stamp: u64, arrived: Time) -> Incoming {
+    Incoming {
+        number: PacketNumber(number),
+        stamp: Stamp(stamp),
+        arrived,
+        len: LEN,
+        elicits: true,
+    }
 }
 
 fn within(span: (u64, u64), at: u64) -> bool {
@@ -44,6 +56,7 @@ impl Bench {
             reports: Default::default(),
             next_send: 0.0,
             unread: (0, 0),
+            stamped: false,
             mute: (0, 0),
         }
     }
@@ -68,11 +81,12 @@ impl Bench {
         if within(self.unread, at) {
             return;
         }
-        while let Some((_, number, sent)) = self.under_way.front().copied().filter(|p| p.0 <= at) {
+        while let Some((due, number, sent)) = self.under_way.front().copied().filter(|p| p.0 <= at)
+        {
             self.under_way.pop_front();
-            let number = braid_multipath::PacketNumber(number);
+            let arrived = if self.stamped { due } else { at };
             self.arrivals
-                .handle_packet(us(at), number, Stamp(sent), LEN, true);
+                .handle_packet(us(at), &packet(number, sent, us(arrived)));
             if self.arrivals.is_report_due(us(at))
                 && let Some(report) = self.arrivals.report(us(at))
             {
@@ -137,6 +151,35 @@ proptest! {
     }
 }
 
+/// Returns for how many of 200 short stalls, of up to 150 ms, the rate leaves 0.85 to 1.15 of the link's
+/// within half a second.
+fn rates_that_moved(stamped: bool) -> usize {
+    let moves = |case: &u64| {
+        let mut bench = Bench::new(4.0 + 0.38 * *case as f64);
+        bench.stamped = stamped;
+        bench.run(0, 3_000);
+        let stall = 10 + case * 79 % 140;
+        bench.unread = (3_000_000, 3_000_000 + stall * 1_000);
+        (3_000..3_500 + stall).step_by(10).any(|from| {
+            bench.run(from, from + 10);
+            let rate = bench.link.rate().bits_per_sec() as f64 / (bench.mbit * 1e6);
+            !(0.85..=1.15).contains(&rate)
+        })
+    };
+    (0..200).filter(moves).count()
+}
+
+/// Late reading makes a link look slow, fast and full within a moment. With the kernel's stamps it does
+/// not; what is left are stalls so long that the sender had nothing in flight at their end.
+#[test]
+fn a_receiver_that_knows_when_packets_arrived_keeps_the_rate() {
+    let (stamped, unstamped) = (rates_that_moved(true), rates_that_moved(false));
+    assert!(
+        stamped * 3 <= unstamped,
+        "{stamped} with stamps, {unstamped} without"
+    );
+}
+
 /// Packets that arrive in another order than they were sent are no train.
 #[test]
 fn a_backlog_that_was_reordered_is_no_train() {
@@ -144,13 +187,7 @@ fn a_backlog_that_was_reordered_is_no_train() {
     // The newest first, then forty that are older by up to 40 ms, all within a millisecond.
     for (index, number) in std::iter::once(40).chain(0..40).enumerate() {
         let at = us(100_000 + index as u64 * 20);
-        arrivals.handle_packet(
-            at,
-            braid_multipath::PacketNumber(number),
-            Stamp(10_000 + number * 1_000),
-            LEN,
-            true,
-        );
+        arrivals.handle_packet(at, &packet(number, 10_000 + number * 1_000, at));
     }
     let report = arrivals
         .report(us(101_000) + Duration::ZERO)

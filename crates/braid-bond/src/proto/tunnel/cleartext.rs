@@ -176,7 +176,7 @@ impl Tunnel {
     pub(super) fn handle_cleartext(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        (arrived, from): (Time, SocketAddr),
         header: Header,
         packet: &[u8],
     ) -> Result<(), Reject> {
@@ -198,6 +198,7 @@ impl Tunnel {
             link: header.link,
             from,
             stamp: self.clock.expand(now, bits),
+            arrived,
         };
         // Counted as if it were sealed and in UDP: both ends count the same.
         let sealed = packet.len() - GRE_HEADER - STAMP + OVERHEAD;

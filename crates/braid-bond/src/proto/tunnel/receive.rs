@@ -6,7 +6,7 @@ use braid_core::{Bytes, Time};
 use braid_multipath::estimate::{Arrival, NumberRange};
 use braid_multipath::fec::Group;
 use braid_multipath::retransmit::Nack;
-use braid_multipath::{LaneId, LinkId, PacketNumber, Stamp};
+use braid_multipath::{Incoming, LaneId, LinkId, PacketNumber, Stamp};
 
 use super::link::LinkConfig;
 use super::{Event, IP_UDP_HEADERS, Link, Tunnel, push, reports};
@@ -28,23 +28,25 @@ const REPAIR_CREDIT_PER_BYTE: usize = 8;
 /// The sums of a burst of losses: eight symbols over 255 full packets each.
 pub(super) const MAX_REPAIR_CREDIT: usize = 4_000_000;
 
-/// Source and send time of a packet.
+/// Source of a packet, when it was sent, and when it arrived.
 #[derive(Clone, Copy)]
 pub(super) struct Origin {
     pub link: LinkId,
     pub from: SocketAddr,
     pub stamp: Stamp,
+    pub arrived: Time,
 }
 
 impl Tunnel {
-    /// Handles a datagram or GRE packet. Its bytes are undefined afterwards.
+    /// Handles a datagram or GRE packet that arrived at a time, which is before now if it waited to be
+    /// read, from an address. Its bytes are undefined afterwards.
     ///
     /// # Errors
     /// The reason for refusal; it is counted.
     pub fn handle_datagram(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        from: (Time, SocketAddr),
         datagram: &mut [u8],
     ) -> Result<(), Reject> {
         let result = match Kind::of(datagram) {
@@ -116,7 +118,7 @@ impl Tunnel {
     fn handle_data(
         &mut self,
         now: Time,
-        from: SocketAddr,
+        (arrived, from): (Time, SocketAddr),
         header: Header,
         datagram: &mut [u8],
     ) -> Result<(), Reject> {
@@ -146,6 +148,7 @@ impl Tunnel {
             link: id,
             from,
             stamp,
+            arrived,
         };
         self.handle_frames(now, origin, number, wire, frames)
     }
@@ -159,13 +162,17 @@ impl Tunnel {
         wire: Bytes,
         frames: &[u8],
     ) -> Result<(), Reject> {
-        let (id, stamp) = (origin.link, origin.stamp);
+        let id = origin.link;
         let elicits = Frames::new(frames).any(|frame| frame.is_ok_and(|frame| frame.elicits()));
         self.on(id, |link| link.report_owed |= elicits);
-        let arrival = self
-            .receiver
-            .handle_datagram(now, id, (number, stamp), wire, elicits);
-        if arrival == Arrival::Duplicate {
+        let packet = Incoming {
+            number,
+            stamp: origin.stamp,
+            arrived: origin.arrived,
+            len: wire,
+            elicits,
+        };
+        if self.receiver.handle_datagram(now, id, &packet) == Arrival::Duplicate {
             return Err(Reject::Old);
         }
         self.sender.handle_received(now, id);
