@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use braid_bond::proto::handshake::{EpochKey, EpochKeys};
 use braid_bond::token::Secret;
 use braid_hub::client::{Client, Name};
 use braid_hub::client_registry::{ClientRegistry, Invitation, RegistryError};
@@ -16,10 +17,7 @@ const NOW: u64 = 1_000_000;
 const MAX_REQUESTS: usize = 64;
 
 /// Records that are written and read as in a file.
-#[derive(Default)]
-struct Memory {
-    starts: u64,
-}
+struct Memory;
 
 impl Store for Memory {
     fn is_sealed(&self) -> bool {
@@ -37,9 +35,12 @@ impl Store for Memory {
         Ok(())
     }
 
-    fn count_start(&mut self) -> Result<u64, StoreError> {
-        self.starts += 1;
-        Ok(self.starts - 1)
+    fn epochs(&mut self) -> Result<Vec<EpochKey>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    fn put_epochs(&mut self, _: &EpochKeys) -> Result<(), StoreError> {
+        Ok(())
     }
 
     fn load(&mut self) -> Result<Vec<Client>, StoreError> {
@@ -65,8 +66,7 @@ pub fn hub_api(data: &[u8]) {
     let networks =
         ["10.73.0.0/29", "fd00::/125"].map(|network| network.parse().expect("a network"));
     let pool = AddressPool::new(networks.to_vec()).expect("there is room");
-    let store = Box::<Memory>::default();
-    let mut registry = ClientRegistry::open(store, pool).expect("it is empty");
+    let mut registry = ClientRegistry::open(Box::new(Memory), pool).expect("it is empty");
     let mut identity = StoredIdentity::new([1; 32], [0; 5]);
     for (number, line) in text.lines().take(MAX_REQUESTS).enumerate() {
         let secret = Secret::new([number as u8; 32]);
@@ -131,10 +131,9 @@ fn rotate(
         return retired;
     }
     let old = identity.keys().current.public();
-    let rotated = registry.rotate_key(old, |epoch| {
-        identity.rotated([number; 32], NOW, NOW + overlap, epoch)
-    });
-    let rotated = rotated.expect("there is room");
+    let rotated = identity.rotated([number; 32], NOW, NOW + overlap);
+    let stored = registry.rotate_key(old, &rotated);
+    stored.expect("there is room");
     let previous = rotated.keys().previous.expect("both are valid");
     assert_eq!(previous.public(), old);
     rotated

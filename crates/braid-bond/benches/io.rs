@@ -11,6 +11,8 @@ use world::{Client, HUB, Outer, World, link};
 
 #[path = "../../braid-emulate/tests/support/counting.rs"]
 mod counting;
+#[path = "../tests/support/epochs.rs"]
+mod epochs;
 #[path = "../../braid-balance/tests/support/net.rs"]
 #[allow(dead_code, reason = "shared with tests")]
 mod net;

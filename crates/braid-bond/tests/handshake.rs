@@ -16,6 +16,7 @@ use braid_bond::proto::session::Session;
 use braid_core::Time;
 use braid_multipath::{LinkId, PacketNumber};
 use proptest::prelude::*;
+use support::epochs::later_run;
 use support::{World, address, index, message1, start};
 
 const NOW: Time = Time::from_nanos(1);
@@ -365,12 +366,12 @@ fn the_cipher_is_what_both_can_do_fast() {
 #[test]
 fn a_reset_is_believed_from_the_responder_alone_and_survives_its_restarts() {
     let mut world = World::new();
-    world.listener.set_epoch(7);
+    world.listener.set_epochs(later_run(7));
     let (client, _) = world.sessions(NOW, 1);
     let session = client.session;
     let mut restarted = World::new();
     for epoch in 8..=11 {
-        restarted.listener.set_epoch(epoch);
+        restarted.listener.set_epochs(later_run(epoch));
         let genuine = (0..64).find_map(|second| {
             let now = NOW + Duration::from_secs(second);
             let reset = restarted.listener.reset(now, address(1), session.peer())?;
@@ -407,7 +408,7 @@ fn no_reset_token_of_a_current_or_future_session_is_issued() {
     let mut world = World::new();
     let wanted = index(0x0b_0001);
     assert_eq!(world.listener.reset(NOW, address(9), wanted), None);
-    world.listener.set_epoch(3);
+    world.listener.set_epochs(later_run(3));
     // Before the session begins, during it, and from many addresses.
     let mut tokens = Vec::new();
     let mut ask = |world: &mut World| {

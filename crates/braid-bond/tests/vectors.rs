@@ -16,7 +16,7 @@ use braid_bond::proto::frame::{
 };
 use braid_bond::proto::handshake::terms::{self, Refusal, Terms};
 use braid_bond::proto::handshake::{
-    Attempt, Ciphers, HandshakeAction, Identity, Listener, Options, Psk, Start,
+    Attempt, Ciphers, EpochKey, EpochKeys, HandshakeAction, Identity, Listener, Options, Psk, Start,
 };
 use braid_bond::proto::header_compression::{Compressor, ContextOutcome, Decompressor};
 use braid_bond::proto::packet::{Header, stamp_bits};
@@ -180,8 +180,9 @@ fn handshake(vectors: &mut Vectors, cipher: Cipher) {
     let established = attempt
         .handle_response(now, &accepted.reply)
         .expect("genuine");
-    // The next epoch: there is one earlier.
-    listener.set_epoch(1);
+    // The next run has the key of this one's epoch.
+    let earlier = listener.epochs().iter().cloned().collect::<Vec<_>>();
+    listener.set_epochs(EpochKeys::new(EpochKey::new([9; 32]), earlier));
     let reset = listener.reset(now, address(1), index(0x00d4_e5f6));
     vectors.add("reset after a restart", &reset.expect("the first"));
     let mut client = established.session;

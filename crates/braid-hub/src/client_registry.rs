@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use braid_bond::proto::handshake::terms::{Refusal, Terms};
-use braid_bond::proto::handshake::{Options, Psk, PublicKey};
+use braid_bond::proto::handshake::{EpochKeys, Options, Psk, PublicKey};
 use braid_bond::token::{InvitationId, Secret};
 use braid_core::{Bytes, Rate};
 use braid_host::config::Quota;
@@ -559,16 +559,15 @@ impl ClientRegistry {
         current.filter(move |client| client.hub_key != Some(key))
     }
 
-    /// Replaces the hub's key `old`; `make` returns the new identity, whose key begins an epoch. It is
-    /// on disk before this returns.
+    /// Replaces the hub's key `old` by that of `identity`. It is on disk before this returns.
     ///
     /// # Errors
     /// See [`StoreError`]; the key stays as it was then.
     pub fn rotate_key(
         &mut self,
         old: PublicKey,
-        make: impl FnOnce(u64) -> StoredIdentity,
-    ) -> Result<StoredIdentity, StoreError> {
+        identity: &StoredIdentity,
+    ) -> Result<(), StoreError> {
         // Records from before the first replacement name no key.
         for client in self.clients.values_mut() {
             if client.hub_key.is_none() {
@@ -577,9 +576,15 @@ impl ClientRegistry {
             }
         }
         self.persist()?;
-        let identity = make(self.store.count_start()?);
-        self.store.put_identity(&identity)?;
-        Ok(identity)
+        self.store.put_identity(identity)
+    }
+
+    /// Stores the keys of the hub's epochs. Without them a later run cannot reset sessions of now.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn put_epochs(&mut self, epochs: &EpochKeys) -> Result<(), StoreError> {
+        self.store.put_epochs(epochs)
     }
 
     /// Stores an identity whose previous key has ended.

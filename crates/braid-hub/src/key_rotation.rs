@@ -38,10 +38,8 @@ impl Hub {
         }
         let private = random()?;
         let until = at + overlap;
-        let (identity, old) = (&self.identity, self.key());
-        let rotated = self
-            .registry
-            .rotate_key(old, |epoch| identity.rotated(private, at, until, epoch))?;
+        let rotated = self.identity.rotated(private, at, until);
+        self.registry.rotate_key(self.key(), &rotated)?;
         self.set_identity(rotated);
         tracing::info!(key = %self.key(), overlap = %span(overlap), "the key is replaced");
         let warnings = self.registry.without_hub_key(self.key(), at);

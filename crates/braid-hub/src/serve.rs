@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use braid_bond::io::{self, Enrol, HubEvent, Tun};
-use braid_bond::proto::handshake::{PublicKey, terms};
+use braid_bond::proto::handshake::{EpochKey, EpochKeys, PublicKey, terms};
 use braid_bond::token::InvitationId;
 use braid_host::api_socket;
 use braid_host::config::ConfigError;
@@ -119,7 +119,8 @@ pub async fn run(
         identity = identity.retired();
         store.put_identity(&identity)?;
     }
-    let epoch = store.count_start()?;
+    let epochs = EpochKeys::new(EpochKey::new(random()?), store.epochs()?);
+    store.put_epochs(&epochs)?;
     let pool = AddressPool::new(config.networks(identity.global));
     let pool = pool.map_err(|error| UserError::new("pool", error.to_string()))?;
     let mut registry = ClientRegistry::open(Box::new(store), pool.clone())?;
@@ -144,7 +145,7 @@ pub async fn run(
         let page = page.transpose()?;
         keep_files(&run_dir, config_file, &config.store)?;
         serve(
-            &run_dir, config, &read, identity, epoch, registry, filter, tun, gate, web, page,
+            &run_dir, config, &read, identity, epochs, registry, filter, tun, gate, web, page,
             signals, ready,
         )
         .await
@@ -229,7 +230,7 @@ async fn serve(
     config: HubConfig,
     read: &dyn Fn() -> Result<HubConfig, ConfigError>,
     identity: StoredIdentity,
-    epoch: u64,
+    epochs: EpochKeys,
     registry: ClientRegistry,
     filter: Option<Filter>,
     tun: Tun,
@@ -243,7 +244,7 @@ async fn serve(
     let handle = io::hub::start(io::HubConfig {
         tun,
         keys: identity.keys(),
-        epoch,
+        epochs,
         listen: config.listen.clone(),
         mark: None,
         gre: config.gre,
@@ -349,6 +350,8 @@ async fn event_loop(
             Some(told) = events.recv() => match told {
                 PacketThreadEvent::Enrol(key, invitation) => hub.enrol(key, invitation),
                 PacketThreadEvent::Event(HubEvent::Peer(key, event)) => hub.handle_event(key, &event),
+                // The registry notes an error.
+                PacketThreadEvent::Event(HubEvent::Epochs(epochs)) => _ = hub.registry.put_epochs(&epochs),
                 PacketThreadEvent::Event(HubEvent::NoGre(why)) => hub.gre_error = Some(why),
                 PacketThreadEvent::Event(HubEvent::Failed(error)) => return Err(bond_failure(error)),
             },

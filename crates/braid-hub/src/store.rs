@@ -9,6 +9,7 @@ mod identity;
 
 use std::path::PathBuf;
 
+use braid_bond::proto::handshake::{EpochKey, EpochKeys};
 use braid_host::seal::SealError;
 
 use crate::client::Client;
@@ -91,11 +92,17 @@ pub trait Store: Send {
     /// See [`StoreError`]; the earlier one stays then.
     fn put_identity(&mut self, identity: &StoredIdentity) -> Result<(), StoreError>;
 
-    /// Counts a start, durably; returns the number of earlier starts.
+    /// Keys of the epochs of earlier runs, newest first.
     ///
     /// # Errors
     /// See [`StoreError`].
-    fn count_start(&mut self) -> Result<u64, StoreError>;
+    fn epochs(&mut self) -> Result<Vec<EpochKey>, StoreError>;
+
+    /// Replaces the keys of epochs, durably.
+    ///
+    /// # Errors
+    /// See [`StoreError`]; the earlier ones stay then.
+    fn put_epochs(&mut self, epochs: &EpochKeys) -> Result<(), StoreError>;
 
     /// All clients, by number.
     ///

@@ -17,7 +17,7 @@ use super::thread::{
 use super::{BondError, HubStatus, Prefix, Stopped, Tun};
 use crate::proto::frame::Reason;
 use crate::proto::gre;
-use crate::proto::handshake::{Ciphers, HubKeys, Options, Psk, PublicKey};
+use crate::proto::handshake::{Ciphers, EpochKeys, HubKeys, Options, Psk, PublicKey};
 use crate::proto::pool::Packet;
 use crate::proto::server::Server;
 use crate::proto::tunnel::{self, TunnelSettings};
@@ -33,8 +33,8 @@ pub struct HubConfig {
     pub tun: Tun,
     /// The hub's keys.
     pub keys: HubKeys,
-    /// Earlier starts of the hub: clients are told that their sessions of earlier starts are over.
-    pub epoch: u64,
+    /// Keys of its epochs: clients are told that their sessions of earlier ones are over.
+    pub epochs: EpochKeys,
     /// Addresses to listen on; replies leave from the address that the client used.
     pub listen: Vec<SocketAddr>,
     /// SO_MARK of its sockets.
@@ -98,6 +98,9 @@ impl fmt::Debug for Peer {
 pub enum HubEvent {
     /// Event of a peer's tunnel.
     Peer(PublicKey, tunnel::Event),
+    /// The keys of its epochs have changed. They are to be stored for later runs: sessions of an epoch
+    /// whose key is lost cannot be reset.
+    Epochs(EpochKeys),
     /// Sockets for GRE cannot be opened, for this reason: all clients' packets stay sealed.
     NoGre(String),
     /// The packet thread has failed.
@@ -133,7 +136,7 @@ pub fn start(config: HubConfig) -> Result<HubHandle, BondError> {
     let own = config.keys.current.clone();
     let mut server = Server::new(now, own, ciphers, settings, entropy()?);
     server.set_clock(clock.unix_micros());
-    server.set_epoch(config.epoch);
+    server.set_epochs(config.epochs);
     server.set_keys(config.keys);
     server.offer_unknown_peers(config.enrol.is_some());
     let mut hub = Hub {
@@ -180,7 +183,7 @@ impl HubHandle {
         self.control.send(Command::Revoke(peer));
     }
 
-    /// Replaces the hub's keys; sessions go on.
+    /// Replaces the hub's keys; sessions go on. Resets of later ones have another key.
     pub fn set_keys(&self, keys: HubKeys) {
         self.control.send(Command::Keys(Box::new(keys)));
     }
@@ -234,6 +237,7 @@ impl Hub {
             let announced = watched[2 + listeners..].iter().any(|fd| fd.revents != 0);
             if self.suspend.poll(announced) {
                 self.server.forget_keys();
+                self.announce_epochs();
             }
             if is_ready(0) && self.handle_commands(commands) {
                 return self.stop();
@@ -295,13 +299,22 @@ impl Hub {
                     self.listeners.forget(peer);
                     self.server.revoke(peer);
                 }
-                Command::Keys(keys) => self.server.set_keys(*keys),
+                Command::Keys(keys) => {
+                    self.server.set_keys(*keys);
+                    self.server.renew_epoch();
+                    self.announce_epochs();
+                }
                 // The caller may have given up.
                 Command::Status(answer) => _ = answer.try_send(self.status()),
                 Command::Stop => return true,
             }
         }
         false
+    }
+
+    fn announce_epochs(&mut self) {
+        let epochs = self.server.listener().epochs().clone();
+        (self.events)(HubEvent::Epochs(epochs));
     }
 
     fn insert(&mut self, peer: Peer) {

@@ -15,7 +15,8 @@ use super::entropy::Entropy;
 use super::frame::Reason;
 use super::handshake::terms::{self, Capabilities, Refusal};
 use super::handshake::{
-    Ciphers, HandshakeAction, HubKeys, Identity, Listener, Offer, Options, Psk, PublicKey,
+    Ciphers, EpochKeys, HandshakeAction, HubKeys, Identity, Listener, Offer, Options, Psk,
+    PublicKey,
 };
 use super::packet::{Kind, SessionIndex};
 use super::reject::{Reject, Rejects};
@@ -144,10 +145,15 @@ impl Server {
         self.listener.set_clock(unix_micros);
     }
 
-    /// Sets the epoch: the number of earlier starts of this hub. A client with a session of an
-    /// earlier epoch is told by a reset that it is over; sessions of this epoch cannot be reset.
-    pub fn set_epoch(&mut self, epoch: u64) {
-        self.listener.set_epoch(epoch);
+    /// Sets the keys of this hub's epochs. A client with a session of an earlier epoch is told by a
+    /// reset that it is over; sessions of this epoch cannot be reset.
+    pub fn set_epochs(&mut self, epochs: EpochKeys) {
+        self.listener.set_epochs(epochs);
+    }
+
+    /// Gives resets of later sessions another key, because somebody may know the present one.
+    pub fn renew_epoch(&mut self) {
+        self.listener.renew_epoch();
     }
 
     /// Replaces the hub's keys; sessions go on. A client that comes by the previous key is told the

@@ -8,7 +8,7 @@
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
@@ -20,6 +20,7 @@ use braid_bond::io::{
 use braid_bond::proto::handshake::{Identity, Options, Psk, PublicKey};
 use braid_multipath::LinkId;
 
+use crate::epochs::later_run;
 use crate::net::Namespace;
 
 /// Timeout of expected events, on a busy machine.
@@ -41,7 +42,7 @@ pub struct World {
     pub client: Namespace,
     pub hub: Namespace,
     /// Starts of a hub.
-    starts: AtomicU64,
+    starts: AtomicU8,
     _turn: Turn,
 }
 
@@ -114,7 +115,7 @@ impl World {
             client: Namespace::new(&format!("{name}-client")),
             hub: Namespace::new(&format!("{name}-hub")),
             gre: false,
-            starts: AtomicU64::new(0),
+            starts: AtomicU8::new(0),
             _turn: turn,
         };
         let World { client, hub, .. } = &world;
@@ -165,7 +166,7 @@ impl World {
             hub::start(HubConfig {
                 tun: Tun::open_with("bond0", 1500, offloads)?,
                 keys: identity(2).into(),
-                epoch: self.starts.fetch_add(1, Ordering::Relaxed),
+                epochs: later_run(self.starts.fetch_add(1, Ordering::Relaxed)),
                 listen: ["0.0.0.0", "::"]
                     .map(|any| SocketAddr::new(address(any), PORT))
                     .to_vec(),

@@ -1,4 +1,4 @@
-//! Growing times, corrections of the clock, resets, and restarts of the hub.
+//! Growing times, corrections of the clock, resets, and restarts and suspends of the hub.
 //!
 //! The attacker sees, keeps, drops, delays and repeats every message, and makes those that need no
 //! secret.
@@ -14,9 +14,6 @@ type Micros = u8;
 const CLOCK: Micros = 50;
 /// Largest lead of a time over the hub's clock.
 const AHEAD: Micros = 20;
-/// Bounds on steps, so that the search ends: handshakes begun, and starts of the hub.
-const BEGINS: u8 = 3;
-const EPOCHS: u8 = 3;
 /// Indices that the hub draws from.
 const INDICES: [u8; 2] = [1, 2];
 
@@ -29,12 +26,27 @@ struct Rules {
     time_is_bounded: bool,
     /// Reset tokens belong to an epoch, and only those of earlier epochs are issued.
     resets_have_epochs: bool,
+    /// Each epoch has a key of its own; else it has a number, by which a start counts on from the one that was stored,
+    /// and a suspend in memory alone.
+    epochs_are_drawn: bool,
+    /// Bounds on steps, so that the search ends: handshakes begun, and epochs after the first.
+    begins: u8,
+    starts: u8,
 }
 
 const NOW: Rules = Rules {
     time_is_sealed: true,
     time_is_bounded: true,
     resets_have_epochs: true,
+    epochs_are_drawn: true,
+    begins: 3,
+    starts: 2,
+};
+/// Fewer handshakes, and as many epochs as a number that begins again needs.
+const MORE_EPOCHS: Rules = Rules {
+    begins: 2,
+    starts: 3,
+    ..NOW
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,7 +78,13 @@ struct State {
     floor: Micros,
     attempt: Option<Micros>,
     session: Option<Session>,
+    /// Starts and suspends of the hub.
+    starts: u8,
     epoch: u8,
+    /// The latest epoch so far: tokens of all before it are given away.
+    latest: u8,
+    /// The number on the hub's disk, if epochs are numbers.
+    stored: u8,
     newest: Micros,
     /// Sessions of the hub: one in which the client has spoken, one in which it has not.
     proven: Option<Session>,
@@ -87,6 +105,7 @@ enum Step {
     /// A packet sealed by the client's keys arrives at the hub.
     Data,
     Restart,
+    Suspend,
     /// The attacker sends a reset token of the hub. It has collected all that it can get, before
     /// any session began.
     Reset(Token),
@@ -100,7 +119,10 @@ impl State {
             floor: 0,
             attempt: None,
             session: None,
+            starts: 0,
             epoch: 0,
+            latest: 0,
+            stored: 0,
             newest: 0,
             proven: None,
             unproven: None,
@@ -143,12 +165,20 @@ impl State {
             false if told >= ours => self.floor = self.floor.max(told),
             false => return,
         }
-        if self.begins < BEGINS {
+        if self.begins < rules.begins {
             self.begin();
         } else {
             // Out of steps: the handshake is no longer in progress.
             self.attempt = None;
         }
+    }
+
+    /// Begins another epoch, without the sessions so far.
+    fn lose_sessions(&mut self, epoch: u8) {
+        (self.proven, self.unproven) = (None, None);
+        self.starts += 1;
+        self.epoch = epoch;
+        self.latest = self.latest.max(epoch);
     }
 
     fn hear(&mut self, rules: Rules, time: Micros, index: u8) {
@@ -179,7 +209,7 @@ impl State {
         let mut state = self.clone();
         for _ in 0..6 {
             // Steps for the client, whatever has been used up.
-            state.begins = state.begins.min(BEGINS - 1);
+            state.begins = state.begins.min(rules.begins - 1);
             state.begin();
             let Some(time) = state.attempt else {
                 return false;
@@ -223,12 +253,12 @@ impl Model for State {
     /// All possible next steps, the attacker's own first.
     fn steps(&self, rules: Rules) -> Vec<Step> {
         let mut steps = Vec::new();
-        if !rules.time_is_sealed && self.attempt.is_some() && self.begins < BEGINS {
+        if !rules.time_is_sealed && self.attempt.is_some() && self.begins < rules.begins {
             steps.extend([1, Micros::MAX - 1, Micros::MAX].map(Step::ForgedTime));
         }
         let token = |epoch| INDICES.map(|index| Step::Reset(Token { epoch, index }));
         match rules.resets_have_epochs {
-            true => steps.extend((0..self.epoch).flat_map(token)),
+            true => steps.extend((0..self.latest).flat_map(token)),
             // Before its use, each index was unknown to the hub.
             false => steps.extend(token(0)),
         }
@@ -238,11 +268,11 @@ impl Model for State {
         }
         steps.extend(self.replies.iter().map(|reply| Step::Reply(*reply)));
         steps.push(Step::Data);
-        if self.begins < BEGINS {
+        if self.begins < rules.begins {
             steps.push(Step::Begin);
         }
-        if self.epoch + 1 < EPOCHS {
-            steps.push(Step::Restart);
+        if self.starts < rules.starts {
+            steps.extend([Step::Restart, Step::Suspend]);
         }
         steps
     }
@@ -268,9 +298,16 @@ impl Model for State {
                 }
             }
             Step::Restart => {
-                self.epoch += 1;
-                (self.newest, self.proven, self.unproven) = (0, None, None);
+                if !rules.epochs_are_drawn {
+                    self.stored += 1;
+                }
+                self.lose_sessions(match rules.epochs_are_drawn {
+                    true => self.epoch + 1,
+                    false => self.stored,
+                });
+                self.newest = 0;
             }
+            Step::Suspend => self.lose_sessions(self.epoch + 1),
             Step::Reset(token) => {
                 let Some(session) = self.session.filter(|s| s.index == token.index) else {
                     return Ok(());
@@ -303,9 +340,11 @@ fn explore(rules: Rules) -> Result<usize, Broken<Step>> {
 
 #[test]
 fn the_protocol_as_it_is_keeps_its_promises() {
-    let states = explore(NOW).unwrap_or_else(|(broken, way)| panic!("{broken}: {way:?}"));
-    println!("{states} states");
-    assert!(states > 1000, "{states} states");
+    for rules in [NOW, MORE_EPOCHS] {
+        let states = explore(rules).unwrap_or_else(|(broken, way)| panic!("{broken}: {way:?}"));
+        println!("{states} states");
+        assert!(states > 1000, "{states} states");
+    }
 }
 
 #[test]
@@ -334,6 +373,20 @@ fn a_reset_token_for_whoever_asks_ends_sessions() {
     println!("{way:?}");
     assert_eq!(broken, "a session that the hub has is ended by a stranger");
     assert!(matches!(way.last(), Some(Step::Reset(_))), "{way:?}");
+}
+
+/// After two suspends the hub had given away tokens of the epoch that its next start began.
+#[test]
+fn epochs_that_are_counted_begin_again() {
+    let draft = Rules {
+        epochs_are_drawn: false,
+        ..MORE_EPOCHS
+    };
+    let (broken, way) = explore(draft).expect_err("the attack is found");
+    println!("{way:?}");
+    assert_eq!(broken, "a session that the hub has is ended by a stranger");
+    let suspends = way.iter().filter(|step| **step == Step::Suspend);
+    assert_eq!(suspends.count(), 2, "{way:?}");
 }
 
 /// The hub's bound on times protects against a momentary thief of the client's keys; it does not

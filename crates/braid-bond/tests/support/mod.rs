@@ -1,6 +1,8 @@
 //! Two ends that complete handshakes, without links between them.
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod epochs;
+
 use std::net::SocketAddr;
 
 use braid_bond::proto::entropy::Entropy;

@@ -24,7 +24,6 @@ fn overlap() -> HubKeys {
         current: identity(3),
         previous: Some(identity(2)),
         retired: None,
-        since_epoch: 1,
     }
 }
 
@@ -111,9 +110,7 @@ fn a_restarted_hub_resets_sessions_of_both_keys() {
         }
         pair.connect();
         pair.client_events.clear();
-        // It is started for the second time, after the epoch that the key began.
         pair.server = restarted(pair.hub_now(), 7);
-        pair.server.set_epoch(2);
         pair.server.set_keys(overlap());
         pair.inner_at_client(inner(1, 0, 500));
         pair.run_for(Duration::from_secs(2));

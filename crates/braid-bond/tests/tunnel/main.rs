@@ -2,6 +2,8 @@
 
 mod acknowledgements;
 mod cleartext;
+#[path = "../support/epochs.rs"]
+mod epochs;
 mod forged;
 mod header_compression;
 mod hostile;

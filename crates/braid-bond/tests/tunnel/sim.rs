@@ -14,6 +14,7 @@ use braid_bond::proto::tunnel::{ClientSettings, Event, LinkConfig, Tunnel, Tunne
 use braid_core::Time;
 use braid_multipath::LinkId;
 
+use crate::epochs::later_run;
 use crate::line::{Dice, Lines};
 
 /// The hub's address.
@@ -90,13 +91,14 @@ pub fn server(now: Time, seed: u8) -> Server {
         entropy,
     );
     server.insert(identity(1).public(), Psk([7; 32]));
+    server.set_epochs(later_run(0));
     server
 }
 
 /// The same hub after a restart.
 pub fn restarted(now: Time, seed: u8) -> Server {
     let mut server = server(now, seed);
-    server.set_epoch(1);
+    server.set_epochs(later_run(1));
     server
 }
 

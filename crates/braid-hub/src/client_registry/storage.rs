@@ -1,5 +1,7 @@
 //! The registry's store, and the outcome of the last write to it.
 
+use braid_bond::proto::handshake::EpochKeys;
+
 use crate::client::Client;
 use crate::store::{Store, StoreError, StoredIdentity};
 
@@ -39,8 +41,8 @@ impl Storage {
         self.noted(outcome)
     }
 
-    pub fn count_start(&mut self) -> Result<u64, StoreError> {
-        let outcome = self.store.count_start();
+    pub fn put_epochs(&mut self, epochs: &EpochKeys) -> Result<(), StoreError> {
+        let outcome = self.store.put_epochs(epochs);
         self.noted(outcome)
     }
 

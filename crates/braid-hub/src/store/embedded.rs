@@ -7,6 +7,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use braid_bond::proto::handshake::{EpochKey, EpochKeys};
 use braid_host::seal::{SealError, SealKey};
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, Table, TableDefinition};
@@ -22,7 +23,10 @@ const HUB: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("hub");
 
 const IDENTITY: &str = "founding";
 const SCHEMA_VERSION: &str = "form";
-const STARTS: &str = "starts";
+const EPOCHS: &str = "epochs";
+/// Words for both in errors.
+const IDENTITY_TEXT: &str = "the hub's key";
+const EPOCHS_TEXT: &str = "the keys of its epochs";
 
 /// Schema version of records as they are, and of sealed ones.
 const PLAIN_SCHEMA: u32 = 1;
@@ -132,7 +136,7 @@ impl Embedded {
         table: &mut Table<'_, &'static str, &'static [u8]>,
         clients: &mut Table<'_, u64, &'static [u8]>,
     ) -> Result<(), StoreError> {
-        for key in [IDENTITY, STARTS] {
+        for key in [IDENTITY, EPOCHS] {
             let found = table.get(key).map_err(|e| self.engine(e))?;
             let Some(plain) = found.map(|value| Zeroizing::new(value.value().to_vec())) else {
                 continue;
@@ -193,15 +197,30 @@ impl Embedded {
         })
     }
 
-    fn insert_identity(
+    /// The value of a key in [`HUB`], if there is one.
+    fn value(
+        &self,
+        table: &impl ReadableTable<&'static str, &'static [u8]>,
+        key: &'static str,
+    ) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
+        let found = table.get(key).map_err(|e| self.engine(e))?;
+        let stored = found.map(|value| value.value().to_vec());
+        let opened = stored.map(|stored| self.decode(&hub_name(key), &stored));
+        opened.transpose()
+    }
+
+    /// Replaces the value of a key in [`HUB`].
+    fn insert_value(
         &self,
         table: &mut Table<'_, &'static str, &'static [u8]>,
-        identity: &StoredIdentity,
+        key: &'static str,
+        what: &str,
+        value: &impl serde::Serialize,
     ) -> Result<(), StoreError> {
-        let bytes = serde_json::to_vec(identity);
-        let bytes = bytes.map_err(|e| self.record("the hub's key", e.to_string()))?;
-        let stored = self.encode(&hub_name(IDENTITY), &Zeroizing::new(bytes))?;
-        let kept = table.insert(IDENTITY, stored.as_slice());
+        let bytes = serde_json::to_vec(value);
+        let bytes = bytes.map_err(|e| self.record(what, e.to_string()))?;
+        let stored = self.encode(&hub_name(key), &Zeroizing::new(bytes))?;
+        let kept = table.insert(key, stored.as_slice());
         kept.map(drop).map_err(|e| self.engine(e))
     }
 
@@ -273,13 +292,10 @@ impl Store for Embedded {
     fn load_or_create(&mut self, new: StoredIdentity) -> Result<StoredIdentity, StoreError> {
         self.change(|store, transaction| {
             let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
-            let found = table.get(IDENTITY).map_err(|e| store.engine(e))?;
-            let found = found.map(|value| value.value().to_vec());
-            if let Some(stored) = found {
-                let bytes = store.decode(&hub_name(IDENTITY), &stored)?;
-                return store.parse("the hub's key", &bytes);
+            if let Some(bytes) = store.value(&table, IDENTITY)? {
+                return store.parse(IDENTITY_TEXT, &bytes);
             }
-            store.insert_identity(&mut table, &new)?;
+            store.insert_value(&mut table, IDENTITY, IDENTITY_TEXT, &new)?;
             Ok(new)
         })
     }
@@ -287,27 +303,27 @@ impl Store for Embedded {
     fn put_identity(&mut self, identity: &StoredIdentity) -> Result<(), StoreError> {
         self.change(|store, transaction| {
             let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
-            store.insert_identity(&mut table, identity)
+            store.insert_value(&mut table, IDENTITY, IDENTITY_TEXT, identity)
         })
     }
 
-    fn count_start(&mut self) -> Result<u64, StoreError> {
+    fn epochs(&mut self) -> Result<Vec<EpochKey>, StoreError> {
+        self.with_database(|store, database| {
+            let transaction = database.begin_read().map_err(|e| store.engine(e))?;
+            let table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
+            let Some(bytes) = store.value(&table, EPOCHS)? else {
+                return Ok(Vec::new());
+            };
+            let keys: Zeroizing<Vec<[u8; 32]>> = Zeroizing::new(store.parse(EPOCHS_TEXT, &bytes)?);
+            Ok(keys.iter().copied().map(EpochKey::new).collect())
+        })
+    }
+
+    fn put_epochs(&mut self, epochs: &EpochKeys) -> Result<(), StoreError> {
+        let keys: Vec<&[u8; 32]> = epochs.iter().map(EpochKey::bytes).collect();
         self.change(|store, transaction| {
             let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
-            let found = table.get(STARTS).map_err(|e| store.engine(e))?;
-            let found = found.map(|value| value.value().to_vec());
-            let before = match found {
-                Some(stored) => {
-                    let bytes = store.decode(&hub_name(STARTS), &stored)?;
-                    store.parse::<u64>("the number of its starts", &bytes)?
-                }
-                None => 0,
-            };
-            let after = (before + 1).to_string();
-            let after = store.encode(&hub_name(STARTS), after.as_bytes())?;
-            let kept = table.insert(STARTS, after.as_slice());
-            kept.map(drop).map_err(|e| store.engine(e))?;
-            Ok(before)
+            store.insert_value(&mut table, EPOCHS, EPOCHS_TEXT, &keys)
         })
     }
 
@@ -430,7 +446,7 @@ mod tests {
         let path = folder.path().join("hub.redb");
         let mut store = Embedded::open(&path, None).unwrap();
         store.load_or_create(founding(1)).unwrap();
-        let rotated = founding(1).rotated([2; 32], 10, 20, 1);
+        let rotated = founding(1).rotated([2; 32], 10, 20);
         store.put_identity(&rotated).unwrap();
         drop(store);
         let mut store = Embedded::open(&path, None).unwrap();
@@ -543,12 +559,13 @@ mod tests {
         let private = serde_json::to_string(&[7u8; 32]).unwrap();
         let mut store = Embedded::open(&path, seal(1)).unwrap();
         store.load_or_create(founding(7)).unwrap();
-        store.count_start().unwrap();
+        store.put_epochs(&epochs()).unwrap();
         store.put(&[&client(1)]).unwrap();
-        let rotated = founding(7).rotated([8; 32], 10, 20, 1);
+        let rotated = founding(7).rotated([8; 32], 10, 20);
         store.put_identity(&rotated).unwrap();
         drop(store);
-        for part in [&private, "private", "client-1", "psk", "10.0.0.2"] {
+        let epoch = serde_json::to_string(&[9u8; 32]).unwrap();
+        for part in [&private, &epoch, "private", "client-1", "psk", "10.0.0.2"] {
             assert!(!shows(&path, part), "{part}");
         }
         for (key, told) in [
@@ -562,7 +579,7 @@ mod tests {
         }
         let mut store = Embedded::open(&path, seal(1)).unwrap();
         assert_eq!(store.load_or_create(founding(3)).unwrap(), rotated);
-        assert_eq!(store.count_start().unwrap(), 1);
+        assert_eq!(store.epochs().unwrap(), all(&epochs()));
         assert_eq!(store.load().unwrap().len(), 1);
     }
 
@@ -572,26 +589,40 @@ mod tests {
         let path = folder.path().join("hub.redb");
         let mut store = Embedded::open(&path, None).unwrap();
         store.load_or_create(founding(1)).unwrap();
-        store.count_start().unwrap();
+        store.put_epochs(&epochs()).unwrap();
         store.put(&[&client(1), &client(2)]).unwrap();
         drop(store);
         let mut store = Embedded::open(&path, seal(1)).unwrap();
         assert_eq!(store.load_or_create(founding(3)).unwrap(), founding(1));
-        assert_eq!(store.count_start().unwrap(), 1);
+        assert_eq!(store.epochs().unwrap(), all(&epochs()));
         assert_eq!(store.load().unwrap().len(), 2);
         drop(store);
         let unsealed = Embedded::open(&path, None);
         assert!(matches!(unsealed, Err(StoreError::Seal { .. })));
     }
 
+    fn epochs() -> EpochKeys {
+        EpochKeys::new(EpochKey::new([9; 32]), [EpochKey::new([8; 32])])
+    }
+
+    fn all(epochs: &EpochKeys) -> Vec<EpochKey> {
+        epochs.iter().cloned().collect()
+    }
+
     #[test]
-    fn starts_are_counted_over_starts() {
+    fn a_later_run_has_the_keys_of_epochs() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("hub.redb");
-        for before in 0..4 {
-            let mut store = Embedded::open(&path, None).unwrap();
-            assert_eq!(store.count_start().unwrap(), before);
-        }
+        let mut store = Embedded::open(&path, None).unwrap();
+        assert_eq!(store.epochs().unwrap(), []);
+        store.put_epochs(&epochs()).unwrap();
+        drop(store);
+        let mut store = Embedded::open(&path, None).unwrap();
+        let stored = store.epochs().unwrap();
+        assert_eq!(stored, all(&epochs()));
+        let next = EpochKeys::new(EpochKey::new([10; 32]), stored);
+        store.put_epochs(&next).unwrap();
+        assert_eq!(store.epochs().unwrap(), all(&next));
     }
 
     #[test]

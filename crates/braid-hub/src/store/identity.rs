@@ -24,9 +24,6 @@ pub struct StoredIdentity {
         with = "optional_key_text"
     )]
     pub retired: Option<PublicKey>,
-    /// First epoch of the current key.
-    #[serde(default)]
-    pub since_epoch: u64,
 }
 
 /// A key that was replaced, and by which clients may still come.
@@ -73,14 +70,12 @@ impl StoredIdentity {
             global,
             previous: None,
             retired: None,
-            since_epoch: 0,
         }
     }
 
     /// This identity with another key from now on. The present one stays valid until `until`.
-    /// `epoch` is the first one of the new key.
     #[must_use]
-    pub fn rotated(&self, private: [u8; 32], now: Seconds, until: Seconds, epoch: u64) -> Self {
+    pub fn rotated(&self, private: [u8; 32], now: Seconds, until: Seconds) -> Self {
         StoredIdentity {
             private,
             global: self.global,
@@ -90,7 +85,6 @@ impl StoredIdentity {
                 until,
             }),
             retired: self.retired,
-            since_epoch: epoch,
         }
     }
 
@@ -119,7 +113,6 @@ impl StoredIdentity {
             current: Identity::new(self.private),
             previous: previous.map(|previous| Identity::new(previous.private)),
             retired: self.retired,
-            since_epoch: self.since_epoch,
         }
     }
 }
@@ -135,11 +128,11 @@ mod tests {
         let founding = StoredIdentity::new([1; 32], [2; 5]);
         assert!(!founding.is_overlap_over(u64::MAX), "there is none");
         let first = founding.keys().current.public();
-        let rotated = founding.rotated([3; 32], NOW, NOW + 100, 7);
+        let rotated = founding.rotated([3; 32], NOW, NOW + 100);
         let keys = rotated.keys();
         assert_ne!(keys.current.public(), first);
         assert_eq!(keys.previous.map(|key| key.public()), Some(first));
-        assert_eq!((keys.retired, keys.since_epoch), (None, 7));
+        assert_eq!(keys.retired, None);
         assert_eq!(rotated.global, [2; 5], "the inner network stays");
         assert!(!rotated.is_overlap_over(NOW + 99) && rotated.is_overlap_over(NOW + 100));
 
@@ -154,7 +147,7 @@ mod tests {
         let read: StoredIdentity = serde_json::from_str(&text).unwrap();
         assert_eq!(read, retired);
         // During the next overlap the one before the last is still told apart.
-        let again = retired.rotated([4; 32], NOW + 200, NOW + 300, 9);
+        let again = retired.rotated([4; 32], NOW + 200, NOW + 300);
         assert_eq!(again.keys().retired, Some(first));
     }
 
@@ -162,9 +155,11 @@ mod tests {
     fn a_record_from_before_keys_were_replaced_is_read() {
         let founding = StoredIdentity::new([1; 32], [2; 5]);
         let text = serde_json::to_string(&founding).unwrap();
-        let since = r#","since_epoch":0"#;
-        assert!(text.contains(since), "{text}");
-        let read: StoredIdentity = serde_json::from_str(&text.replace(since, "")).unwrap();
+        assert!(
+            !text.contains("previous") && !text.contains("retired"),
+            "{text}"
+        );
+        let read: StoredIdentity = serde_json::from_str(&text).unwrap();
         assert_eq!(read, founding);
     }
 }

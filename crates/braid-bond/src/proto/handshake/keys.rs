@@ -119,8 +119,6 @@ pub struct HubKeys {
     pub previous: Option<Identity>,
     /// The last key that it no longer has: clients that use it are told.
     pub retired: Option<PublicKey>,
-    /// First epoch of the current key.
-    pub since_epoch: u64,
 }
 
 impl From<Identity> for HubKeys {
@@ -130,7 +128,6 @@ impl From<Identity> for HubKeys {
             current,
             previous: None,
             retired: None,
-            since_epoch: 0,
         }
     }
 }

@@ -14,7 +14,7 @@ use super::initiation::{Initiation, Payload};
 use super::mac::{self, MacKey};
 use super::own_keys::{Addressee, OwnKeys};
 use super::rate_limit::{SourceLimiter, SourceScope, TokenBucket};
-use super::reset::ResetTokens;
+use super::reset::{EpochKey, EpochKeys};
 use super::response::{self, Response};
 use super::terms::Refusal;
 use super::{
@@ -138,7 +138,7 @@ impl AnsweredHandshake {
 #[derive(Debug)]
 pub struct Listener {
     own: OwnKeys,
-    tokens: ResetTokens,
+    epochs: EpochKeys,
     entropy: Entropy,
     cookie_secrets: CookieSecrets,
     unproven: TokenBucket,
@@ -272,7 +272,7 @@ impl Listener {
         let reset_sources =
             SourceLimiter::new(SourceScope::Host, RESET_RATE_PER_HOST, &mut entropy);
         Listener {
-            tokens: ResetTokens::of(&own),
+            epochs: EpochKeys::new(EpochKey::new(entropy.bytes()), []),
             own: HubKeys::from(own).into(),
             entropy,
             cookie_secrets,
@@ -314,12 +314,8 @@ impl Listener {
         self.peers.insert(peer, peer_state);
     }
 
-    /// Replaces this responder's keys. Sessions go on. The current key begins an epoch, unless one
-    /// as late has begun.
+    /// Replaces this responder's keys. Sessions go on.
     pub fn set_keys(&mut self, keys: HubKeys) {
-        let previous = keys.previous.as_ref();
-        self.tokens
-            .set_keys(&keys.current, previous, keys.since_epoch);
         self.own = keys.into();
     }
 
@@ -368,16 +364,27 @@ impl Listener {
         self.peers.contains_key(&peer)
     }
 
-    /// Sets the epoch: the number of earlier starts of this responder. Resets end sessions of
-    /// earlier epochs, never those of this one.
-    pub fn set_epoch(&mut self, epoch: u64) {
-        self.tokens.set_epoch(epoch);
+    /// Sets the keys of its epochs, for one that has run before. Resets end sessions of earlier
+    /// epochs, never those of this one.
+    pub fn set_epochs(&mut self, epochs: EpochKeys) {
+        self.epochs = epochs;
+    }
+
+    /// The keys of its epochs: in a later run they are the earlier ones.
+    #[must_use]
+    pub fn epochs(&self) -> &EpochKeys {
+        &self.epochs
+    }
+
+    /// Gives resets of later sessions another key, because somebody may know the present one.
+    pub fn renew_epoch(&mut self) {
+        self.epochs.renew(EpochKey::new(self.entropy.bytes()));
     }
 
     /// Forgets the answered handshakes and begins another epoch, because others may have the keys
     /// of those sessions.
     pub fn forget_answers(&mut self) {
-        self.tokens.begin_epoch();
+        self.epochs.begin(EpochKey::new(self.entropy.bytes()));
         self.answered.clear();
         self.peers
             .values_mut()
@@ -633,7 +640,7 @@ impl Listener {
             sender: index,
             cipher,
             continued,
-            reset: self.tokens.token(index),
+            reset: self.epochs.token(index),
             options: options.clone(),
         };
         let answered = offer.answer(peer, &payload);
@@ -654,7 +661,7 @@ impl Listener {
     /// The reset for a data packet of an unknown session; none in the first epoch, or beyond the
     /// rate.
     pub fn reset(&mut self, now: Time, from: SocketAddr, index: SessionIndex) -> Option<Vec<u8>> {
-        let token = self.tokens.earlier(index, self.entropy.u64())?;
+        let token = self.epochs.earlier(index, self.entropy.u64())?;
         if !self.reset_sources.take(now, from.ip()) || !self.resets.take(now) {
             return None;
         }

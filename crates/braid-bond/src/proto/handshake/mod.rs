@@ -44,7 +44,7 @@ pub use initiation::{Initiation, MIN_INITIATION_LENGTH};
 pub use keys::{HubKeys, Identity, InvalidKey, Psk, PublicKey};
 pub use listener::{Accepted, HandshakeAction, Listener, ListenerCounters, Offer};
 pub use options::{MAX_OPTIONS_LENGTH, Options};
-pub use reset::{RESET_TOKEN, Reset};
+pub use reset::{EpochKey, EpochKeys, RESET_TOKEN, Reset};
 pub use response::Response;
 
 use super::seal::Cipher;
