@@ -66,8 +66,9 @@ struct flow {
 	__u8 tick;	// of the forecast under which it last counted as busy
 	__u8 unused[2];
 	__u32 lost; // of those seen: retransmissions from inside, gaps from outside
-	// TCP: round trips by timestamps (RFC 7323), one at a time (flow/timestamps.h). QUIC:
-	// `stamp_at` is when the first Initial was sent, until it is answered (flow/quic.h).
+	// Round trips, one at a time: TCP's by timestamps (RFC 7323; flow/timestamps.h), QUIC's by
+	// the spin bit, of which `stamp` is the inside's. Before that `stamp_at` is when the first
+	// Initial was sent, until it is answered (flow/quic.h).
 	__u32 min_rtt;	     // us; 0: not known
 	__be32 stamp;	     // the inside's timestamp whose echo is awaited
 	__u32 stamp_at;	     // when it was sent, us of the monotonic clock; 0: none is awaited

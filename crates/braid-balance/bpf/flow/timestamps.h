@@ -1,6 +1,6 @@
-// Round trips inside TCP flows, by timestamps (RFC 7323): the remote echoes the inside's timestamp.
-// A queue on the uplink shows as their growth in those flows alone that fill it; see
-// braid_core::capacity.
+// Round trips inside flows: TCP's by timestamps (RFC 7323), of which the remote echoes the
+// inside's; QUIC's by the spin bit (flow/quic.h). A queue on the uplink shows as their growth in
+// those flows alone that fill it; see braid_core::capacity.
 #ifndef BRAID_TIMESTAMPS_H
 #define BRAID_TIMESTAMPS_H
 
@@ -47,42 +47,23 @@ static __always_inline __u64 egress_wait(const struct __sk_buff *skb, __u32 upli
 	return queue->empty_at - now;
 }
 
-// Notes a segment from inside whose timestamp will be echoed, unless another echo is awaited. A
-// function of its own, as is note_echo(): what they read has no room in their callers' frames.
-static __noinline void note_stamp(const struct __sk_buff *skb, const struct packet *packet,
-				  struct flow *flow, __u64 now)
+// Notes when a packet from inside leaves whose answer will show the round trip.
+static __always_inline void await_round_trip(const struct __sk_buff *skb, struct flow *flow,
+					     __u64 now)
 {
-	struct tcp_timestamps timestamps;
-	__u32 at;
-
 	// It may not have left yet.
-	if (flow->stamp_at && (__s32)(now / 1000 - flow->stamp_at) <= MAX_STAMP_RTT_US)
-		return;
-	if (read_timestamps(skb, packet, &timestamps))
-		return;
-	at = (now + egress_wait(skb, flow->uplink, now)) / 1000;
-	flow->stamp = timestamps.value;
+	__u32 at = (now + egress_wait(skb, flow->uplink, now)) / 1000;
+
 	flow->stamp_at = at ? at : 1;
 	flow->stamp_packets = packets_of(flow);
 }
 
-// Takes the round trip if a segment from outside echoes the awaited timestamp.
-static __noinline void note_echo(const struct __sk_buff *skb, const struct packet *packet,
-				 struct flow *flow, __u64 now)
+// Takes the awaited round trip.
+static __always_inline void take_round_trip(struct flow *flow, __u32 rtt)
 {
-	struct tcp_timestamps timestamps;
+	__u32 uplink = flow->uplink;
 	struct uplink_counters *counters;
-	__u32 rtt, uplink = flow->uplink;
 
-	if (!flow->stamp_at || read_timestamps(skb, packet, &timestamps))
-		return;
-	rtt = (__u32)(now / 1000) - flow->stamp_at;
-	if (timestamps.echo != flow->stamp) {
-		// The echo was lost, or its segment did not advance the remote's window.
-		if ((__s32)(bpf_ntohl(timestamps.echo) - bpf_ntohl(flow->stamp)) > 0)
-			flow->stamp_at = 0;
-		return;
-	}
 	flow->stamp_at = 0;
 	if (rtt > MAX_STAMP_RTT_US)
 		return;
@@ -101,6 +82,38 @@ static __noinline void note_echo(const struct __sk_buff *skb, const struct packe
 		counters->jitter_samples++;
 	}
 	flow->last_rtt = rtt ? rtt : 1;
+}
+
+// Notes a segment from inside whose timestamp will be echoed, unless another echo is awaited. A
+// function of its own, as is note_echo(): what they read has no room in their callers' frames.
+static __noinline void note_stamp(const struct __sk_buff *skb, const struct packet *packet,
+				  struct flow *flow, __u64 now)
+{
+	struct tcp_timestamps timestamps;
+
+	if (flow->stamp_at && (__s32)(now / 1000 - flow->stamp_at) <= MAX_STAMP_RTT_US)
+		return;
+	if (read_timestamps(skb, packet, &timestamps))
+		return;
+	flow->stamp = timestamps.value;
+	await_round_trip(skb, flow, now);
+}
+
+// Takes the round trip if a segment from outside echoes the awaited timestamp.
+static __noinline void note_echo(const struct __sk_buff *skb, const struct packet *packet,
+				 struct flow *flow, __u64 now)
+{
+	struct tcp_timestamps timestamps;
+
+	if (!flow->stamp_at || read_timestamps(skb, packet, &timestamps))
+		return;
+	if (timestamps.echo != flow->stamp) {
+		// The echo was lost, or its segment did not advance the remote's window.
+		if ((__s32)(bpf_ntohl(timestamps.echo) - bpf_ntohl(flow->stamp)) > 0)
+			flow->stamp_at = 0;
+		return;
+	}
+	take_round_trip(flow, (__u32)(now / 1000) - flow->stamp_at);
 }
 
 #endif

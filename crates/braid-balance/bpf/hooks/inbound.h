@@ -71,6 +71,8 @@ static __always_inline void track_reply(const struct __sk_buff *skb, const struc
 		flow->state = STATE_ESTABLISHED;
 		if (packet->source_port == bpf_htons(QUIC_PORT))
 			note_initial_answer(&reply->key.remote, flow, now);
+	} else if (packet->source_port == bpf_htons(QUIC_PORT) && packet->protocol == IPPROTO_UDP) {
+		note_spin_answer(skb, packet, flow, now);
 	}
 	// An answered echo does not promote a flow.
 	if (!reply->found.assured && !is_icmp(packet))

@@ -468,6 +468,8 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 			note_dns_question(skb, &packet, found.flow, now);
 		else if (is_quic(&packet) && found.flow->state == STATE_NEW)
 			note_initial(skb, &packet, found.flow, now);
+		else if (is_quic(&packet))
+			note_spin(skb, &packet, found.flow, now);
 	}
 	if (!found.assured || now - found.flow->last_seen > NEIGHBOUR_TRUST_NS)
 		detach_route(skb);

@@ -7,7 +7,7 @@ mod flows;
 mod forecast;
 mod lifecycle;
 mod packets;
-mod quic_handshake;
+mod quic;
 mod race;
 mod random_packets;
 mod rules;

@@ -1,4 +1,4 @@
-//! Round trips of QUIC handshakes, and the uplinks that new QUIC connections try.
+//! Round trips of QUIC handshakes and inside connections, and the uplinks that new QUIC connections try.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -29,9 +29,14 @@ fn send(track: &Track, port: u16, first: u8, reason: &str) -> UplinkId {
 
 /// Has the server answer a flow.
 fn answer(track: &Track, port: u16) {
+    receive(track, port, INITIAL);
+}
+
+/// Has the server send a datagram whose first byte says what it is.
+fn receive(track: &Track, port: u16, first: u8) {
     let flow = flow_of(&track.probe, INNER, port);
     let outer = (flow.outer.ip(), flow.outer.port());
-    let datagram = build::udp(PEER, outer, &[INITIAL]);
+    let datagram = build::udp(PEER, outer, &[first]);
     track
         .back(flow.uplink.index(), &datagram)
         .is(Passed, "in_stack");
@@ -192,4 +197,146 @@ fn every_uplink_is_tried_and_then_the_quickest_taken() {
         let flow = flow_of(&track.probe, INNER, port);
         assert_eq!(flow.choice, Choice::Remembered);
     }
+}
+
+/// The spin bit of a short header.
+const SPIN: u8 = 0x20;
+const HANDSHAKE: Duration = Duration::from_millis(20);
+
+/// A connection after its handshake.
+struct Connection {
+    track: Track,
+    port: u16,
+    uplink: UplinkId,
+}
+
+impl Connection {
+    /// One whose handshake took so long.
+    fn after(handshake: Duration) -> Connection {
+        let track = Track::new(LbMethod::RoundRobin, ONCE);
+        let uplink = send(&track, 4000, INITIAL, "out_new");
+        sleep(handshake);
+        answer(&track, 4000);
+        Connection {
+            track,
+            port: 4000,
+            uplink,
+        }
+    }
+
+    fn send(&self, spin: bool) {
+        let first = SHORT | if spin { SPIN } else { 0 };
+        send(&self.track, self.port, first, "out_flow");
+    }
+
+    fn receive(&self, spin: bool, packets: u32) {
+        let first = SHORT | if spin { SPIN } else { 0 };
+        (0..packets).for_each(|_| receive(&self.track, self.port, first));
+    }
+
+    /// Round trips that were taken, their growth over the shortest, and their sum.
+    fn taken(&self) -> (u64, Duration, Duration) {
+        let counted = counters(&self.track, self.uplink);
+        let [growth, sum] =
+            [counted.queueing_us_sum, counted.flow_rtt_us_sum].map(Duration::from_micros);
+        (counted.queueing_samples, growth, sum)
+    }
+
+    /// The client turns the bit, and the server repeats it after a while.
+    fn turn(&self, spin: bool, after: Duration) {
+        self.send(spin);
+        self.receive(!spin, 6);
+        sleep(after);
+        self.receive(spin, 1);
+    }
+}
+
+#[test]
+fn the_spin_bit_shows_the_growth_of_round_trips() {
+    let connection = Connection::after(HANDSHAKE);
+    connection.send(false);
+    connection.receive(false, 6);
+    assert_eq!(connection.taken().0, 0, "nothing has been turned");
+    let began = Instant::now();
+    connection.turn(true, Duration::from_millis(15));
+    let most = began.elapsed();
+    let (number, _, first) = connection.taken();
+    assert_eq!(number, 1);
+    assert!(
+        (Duration::from_millis(15)..=most).contains(&first),
+        "{first:?}"
+    );
+    // Further packets with the bit are of the same turn.
+    connection.send(true);
+    connection.receive(true, 9);
+    assert_eq!(connection.taken().0, 1);
+    let began = Instant::now();
+    connection.turn(false, Duration::from_millis(60));
+    let most = began.elapsed();
+    let (number, growth, sum) = connection.taken();
+    assert_eq!(number, 2);
+    let second = sum - first;
+    assert!(
+        (Duration::from_millis(60)..=most).contains(&second),
+        "{second:?}"
+    );
+    // The shortest is the first, or the handshake if that was shorter.
+    assert!(growth >= second - first, "{growth:?}");
+    // A flow that moves nothing: the server may answer when it pleases.
+    connection.send(true);
+    sleep(Duration::from_millis(15));
+    connection.receive(true, 1);
+    assert_eq!(connection.taken().0, 2);
+    connection.turn(false, Duration::from_millis(15));
+    assert_eq!(connection.taken().0, 3);
+}
+
+/// Half of all ends have no spin bit: theirs is always the same, or drawn for each packet.
+#[test]
+fn a_bit_that_does_not_spin_shows_nothing() {
+    let constant = Connection::after(HANDSHAKE);
+    for _ in 0..9 {
+        constant.send(false);
+        sleep(Duration::from_millis(2));
+        constant.receive(true, 6);
+    }
+    assert_eq!(constant.taken().0, 0);
+
+    // The client draws: it turns the bit before any answer.
+    let drawn = Connection::after(HANDSHAKE);
+    for spin in [false, true, false] {
+        drawn.send(spin);
+    }
+    for round in 0..9 {
+        drawn.turn(round % 2 == 1, Duration::from_millis(15));
+    }
+    assert_eq!(drawn.taken().0, 0);
+
+    // The server draws, and the client turns what it gets: an answer comes at once.
+    let answered = Connection::after(10 * HANDSHAKE);
+    for round in 0..9 {
+        answered.turn(round % 2 == 1, Duration::ZERO);
+    }
+    assert_eq!(answered.taken().0, 0);
+    for round in 9..15 {
+        answered.turn(round % 2 == 1, 5 * HANDSHAKE);
+    }
+    assert_eq!(answered.taken().0, 0, "for good");
+}
+
+#[test]
+fn no_spin_bit_counts_before_the_handshake_has_shown_a_round_trip() {
+    let track = Track::new(LbMethod::RoundRobin, ONCE);
+    // As a connection that moved, or one from before the daemon's start, begins.
+    let uplink = send(&track, 4000, SHORT, "out_new");
+    answer(&track, 4000);
+    let connection = Connection {
+        track,
+        port: 4000,
+        uplink,
+    };
+    for round in 0..6 {
+        connection.turn(round % 2 == 1, Duration::from_millis(15));
+    }
+    assert_eq!(connection.taken().0, 0);
 }
