@@ -47,7 +47,7 @@ impl Store for Memory {
         Ok(Vec::new())
     }
 
-    fn put(&mut self, clients: &[&Client]) -> Result<(), StoreError> {
+    fn put(&mut self, clients: &[&Client], _: &[u64]) -> Result<(), StoreError> {
         for client in clients {
             let text = serde_json::to_string(client).expect("a record is text");
             let read: Client = serde_json::from_str(&text).expect("what is written is read");

@@ -139,10 +139,16 @@ impl Client {
     /// Returns true if it owns its name and addresses at `now`.
     #[must_use]
     pub fn is_current(&self, now: Seconds) -> bool {
+        self.ended(now).is_none()
+    }
+
+    /// Time of its revocation or of its token's expiry; none while it is served or may still join.
+    #[must_use]
+    pub fn ended(&self, now: Seconds) -> Option<Seconds> {
         match self.state {
-            State::Invited { until } => now < until,
-            State::Joined { .. } => true,
-            State::Revoked { .. } => false,
+            State::Invited { until } => (until <= now).then_some(until),
+            State::Joined { .. } => None,
+            State::Revoked { since, .. } => Some(since),
         }
     }
 

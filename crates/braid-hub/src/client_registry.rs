@@ -8,7 +8,8 @@
 //! - A machine is one client: its earlier one is revoked when its key joins by another token.
 //! - A client without quota left is still served, at a low rate: its operator can see the reason on
 //!   it.
-//! - A revoked client stays in the registry: a refusal with a reason is better than silence.
+//! - A client that was revoked, or whose invitation has expired, stays in the registry until [`MAX_ENDED_CLIENTS`] others
+//!   have ended after it: a refusal with a reason is better than silence. Then its token and its key are unknown.
 //! - A revocation and the end of a key are in force also if they cannot be saved, and are saved as soon as that is
 //!   possible: a full disk keeps nobody in.
 
@@ -34,6 +35,9 @@ use storage::Storage;
 
 /// Most clients that are invited or have joined.
 pub const MAX_CLIENTS: usize = 10_000;
+
+/// Most clients that are kept although they were revoked or their invitation has expired.
+pub const MAX_ENDED_CLIENTS: usize = 1_000;
 
 /// Rate in each direction for a client whose quota is used up.
 pub const SPENT_RATE: Rate = Rate::from_bits_per_sec(128_000);
@@ -195,6 +199,31 @@ impl ClientRegistry {
         self.clients.insert(client.id, client);
     }
 
+    /// Forgets a client that has ended.
+    fn remove(&mut self, id: u64) {
+        let Some(client) = self.clients.remove(&id) else {
+            return;
+        };
+        self.by_invitation.remove(&client.invitation);
+        if let State::Revoked { key: Some(key), .. } = client.state
+            && self.by_key.get(&key) == Some(&id)
+        {
+            self.by_key.remove(&key);
+        }
+        self.misuses.remove(&id);
+        self.forget_unsaved(&[id]);
+    }
+
+    /// Clients that have ended, beyond [`MAX_ENDED_CLIENTS`]: those that ended first.
+    fn surplus(&self, now: Seconds) -> Vec<u64> {
+        let ended = self.clients.values();
+        let ended = ended.filter_map(|client| Some((client.ended(now)?, client.id)));
+        let mut ended: Vec<(Seconds, u64)> = ended.collect();
+        ended.sort_unstable();
+        ended.truncate(ended.len().saturating_sub(MAX_ENDED_CLIENTS));
+        ended.into_iter().map(|(_, id)| id).collect()
+    }
+
     /// Returns true if the store is sealed.
     #[must_use]
     pub fn is_sealed(&self) -> bool {
@@ -327,7 +356,7 @@ impl ClientRegistry {
         joined.collect()
     }
 
-    /// Invites a client whose token has this secret.
+    /// Invites a client whose token has this secret, and forgets those that ended long ago if they are too many.
     ///
     /// # Errors
     /// See [`RegistryError`]; nothing has changed then.
@@ -378,6 +407,8 @@ impl ClientRegistry {
             used: Used::default(),
             hub_key: Some(invitation.hub_key),
         };
+        // The newest number stays in use, so none is given twice: this client has a higher one.
+        let removed = self.surplus(now);
         // Nobody can join by an invitation that has made room for this one, also if the clock goes back.
         let displaced = self.clients.values().filter(|earlier| {
             matches!(earlier.state, State::Invited { .. })
@@ -386,12 +417,16 @@ impl ClientRegistry {
                         .addresses
                         .iter()
                         .any(|a| client.addresses.contains(a)))
+                && !removed.contains(&earlier.id)
         });
         let displaced: Vec<Client> = displaced
             .map(|earlier| earlier.revoked(None, now))
             .collect();
         let changed: Vec<&Client> = displaced.iter().chain([&client]).collect();
-        self.store.put(&changed)?;
+        self.store.put(&changed, &removed)?;
+        for id in removed {
+            self.remove(id);
+        }
         for changed in displaced.into_iter().chain([client]) {
             self.index(changed);
         }
@@ -426,7 +461,7 @@ impl ClientRegistry {
                     *earlier = earlier.revoked(Some(key), now);
                 }
                 let changed: Vec<&Client> = earlier.iter().chain([&joined]).collect();
-                self.store.put(&changed)?;
+                self.store.put(&changed, &[])?;
                 earlier.into_iter().for_each(|earlier| self.index(earlier));
                 self.index(joined);
                 self.refused_keys.retain(|(stranger, _)| *stranger != key);
@@ -490,7 +525,7 @@ impl ClientRegistry {
         };
         let revoked = client.revoked(key, now);
         let id = revoked.id;
-        let saved = self.store.put(&[&revoked]);
+        let saved = self.store.put(&[&revoked], &[]);
         self.misuses.remove(&id);
         self.index(revoked);
         match &saved {
@@ -631,7 +666,7 @@ impl ClientRegistry {
         let changed: Vec<&Client> = changed.filter(|client| which(self, client)).collect();
         // An earlier error stands until a write succeeds, be it an empty one.
         if !changed.is_empty() || self.store.error().is_some() {
-            self.store.put(&changed)?;
+            self.store.put(&changed, &[])?;
             let saved: Vec<u64> = changed.iter().map(|client| client.id).collect();
             self.forget_unsaved(&saved);
         }

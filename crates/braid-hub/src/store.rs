@@ -110,10 +110,10 @@ pub trait Store: Send {
     /// See [`StoreError`].
     fn load(&mut self) -> Result<Vec<Client>, StoreError>;
 
-    /// Stores these clients and replaces their earlier records: all of them or, after an error,
-    /// none.
+    /// Stores these clients in place of their earlier records, and removes the records of other clients, by number: does
+    /// all of that or, after an error, nothing.
     ///
     /// # Errors
     /// See [`StoreError`].
-    fn put(&mut self, clients: &[&Client]) -> Result<(), StoreError>;
+    fn put(&mut self, clients: &[&Client], removed: &[u64]) -> Result<(), StoreError>;
 }

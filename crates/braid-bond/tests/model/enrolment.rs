@@ -27,14 +27,14 @@ struct Rules {
     stores_first: bool,
     /// The token is bound to the first key.
     binds: bool,
-    /// A revoked client's record is kept.
-    keeps_revoked: bool,
+    /// A revoked client's token stays void, also after its record has been removed.
+    voids_token: bool,
 }
 
 const NOW: Rules = Rules {
     stores_first: true,
     binds: true,
-    keeps_revoked: true,
+    voids_token: true,
 };
 
 /// The client's record.
@@ -43,6 +43,8 @@ enum Record {
     Invited,
     Joined(Key),
     Revoked,
+    /// The record of a revoked client was removed: others have ended after it.
+    Removed,
 }
 
 /// Commands to the packet thread, in order.
@@ -79,6 +81,7 @@ enum Step {
     Write,
     Obey,
     Revoke,
+    Remove,
     Kill,
 }
 
@@ -105,7 +108,7 @@ impl State {
         let is_let_in = match record {
             Record::Invited => true,
             Record::Joined(known) => known == key || !rules.binds,
-            Record::Revoked => false,
+            Record::Revoked | Record::Removed => false,
         };
         if !is_let_in {
             return;
@@ -121,11 +124,17 @@ impl State {
         let Record::Joined(key) = self.disk else {
             return;
         };
-        self.disk = match rules.keeps_revoked {
+        self.disk = match rules.voids_token {
             true => Record::Revoked,
             false => Record::Invited,
         };
         self.commands.push(Command::Revoke(key));
+    }
+
+    fn remove(&mut self) {
+        if self.disk == Record::Revoked {
+            self.disk = Record::Removed;
+        }
     }
 
     fn arrive(&mut self, key: Key, time: u8) -> Result<(), &'static str> {
@@ -163,7 +172,7 @@ impl Model for State {
     type Step = Step;
 
     fn steps(&self, _: Rules) -> Vec<Step> {
-        let mut steps = vec![Step::Revoke];
+        let mut steps = vec![Step::Revoke, Step::Remove];
         if self.clock < HANDSHAKES {
             steps.extend(KEYS.map(Step::Begin));
         }
@@ -201,6 +210,7 @@ impl Model for State {
                 }
             },
             Step::Revoke => self.revoke(rules),
+            Step::Remove => self.remove(),
             Step::Kill => self.kill(),
         }
         Ok(())
@@ -208,7 +218,8 @@ impl Model for State {
 
     fn check(&self, _: Rules) -> Result<(), &'static str> {
         let has_obeyed = self.commands.is_empty();
-        if self.disk == Record::Revoked && has_obeyed && !self.sessions.is_empty() {
+        let is_out = matches!(self.disk, Record::Revoked | Record::Removed);
+        if is_out && has_obeyed && !self.sessions.is_empty() {
             return Err("a revoked client has a session");
         }
         Ok(())
@@ -235,7 +246,7 @@ fn without_any_of_its_rules_a_token_lets_two_machines_in() {
             ..NOW
         },
         Rules {
-            keeps_revoked: false,
+            voids_token: false,
             ..NOW
         },
     ];

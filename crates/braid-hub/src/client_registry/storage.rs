@@ -31,8 +31,8 @@ impl Storage {
     }
 
     /// See [`Store::put`]; with no clients it finds out whether the store can be written.
-    pub fn put(&mut self, clients: &[&Client]) -> Result<(), StoreError> {
-        let outcome = self.store.put(clients);
+    pub fn put(&mut self, clients: &[&Client], removed: &[u64]) -> Result<(), StoreError> {
+        let outcome = self.store.put(clients, removed);
         self.noted(outcome)
     }
 

@@ -541,11 +541,99 @@ impl Store for Disk {
         Ok(self.records().clients.values().cloned().collect())
     }
 
-    fn put(&mut self, clients: &[&Client]) -> Result<(), StoreError> {
+    fn put(&mut self, clients: &[&Client], removed: &[u64]) -> Result<(), StoreError> {
         self.write(|records| {
             let clients = clients.iter().map(|client| (client.id, (*client).clone()));
             records.clients.extend(clients);
+            records.clients.retain(|id, _| !removed.contains(id));
         })
+    }
+}
+
+/// Secret of one of many invitations.
+fn numbered_secret(number: u32) -> Secret {
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&number.to_be_bytes());
+    Secret::new(bytes)
+}
+
+/// Each stayed for ever, in the store and in memory, however many there were.
+#[test]
+fn of_clients_that_have_ended_the_last_thousand_are_kept() {
+    const OTHERS: u32 = MAX_ENDED_CLIENTS as u32 + 20;
+    let disk = Disk::default();
+    let mut registry = disk.open();
+    let name = |number: u32| -> Name { format!("client-{number}").parse().unwrap() };
+    let invite = |registry: &mut ClientRegistry, number: u32, now: Seconds| {
+        let mut invitation = invitation(&name(number).to_string());
+        invitation.until = now + 10;
+        let secret = numbered_secret(number);
+        registry.invite(invitation, &secret, now).map(|_| ())
+    };
+    let ended = |registry: &ClientRegistry, now| {
+        let ended = registry.clients().filter_map(|client| client.ended(now));
+        ended.count()
+    };
+    // The first two have joined; one of them is revoked before all others, and one after them.
+    for number in [1, 2] {
+        invite(&mut registry, number, NOW).unwrap();
+        joined(
+            registry
+                .enrol(key(number as u8), numbered_secret(number).id(), NOW)
+                .unwrap(),
+        );
+    }
+    registry.revoke(&name(1), NOW).unwrap();
+    // Of the others the first 30 and each second one are revoked, and the rest expire.
+    let at = |number: u32| NOW + 20 * Seconds::from(number);
+    for number in 3..3 + OTHERS {
+        invite(&mut registry, number, at(number)).unwrap();
+        if number % 2 == 0 || number < 33 {
+            registry.revoke(&name(number), at(number)).unwrap();
+        }
+        assert!(ended(&registry, at(number)) <= MAX_ENDED_CLIENTS + 1);
+    }
+    let late = at(3 + OTHERS);
+    registry.revoke(&name(2), late).unwrap();
+
+    // A write that fails removes nothing.
+    let before = disk.records().clients.len();
+    disk.records().is_full = true;
+    invite(&mut registry, 9_999, late).unwrap_err();
+    assert_eq!(registry.clients().count(), before);
+    disk.records().is_full = false;
+    invite(&mut registry, 9_999, late).unwrap();
+    let last = registry.clients().last().unwrap().id;
+    assert_eq!(last, u64::from(OTHERS) + 3, "no number is given twice");
+
+    for _ in 0..2 {
+        assert_eq!(ended(&registry, late), MAX_ENDED_CLIENTS);
+        assert_eq!(disk.records().clients.len(), MAX_ENDED_CLIENTS + 1);
+        // What is forgotten lets nobody in, be it by the key that had joined or by another, also if the clock goes back.
+        for number in (1..24).filter(|number| *number != 2) {
+            for who in [1, 50] {
+                let enrolled = registry.enrol(key(who), numbered_secret(number).id(), NOW);
+                let enrolled = enrolled.unwrap();
+                assert!(matches!(enrolled, EnrolOutcome::Unknown), "{number}");
+            }
+        }
+        let forgotten = registry.revoke(&name(1), late);
+        assert!(matches!(forgotten, Err(RegistryError::Nobody(_))));
+        assert!(registry.served(key(1)).is_none() && registry.joined_terms().is_empty());
+        // The one that was invited among the first and revoked last is told the reason, and so are others.
+        for (number, told) in [
+            (2, Refusal::Revoked),
+            (OTHERS, Refusal::Revoked),
+            (OTHERS + 1, Refusal::Expired),
+        ] {
+            let enrolled = registry.enrol(key(2), numbered_secret(number).id(), late);
+            assert_eq!(refusal(enrolled.unwrap()), told, "{number}");
+        }
+        registry.record_traffic(key(1), (1, 1), Some(late), late);
+        registry.review_quotas(late);
+        registry.persist().unwrap();
+        drop(registry);
+        registry = disk.open();
     }
 }
 

@@ -344,7 +344,7 @@ impl Store for Embedded {
         })
     }
 
-    fn put(&mut self, clients: &[&Client]) -> Result<(), StoreError> {
+    fn put(&mut self, clients: &[&Client], removed: &[u64]) -> Result<(), StoreError> {
         self.change(|store, transaction| {
             let mut table = transaction
                 .open_table(CLIENTS)
@@ -356,6 +356,10 @@ impl Store for Embedded {
                 table
                     .insert(client.id, stored.as_slice())
                     .map_err(|e| store.engine(e))?;
+            }
+            for id in removed {
+                let record = table.remove(id);
+                record.map(drop).map_err(|e| store.engine(e))?;
             }
             Ok(())
         })
@@ -407,7 +411,7 @@ mod tests {
         let mut store = Embedded::open(&path, None).unwrap();
         assert_eq!(store.load_or_create(founding(1)).unwrap(), founding(1));
         let (one, two) = (client(1), client(2));
-        store.put(&[&one, &two]).unwrap();
+        store.put(&[&one, &two], &[]).unwrap();
         assert!(matches!(
             Embedded::open(&path, None),
             Err(StoreError::InUse(_))
@@ -421,6 +425,12 @@ mod tests {
         );
         let shown = |clients: &[Client]| serde_json::to_string(clients).unwrap();
         assert_eq!(shown(&store.load().unwrap()), shown(&[one, two]));
+        // One takes the place of another.
+        store.put(&[&client(3)], &[1, 7]).unwrap();
+        drop(store);
+        let mut store = Embedded::open(&path, None).unwrap();
+        let left = [client(2), client(3)];
+        assert_eq!(shown(&store.load().unwrap()), shown(&left));
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "there are keys in it");
     }
@@ -499,7 +509,7 @@ mod tests {
         let path = folder.path().join("hub.redb");
         let mut store = Embedded::open(&path, None).unwrap();
         store.load_or_create(founding(1)).unwrap();
-        store.put(&[&client(1)]).unwrap();
+        store.put(&[&client(1)], &[]).unwrap();
         drop(store.database.take());
         let (full, refused) = (Arc::default(), Arc::default());
         let disk = Disk {
@@ -512,13 +522,13 @@ mod tests {
             refused: Arc::clone(&refused),
         };
         store.database = Some(redb::Builder::new().create_with_backend(disk).unwrap());
-        store.put(&[&client(2)]).unwrap();
+        store.put(&[&client(2)], &[]).unwrap();
         full.store(true, Ordering::Relaxed);
-        let failed = store.put(&[&client(3)]).unwrap_err();
+        let failed = store.put(&[&client(3)], &[]).unwrap_err();
         assert!(matches!(failed, StoreError::Engine { .. }), "{failed}");
         assert_eq!(refused.load(Ordering::Relaxed), 1);
         // There is room again.
-        store.put(&[&client(4)]).unwrap();
+        store.put(&[&client(4)], &[]).unwrap();
         let ids = |clients: Vec<Client>| clients.iter().map(|c| c.id).collect::<Vec<_>>();
         assert_eq!(ids(store.load().unwrap()), [1, 2, 4]);
         drop(store);
@@ -534,7 +544,7 @@ mod tests {
         let mut store = Embedded::open(&path, None).unwrap();
         drop(store.database.take());
         fs::remove_file(&path).unwrap();
-        let failed = store.put(&[&client(1)]).unwrap_err();
+        let failed = store.put(&[&client(1)], &[]).unwrap_err();
         assert!(matches!(failed, StoreError::Io { .. }), "{failed}");
         assert!(!path.exists());
     }
@@ -560,7 +570,7 @@ mod tests {
         let mut store = Embedded::open(&path, seal(1)).unwrap();
         store.load_or_create(founding(7)).unwrap();
         store.put_epochs(&epochs()).unwrap();
-        store.put(&[&client(1)]).unwrap();
+        store.put(&[&client(1)], &[]).unwrap();
         let rotated = founding(7).rotated([8; 32], 10, 20);
         store.put_identity(&rotated).unwrap();
         drop(store);
@@ -590,7 +600,7 @@ mod tests {
         let mut store = Embedded::open(&path, None).unwrap();
         store.load_or_create(founding(1)).unwrap();
         store.put_epochs(&epochs()).unwrap();
-        store.put(&[&client(1), &client(2)]).unwrap();
+        store.put(&[&client(1), &client(2)], &[]).unwrap();
         drop(store);
         let mut store = Embedded::open(&path, seal(1)).unwrap();
         assert_eq!(store.load_or_create(founding(3)).unwrap(), founding(1));
