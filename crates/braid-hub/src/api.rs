@@ -22,8 +22,16 @@ use crate::report::{
     StatusReport,
 };
 
-/// A request to the loop that owns the hub. It sends its own reply.
-pub type Job = Box<dyn FnOnce(&mut Hub) + Send>;
+/// A request to the loop that owns the hub.
+pub enum Job {
+    /// It shows the state of the hub and its packet thread.
+    Read(Action),
+    /// It may change something.
+    Change(Action),
+}
+
+/// The work of a request. It sends its own reply.
+pub type Action = Box<dyn FnOnce(&mut Hub) + Send>;
 
 type Jobs = mpsc::Sender<Job>;
 
@@ -38,32 +46,42 @@ const FILES: [PageFile; 4] = [
 type Answer<T> = Result<Json<T>, ApiError>;
 
 /// Sends a request to the loop and waits for the reply.
-async fn run_job<T, F>(jobs: &Jobs, question: F) -> Result<T, UserError>
+async fn run_job<T, F>(jobs: &Jobs, job: fn(Action) -> Job, question: F) -> Result<T, UserError>
 where
     T: Send + 'static,
     F: FnOnce(&mut Hub) -> Result<T, UserError> + Send + 'static,
 {
     let ending = || UserError::new("ending", "the hub is ending");
     let (answer, answered) = oneshot::channel();
-    let job: Job = Box::new(move |hub| {
+    let action: Action = Box::new(move |hub| {
         // The client may have hung up.
         let _ = answer.send(question(hub));
     });
-    jobs.send(job).await.map_err(|_| ending())?;
+    jobs.send(job(action)).await.map_err(|_| ending())?;
     answered.await.map_err(|_| ending())?
 }
 
-async fn ask<T, F>(jobs: Jobs, question: F) -> Answer<T>
+async fn show<T, F>(jobs: Jobs, question: F) -> Answer<T>
 where
     T: Serialize + Send + 'static,
     F: FnOnce(&mut Hub) -> Result<T, UserError> + Send + 'static,
 {
-    run_job(&jobs, question).await.map(Json).map_err(ApiError)
+    let shown = run_job(&jobs, Job::Read, question).await;
+    shown.map(Json).map_err(ApiError)
+}
+
+async fn change<T, F>(jobs: Jobs, question: F) -> Answer<T>
+where
+    T: Serialize + Send + 'static,
+    F: FnOnce(&mut Hub) -> Result<T, UserError> + Send + 'static,
+{
+    let changed = run_job(&jobs, Job::Change, question).await;
+    changed.map(Json).map_err(ApiError)
 }
 
 /// Current metrics, as text.
 pub async fn scrape(jobs: Jobs) -> Response {
-    let figures = run_job(&jobs, |hub| {
+    let figures = run_job(&jobs, Job::Read, |hub| {
         Ok(Scrape {
             status: hub.status()?,
             clients: hub.clients()?.clients,
@@ -80,11 +98,11 @@ async fn invite(
     request: Result<Json<InviteRequest>, JsonRejection>,
 ) -> Answer<InviteReport> {
     let request = parsed_body(request).map_err(ApiError)?;
-    ask(jobs, |hub| hub.invite(request)).await
+    change(jobs, |hub| hub.invite(request)).await
 }
 
 async fn revoke(State(jobs): State<Jobs>, Path(name): Path<String>) -> Answer<RevokeReport> {
-    ask(jobs, move |hub| hub.revoke(&name)).await
+    change(jobs, move |hub| hub.revoke(&name)).await
 }
 
 async fn rotate_key(
@@ -92,11 +110,11 @@ async fn rotate_key(
     request: Result<Json<RotateKeyRequest>, JsonRejection>,
 ) -> Answer<KeyReport> {
     let request = parsed_body(request).map_err(ApiError)?;
-    ask(jobs, move |hub| hub.rotate_key(&request)).await
+    change(jobs, move |hub| hub.rotate_key(&request)).await
 }
 
 async fn end_overlap(State(jobs): State<Jobs>) -> Answer<KeyReport> {
-    ask(jobs, |hub| hub.end_overlap()).await
+    change(jobs, |hub| hub.end_overlap()).await
 }
 
 async fn web_token(
@@ -105,7 +123,7 @@ async fn web_token(
     request: Result<Json<TokenRequest>, JsonRejection>,
 ) -> Answer<TokenReport> {
     let request = parsed_body(request).map_err(ApiError)?;
-    ask(jobs, move |hub| web.report(request, &hub.config.web)).await
+    change(jobs, move |hub| web.report(request, &hub.config.web)).await
 }
 
 const INFO: ApiInfo = ApiInfo {
@@ -123,14 +141,14 @@ fn requests() -> Vec<Request> {
         Request::get(
             "/v1/status",
             "Shows the hub's keys, addresses, counts and health problems",
-            |State(jobs): State<Jobs>| ask(jobs, |hub| hub.status()),
+            |State(jobs): State<Jobs>| show(jobs, |hub| hub.status()),
         )
         .answers::<StatusReport>()
         .on_page(),
         Request::get(
             "/v1/clients",
             "Shows every client",
-            |State(jobs): State<Jobs>| ask(jobs, |hub| hub.clients()),
+            |State(jobs): State<Jobs>| show(jobs, |hub| hub.clients()),
         )
         .answers::<ClientsReport>()
         .on_page(),

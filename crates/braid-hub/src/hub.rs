@@ -4,6 +4,7 @@
 //! cannot be saved. Packets never wait for that: an unknown key is handed over, and answered when it asks again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use braid_bond::io::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
@@ -34,6 +35,8 @@ pub struct Hub {
     pub(crate) keys: HubKeys,
     pub(crate) registry: ClientRegistry,
     pub(crate) handle: HubHandle,
+    /// Status of the packet thread, once it was read in this turn of the loop.
+    snapshot: Option<Rc<HubStatus>>,
     /// Inner bytes of each key when they were last recorded: received, sent.
     recorded: BTreeMap<PublicKey, (u64, u64)>,
     /// Error of the last reload of the configuration.
@@ -101,6 +104,7 @@ impl Hub {
             identity,
             registry,
             handle,
+            snapshot: None,
             recorded: BTreeMap::new(),
             reload_error: None,
             filter,
@@ -313,14 +317,23 @@ impl Hub {
         }
     }
 
-    /// Status of the packet thread.
+    /// Status of the packet thread, which it has to take for all peers while packets wait. All that read it in one turn
+    /// of the loop share it.
     ///
     /// # Errors
     /// The packet thread has stopped.
-    pub fn io_status(&self) -> Result<HubStatus, UserError> {
-        self.handle
-            .status()
-            .map_err(|Stopped| UserError::new("ending", "the hub is ending"))
+    pub fn io_status(&mut self) -> Result<Rc<HubStatus>, UserError> {
+        if let Some(snapshot) = &self.snapshot {
+            return Ok(Rc::clone(snapshot));
+        }
+        let status = self.handle.status();
+        let status = status.map_err(|Stopped| UserError::new("ending", "the hub is ending"))?;
+        Ok(Rc::clone(self.snapshot.insert(Rc::new(status))))
+    }
+
+    /// Forgets the status of the packet thread: a turn of the loop begins.
+    pub(crate) fn forget_snapshot(&mut self) {
+        self.snapshot = None;
     }
 
     /// Records traffic in the registry, applies quotas, and forgets keys that have been refused for

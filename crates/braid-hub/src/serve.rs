@@ -26,9 +26,9 @@ use caps::Capability;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at, sleep_until, timeout};
 
-use crate::api::{self, Job};
+use crate::api::{self, Action, Job};
 use crate::client_registry::ClientRegistry;
 use crate::config::HubConfig;
 use crate::host_setup::{self, bond_failure, has_family};
@@ -46,6 +46,9 @@ const PERSIST_INTERVAL: Duration = Duration::from_secs(60);
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
 /// Longest wait for a hub that another process stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
+/// Least time between two answers to all who want to see the hub's state. Each time the packet thread copies the state of
+/// all peers, and packets wait.
+const READ_INTERVAL: Duration = Duration::from_millis(100);
 /// Requests queued for the loop; further clients wait at the socket.
 const MAX_QUEUED_JOBS: usize = 16;
 /// Events of the packet thread queued for the loop. More are dropped: an unknown key asks again,
@@ -332,7 +335,11 @@ async fn event_loop(
     note.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keep = interval_at(Instant::now() + PERSIST_INTERVAL, PERSIST_INTERVAL);
     let mut count = interval_at(Instant::now() + STORE_INTERVAL, STORE_INTERVAL);
+    // Their number is that of the API's connections.
+    let mut readers: Vec<Action> = Vec::new();
+    let mut next_read = Instant::now();
     loop {
+        hub.forget_snapshot();
         tokio::select! {
             () = end(&mut signals.terminate, &mut signals.interrupt) => {
                 notifier.stopping();
@@ -342,9 +349,18 @@ async fn event_loop(
                 hub.reload(read());
                 hub.update_filter().await;
             }
-            Some(job) = pending_jobs.recv() => {
-                job(hub);
-                // A client may have been invited or revoked.
+            Some(job) = pending_jobs.recv() => match job {
+                Job::Read(show) => readers.push(show),
+                Job::Change(change) => {
+                    change(hub);
+                    // A client may have been invited or revoked.
+                    hub.update_filter().await;
+                }
+            },
+            () = sleep_until(next_read), if !readers.is_empty() => {
+                next_read = Instant::now() + READ_INTERVAL;
+                readers.drain(..).for_each(|show| show(hub));
+                // An invitation may have expired.
                 hub.update_filter().await;
             }
             Some(told) = events.recv() => match told {

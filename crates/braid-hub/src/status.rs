@@ -19,7 +19,7 @@ impl Hub {
     ///
     /// # Errors
     /// The hub is ending.
-    pub fn status(&self) -> Result<StatusReport, UserError> {
+    pub fn status(&mut self) -> Result<StatusReport, UserError> {
         let figures = self.io_status()?;
         let networks = self.registry.pool().networks();
         Ok(StatusReport {
@@ -161,7 +161,7 @@ impl Hub {
     ///
     /// # Errors
     /// The hub is ending.
-    pub fn clients(&self) -> Result<ClientsReport, UserError> {
+    pub fn clients(&mut self) -> Result<ClientsReport, UserError> {
         let figures = self.io_status()?;
         let peers: BTreeMap<PublicKey, &PeerStatus> =
             figures.peers.iter().map(|peer| (peer.key, peer)).collect();

@@ -1,6 +1,8 @@
 //! A hub's lifecycle: its changes to the machine, their removal, and its persistent state.
 
-use crate::world::{World, filter};
+use std::time::Instant;
+
+use crate::world::{Hub, World, filter};
 
 #[test]
 fn it_leaves_the_machine_as_it_was() {
@@ -154,4 +156,37 @@ fn figures_are_there_for_a_monitoring_system() {
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
+}
+
+/// Times that the packet thread has waited for something to do.
+fn waits(hub: &Hub) -> u64 {
+    let packets = &hub.threads()["braid-hub"];
+    let waits = packets["voluntary_ctxt_switches"].trim().parse();
+    waits.expect("a count")
+}
+
+/// It copied the state of all peers for each request, and packets waited meanwhile.
+#[test]
+fn however_many_read_its_state_the_packet_thread_tells_it_ten_times_a_second() {
+    let world = World::new();
+    let hub = world.start_hub("");
+    let (start, before) = (Instant::now(), waits(&hub));
+    std::thread::scope(|scope| {
+        for path in ["/v1/status", "/v1/clients", "/v1/metrics"].repeat(6) {
+            let world = &world;
+            scope.spawn(move || (0..15).for_each(|_| _ = world.get(path)));
+        }
+        // An answer is as new as its request, and a change does not wait.
+        for number in 1..=5 {
+            world.invite(&format!("client-{number}"), &[]);
+            assert_eq!(world.json(&["status"])["clients"]["invited"], number);
+        }
+    });
+    let (took, woken) = (start.elapsed().as_secs_f64(), waits(&hub) - before);
+    // The loop reads it every two seconds, too.
+    let told = 10.0 * took + took / 2.0 + 4.0;
+    assert!(
+        (woken as f64) < told,
+        "woken {woken} times in {took:.2} s by 270 requests"
+    );
 }

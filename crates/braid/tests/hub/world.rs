@@ -7,8 +7,11 @@
 //!                                      192.0.2.1
 //! ```
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -163,6 +166,18 @@ impl World {
             .unwrap_or_else(|_| panic!("{words:?}: {}", error(&output)))
     }
 
+    /// Returns the answer to a GET request of the hub's API.
+    pub fn get(&self, path: &str) -> String {
+        let socket = self.directory().join("hub/braid.sock");
+        let mut stream = UnixStream::connect(socket).expect("the hub listens");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: hub\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("text");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer
+    }
+
     /// Returns a token for a new client.
     pub fn invite(&self, name: &str, more: &[&str]) -> Token {
         let words = [&["invite", name, "--address", HUB], more].concat();
@@ -248,6 +263,21 @@ impl Hub {
 
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// A thread's name, and the fields of its /proc/PID/task/TID/status.
+    pub fn threads(&self) -> BTreeMap<String, BTreeMap<String, String>> {
+        let tasks: PathBuf = format!("/proc/{}/task", self.pid()).into();
+        let status = |task: PathBuf| {
+            let text = fs::read_to_string(task.join("status")).expect("a thread");
+            let fields = text.lines().filter_map(|line| line.split_once(":\t"));
+            fields
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect::<BTreeMap<_, _>>()
+        };
+        let tasks = fs::read_dir(tasks).expect("a process");
+        let all = tasks.map(|task| status(task.expect("a thread").path()));
+        all.map(|fields| (fields["Name"].clone(), fields)).collect()
     }
 
     pub fn is_alive(&self) -> bool {
