@@ -23,6 +23,7 @@ use crate::client_registry::{
 };
 use crate::config::HubConfig;
 use crate::host_setup;
+use crate::key_rotation::OverlapEnd;
 use crate::nftables::Filter;
 use crate::report::{InviteReport, InviteRequest, RevokeReport};
 use crate::store::{StoreError, StoredIdentity};
@@ -31,8 +32,9 @@ use crate::store::{StoreError, StoredIdentity};
 pub struct Hub {
     pub(crate) config: HubConfig,
     pub(crate) identity: StoredIdentity,
-    /// The keys of `identity`.
+    /// Those keys of `identity` that are valid now.
     pub(crate) keys: HubKeys,
+    pub(crate) overlap_end: OverlapEnd,
     pub(crate) registry: ClientRegistry,
     pub(crate) handle: HubHandle,
     /// Status of the packet thread, once it was read in this turn of the loop.
@@ -94,14 +96,16 @@ impl Hub {
     pub(crate) fn new(
         config: HubConfig,
         identity: StoredIdentity,
+        keys: HubKeys,
         registry: ClientRegistry,
         filter: Option<Filter>,
         handle: HubHandle,
     ) -> Self {
         Hub {
             config,
-            keys: identity.keys(),
             identity,
+            keys,
+            overlap_end: OverlapEnd::default(),
             registry,
             handle,
             snapshot: None,
@@ -122,7 +126,12 @@ impl Hub {
     /// Replaces the keys. A new key is on disk.
     pub(crate) fn set_identity(&mut self, identity: StoredIdentity) {
         self.identity = identity;
-        self.keys = self.identity.keys();
+        self.set_keys(now());
+    }
+
+    /// Serves the keys that are valid at `at`.
+    pub(crate) fn set_keys(&mut self, at: Seconds) {
+        self.keys = self.identity.keys_at(at);
         self.handle.set_keys(self.keys.clone());
     }
 

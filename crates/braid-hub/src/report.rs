@@ -49,7 +49,7 @@ pub struct StatusReport {
 pub struct PreviousKeyReport {
     /// The public key, base64.
     pub key: String,
-    /// End of the overlap, milliseconds since 1970: the hub erases it then.
+    /// End of the overlap, milliseconds since 1970: it is not valid any more then, and is erased a quarter of an hour later.
     pub until_unix_ms: u64,
     /// Clients that have not come by the current key yet.
     pub clients: Vec<String>,

@@ -117,11 +117,7 @@ pub async fn run(
         "braid hub web token",
     )?;
     let mut store = Embedded::open(&config.store, seal)?;
-    let mut identity = store.load_or_create(StoredIdentity::new(random()?, random()?))?;
-    if identity.is_overlap_over(now()) {
-        identity = identity.retired();
-        store.put_identity(&identity)?;
-    }
+    let identity = store.load_or_create(StoredIdentity::new(random()?, random()?))?;
     let epochs = EpochKeys::new(EpochKey::new(random()?), store.epochs()?);
     store.put_epochs(&epochs)?;
     let pool = AddressPool::new(config.networks(identity.global));
@@ -244,9 +240,10 @@ async fn serve(
     ready: impl FnOnce(&Hub),
 ) -> Result<(), UserError> {
     let (tell, events) = mpsc::channel(MAX_QUEUED_EVENTS);
+    let keys = identity.keys_at(now());
     let handle = io::hub::start(io::HubConfig {
         tun,
-        keys: identity.keys(),
+        keys: keys.clone(),
         epochs,
         listen: config.listen.clone(),
         mark: None,
@@ -293,7 +290,7 @@ async fn serve(
         .map(|page| page.serve(api::page(jobs.clone())))
         .transpose()?;
     let service = tokio::spawn(api::serve(listener, gate, jobs, web, end_of_service));
-    let mut hub = Hub::new(config, identity, registry, filter, handle);
+    let mut hub = Hub::new(config, identity, keys, registry, filter, handle);
     ready(&hub);
     let notifier = ServiceNotifier::from_environment();
     notifier.ready();

@@ -14,7 +14,7 @@ pub struct StoredIdentity {
     pub private: [u8; 32],
     /// Global ID of its inner IPv6 network, if none is configured (RFC 4193 §3.2.2).
     pub global: [u8; 5],
-    /// The key before that, during the overlap of both.
+    /// The key before that, until it is erased.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous: Option<PreviousKey>,
     /// The last key that was erased.
@@ -33,7 +33,7 @@ pub struct PreviousKey {
     private: [u8; 32],
     /// Time of its replacement.
     pub since: Seconds,
-    /// End of the overlap: it is erased then.
+    /// End of the overlap: it is not valid any more then.
     pub until: Seconds,
 }
 
@@ -58,6 +58,14 @@ impl Drop for StoredIdentity {
 impl Drop for PreviousKey {
     fn drop(&mut self) {
         self.private.zeroize();
+    }
+}
+
+impl PreviousKey {
+    /// The public key.
+    #[must_use]
+    pub fn public(&self) -> PublicKey {
+        Identity::new(self.private).public()
     }
 }
 
@@ -100,12 +108,22 @@ impl StoredIdentity {
     pub fn retired(&self) -> Self {
         let mut retired = self.clone();
         if let Some(previous) = retired.previous.take() {
-            retired.retired = Some(Identity::new(previous.private).public());
+            retired.retired = Some(previous.public());
         }
         retired
     }
 
-    /// The keys for the packet thread.
+    /// The keys for the packet thread at `now`: without the previous one once the overlap is over, also if it is not
+    /// erased yet.
+    #[must_use]
+    pub fn keys_at(&self, now: Seconds) -> HubKeys {
+        match self.is_overlap_over(now) {
+            true => self.retired().keys(),
+            false => self.keys(),
+        }
+    }
+
+    /// All keys that are not erased.
     #[must_use]
     pub fn keys(&self) -> HubKeys {
         let previous = self.previous.as_ref();
@@ -135,6 +153,13 @@ mod tests {
         assert_eq!(keys.retired, None);
         assert_eq!(rotated.global, [2; 5], "the inner network stays");
         assert!(!rotated.is_overlap_over(NOW + 99) && rotated.is_overlap_over(NOW + 100));
+        // Also if the clock goes back.
+        for (now, is_valid) in [(NOW + 100, false), (NOW + 99, true)] {
+            let keys = rotated.keys_at(now);
+            let old = Some(first);
+            let has = (keys.previous.map(|key| key.public()), keys.retired);
+            assert_eq!(has, if is_valid { (old, None) } else { (None, old) });
+        }
 
         let retired = rotated.retired();
         let keys = retired.keys();

@@ -5,6 +5,7 @@ use std::process::Output;
 use braid_bond::proto::handshake::PublicKey;
 use braid_bond::proto::handshake::terms::current_key;
 use braid_bond::proto::tunnel::Event;
+use braid_hub::store::{Embedded, Store, StoredIdentity};
 use serde_json::{Value, json};
 
 use crate::world::{Client, World, error, wait_for};
@@ -126,6 +127,67 @@ fn a_client_that_was_away_all_the_time_is_told_and_so_is_the_operator() {
     client.until_in();
     assert!(client.reaches("203.0.113.1"));
     assert_eq!(status(&world)["health"], json!([]));
+}
+
+/// A start with a clock far ahead erased the previous key for good, and shut out for ever who had not followed.
+#[test]
+fn a_key_whose_time_is_over_by_the_clock_is_kept_for_a_while() {
+    let world = World::new();
+    let hub = world.start_hub("");
+    let old = public(&status(&world)["key"]);
+    let token = world.invite("attic", &["--valid", "200 h"]);
+    succeeds(&world.braid(&["rotate-key", "--overlap", "100 h"]));
+    assert!(hub.end());
+    // The same as a clock that is ahead: the overlap has ended long ago.
+    let stored = |change: &dyn Fn(StoredIdentity) -> StoredIdentity| {
+        let mut store = Embedded::open(&world.store(), None).expect("a store");
+        let made_up = StoredIdentity::new([0; 32], [0; 5]);
+        let identity = store.load_or_create(made_up).expect("a key");
+        let identity = change(identity);
+        store.put_identity(&identity).expect("room");
+        let previous = identity.keys().previous;
+        (
+            previous.map(|key| key.public()),
+            identity.previous.as_ref().map(|key| key.until),
+        )
+    };
+    let set_end = |until| {
+        stored(&|mut identity| {
+            identity.previous.as_mut().expect("an overlap").until = until;
+            identity
+        })
+    };
+    let (_, until) = stored(&|identity| identity);
+    set_end(1_000);
+    let hub = world.start_hub("");
+    assert_eq!(status(&world)["previous_key"], Value::Null);
+    let client = world.join(0, &token, 1);
+    client.until(|event| matches!(event, Event::KeyRetired).then_some(()));
+    drop(client);
+    let problems = status(&world)["health"].clone();
+    assert_eq!(problems[0]["code"], "key-missed", "{problems}");
+    let fix = problems[0]["fix"].as_str().expect("text");
+    assert!(fix.contains("clock is wrong, set it within 1"), "{fix}");
+    let again = world.braid(&["rotate-key"]);
+    assert!(error(&again).contains("is kept for 1"), "{}", error(&again));
+    assert!(hub.end());
+    assert_eq!(stored(&|identity| identity), (Some(old), Some(1_000)));
+
+    // The clock is right at the next start.
+    set_end(until.expect("an overlap"));
+    let hub = world.start_hub("");
+    assert_eq!(public(&status(&world)["previous_key"]["key"]), old);
+    let client = world.join(0, &token, 1);
+    client.until_in();
+    drop(client);
+    assert!(hub.end());
+
+    // The operator need not wait.
+    set_end(1_000);
+    let hub = world.start_hub("");
+    succeeds(&world.braid(&["rotate-key", "--end-overlap"]));
+    assert!(hub.end());
+    assert_eq!(stored(&|identity| identity), (None, None));
 }
 
 #[test]
