@@ -53,7 +53,7 @@ impl Attacked {
         let settings = ClientSettings {
             identity: Identity::new([1; 32]),
             hub,
-            psk: Psk([7; 32]),
+            psk: Psk::new([7; 32]),
             ciphers: ciphers(),
             options: Options::new(),
             gre: false,
@@ -142,7 +142,7 @@ fn on_client(attack: &[u8]) {
         TunnelSettings::default(),
         Entropy::new(&[5; 32]),
     );
-    server.insert(Identity::new([1; 32]).public(), Psk([7; 32]));
+    server.insert(Identity::new([1; 32]).public(), Psk::new([7; 32]));
     let from = ([192, 0, 2, 2], 2).into();
     server
         .handle_datagram(world.now, (world.now, from), &mut world.sent[0].clone())

@@ -82,7 +82,7 @@ impl World {
         let (client, hub) = (Identity::new([1; 32]), Identity::new([2; 32]));
         let settings = ClientSettings {
             hub: hub.public(),
-            psk: Psk([7; 32]),
+            psk: Psk::new([7; 32]),
             ciphers,
             options: Options::new(),
             gre: false,
@@ -97,7 +97,7 @@ impl World {
             TunnelSettings::default(),
             Entropy::new(&[3; 32]),
         );
-        server.insert(client.public(), Psk([7; 32]));
+        server.insert(client.public(), Psk::new([7; 32]));
         let mut tunnel = Tunnel::connect(
             Time::ZERO,
             settings,

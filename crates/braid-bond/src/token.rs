@@ -78,7 +78,7 @@ impl Secret {
     /// The pre-shared key of every handshake of the client that was invited.
     #[must_use]
     pub fn psk(&self) -> Psk {
-        Psk(self.derive(b"braid psk"))
+        Psk::new(self.derive(b"braid psk"))
     }
 
     fn derive(&self, label: &[u8]) -> [u8; 32] {
@@ -394,7 +394,7 @@ mod tests {
     fn values_derived_from_a_secret_do_not_reveal_it() {
         let secret = Secret::new([1; 32]);
         assert_ne!(secret.id().0, secret.psk().0[..16]);
-        assert_ne!(secret.psk().0, *secret.bytes());
+        assert_ne!(*secret.psk().0, *secret.bytes());
         assert_eq!(format!("{secret:?}"), "Secret(…)");
     }
 

@@ -169,7 +169,7 @@ fn inserting_a_peer_again_keeps_its_replay_protection() {
     assert!(matches!(copy, Ok(HandshakeAction::Reply(reply)) if reply == first));
     assert_eq!(world.listener.counters().repeated, 1);
     // Another pre-shared key makes a new agreement.
-    world.listener.insert(client, Psk([9; 32]));
+    world.listener.insert(client, Psk::new([9; 32]));
     let heard = world.listener.handle_initiation(NOW, address(3), &said);
     assert!(matches!(heard, Ok(HandshakeAction::Offer(_))), "{heard:?}");
 }

@@ -88,7 +88,7 @@ fn token(vectors: &mut Vectors) {
     let secret = Secret::new([0x44; 32]);
     vectors.add("secret", secret.bytes());
     vectors.add("invitation's number", &secret.id().0);
-    vectors.add("pre-shared key of the secret", &secret.psk().0);
+    vectors.add("pre-shared key of the secret", &*secret.psk().0);
     let addresses = ["198.51.100.7", "[2001:db8::7]:500", "hub.example.org:51"];
     let token = Token {
         hub: Identity::new([0x22; 32]).public(),
@@ -122,13 +122,13 @@ fn handshake(vectors: &mut Vectors, cipher: Cipher) {
     let now = Time::ZERO;
     let client = Identity::new([0x11; 32]);
     let server = Identity::new([0x22; 32]);
-    let psk = Psk([0x33; 32]);
+    let psk = Psk::new([0x33; 32]);
     vectors.title(&format!("handshake, data sealed by {cipher:?}"));
     vectors.add("initiator's private key", client.private());
     vectors.add("initiator's public key", &client.public().0);
     vectors.add("responder's private key", server.private());
     vectors.add("responder's public key", &server.public().0);
-    vectors.add("pre-shared key", &psk.0);
+    vectors.add("pre-shared key", &*psk.0);
 
     let mut listener = Listener::new(now, server.clone(), Entropy::new(&[0x44; 32]));
     listener.insert(client.public(), psk.clone());

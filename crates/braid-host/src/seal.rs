@@ -99,7 +99,24 @@ impl From<SealError> for UserError {
 
 /// The key that seals this machine's secrets.
 #[derive(Clone)]
-pub struct SealKey(Arc<hmac::Key>);
+pub struct SealKey(Arc<Root>);
+
+/// The key from which those of single contents are made, overwritten on drop.
+struct Root(hmac::Key);
+
+impl Root {
+    fn erase(&mut self) {
+        self.0 = hmac::Key::new(HMAC_SHA256, &[]);
+        // Lest the compiler leave out a write that nobody reads.
+        std::hint::black_box(&self.0);
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        self.erase();
+    }
+}
 
 impl fmt::Debug for SealKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -136,7 +153,7 @@ impl SealKey {
         }
         let root = hmac::sign(&hmac::Key::new(HMAC_SHA256, b"braid seal"), &credential);
         let root = hmac::Key::new(HMAC_SHA256, root.as_ref());
-        Ok(Some(SealKey(Arc::new(root))))
+        Ok(Some(SealKey(Arc::new(Root(root)))))
     }
 
     /// Seals contents under a name.
@@ -183,7 +200,7 @@ impl SealKey {
     }
 
     fn key(&self, salt: &[u8; SALT_BYTES]) -> LessSafeKey {
-        let key = hmac::sign(&self.0, salt);
+        let key = hmac::sign(&self.0.0, salt);
         let key = UnboundKey::new(&AES_256_GCM, key.as_ref());
         LessSafeKey::new(key.expect("the cipher has keys of 32 bytes"))
     }
@@ -226,6 +243,18 @@ mod tests {
             fails(key(1), "hub/key", &changed);
             fails(key(1), "hub/key", &sealed[..at]);
         }
+    }
+
+    #[test]
+    fn the_key_is_overwritten_on_drop() {
+        let SealKey(root) = key(1);
+        let mut root = Arc::into_inner(root).expect("nobody else has it");
+        let tag = |root: &Root| hmac::sign(&root.0, b"").as_ref().to_vec();
+        let before = tag(&root);
+        // Same as `drop`, with the memory still there for inspection.
+        root.erase();
+        assert_ne!(tag(&root), before);
+        assert_eq!(tag(&root), tag(&Root(hmac::Key::new(HMAC_SHA256, &[]))));
     }
 
     #[test]

@@ -7,11 +7,12 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use braid_bond::proto::handshake::terms::MAX_NAME_LENGTH;
-use braid_bond::proto::handshake::{Psk, PublicKey};
+use braid_bond::proto::handshake::{KeyBytes, Psk, PublicKey};
 use braid_bond::token::InvitationId;
 use braid_core::Rate;
 use braid_host::quota::Used;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use zeroize::Zeroizing;
 
 /// Seconds since 1970.
 pub type Seconds = u64;
@@ -210,7 +211,22 @@ macro_rules! as_base64 {
 
 as_base64!(key_text, PublicKey, PublicKey);
 as_base64!(invitation_text, InvitationId, InvitationId);
-as_base64!(psk_text, Psk, Psk);
+
+/// A pre-shared key as base64, of which no copy is left in memory.
+mod psk_text {
+    use super::*;
+
+    pub fn serialize<S: Serializer>(psk: &Psk, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = Zeroizing::new(STANDARD.encode(*psk.0));
+        serializer.serialize_str(&text)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Psk, D::Error> {
+        let text = Zeroizing::new(String::deserialize(deserializer)?);
+        let key = KeyBytes::from_text(&text);
+        key.map(Psk::new).map_err(de::Error::custom)
+    }
+}
 
 pub(crate) mod optional_key_text {
     use super::*;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use braid_bond::io::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
-use braid_bond::proto::handshake::{HubKeys, PublicKey};
+use braid_bond::proto::handshake::{HubKeys, KeyBytes, PublicKey};
 use braid_bond::proto::tunnel::Event;
 use braid_bond::token::{Host, HubAddress, InvitationId, MAX_ADDRESSES, Secret, Token};
 use braid_host::config::{ConfigError, Paint};
@@ -65,8 +65,21 @@ pub fn now() -> Seconds {
 pub fn random<const N: usize>() -> Result<[u8; N], UserError> {
     let mut bytes = [0; N];
     let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| UserError::new("random", "the system gives no random bytes"))?;
+    filled.map_err(|_| no_random())?;
     Ok(bytes)
+}
+
+/// An unpredictable key.
+///
+/// # Errors
+/// The system has none.
+pub fn random_key() -> Result<KeyBytes, UserError> {
+    let key = KeyBytes::try_fill(|bytes| SystemRandom::new().fill(bytes));
+    key.map_err(|_| no_random())
+}
+
+fn no_random() -> UserError {
+    UserError::new("random", "the system gives no random bytes")
 }
 
 /// The packet thread's peer for these terms.

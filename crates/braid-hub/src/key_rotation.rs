@@ -17,7 +17,7 @@ use braid_host::report::HealthProblem;
 use braid_host::user_error::UserError;
 
 use crate::client::{Client, Seconds};
-use crate::hub::{Hub, millis, now, random, span};
+use crate::hub::{Hub, millis, now, random_key, span};
 use crate::report::{KeyReport, PreviousKeyReport, RotateKeyRequest};
 use crate::store::StoreError;
 
@@ -70,7 +70,7 @@ impl Hub {
             let fix = "wait until then, or end that by `braid hub rotate-key --end-overlap`";
             return Err(UserError::new("key-overlap", text).fix(fix));
         }
-        let private = random()?;
+        let private = random_key()?;
         let until = at + overlap;
         let rotated = self.identity.rotated(private, at, until);
         self.registry.rotate_key(self.key(), &rotated)?;

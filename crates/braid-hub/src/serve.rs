@@ -32,7 +32,7 @@ use crate::api::{self, Action, Job};
 use crate::client_registry::ClientRegistry;
 use crate::config::HubConfig;
 use crate::host_setup::{self, bond_failure, has_family};
-use crate::hub::{Hub, now, peer, random};
+use crate::hub::{Hub, now, peer, random, random_key};
 use crate::nftables::Filter;
 use crate::pool::AddressPool;
 use crate::store::{Embedded, Store, StoredIdentity};
@@ -117,8 +117,8 @@ pub async fn run(
         "braid hub web token",
     )?;
     let mut store = Embedded::open(&config.store, seal)?;
-    let identity = store.load_or_create(StoredIdentity::new(random()?, random()?))?;
-    let epochs = EpochKeys::new(EpochKey::new(random()?), store.epochs()?);
+    let identity = store.load_or_create(StoredIdentity::new(random_key()?, random()?))?;
+    let epochs = EpochKeys::new(EpochKey::new(random_key()?), store.epochs()?);
     store.put_epochs(&epochs)?;
     let pool = AddressPool::new(config.networks(identity.global));
     let pool = pool.map_err(|error| UserError::new("pool", error.to_string()))?;

@@ -6,6 +6,7 @@
 
 mod embedded;
 mod identity;
+mod record;
 
 use std::path::PathBuf;
 

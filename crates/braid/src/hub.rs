@@ -345,7 +345,7 @@ struct KeyPair {
 
 /// Runs `braid keygen`.
 pub fn keygen(output: Output) -> CommandResult {
-    let identity = Identity::new(braid_hub::hub::random()?);
+    let identity = Identity::new(braid_hub::hub::random_key()?);
     let pair = KeyPair {
         private: identity.private_text(),
         public: identity.public().to_string(),

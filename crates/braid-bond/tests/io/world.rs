@@ -155,7 +155,7 @@ impl World {
         let inner = INNER.map(|(text, length)| Prefix::new(address(text), length).expect("fits"));
         let peer = Peer {
             key: identity(1).public(),
-            psk: Psk([7; 32]),
+            psk: Psk::new([7; 32]),
             options: Options::new(),
             inner: inner.to_vec(),
             cap: None,
@@ -204,7 +204,7 @@ impl World {
                 tun: Tun::open_with("bond0", 1500, offloads).expect("a TUN device"),
                 identity: identity(number),
                 hub: hub_key(),
-                psk: Psk([7; 32]),
+                psk: Psk::new([7; 32]),
                 options: Options::new(),
                 policy: Policy::default(),
                 gre: self.gre,

@@ -48,7 +48,7 @@ impl World {
     pub fn new() -> World {
         let client = Identity::new([1; 32]);
         let server = Identity::new([2; 32]);
-        let psk = Psk([3; 32]);
+        let psk = Psk::new([3; 32]);
         let public = server.public();
         let mut listener = Listener::new(Time::ZERO, server, Entropy::new(&[4; 32]));
         listener.insert(client.public(), psk.clone());

@@ -43,7 +43,7 @@ fn attempt() -> (Attempt, Vec<u8>) {
         ciphers: Ciphers::preferring(Cipher::ChaCha20Poly1305),
         options: Options::new(),
     };
-    let (client, hub, psk) = (identity(1), identity(2).public(), Psk([7; 32]));
+    let (client, hub, psk) = (identity(1), identity(2).public(), Psk::new([7; 32]));
     let attempt = Attempt::new(&client, hub, &psk, start, &mut Entropy::new(&[1; 32]));
     let mut message = Vec::new();
     attempt.append(LinkId(0), &mut message);
@@ -60,7 +60,7 @@ impl Hostile {
         let mut buffer = Vec::new();
         tunnel.poll_transmit(now, &mut buffer).expect("it calls");
         let mut listener = Listener::new(now, identity(2), Entropy::new(&[2; 32]));
-        listener.insert(identity(1).public(), Psk([7; 32]));
+        listener.insert(identity(1).public(), Psk::new([7; 32]));
         let from = SocketAddr::from(([192, 0, 2, 9], 9));
         let Ok(HandshakeAction::Offer(offer)) = listener.handle_initiation(now, from, &buffer)
         else {
@@ -87,7 +87,7 @@ impl Hostile {
     fn client() -> Hostile {
         let now = Time::from_nanos(1_000_000);
         let (mut attempt, buffer) = attempt();
-        let (client, psk) = (identity(1), Psk([7; 32]));
+        let (client, psk) = (identity(1), Psk::new([7; 32]));
         let mut listener = Listener::new(now, identity(2), Entropy::new(&[2; 32]));
         listener.insert(client.public(), psk);
         let Ok(HandshakeAction::Offer(offer)) = listener.handle_initiation(now, HUB, &buffer)

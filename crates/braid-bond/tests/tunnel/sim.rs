@@ -90,7 +90,7 @@ pub fn server(now: Time, seed: u8) -> Server {
         TunnelSettings::default(),
         entropy,
     );
-    server.insert(identity(1).public(), Psk([7; 32]));
+    server.insert(identity(1).public(), Psk::new([7; 32]));
     server.set_epochs(later_run(0));
     server
 }
@@ -106,7 +106,7 @@ pub fn client_settings() -> ClientSettings {
     ClientSettings {
         identity: identity(1),
         hub: identity(2).public(),
-        psk: Psk([7; 32]),
+        psk: Psk::new([7; 32]),
         ciphers: Ciphers::preferring(Cipher::Aes256Gcm),
         options: Options::new(),
         gre: false,

@@ -7,12 +7,14 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use braid_bond::proto::handshake::{EpochKey, EpochKeys};
+use braid_bond::proto::handshake::{EpochKey, EpochKeys, KeyBytes};
 use braid_host::seal::{SealError, SealKey};
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, Table, TableDefinition};
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
+use super::record::{key_bytes, to_json};
 use super::{Store, StoreError, StoredIdentity};
 use crate::client::Client;
 
@@ -41,6 +43,10 @@ pub struct Embedded {
     /// Key of the records; none if they are not sealed.
     seal: Option<SealKey>,
 }
+
+/// Key of an epoch.
+#[derive(Serialize, Deserialize)]
+struct StoredKey(#[serde(with = "key_bytes")] KeyBytes);
 
 /// Name under which a record of [`HUB`] is sealed.
 fn hub_name(key: &str) -> String {
@@ -204,8 +210,7 @@ impl Embedded {
         key: &'static str,
     ) -> Result<Option<Zeroizing<Vec<u8>>>, StoreError> {
         let found = table.get(key).map_err(|e| self.engine(e))?;
-        let stored = found.map(|value| value.value().to_vec());
-        let opened = stored.map(|stored| self.decode(&hub_name(key), &stored));
+        let opened = found.map(|stored| self.decode(&hub_name(key), stored.value()));
         opened.transpose()
     }
 
@@ -217,9 +222,8 @@ impl Embedded {
         what: &str,
         value: &impl serde::Serialize,
     ) -> Result<(), StoreError> {
-        let bytes = serde_json::to_vec(value);
-        let bytes = bytes.map_err(|e| self.record(what, e.to_string()))?;
-        let stored = self.encode(&hub_name(key), &Zeroizing::new(bytes))?;
+        let json = to_json(value).map_err(|e| self.record(what, e.to_string()))?;
+        let stored = self.encode(&hub_name(key), &json)?;
         let kept = table.insert(key, stored.as_slice());
         kept.map(drop).map_err(|e| self.engine(e))
     }
@@ -314,13 +318,14 @@ impl Store for Embedded {
             let Some(bytes) = store.value(&table, EPOCHS)? else {
                 return Ok(Vec::new());
             };
-            let keys: Zeroizing<Vec<[u8; 32]>> = Zeroizing::new(store.parse(EPOCHS_TEXT, &bytes)?);
-            Ok(keys.iter().copied().map(EpochKey::new).collect())
+            let keys: Vec<StoredKey> = store.parse(EPOCHS_TEXT, &bytes)?;
+            Ok(keys.into_iter().map(|key| EpochKey::new(key.0)).collect())
         })
     }
 
     fn put_epochs(&mut self, epochs: &EpochKeys) -> Result<(), StoreError> {
-        let keys: Vec<&[u8; 32]> = epochs.iter().map(EpochKey::bytes).collect();
+        let keys = epochs.iter().map(|key| StoredKey(key.bytes().clone()));
+        let keys: Vec<StoredKey> = keys.collect();
         self.change(|store, transaction| {
             let mut table = transaction.open_table(HUB).map_err(|e| store.engine(e))?;
             store.insert_value(&mut table, EPOCHS, EPOCHS_TEXT, &keys)
@@ -350,9 +355,8 @@ impl Store for Embedded {
                 .open_table(CLIENTS)
                 .map_err(|e| store.engine(e))?;
             for client in clients {
-                let bytes = serde_json::to_vec(client);
-                let bytes = bytes.map_err(|e| store.record("a client", e.to_string()))?;
-                let stored = store.encode(&client_name(client.id), &Zeroizing::new(bytes))?;
+                let json = to_json(client).map_err(|e| store.record("a client", e.to_string()))?;
+                let stored = store.encode(&client_name(client.id), &json)?;
                 table
                     .insert(client.id, stored.as_slice())
                     .map_err(|e| store.engine(e))?;

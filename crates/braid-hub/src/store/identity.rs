@@ -1,17 +1,18 @@
 //! The hub's static keys as they are stored: the current one, the one before it while clients may
 //! still use it, and the public part of the last one that was erased.
 
-use braid_bond::proto::handshake::{HubKeys, Identity, PublicKey};
+use braid_bond::proto::handshake::{HubKeys, Identity, KeyBytes, PublicKey};
 use serde::{Deserialize, Serialize};
-use zeroize::Zeroize;
 
+use super::record::key_bytes;
 use crate::client::{Seconds, optional_key_text};
 
 /// Identity of a hub, made once and kept for its life.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredIdentity {
     /// Its private key.
-    pub private: [u8; 32],
+    #[serde(with = "key_bytes")]
+    pub private: KeyBytes,
     /// Global ID of its inner IPv6 network, if none is configured (RFC 4193 §3.2.2).
     pub global: [u8; 5],
     /// The key before that, until it is erased.
@@ -30,7 +31,8 @@ pub struct StoredIdentity {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreviousKey {
     /// The private key.
-    private: [u8; 32],
+    #[serde(with = "key_bytes")]
+    private: KeyBytes,
     /// Time of its replacement.
     pub since: Seconds,
     /// End of the overlap: it is not valid any more then.
@@ -49,32 +51,20 @@ impl std::fmt::Debug for PreviousKey {
     }
 }
 
-impl Drop for StoredIdentity {
-    fn drop(&mut self) {
-        self.private.zeroize();
-    }
-}
-
-impl Drop for PreviousKey {
-    fn drop(&mut self) {
-        self.private.zeroize();
-    }
-}
-
 impl PreviousKey {
     /// The public key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
-        Identity::new(self.private).public()
+        Identity::new(self.private.clone()).public()
     }
 }
 
 impl StoredIdentity {
     /// The identity of a new hub.
     #[must_use]
-    pub fn new(private: [u8; 32], global: [u8; 5]) -> Self {
+    pub fn new(private: impl Into<KeyBytes>, global: [u8; 5]) -> Self {
         StoredIdentity {
-            private,
+            private: private.into(),
             global,
             previous: None,
             retired: None,
@@ -83,12 +73,12 @@ impl StoredIdentity {
 
     /// This identity with another key from now on. The present one stays valid until `until`.
     #[must_use]
-    pub fn rotated(&self, private: [u8; 32], now: Seconds, until: Seconds) -> Self {
+    pub fn rotated(&self, private: impl Into<KeyBytes>, now: Seconds, until: Seconds) -> Self {
         StoredIdentity {
-            private,
+            private: private.into(),
             global: self.global,
             previous: Some(PreviousKey {
-                private: self.private,
+                private: self.private.clone(),
                 since: now,
                 until,
             }),
@@ -128,8 +118,8 @@ impl StoredIdentity {
     pub fn keys(&self) -> HubKeys {
         let previous = self.previous.as_ref();
         HubKeys {
-            current: Identity::new(self.private),
-            previous: previous.map(|previous| Identity::new(previous.private)),
+            current: Identity::new(self.private.clone()),
+            previous: previous.map(|previous| Identity::new(previous.private.clone())),
             retired: self.retired,
         }
     }
@@ -165,7 +155,7 @@ mod tests {
         let keys = retired.keys();
         assert!(keys.previous.is_none());
         assert_eq!(keys.retired, Some(first));
-        assert_eq!(retired.private, [3; 32]);
+        assert_eq!(*retired.private, [3; 32]);
         let text = serde_json::to_string(&retired).unwrap();
         let erased = serde_json::to_string(&[1u8; 32]).unwrap();
         assert!(!text.contains(&erased), "{text}");

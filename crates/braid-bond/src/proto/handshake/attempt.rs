@@ -83,7 +83,7 @@ impl Attempt {
     ) -> Self {
         let mut noise = noise::initiate(own, peer, entropy.bytes());
         noise
-            .set_psk(2, &psk.0)
+            .set_psk(2, &*psk.0)
             .expect("the pattern has a pre-shared key");
         let payload = Payload {
             micros: start.micros,

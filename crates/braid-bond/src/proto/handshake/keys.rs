@@ -1,13 +1,14 @@
 //! Static keys and pre-shared keys.
 
 use std::fmt;
+use std::ops::Deref;
 use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use snow::params::DHChoice;
 use snow::resolvers::{CryptoResolver, DefaultResolver};
-use zeroize::Zeroize;
+use zeroize::{Zeroize, Zeroizing};
 
 /// A static public key: an end's identity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,30 +34,85 @@ impl fmt::Display for PublicKey {
 #[error("a key is 44 characters of base64, the last of them \"=\"")]
 pub struct InvalidKey;
 
-fn key_bytes(text: &str) -> Result<[u8; 32], InvalidKey> {
-    let bytes = STANDARD.decode(text.trim()).map_err(|_| InvalidKey)?;
-    bytes.try_into().map_err(|_| InvalidKey)
+fn decode(text: &str) -> Result<Zeroizing<Vec<u8>>, InvalidKey> {
+    let bytes = STANDARD.decode(text.trim());
+    bytes.map(Zeroizing::new).map_err(|_| InvalidKey)
 }
 
 impl FromStr for PublicKey {
     type Err = InvalidKey;
 
     fn from_str(text: &str) -> Result<Self, InvalidKey> {
-        key_bytes(text).map(PublicKey)
+        let bytes = decode(text)?;
+        let bytes = bytes.as_slice().try_into();
+        bytes.map(PublicKey).map_err(|_| InvalidKey)
+    }
+}
+
+/// The 32 bytes of a secret key. They are on the heap, where they stay when this moves, and are zeroed on drop. The
+/// default is zero.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct KeyBytes(Box<[u8; 32]>);
+
+impl fmt::Debug for KeyBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyBytes(…)")
+    }
+}
+
+impl Drop for KeyBytes {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl Deref for KeyBytes {
+    type Target = [u8; 32];
+
+    fn deref(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl From<[u8; 32]> for KeyBytes {
+    /// The caller's own copy is not erased: use [`KeyBytes::try_fill`] where there need not be one.
+    fn from(mut bytes: [u8; 32]) -> Self {
+        let key = KeyBytes(Box::new(bytes));
+        bytes.zeroize();
+        key
+    }
+}
+
+impl KeyBytes {
+    /// Has `fill` write the bytes to the place where they stay.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub fn try_fill<E>(fill: impl FnOnce(&mut [u8; 32]) -> Result<(), E>) -> Result<Self, E> {
+        let mut key = KeyBytes::default();
+        fill(&mut key.0)?;
+        Ok(key)
+    }
+
+    /// The bytes of a text in base64.
+    ///
+    /// # Errors
+    /// The text is not a key.
+    pub fn from_text(text: &str) -> Result<Self, InvalidKey> {
+        let bytes = decode(text)?;
+        let bytes: &[u8; 32] = bytes.as_slice().try_into().map_err(|_| InvalidKey)?;
+        KeyBytes::try_fill(|key| {
+            *key = *bytes;
+            Ok(())
+        })
     }
 }
 
 /// A static key pair (X25519).
 #[derive(Clone)]
 pub struct Identity {
-    private: [u8; 32],
+    private: KeyBytes,
     public: PublicKey,
-}
-
-impl Drop for Identity {
-    fn drop(&mut self) {
-        self.private.zeroize();
-    }
 }
 
 impl fmt::Debug for Identity {
@@ -68,11 +124,12 @@ impl fmt::Debug for Identity {
 impl Identity {
     /// The pair of a private key: any 32 unpredictable bytes.
     #[must_use]
-    pub fn new(private: [u8; 32]) -> Self {
+    pub fn new(private: impl Into<KeyBytes>) -> Self {
+        let private = private.into();
         let mut dh = DefaultResolver
             .resolve_dh(&DHChoice::Curve25519)
             .expect("X25519 is built in");
-        dh.set(&private);
+        dh.set(&*private);
         let mut public = [0; 32];
         public.copy_from_slice(dh.pubkey());
         // The library does not overwrite its copy.
@@ -98,7 +155,7 @@ impl Identity {
     /// The private key as base64, for a file or a terminal.
     #[must_use]
     pub fn private_text(&self) -> String {
-        STANDARD.encode(self.private)
+        STANDARD.encode(*self.private)
     }
 
     /// The pair of a private key in base64.
@@ -106,7 +163,7 @@ impl Identity {
     /// # Errors
     /// The text is not a key.
     pub fn from_text(private: &str) -> Result<Self, InvalidKey> {
-        key_bytes(private).map(Identity::new)
+        KeyBytes::from_text(private).map(Identity::new)
     }
 }
 
@@ -135,11 +192,13 @@ impl From<Identity> for HubKeys {
 /// A pre-shared key, so that a future break of X25519 alone opens nothing. The default, for ends
 /// that share none, is 32 zero bytes.
 #[derive(Clone, Default)]
-pub struct Psk(pub [u8; 32]);
+pub struct Psk(pub KeyBytes);
 
-impl Drop for Psk {
-    fn drop(&mut self) {
-        self.0.zeroize();
+impl Psk {
+    /// The pre-shared key of these bytes.
+    #[must_use]
+    pub fn new(bytes: impl Into<KeyBytes>) -> Self {
+        Psk(bytes.into())
     }
 }
 

@@ -235,7 +235,7 @@ impl Offer {
     /// Writes message 2.
     fn answer(&mut self, peer: &PeerEntry, payload: &response::Payload) -> AnsweredHandshake {
         self.noise
-            .set_psk(2, &peer.psk.0)
+            .set_psk(2, &*peer.psk.0)
             .expect("the pattern has a pre-shared key");
         let payload = payload.to_bytes();
         let mut message = vec![0; payload.len() + 48];
@@ -272,7 +272,7 @@ impl Listener {
         let reset_sources =
             SourceLimiter::new(SourceScope::Host, RESET_RATE_PER_HOST, &mut entropy);
         Listener {
-            epochs: EpochKeys::new(EpochKey::new(entropy.bytes()), []),
+            epochs: EpochKeys::new(EpochKey::new(entropy.bytes::<32>()), []),
             own: HubKeys::from(own).into(),
             entropy,
             cookie_secrets,
@@ -378,13 +378,13 @@ impl Listener {
 
     /// Gives resets of later sessions another key, because somebody may know the present one.
     pub fn renew_epoch(&mut self) {
-        self.epochs.renew(EpochKey::new(self.entropy.bytes()));
+        self.epochs.renew(EpochKey::new(self.entropy.bytes::<32>()));
     }
 
     /// Forgets the answered handshakes and begins another epoch, because others may have the keys
     /// of those sessions.
     pub fn forget_answers(&mut self) {
-        self.epochs.begin(EpochKey::new(self.entropy.bytes()));
+        self.epochs.begin(EpochKey::new(self.entropy.bytes::<32>()));
         self.answered.clear();
         self.peers
             .values_mut()

@@ -14,13 +14,19 @@
 use ring::{digest, hmac};
 
 use super::PublicKey;
+use crate::proto::erase::Erased;
 
 /// Bytes of a MAC, and of a cookie.
 pub const MAC: usize = 16;
 
 /// Checks and makes the MACs of messages to one public key.
-#[derive(Clone)]
-pub struct MacKey(hmac::Key);
+pub struct MacKey(Erased<hmac::Key>);
+
+impl Clone for MacKey {
+    fn clone(&self) -> Self {
+        MacKey(Erased::new((*self.0).clone()))
+    }
+}
 
 impl std::fmt::Debug for MacKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -49,7 +55,7 @@ impl MacKey {
     /// Key derived from a secret.
     #[must_use]
     pub fn secret(secret: &[u8]) -> Self {
-        MacKey(hmac::Key::new(hmac::HMAC_SHA256, secret))
+        MacKey(Erased::new(hmac::Key::new(hmac::HMAC_SHA256, secret)))
     }
 
     /// The MAC over the concatenation of `parts`.
@@ -95,9 +101,9 @@ pub fn hash(bytes: &[u8]) -> [u8; 32] {
     hash
 }
 
-fn derived(label: &[u8], key: PublicKey) -> hmac::Key {
+fn derived(label: &[u8], key: PublicKey) -> Erased<hmac::Key> {
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(label);
     context.update(&key.0);
-    hmac::Key::new(hmac::HMAC_SHA256, context.finish().as_ref())
+    Erased::new(hmac::Key::new(hmac::HMAC_SHA256, context.finish().as_ref()))
 }

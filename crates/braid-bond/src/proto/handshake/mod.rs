@@ -41,7 +41,7 @@ pub mod terms;
 pub use attempt::{Attempt, Established, Start};
 pub use cookie::{COOKIE_LIFETIME, CookieReply};
 pub use initiation::{Initiation, MIN_INITIATION_LENGTH};
-pub use keys::{HubKeys, Identity, InvalidKey, Psk, PublicKey};
+pub use keys::{HubKeys, Identity, InvalidKey, KeyBytes, Psk, PublicKey};
 pub use listener::{Accepted, HandshakeAction, Listener, ListenerCounters, Offer};
 pub use options::{MAX_OPTIONS_LENGTH, Options};
 pub use reset::{EpochKey, EpochKeys, RESET_TOKEN, Reset};

@@ -19,10 +19,8 @@
 
 use std::collections::VecDeque;
 
-use zeroize::Zeroize;
-
-use super::HandshakeError;
 use super::mac::{self, MAC, MacKey};
+use super::{HandshakeError, KeyBytes};
 use crate::proto::packet::{OVERHEAD, SessionIndex, kind};
 
 /// Bytes of a reset token.
@@ -84,7 +82,7 @@ const MAX_LIVING: usize = 8;
 
 /// Key of the reset tokens of one epoch.
 #[derive(Clone, PartialEq, Eq)]
-pub struct EpochKey([u8; 32]);
+pub struct EpochKey(KeyBytes);
 
 impl std::fmt::Debug for EpochKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -92,27 +90,21 @@ impl std::fmt::Debug for EpochKey {
     }
 }
 
-impl Drop for EpochKey {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
-
 impl EpochKey {
     /// A key of bytes that nobody can guess.
     #[must_use]
-    pub fn new(bytes: [u8; 32]) -> Self {
-        EpochKey(bytes)
+    pub fn new(bytes: impl Into<KeyBytes>) -> Self {
+        EpochKey(bytes.into())
     }
 
     /// Its bytes.
     #[must_use]
-    pub fn bytes(&self) -> &[u8; 32] {
+    pub fn bytes(&self) -> &KeyBytes {
         &self.0
     }
 
     fn token(&self, index: SessionIndex) -> [u8; RESET_TOKEN] {
-        MacKey::secret(&self.0).sign(&[&index.to_bytes()])
+        MacKey::secret(&*self.0).sign(&[&index.to_bytes()])
     }
 }
 
