@@ -39,12 +39,15 @@ impl Clock {
 
     /// µs since 1970 at the clock's zero.
     pub fn unix_micros(&self) -> u64 {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let start = now
-            .unwrap_or_default()
-            .saturating_sub(self.origin.elapsed());
+        let start = unix_time().saturating_sub(self.origin.elapsed());
         u64::try_from(start.as_micros()).unwrap_or(u64::MAX)
     }
+}
+
+/// Time since 1970 by the system's clock, which may be set; zero if it is before that.
+pub(super) fn unix_time() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default()
 }
 
 /// The system's randomness, drawn anew for every use.

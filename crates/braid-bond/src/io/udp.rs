@@ -9,12 +9,13 @@ use std::cell::Cell;
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use braid_core::Time;
 use quinn_udp::{RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::thread::unix_time;
 use super::{LinkError, sys};
 use crate::proto::gre;
 
@@ -139,30 +140,23 @@ impl DatagramSocket {
         let mut slices: [IoSliceMut<'_>; MESSAGES_PER_RECEIVE] =
             std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or_default()));
         let socket = (&self.socket).into();
-        match self
+        let received = self
             .state
-            .recv(socket, &mut slices, &mut receive_buffer.meta)
-        {
-            Ok(count) => {
-                let messages = Messages {
-                    kind: self.kind,
-                    bytes: &mut receive_buffer.bytes,
-                    meta: &receive_buffer.meta[..count],
-                    clock,
-                };
-                if !messages.is_full() {
-                    self.emptied.set(now);
-                }
-                Ok(Some(messages))
-            }
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock => {
-                    self.emptied.set(now);
-                    Ok(None)
-                }
-                _ => Err(error),
-            },
+            .recv(socket, &mut slices, &mut receive_buffer.meta);
+        let messages = match received {
+            Ok(count) => Some(Messages {
+                kind: self.kind,
+                bytes: &mut receive_buffer.bytes,
+                meta: &receive_buffer.meta[..count],
+                clock,
+            }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Err(error) => return Err(error),
+        };
+        if !messages.as_ref().is_some_and(Messages::is_full) {
+            self.emptied.set(now);
         }
+        Ok(messages)
     }
 
     /// Sends a batch. Datagrams that the socket refuses are lost, as in a network.
@@ -186,11 +180,6 @@ impl DatagramSocket {
         }
         result
     }
-}
-
-fn unix_time() -> Duration {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.unwrap_or_default()
 }
 
 /// Enlarges the buffers beyond the ordinary limit if permitted, otherwise up to it.
