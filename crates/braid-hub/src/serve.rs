@@ -49,6 +49,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// Least time between two answers to all who want to see the hub's state. Each time the packet thread copies the state of
 /// all peers, and packets wait.
 const READ_INTERVAL: Duration = Duration::from_millis(100);
+/// Most readers that are answered together; further requests wait in the queue.
+const MAX_READERS: usize = 64;
 /// Requests queued for the loop; further clients wait at the socket.
 const MAX_QUEUED_JOBS: usize = 16;
 /// Events of the packet thread queued for the loop. More are dropped: an unknown key asks again,
@@ -332,7 +334,6 @@ async fn event_loop(
     note.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut keep = interval_at(Instant::now() + PERSIST_INTERVAL, PERSIST_INTERVAL);
     let mut count = interval_at(Instant::now() + STORE_INTERVAL, STORE_INTERVAL);
-    // Their number is that of the API's connections.
     let mut readers: Vec<Action> = Vec::new();
     let mut next_read = Instant::now();
     loop {
@@ -346,7 +347,7 @@ async fn event_loop(
                 hub.reload(read());
                 hub.update_filter().await;
             }
-            Some(job) = pending_jobs.recv() => match job {
+            Some(job) = pending_jobs.recv(), if readers.len() < MAX_READERS => match job {
                 Job::Read(show) => readers.push(show),
                 Job::Change(change) => {
                     change(hub);
