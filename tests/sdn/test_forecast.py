@@ -85,21 +85,35 @@ def test_rates_are_measured_between_reports() -> None:
     rates = PathRates()
     for number in range(21):
         # 50 ms apart, 10 Mbit/s.
-        rates.handle_bytes(0.05 * number, {2: 62_500 * number, 3: 7})
+        rates.handle_bytes(0.05 * number, 0.05 * number, {2: 62_500 * number, 3: 7})
     assert rates.get(1.0, 2) == pytest.approx(10e6)
     assert rates.get(1.0, 3) == 0.0
     assert rates.get(1.0, 4) == 0.0
     assert rates.get(1.0 + 2 * LIFETIME, 2) == 0.0
 
 
+def test_a_report_that_comes_late_changes_no_rate() -> None:
+    """By arrival, lines of 10 Mbit/s brought 5 in one period and 50 in the next."""
+    rates = PathRates()
+    late = [0.0, 0.5, 0.1, 0.5]
+    for number, by in enumerate(late):
+        now = 100 + 0.5 * number + by
+        rates.handle_bytes(now, 0.5 * number, {2: 625_000 * number})
+        if number:
+            assert rates.get(now, 2) == pytest.approx(10e6)
+
+
 def test_a_restarted_edge_and_a_long_silence_make_no_rate() -> None:
     rates = PathRates()
-    rates.handle_bytes(0.0, {2: 1_000_000, 3: 0})
-    rates.handle_bytes(1.0, {2: 5_000, 3: 0})
+    rates.handle_bytes(0.0, 10.0, {2: 1_000_000, 3: 0, 4: 0})
+    # The machine itself has, so its clock begins anew.
+    rates.handle_bytes(1.0, 0.5, {4: 1_000_000})
+    assert rates.get(1.0, 4) == 0.0
+    rates.handle_bytes(1.0, 11.0, {2: 5_000, 3: 0})
     assert rates.get(1.0, 2) == 0.0
-    rates.handle_bytes(1.5, {2: 67_500})
+    rates.handle_bytes(1.5, 11.5, {2: 67_500})
     assert rates.get(1.5, 2) == pytest.approx(1e6)
-    rates.handle_bytes(1.5 + 2 * LIFETIME, {3: 1_000_000})
+    rates.handle_bytes(1.5 + 2 * LIFETIME, 11.5 + 2 * LIFETIME, {3: 1_000_000})
     assert rates.get(1.5 + 2 * LIFETIME, 3) == 0.0
     rates.keep({3})
     assert rates.get(1.5, 2) == 0.0

@@ -179,6 +179,8 @@ pub struct PathCounts {
     pub rx_bytes: Vec<(u16, u64)>,
     /// Sent to other edges.
     pub tx: Vec<(u16, u64)>,
+    /// Time of the counting by this machine's monotonic clock: a report may be late.
+    pub counted: Duration,
 }
 
 /// Reports for edge `name` and fetches its table once that differs from `revision`.
@@ -208,10 +210,11 @@ pub fn fetch_table(
     );
     // In the body: of 1,024 paths they may be longer than a URI can be.
     let body = format!(
-        "rx={}&rx_bytes={}&tx={}&shim={}&probed={}&silent={}",
+        "rx={}&rx_bytes={}&tx={}&counted_us={}&shim={}&probed={}&silent={}",
         format_counts(&report.counts.rx),
         format_counts(&report.counts.rx_bytes),
         format_counts(&report.counts.tx),
+        report.counts.counted.as_micros(),
         u8::from(report.shim),
         format_tags(&report.states.probed),
         format_tags(&report.states.silent),
@@ -482,6 +485,7 @@ mod tests {
             rx: counts(1000),
             rx_bytes: counts(1000),
             tx: counts(2024),
+            counted: Duration::from_millis(7),
         };
         let states = PathStates {
             probed: (2024..3048).collect(),
@@ -503,7 +507,7 @@ mod tests {
         );
         assert!(body.len() > usize::from(u16::MAX), "as long as no URI is");
         assert!(body.starts_with("rx=1000:18446744073709551615,1001:"));
-        assert!(body.contains("&shim=1&probed=2024,2025,"));
+        assert!(body.contains("&counted_us=7000&shim=1&probed=2024,2025,"));
     }
 
     #[test]

@@ -297,9 +297,8 @@ impl Datapath {
         if let Some(Ok(mtu)) = outside.map(|device| Interface::open(device)?.mtu()) {
             self.settings.max_frame_bytes = mtu + ETHERNET_HEADER;
         }
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
-            .map_err(|errno| Error::system("reading the clock", errno.into()))?;
-        let end = |lease: Duration| (Duration::from(now) + lease).as_nanos() as u64;
+        let now = monotonic_time()?;
+        let end = |lease: Duration| (now + lease).as_nanos() as u64;
         self.settings.offers_end_ns = end(OFFERS_LEASE);
         if self.leased {
             self.settings.lease_end_ns = end(LEASE);
@@ -516,13 +515,12 @@ impl Datapath {
 
     /// Returns how many of the bytes sent by a path within [`LOSS_WINDOW`] there were, and how many were lost.
     pub fn loss(&mut self, tag: u16) -> Result<(u64, u64), Error> {
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
-            .map_err(|errno| Error::system("reading the clock", errno.into()))?;
+        let now = monotonic_time()?;
         let map = self.array::<PathLossEntry>("path_losses")?;
         let entry = map.get(&tag.into(), 0);
         let entry = entry.map_err(|error| map_refused("path_losses", &error))?;
         // They decay as others are sent.
-        let age = Duration::from(now).saturating_sub(Duration::from_nanos(entry.at));
+        let age = now.saturating_sub(Duration::from_nanos(entry.at));
         Ok(match age > LOSS_WINDOW {
             true => (0, 0),
             false => (entry.sent, entry.lost),
@@ -565,6 +563,13 @@ fn ifindex(device: &str) -> Result<u32, Error> {
         device: device.to_owned(),
         source: errno.into(),
     })
+}
+
+/// Time by this machine's monotonic clock, which the programs have as well.
+pub(crate) fn monotonic_time() -> Result<Duration, Error> {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC);
+    now.map(Duration::from)
+        .map_err(|errno| Error::system("reading the clock", errno.into()))
 }
 
 fn missing(what: &str) -> Error {

@@ -12,7 +12,9 @@ use nix::unistd::getpid;
 use tokio::sync::watch;
 
 use crate::controller::{self, Endpoint, FetchError, PathCounts, Report};
-use crate::datapath::{Datapath, Devices, Hook, LEASE_RENEWAL, Layer, TagAction, TrafficCounters};
+use crate::datapath::{
+    Datapath, Devices, Hook, LEASE_RENEWAL, Layer, TagAction, TrafficCounters, monotonic_time,
+};
 use crate::driver::{Driver, Handle, MAX_QUEUED_REPLIES, Repair};
 use crate::l3_paths::L3Paths;
 use crate::l3_planner::Plan;
@@ -369,6 +371,9 @@ impl Edge {
             tags.into_iter().filter_map(count).collect()
         };
         let slots = table.egress.iter().flat_map(|each| &each.slots).copied();
+        let Ok(at) = monotonic_time() else {
+            return PathCounts::default();
+        };
         let received = counted(false, ingress_tags(&table.ingress).collect());
         let sent = counted(true, slots.collect());
         let packets = |counted: &[(u16, TrafficCounters)]| {
@@ -384,6 +389,7 @@ impl Edge {
                 .map(|(tag, each)| (*tag, each.bytes))
                 .collect(),
             tx: packets(&sent),
+            counted: at,
         }
     }
 

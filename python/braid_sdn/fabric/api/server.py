@@ -18,8 +18,8 @@ POST /v1/fabric/links/ONE/OTHER/set-capacity?capacity_bit_s=RATE&force=1        
 POST /v1/fabric/pairs/ONE/OTHER/pin?via=A,B,C     …/unpin
 POST /v1/fabric/web/token?role=ROLE&new=1         (on the Unix socket)
 POST /v1/fabric/edges/NAME/report?revision=REVISION&wait=SECONDS
-     with rx=TAG:PACKETS,…&rx_bytes=TAG:BYTES,…&tx=TAG:PACKETS,…&shim=1&probed=TAG,…&silent=TAG,… in the body
-     (or in the query, which has room for few paths)
+     with rx=TAG:PACKETS,…&rx_bytes=TAG:BYTES,…&tx=TAG:PACKETS,…&counted_us=TIME&shim=1&probed=TAG,…&silent=TAG,…
+     in the body (or in the query, which has room for few paths)
 
 docs/fabric-openapi.json describes all of them, and `openapi.json` beside this file leads there.
 """
@@ -380,7 +380,9 @@ class Api:
         now = self.clock()
         self.fabric.poller.handle_tx(now, name, _counts(query.get("tx", "")))
         self.fabric.poller.handle_rx(now, name, _counts(query.get("rx", "")))
-        self.fabric.poller.handle_rx_bytes(now, _counts(query.get("rx_bytes", "")))
+        counted = _seconds(query.get("counted_us", ""))
+        rx_bytes = _counts(query.get("rx_bytes", ""))
+        self.fabric.poller.handle_rx_bytes(now, now if counted is None else counted, rx_bytes)
         probed, silent = (_tags(query.get(word, "")) for word in ("probed", "silent"))
         if self.fabric.poller.handle_states(now, name, probed, silent):
             self.on_change()
@@ -515,6 +517,11 @@ def _counts(text: str) -> dict[int, int]:
     """Parse `TAG:PACKETS,…`; malformed entries are skipped."""
     found = re.findall(r"(?:^|,)(\d{1,4}):(\d{1,20})(?=,|$)", text)
     return {int(tag): int(packets) for tag, packets in found}
+
+
+def _seconds(text: str) -> float | None:
+    """Parse µs of an edge's clock; None from an edge that does not say when it counted."""
+    return int(text) / 1e6 if re.fullmatch(r"\d{1,18}", text) else None
 
 
 def _tags(text: str) -> set[int]:

@@ -32,9 +32,9 @@ class CounterPoller:
             if pair.target.name == edge:
                 self.monitor.handle_rx(now, since, counts, {path.tag: pair.share(path.tag) for path in pair.paths})
 
-    def handle_rx_bytes(self, now: float, counts: Mapping[int, int]) -> None:
-        """Take in the bytes that an edge has received by each path."""
-        self.rates.handle_bytes(now, counts)
+    def handle_rx_bytes(self, now: float, counted: float, counts: Mapping[int, int]) -> None:
+        """Take in the bytes that an edge had received by each path at a time of its own clock."""
+        self.rates.handle_bytes(now, counted, counts)
 
     def handle_tx(self, now: float, edge: str, counts: Mapping[int, int]) -> None:
         """Take in the packets that an edge has sent by each path."""
