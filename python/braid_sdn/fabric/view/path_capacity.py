@@ -25,9 +25,11 @@ MIN_LEARNED_RATE = 0.5e6
 #: Periods in a row with a queue that show a limit at the least, and those whose median it is.
 MIN_QUEUED_PERIODS = 2
 QUEUED_PERIODS = 3
-#: Growth a period of a path that brings its limit without a queue, beside one with a queue. If it is too much, a
-#: queue stands in the next one, and is not yet full.
-GROWTH = 1.25
+#: Growth in the first period in which a path brings its limit without a queue, beside one with a queue. If it is too
+#: much, a queue of 25 ms a period stands in the next ones, which most lines have room for: by a quarter at once a
+#: line whose limit was right lost packets. As long as none stands, the step is doubled, up to the greatest.
+GROWTH = 1.05
+MAX_GROWTH = 1.25
 #: Seconds for which a path is not tried with more again after a queue has shown that it was too much.
 GROWTH_PAUSE = 30.0
 #: Part of its limit that a path brings if it may carry more.
@@ -85,7 +87,8 @@ class PathCapacity:
                 if above is not None:
                     self.limits[path.hops] = min(path.rate, above)
             elif limit is not None and longest >= QUEUE_FLOOR and self._may_carry_more(now, path, limit):
-                self._tried[path.hops], self.limits[path.hops] = limit, GROWTH * limit
+                step = min(2 * (limit / tried - 1), MAX_GROWTH - 1) if tried is not None else GROWTH - 1
+                self._tried[path.hops], self.limits[path.hops] = limit, (1 + step) * limit
         return self.limits != before
 
     def _may_carry_more(self, now: float, path: PathLoad, limit: float) -> bool:
