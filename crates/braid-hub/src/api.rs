@@ -61,22 +61,13 @@ where
     answered.await.map_err(|_| ending())?
 }
 
-async fn show<T, F>(jobs: Jobs, question: F) -> Answer<T>
+async fn ask<T, F>(jobs: Jobs, job: fn(Action) -> Job, question: F) -> Answer<T>
 where
     T: Serialize + Send + 'static,
     F: FnOnce(&mut Hub) -> Result<T, UserError> + Send + 'static,
 {
-    let shown = run_job(&jobs, Job::Read, question).await;
-    shown.map(Json).map_err(ApiError)
-}
-
-async fn change<T, F>(jobs: Jobs, question: F) -> Answer<T>
-where
-    T: Serialize + Send + 'static,
-    F: FnOnce(&mut Hub) -> Result<T, UserError> + Send + 'static,
-{
-    let changed = run_job(&jobs, Job::Change, question).await;
-    changed.map(Json).map_err(ApiError)
+    let answer = run_job(&jobs, job, question).await;
+    answer.map(Json).map_err(ApiError)
 }
 
 /// Current metrics, as text.
@@ -98,11 +89,11 @@ async fn invite(
     request: Result<Json<InviteRequest>, JsonRejection>,
 ) -> Answer<InviteReport> {
     let request = parsed_body(request).map_err(ApiError)?;
-    change(jobs, |hub| hub.invite(request)).await
+    ask(jobs, Job::Change, |hub| hub.invite(request)).await
 }
 
 async fn revoke(State(jobs): State<Jobs>, Path(name): Path<String>) -> Answer<RevokeReport> {
-    change(jobs, move |hub| hub.revoke(&name)).await
+    ask(jobs, Job::Change, move |hub| hub.revoke(&name)).await
 }
 
 async fn rotate_key(
@@ -110,11 +101,11 @@ async fn rotate_key(
     request: Result<Json<RotateKeyRequest>, JsonRejection>,
 ) -> Answer<KeyReport> {
     let request = parsed_body(request).map_err(ApiError)?;
-    change(jobs, move |hub| hub.rotate_key(&request)).await
+    ask(jobs, Job::Change, move |hub| hub.rotate_key(&request)).await
 }
 
 async fn end_overlap(State(jobs): State<Jobs>) -> Answer<KeyReport> {
-    change(jobs, |hub| hub.end_overlap()).await
+    ask(jobs, Job::Change, |hub| hub.end_overlap()).await
 }
 
 async fn web_token(
@@ -123,7 +114,10 @@ async fn web_token(
     request: Result<Json<TokenRequest>, JsonRejection>,
 ) -> Answer<TokenReport> {
     let request = parsed_body(request).map_err(ApiError)?;
-    change(jobs, move |hub| web.report(request, &hub.config.web)).await
+    ask(jobs, Job::Change, move |hub| {
+        web.report(request, &hub.config.web)
+    })
+    .await
 }
 
 const INFO: ApiInfo = ApiInfo {
@@ -141,14 +135,14 @@ fn requests() -> Vec<Request> {
         Request::get(
             "/v1/status",
             "Shows the hub's keys, addresses, counts and health problems",
-            |State(jobs): State<Jobs>| show(jobs, |hub| hub.status()),
+            |State(jobs): State<Jobs>| ask(jobs, Job::Read, |hub| hub.status()),
         )
         .answers::<StatusReport>()
         .on_page(),
         Request::get(
             "/v1/clients",
             "Shows every client",
-            |State(jobs): State<Jobs>| show(jobs, |hub| hub.clients()),
+            |State(jobs): State<Jobs>| ask(jobs, Job::Read, |hub| hub.clients()),
         )
         .answers::<ClientsReport>()
         .on_page(),

@@ -609,7 +609,7 @@ fn of_clients_that_have_ended_the_last_thousand_are_kept() {
     for _ in 0..2 {
         assert_eq!(ended(&registry, late), MAX_ENDED_CLIENTS);
         assert_eq!(disk.records().clients.len(), MAX_ENDED_CLIENTS + 1);
-        // What is forgotten lets nobody in, be it by the key that had joined or by another, also if the clock goes back.
+        // A forgotten client lets nobody in, be it by the key that had joined or by another, also if the clock goes back.
         for number in (1..24).filter(|number| *number != 2) {
             for who in [1, 50] {
                 let enrolled = registry.enrol(key(who), numbered_secret(number).id(), NOW);

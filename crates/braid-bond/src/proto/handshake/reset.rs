@@ -113,7 +113,7 @@ impl EpochKey {
 pub struct EpochKeys {
     /// Newest first; never empty.
     keys: VecDeque<EpochKey>,
-    /// How many of them are of the present epoch: their sessions may be alive.
+    /// Number of those of the present epoch: their sessions may be alive.
     living: usize,
 }
 
