@@ -72,8 +72,8 @@ struct Line {
     recorded: Option<Arc<Trace>>,
     delay: Duration,
     queue: Duration,
-    /// Loss at random towards the client.
-    loss: Share,
+    /// Loss at random in each direction.
+    losses: [Share; 2],
     /// Interval between datagrams of others towards the client, and their bytes that have arrived.
     datagrams: Option<Duration>,
     datagram_bytes: u64,
@@ -82,7 +82,7 @@ struct Line {
 impl Line {
     fn configure(&mut self, now: Time) {
         for (way, link) in self.links.iter_mut().enumerate() {
-            let loss = if way == DOWN { self.loss } else { Share::NONE };
+            let loss = self.losses[way];
             let config = config(self.rate, self.delay, self.queue);
             let recorded = self.recorded.clone().filter(|_| way == DOWN);
             let speed = recorded.map_or(config.speed.clone(), Speed::Trace);
@@ -443,7 +443,7 @@ impl Network {
                 recorded: None,
                 delay,
                 queue,
-                loss: Share::NONE,
+                losses: [Share::NONE; 2],
                 datagrams: None,
                 datagram_bytes: 0,
             }
@@ -477,8 +477,14 @@ impl Network {
 
     /// Sets a line's loss at random towards the client.
     pub fn set_loss(&mut self, line: usize, loss: Share) {
+        self.set_losses(line, [loss, Share::NONE]);
+    }
+
+    /// Sets a line's losses at random towards the client, and from it.
+    pub fn set_losses(&mut self, line: usize, [down, up]: [Share; 2]) {
         let line = &mut self.lines[line];
-        line.loss = loss;
+        line.losses[DOWN] = down;
+        line.losses[UP] = up;
         line.configure(self.now);
     }
 
