@@ -54,7 +54,7 @@ const MAX_READERS: usize = 64;
 /// Requests queued for the loop; further clients wait at the socket.
 const MAX_QUEUED_JOBS: usize = 16;
 /// Events of the packet thread queued for the loop. More are dropped: an unknown key asks again,
-/// and other events are only logged.
+/// sessions of an epoch whose keys are dropped cannot be reset, and other events are only logged.
 const MAX_QUEUED_EVENTS: usize = 256;
 
 /// Capabilities that a start needs: the device, addresses, forwarding, the filter and larger buffers; ports below 1024;
@@ -259,7 +259,7 @@ async fn serve(
         enrol: Some(enrol_callback(tell.clone())),
         events: Box::new(move |event| {
             let died = matches!(event, HubEvent::Failed(_));
-            // The loop notices a failed packet thread by itself; other events are only logged.
+            // The loop notices a failed packet thread by itself, and can do without other events.
             if tell.try_send(PacketThreadEvent::Event(event)).is_err() && !died {
                 tracing::debug!("the event queue is full, an event is dropped");
             }
