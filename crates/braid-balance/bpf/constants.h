@@ -228,10 +228,11 @@
 // remote delays a lone segment's acknowledgement, or answers when it pleases. No echo is awaited
 // for longer than MAX_STAMP_RTT_US.
 #define MIN_STAMP_PACKETS 6
+#define MAX_STAMP_RTT_US  2000000
+
 // A QUIC connection's round trip is no shorter than this part of the shortest, be it of a handshake
 // in which the server computed.
-#define MIN_SPIN_PART	 4
-#define MAX_STAMP_RTT_US 2000000
+#define MIN_SPIN_PART 4
 
 // The parts of a QUIC client's first flight follow one another within so many us. A datagram later
 // than that may be sent again, and the answer may be to either.

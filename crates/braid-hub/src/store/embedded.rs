@@ -220,7 +220,7 @@ impl Embedded {
         table: &mut Table<'_, &'static str, &'static [u8]>,
         key: &'static str,
         what: &str,
-        value: &impl serde::Serialize,
+        value: &impl Serialize,
     ) -> Result<(), StoreError> {
         let json = to_json(value).map_err(|e| self.record(what, e.to_string()))?;
         let stored = self.encode(&hub_name(key), &json)?;

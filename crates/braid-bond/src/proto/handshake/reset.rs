@@ -81,14 +81,8 @@ const RESET_EPOCHS: usize = 4;
 const MAX_LIVING: usize = 8;
 
 /// Key of the reset tokens of one epoch.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochKey(KeyBytes);
-
-impl std::fmt::Debug for EpochKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("EpochKey(…)")
-    }
-}
 
 impl EpochKey {
     /// A key of bytes that nobody can guess.
