@@ -33,6 +33,7 @@ pub trait CodelQueue {
 pub struct Codel {
     target: Duration,
     interval: Duration,
+    spacing: u32,
     first_above: Option<Time>,
     drop_next: Time,
     count: u32,
@@ -48,12 +49,20 @@ impl Codel {
         Codel {
             target,
             interval,
+            spacing: 0,
             first_above: None,
             drop_next: Time::ZERO,
             count: 0,
             last_count: 0,
             dropping: false,
         }
+    }
+
+    /// Keeps drops apart by at least `times` what the dropped packet had waited. A sender reduces its window once in a round trip,
+    /// of which this queue is a part, and what it sends again waits behind all of the queue. Drops that follow sooner only leave
+    /// more holes in what arrives.
+    pub fn set_spacing(&mut self, times: u32) {
+        self.spacing = times;
     }
 
     /// Changes the target and the interval.
@@ -76,33 +85,35 @@ impl Codel {
             }
             while self.dropping && now >= self.drop_next {
                 self.count += 1;
+                let waited = waited::<S>(now, head.as_ref());
                 if let Some(marked) = head.take().and_then(&mut congested) {
-                    self.drop_next = self.control_law(self.drop_next);
+                    self.drop_next = self.control_law(self.drop_next, waited);
                     return Some(marked);
                 }
                 (head, too_long) = self.pop_checked(now, queue);
                 if too_long {
-                    self.drop_next = self.control_law(self.drop_next);
+                    self.drop_next = self.control_law(self.drop_next, waited);
                 } else {
                     self.dropping = false;
                 }
             }
         } else if too_long {
+            let waited = waited::<S>(now, head.as_ref());
             let marked = head.take().and_then(&mut congested);
             head = marked.or_else(|| self.pop_checked(now, queue).0);
-            self.enter(now);
+            self.enter(now, waited);
         }
         head
     }
 
     /// Begins to drop. Soon after the last time, it continues at the rate that controlled the queue
     /// then.
-    fn enter(&mut self, now: Time) {
+    fn enter(&mut self, now: Time, waited: Duration) {
         self.dropping = true;
         let delta = self.count.saturating_sub(self.last_count);
         let recent = now.since(self.drop_next) < 16 * self.interval;
         self.count = if delta > 1 && recent { delta } else { 1 };
-        self.drop_next = self.control_law(now);
+        self.drop_next = self.control_law(now, waited);
         self.last_count = self.count;
     }
 
@@ -124,7 +135,12 @@ impl Codel {
         (Some(packet), now >= due)
     }
 
-    fn control_law(&self, from: Time) -> Time {
-        from + self.interval.div_f64(f64::from(self.count.max(1)).sqrt())
+    fn control_law(&self, from: Time, waited: Duration) -> Time {
+        let interval = self.interval.div_f64(f64::from(self.count.max(1)).sqrt());
+        from + interval.max(waited * self.spacing)
     }
+}
+
+fn waited<S: CodelQueue>(now: Time, packet: Option<&S::Packet>) -> Duration {
+    packet.map_or(Duration::ZERO, |packet| now.since(S::arrived(packet)))
 }

@@ -19,6 +19,9 @@ const QUANTUM_BYTES: i64 = 1514;
 const DELAY_TARGET: Duration = Duration::from_millis(20);
 const DELAY_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Drops of a flow that adapts to them are apart by so many times what its packets wait.
+const DROP_SPACING: u32 = 2;
+
 /// A full queue drops up to this many packets of the longest flow at once, but at most half of
 /// them, so that finding the flow costs little per packet (RFC 8290 §4.1).
 const MAX_DROP_BATCH: usize = 64;
@@ -225,6 +228,13 @@ impl<T> FlowQueue<T> {
     /// Adds at least `grace` to CoDel's target and interval for the flow with this `hash`.
     pub fn set_flow_grace(&mut self, hash: u32, grace: Duration) {
         self.flows[hash as usize % FLOW_QUEUES].grace = grace;
+    }
+
+    /// Says if the flow with this `hash` adapts to drops once in a round trip, of which its queue is a part. Those of such a flow
+    /// are then further apart.
+    pub fn set_adaptive(&mut self, hash: u32, adaptive: bool) {
+        let codel = &mut self.flows[hash as usize % FLOW_QUEUES].codel;
+        codel.set_spacing(if adaptive { DROP_SPACING } else { 0 });
     }
 
     /// Adds a packet of the flow with this `hash`.

@@ -128,6 +128,31 @@ fn a_burst_is_not_dropped_and_a_standing_queue_is() {
     assert_eq!(run(60, false), 0);
 }
 
+/// A queue of 400 packets that leaves at one each 2 ms. Returns the times of drops in the first 700 ms.
+fn drop_times(adaptive: bool) -> Vec<u64> {
+    let mut queue = FlowQueue::new(1000);
+    (0..400).for_each(|item| queue.push(ms(0), 7, FULL, item));
+    queue.set_adaptive(7, adaptive);
+    let mut times = Vec::new();
+    for at in (0..700).step_by(2) {
+        let before = queue.dropped();
+        queue.pop(ms(at), true, never);
+        times.extend((before..queue.dropped()).map(|_| at));
+    }
+    times
+}
+
+/// A sender that answers a drop once in a round trip has only more holes to fill by several in one.
+#[test]
+fn drops_of_an_adaptive_flow_are_two_queues_apart() {
+    let times = drop_times(true);
+    assert!(times.len() >= 2, "{times:?}");
+    for pair in times.windows(2) {
+        assert!(pair[1] - pair[0] >= 2 * pair[0], "{times:?}");
+    }
+    assert!(drop_times(false).len() >= 3 * times.len());
+}
+
 /// Returns the packets that CoDel drops of so many flows at 4 Mbit/s, each of which always has so many waiting.
 fn dropped(flows: u32, packets: u32) -> u64 {
     let mut queue = FlowQueue::new(10_000);

@@ -397,6 +397,12 @@ impl LinkEstimator {
         })
     }
 
+    /// Returns the lowest one-way delay of the last 20 s: that of the route, unless it has changed.
+    #[must_use]
+    pub fn route_delay(&self, now: Time) -> Option<RelativeDelay> {
+        self.base.min(now)
+    }
+
     /// Returns the queue on the link: delay above the base delay, without persistent delay.
     #[must_use]
     pub fn queue(&self) -> Duration {

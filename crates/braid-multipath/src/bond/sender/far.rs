@@ -314,14 +314,24 @@ impl<T: Clone> Sender<T> {
         };
         let usable = || self.links.iter().filter(|link| link.is_usable());
         let tier = usable().map(|link| link.settings.tier).min();
-        let cheap = usable().filter(|link| Some(link.settings.tier) == tier);
-        let Some(fastest) = cheap.filter_map(|link| link.estimator.base(now)).min() else {
+        let cheap = || usable().filter(|link| Some(link.settings.tier) == tier);
+        let fastest = cheap().filter_map(|link| link.estimator.base(now)).min();
+        let shortest = cheap()
+            .filter_map(|link| link.estimator.route_delay(now))
+            .min();
+        let (Some(fastest), Some(shortest)) = (fastest, shortest) else {
             return 0;
         };
+        let over = |delay: Option<RelativeDelay>, least| {
+            delay.map_or(Duration::ZERO, |delay| delay.over(least))
+        };
         let far = self.links.iter().filter(|link| {
-            let base = link.estimator.base(now);
-            let extra = base.map_or(Duration::ZERO, |base| base.over(fastest));
-            extra > budget && extra <= longest
+            let estimator = &link.estimator;
+            let extra = over(estimator.base(now), fastest);
+            // A link that stalls has a queue, which is gone as soon as it goes on.
+            let stalls = estimator.capacity().is_unsteady();
+            let is_route = !stalls || over(estimator.route_delay(now), shortest) > budget;
+            extra > budget && extra <= longest && is_route
         });
         far.fold(0, |links, link| links | 1 << link.id.index())
     }
