@@ -10,7 +10,7 @@ use crate::world::{FULL, LinkSpec};
 
 /// Measurements of one flow and of a small packet beside it.
 pub struct Alone {
-    /// Bytes delivered in each tenth of a second.
+    /// Bytes delivered in order, each once, in each tenth of a second.
     pub delivered: Vec<u64>,
     /// One-way delays of a packet of 100 bytes every 20 ms.
     pub delays: Vec<Duration>,
@@ -64,12 +64,13 @@ pub fn run(
             match out.packet {
                 Packet::Small(sent) => delays.push(now.since(sent)),
                 Packet::Segment(seq, sent) => {
-                    let tenth = (now.since(start).as_millis() / 100) as usize;
-                    if let Some(count) = delivered.get_mut(tenth) {
-                        *count += u64::from(FULL);
-                    }
+                    let before = receiver.next;
                     if let Some(ack) = receiver.handle_segment(seq, sent) {
                         back.handle_packet(now, 60, ack);
+                    }
+                    let tenth = (now.since(start).as_millis() / 100) as usize;
+                    if let Some(count) = delivered.get_mut(tenth) {
+                        *count += (receiver.next - before) * u64::from(FULL);
                     }
                     if receiver.next >= sender.total_segments() {
                         finished = Some(now);

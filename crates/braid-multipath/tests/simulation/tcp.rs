@@ -26,6 +26,8 @@ pub struct Ack {
     pub sacks: Vec<(u64, u64)>,
     /// Send time of the segment that it answers.
     pub echo: Time,
+    /// True if that segment had arrived before: a duplicate SACK (RFC 2883).
+    pub again: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +37,43 @@ struct Segment {
     lost: bool,
     again: bool,
     snapshot: Snapshot,
+}
+
+/// Quarters of the smallest round trip by which segments may be late: one more for each round trip in which something
+/// was sent again for nothing, until 16 recoveries pass without (RFC 8985 §6.2 step 4).
+#[derive(Debug)]
+struct ReorderingWindow {
+    steps: u32,
+    /// The next step is not before everything below this number is acknowledged.
+    until: u64,
+    recoveries: u32,
+}
+
+impl Default for ReorderingWindow {
+    fn default() -> ReorderingWindow {
+        ReorderingWindow {
+            steps: 1,
+            until: 0,
+            recoveries: 0,
+        }
+    }
+}
+
+impl ReorderingWindow {
+    fn widen(&mut self, una: u64, next: u64) {
+        if una >= self.until {
+            self.steps = (self.steps + 1).min(255);
+            self.until = next;
+            self.recoveries = 16;
+        }
+    }
+
+    fn handle_recovery(&mut self) {
+        self.recoveries = self.recoveries.saturating_sub(1);
+        if self.recoveries == 0 {
+            self.steps = 1;
+        }
+    }
 }
 
 /// State before a reduction of the window, and the first retransmission after it.
@@ -76,6 +115,7 @@ pub struct TcpSender {
     pub full: Option<(Sign, f64)>,
     rack: Option<(Time, Duration)>,
     reordering: bool,
+    reordering_window: ReorderingWindow,
     rto_at: Option<Time>,
     backoff: u32,
     pub cuts: u32,
@@ -109,6 +149,7 @@ impl TcpSender {
             full: None,
             rack: None,
             reordering: false,
+            reordering_window: ReorderingWindow::default(),
             rto_at: None,
             backoff: 0,
             cuts: 0,
@@ -253,8 +294,13 @@ impl TcpSender {
         let mut delivered = 0;
         let mut newest: Option<(Time, Duration)> = None;
         let mut snapshot = None;
+        let min_rtt = self.min_rtt;
         let mut note = |segment: &Segment| {
             let sample = (segment.sent, now.since(segment.sent));
+            // Its original may have arrived (RFC 8985 §6.2 step 2).
+            if segment.again && sample.1 < min_rtt {
+                return;
+            }
             if newest.is_none_or(|n| n.0 < sample.0) {
                 newest = Some(sample);
                 snapshot = Some((segment.snapshot, segment.sent));
@@ -299,8 +345,12 @@ impl TcpSender {
         if advanced {
             self.take_back(ack.echo);
         }
+        if ack.again {
+            self.reordering_window.widen(self.una, self.next);
+        }
         if self.recovery.is_some_and(|end| self.una >= end) {
             self.recovery = None;
+            self.reordering_window.handle_recovery();
         }
         // Linux does this before it looks for losses.
         if delivered > 0 && self.cwnd < self.ssthresh {
@@ -369,15 +419,19 @@ impl TcpSender {
         self.sacked > 0 || self.recovery.is_some()
     }
 
+    /// Returns the time by which a segment may be late (RFC 8985 §6.2 step 4).
+    fn reordering_allowance(&self) -> Duration {
+        match self.reordering {
+            true => (self.min_rtt / 4 * self.reordering_window.steps).min(self.srtt()),
+            false => Duration::ZERO,
+        }
+    }
+
     fn detect(&mut self, now: Time) {
         let Some((rack_sent, rack_rtt)) = self.rack.filter(|_| self.has_holes()) else {
             return;
         };
-        let reo = if self.reordering {
-            self.min_rtt / 4
-        } else {
-            Duration::ZERO
-        };
+        let reo = self.reordering_allowance();
         let mut above = self.sacked;
         let mut found = false;
         for segment in &mut self.segments {
@@ -459,11 +513,7 @@ impl TcpSender {
             .rack
             .filter(|_| self.has_holes())
             .and_then(|(sent, rtt)| {
-                let reo = if self.reordering {
-                    self.min_rtt / 4
-                } else {
-                    Duration::ZERO
-                };
+                let reo = self.reordering_allowance();
                 let waiting = |s: &&Segment| !s.sacked && !s.lost && s.sent < sent;
                 let first = self.segments.iter().find(waiting)?;
                 Some(first.sent + rtt + reo + Duration::from_micros(1))
@@ -510,6 +560,8 @@ const TOLD: u64 = 64;
 impl TcpReceiver {
     pub fn handle_segment(&mut self, seq: u64, sent: Time) -> Option<Ack> {
         let ordered = seq == self.next && self.ahead.is_empty();
+        let held = |&(from, to): &(u64, u64)| (from..to).contains(&seq);
+        let again = seq < self.next || self.ahead.iter().any(held);
         if seq >= self.next {
             self.add(seq);
         }
@@ -526,6 +578,7 @@ impl TcpReceiver {
             next: self.next,
             sacks: self.sacks(seq),
             echo: sent,
+            again,
         })
     }
 

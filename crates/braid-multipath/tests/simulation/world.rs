@@ -41,7 +41,7 @@ pub struct World {
     ends: [End; 2],
     pub flows: Vec<Flow>,
     pub streams: Vec<Stream>,
-    /// Inner bytes delivered to end 1, by tenth of a second.
+    /// Bytes that end 1 had from each flow in order and once, and from each stream, by tenth of a second.
     pub delivered: Vec<u64>,
     pub dropped_on_links: u64,
     /// If true, reports go over busy links and now and then over others, as in the tunnel; not over

@@ -47,6 +47,7 @@ impl World {
             next: 0,
             sacks: Vec::new(),
             echo: self.now,
+            again: false,
         };
         self.filter_segment(0, flow, Segment::Handshake, ack);
         while self.ends[0].ack_filter.poll().is_some() {}
@@ -113,8 +114,12 @@ impl World {
         while let Some(delivery) = self.ends[at].receiver.poll_delivery() {
             match delivery.item {
                 Packet::Segment { flow, seq, sent } => {
-                    self.count(FULL);
-                    if let Some(ack) = self.flows[flow].receiver.handle_segment(seq, sent) {
+                    let receiver = &mut self.flows[flow].receiver;
+                    let before = receiver.next;
+                    let ack = receiver.handle_segment(seq, sent);
+                    let segments = receiver.next - before;
+                    self.count(segments * u64::from(FULL));
+                    if let Some(ack) = ack {
                         self.filter_ack(at, flow, ack);
                     }
                 }
@@ -124,7 +129,7 @@ impl World {
                 Packet::Sum(_) => panic!("a sum is no packet"),
                 Packet::Datagram { flow, seq, sent } => {
                     let len = self.streams[flow].len;
-                    self.count(len);
+                    self.count(u64::from(len));
                     let stream = &mut self.streams[flow];
                     stream.arrived += 1;
                     stream.misordered += u64::from(stream.last.is_some_and(|last| seq < last));
@@ -177,11 +182,11 @@ impl World {
         }
     }
 
-    pub(super) fn count(&mut self, bytes: u32) {
+    pub(super) fn count(&mut self, bytes: u64) {
         let slot = (self.now.since(START).as_millis() / 100) as usize;
         if self.delivered.len() <= slot {
             self.delivered.resize(slot + 1, 0);
         }
-        self.delivered[slot] += u64::from(bytes);
+        self.delivered[slot] += bytes;
     }
 }
