@@ -2,6 +2,7 @@
 //! the libraries.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use braid_bond::proto::handshake::{EpochKey, EpochKeys};
 use braid_bond::token::Secret;
@@ -106,7 +107,7 @@ fn invite(
         until: NOW + checked.valid_s,
         hub_key: identity.keys().current.public(),
     };
-    match registry.invite(invitation, secret, NOW) {
+    match registry.invite(invitation, secret, NOW, Duration::ZERO) {
         Ok(client) => assert!(client.is_current(NOW)),
         Err(refused) => {
             assert!(!refused.to_string().is_empty());

@@ -10,6 +10,10 @@
 //!   it.
 //! - A client that was revoked, or whose invitation has expired, stays in the registry until [`MAX_ENDED_CLIENTS`] others
 //!   have ended after it: a refusal with a reason is better than silence. Then its token and its key are unknown.
+//! - The clock may be wrong, for a minute or for days, and an invitation that has expired by it may be open by the right
+//!   one. So the clock alone refuses a token for as long as it says so, and nothing more: an invitation is forgotten, and
+//!   makes room for others that do not ask for its name or address, only once the hub has run for as long as the token
+//!   was valid. That takes as long by the right clock, or longer. Until then it counts among the clients.
 //! - A revocation and the end of a key are in force also if they cannot be saved, and are saved as soon as that is
 //!   possible: a full disk keeps nobody in.
 
@@ -33,7 +37,7 @@ mod storage;
 
 use storage::Storage;
 
-/// Most clients that are invited or have joined.
+/// Most clients that are invited or have joined, with invitations that may have expired by a wrong clock alone.
 pub const MAX_CLIENTS: usize = 10_000;
 
 /// Most clients that are kept although they were revoked or their invitation has expired.
@@ -76,7 +80,10 @@ pub enum RegistryError {
     #[error("{0} is revoked already")]
     Revoked(Name),
     /// There are too many clients.
-    #[error("there are {MAX_CLIENTS} clients, the maximum of one hub")]
+    #[error(
+        "there are {MAX_CLIENTS} clients, the maximum of one hub, with invitations that have expired and count until the \
+         hub has run for as long as they were valid"
+    )]
     Many,
     /// A wanted address belongs to another client.
     #[error("inner address {0} belongs to {1}")]
@@ -141,6 +148,8 @@ pub struct ClientRegistry {
     clients: BTreeMap<u64, Client>,
     by_key: BTreeMap<PublicKey, u64>,
     by_invitation: BTreeMap<InvitationId, u64>,
+    /// Uptime of the hub at the invitations that this run has made.
+    invited_at: BTreeMap<u64, Duration>,
     misuses: BTreeMap<u64, TokenMisuse>,
     /// Keys that are being refused, and the start of that.
     refused_keys: Vec<(PublicKey, Seconds)>,
@@ -167,6 +176,7 @@ impl ClientRegistry {
             clients: BTreeMap::new(),
             by_key: BTreeMap::new(),
             by_invitation: BTreeMap::new(),
+            invited_at: BTreeMap::new(),
             misuses: BTreeMap::new(),
             refused_keys: Vec::new(),
             unsaved: BTreeSet::new(),
@@ -210,14 +220,30 @@ impl ClientRegistry {
         {
             self.by_key.remove(&key);
         }
+        self.invited_at.remove(&id);
         self.misuses.remove(&id);
         self.forget_unsaved(&[id]);
     }
 
-    /// Clients that have ended, beyond [`MAX_ENDED_CLIENTS`]: those that ended first.
-    fn surplus(&self, now: Seconds) -> Vec<u64> {
+    /// Time at which a client has ended, whatever is wrong with the clock that says so; none if it may be served or may
+    /// still join.
+    fn surely_ended(&self, client: &Client, now: Seconds, uptime: Duration) -> Option<Seconds> {
+        let ended = client.ended(now)?;
+        let State::Invited { until } = client.state else {
+            return Some(ended);
+        };
+        // Both times were read at once.
+        let validity = Duration::from_secs(until.saturating_sub(client.created));
+        let invited_at = self.invited_at.get(&client.id);
+        let since = uptime.saturating_sub(invited_at.copied().unwrap_or_default());
+        (since >= validity).then_some(ended)
+    }
+
+    /// Clients that have surely ended, beyond [`MAX_ENDED_CLIENTS`]: those that ended first.
+    fn surplus(&self, now: Seconds, uptime: Duration) -> Vec<u64> {
         let ended = self.clients.values();
-        let ended = ended.filter_map(|client| Some((client.ended(now)?, client.id)));
+        let ended =
+            ended.filter_map(|client| Some((self.surely_ended(client, now, uptime)?, client.id)));
         let mut ended: Vec<(Seconds, u64)> = ended.collect();
         ended.sort_unstable();
         ended.truncate(ended.len().saturating_sub(MAX_ENDED_CLIENTS));
@@ -356,7 +382,8 @@ impl ClientRegistry {
         joined.collect()
     }
 
-    /// Invites a client whose token has this secret, and forgets those that ended long ago if they are too many.
+    /// Invites a client whose token has this secret, and forgets those that ended long ago if they are too many. `uptime`
+    /// is the time since the registry was opened, by a clock that nobody sets.
     ///
     /// # Errors
     /// See [`RegistryError`]; nothing has changed then.
@@ -365,6 +392,7 @@ impl ClientRegistry {
         invitation: Invitation,
         secret: &Secret,
         now: Seconds,
+        uptime: Duration,
     ) -> Result<&Client, RegistryError> {
         // The next start must not find two clients of one name or address.
         self.persist_if(|registry, client| registry.unsaved_revocations.contains(&client.id))?;
@@ -372,14 +400,25 @@ impl ClientRegistry {
         if current().any(|client| client.name == invitation.name) {
             return Err(RegistryError::Named(invitation.name));
         }
-        if current().count() >= MAX_CLIENTS {
+        let counted = || {
+            let clients = self.clients.values();
+            clients.filter(|client| self.surely_ended(client, now, uptime).is_none())
+        };
+        if counted().count() >= MAX_CLIENTS {
             return Err(RegistryError::Many);
         }
-        let taken = current().flat_map(|client| client.addresses.iter().copied());
-        let taken: BTreeSet<IpAddr> = taken.collect();
+        let address_set = |clients: &mut dyn Iterator<Item = &Client>| -> BTreeSet<IpAddr> {
+            clients
+                .flat_map(|client| client.addresses.iter().copied())
+                .collect()
+        };
+        let taken = address_set(&mut current());
+        let reserved = address_set(&mut counted());
         let newest = self.clients.last_key_value();
         let after = newest.map_or(&[][..], |(_, client)| &client.addresses);
-        let addresses = self.pool.wanted(&invitation.addresses, &taken, after);
+        let addresses = self
+            .pool
+            .wanted(&invitation.addresses, &taken, &reserved, after);
         let addresses = addresses.map_err(|error| match error {
             PoolError::Taken(address) => {
                 let holder = current().find(|client| client.addresses.contains(&address));
@@ -408,7 +447,7 @@ impl ClientRegistry {
             hub_key: Some(invitation.hub_key),
         };
         // The newest number stays in use, so none is given twice: this client has a higher one.
-        let removed = self.surplus(now);
+        let removed = self.surplus(now, uptime);
         // Nobody can join by an invitation that has made room for this one, also if the clock goes back.
         let displaced = self.clients.values().filter(|earlier| {
             matches!(earlier.state, State::Invited { .. })
@@ -430,6 +469,7 @@ impl ClientRegistry {
         for changed in displaced.into_iter().chain([client]) {
             self.index(changed);
         }
+        self.invited_at.insert(id, uptime);
         Ok(&self.clients[&id])
     }
 

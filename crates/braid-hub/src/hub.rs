@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use braid_bond::io::{HubHandle, HubStatus, Peer, PeerStatus, Stopped};
 use braid_bond::proto::handshake::{HubKeys, KeyBytes, PublicKey};
@@ -36,6 +36,7 @@ pub struct Hub {
     pub(crate) keys: HubKeys,
     pub(crate) overlap_end: OverlapEnd,
     pub(crate) registry: ClientRegistry,
+    started: Instant,
     pub(crate) handle: HubHandle,
     /// Status of the packet thread, once it was read in this turn of the loop.
     snapshot: Option<Rc<HubStatus>>,
@@ -120,6 +121,7 @@ impl Hub {
             keys,
             overlap_end: OverlapEnd::default(),
             registry,
+            started: Instant::now(),
             handle,
             snapshot: None,
             recorded: BTreeMap::new(),
@@ -165,7 +167,8 @@ impl Hub {
             until,
             hub_key: self.key(),
         };
-        let client = self.registry.invite(invitation, &secret, at)?;
+        let uptime = self.started.elapsed();
+        let client = self.registry.invite(invitation, &secret, at, uptime)?;
         tracing::info!(client = %client.name, "invited");
         let report = InviteReport {
             name: client.name.to_string(),
@@ -457,8 +460,8 @@ impl From<RegistryError> for UserError {
             RegistryError::Many => ("many-clients", "revoke some, or run another hub".to_owned()),
             RegistryError::AddressPool(P::Full(_)) => (
                 "pool-full",
-                "revoke clients that are not needed any more (braid hub clients), or name a \
-                 larger network in pool = [\"…\"]"
+                "revoke clients that are not needed any more, and invitations that have expired (braid hub clients), \
+                 or name a larger network in pool = [\"…\"]"
                     .to_owned(),
             ),
             RegistryError::Taken(..) | RegistryError::AddressPool(P::Taken(_) | P::Outside(..)) => {

@@ -128,7 +128,8 @@ impl AddressPool {
             .ok_or(PoolError::Full(most - FIRST_PLACE + 1))
     }
 
-    /// The wanted addresses, and one of each network of which none is wanted.
+    /// The wanted addresses, which are not among `taken`, and one of each network of which none is wanted, which is not
+    /// among `reserved`.
     ///
     /// # Errors
     /// One of them is not available, or the pool is full.
@@ -136,6 +137,7 @@ impl AddressPool {
         &self,
         wanted: &[IpAddr],
         taken: &BTreeSet<IpAddr>,
+        reserved: &BTreeSet<IpAddr>,
         after: &[IpAddr],
     ) -> Result<Vec<IpAddr>, PoolError> {
         for (at, address) in wanted.iter().enumerate() {
@@ -159,7 +161,7 @@ impl AddressPool {
             .collect();
         let mut addresses = wanted.to_vec();
         if !rest.is_empty() {
-            addresses.extend(AddressPool { networks: rest }.next(taken, after)?);
+            addresses.extend(AddressPool { networks: rest }.next(reserved, after)?);
         }
         Ok(addresses)
     }
@@ -274,15 +276,20 @@ mod tests {
     fn a_wanted_address_is_the_clients_or_nobodys() {
         let pool = pool(&["10.0.0.0/29", "fd00::/64"]);
         let taken: BTreeSet<IpAddr> = addresses(&["10.0.0.4", "fd00::2"]).into_iter().collect();
-        let got = pool.wanted(&addresses(&["10.0.0.3"]), &taken, &[]);
+        let none = BTreeSet::new();
+        let wanted = addresses(&["10.0.0.3"]);
+        let got = pool.wanted(&wanted, &none, &taken, &[]);
         assert_eq!(got.unwrap(), addresses(&["10.0.0.3", "fd00::3"]));
+        // Reserved addresses are for who wants them.
+        let both = addresses(&["10.0.0.4", "fd00::2"]);
+        assert_eq!(pool.wanted(&both, &none, &taken, &[]).unwrap(), both);
         let four: IpAddr = "10.0.0.4".parse().unwrap();
         assert_eq!(
-            pool.wanted(&[four], &taken, &[]),
+            pool.wanted(&[four], &taken, &none, &[]),
             Err(PoolError::Taken(four))
         );
         for outside in ["10.0.0.0", "10.0.0.1", "10.0.0.7", "10.0.1.2", "fd01::2"] {
-            let refused = pool.wanted(&addresses(&[outside]), &taken, &[]);
+            let refused = pool.wanted(&addresses(&[outside]), &taken, &none, &[]);
             assert!(
                 matches!(refused, Err(PoolError::Outside(..))),
                 "{outside}: {refused:?}"

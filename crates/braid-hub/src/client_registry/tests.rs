@@ -34,6 +34,11 @@ fn invitation(name: &str) -> Invitation {
     }
 }
 
+/// Uptime of a hub that started at [`NOW`], if the clock is right.
+fn uptime(now: Seconds) -> Duration {
+    Duration::from_secs(now - NOW)
+}
+
 fn secret(number: u8) -> Secret {
     Secret::new([number; 32])
 }
@@ -64,7 +69,7 @@ fn joined(enrolled: EnrolOutcome) -> HandshakeTerms {
 fn the_first_key_gets_the_token_and_may_come_again() {
     let (_folder, mut registry) = registry();
     registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap();
     let first = joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
     let terms = Terms::read(&first.options);
@@ -87,7 +92,7 @@ fn the_first_key_gets_the_token_and_may_come_again() {
 fn another_machine_is_refused_and_told_of() {
     let (_folder, mut registry) = registry();
     registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap();
     joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
     for times in 1..=3 {
@@ -110,7 +115,7 @@ fn a_key_with_two_tokens_is_one_client_and_out_once_that_is_revoked() {
     let (folder, mut registry) = registry();
     for (number, name) in [(1, "attic"), (2, "barn")] {
         registry
-            .invite(invitation(name), &secret(number), NOW)
+            .invite(invitation(name), &secret(number), NOW, uptime(NOW))
             .unwrap();
     }
     // Both requests had been queued when the first was answered.
@@ -132,7 +137,9 @@ fn a_key_with_two_tokens_is_one_client_and_out_once_that_is_revoked() {
     // The earlier client's name and address are free again.
     let mut wish = invitation("barn");
     wish.addresses = vec!["10.73.0.3".parse().unwrap()];
-    registry.invite(wish, &secret(3), NOW + 9).unwrap();
+    registry
+        .invite(wish, &secret(3), NOW + 9, uptime(NOW + 9))
+        .unwrap();
     let again = registry.enrol(key(1), secret(2).id(), NOW + 9).unwrap();
     assert_eq!(refusal(again), Refusal::Revoked);
     let revocation = registry.revoke(&attic, NOW + 9).unwrap();
@@ -144,10 +151,10 @@ fn a_key_with_two_tokens_is_one_client_and_out_once_that_is_revoked() {
 fn an_invitation_that_nobody_takes_up_gives_its_name_and_address_back() {
     let (_folder, mut registry) = registry();
     registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap();
     let error = registry
-        .invite(invitation("attic"), &secret(2), NOW)
+        .invite(invitation("attic"), &secret(2), NOW, uptime(NOW))
         .unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -159,7 +166,9 @@ fn an_invitation_that_nobody_takes_up_gives_its_name_and_address_back() {
     let mut wish = invitation("attic");
     wish.addresses = vec!["10.73.0.2".parse().unwrap()];
     wish.until = late + DAY;
-    registry.invite(wish, &secret(2), late).unwrap();
+    registry
+        .invite(wish, &secret(2), late, uptime(late))
+        .unwrap();
     joined(registry.enrol(key(1), secret(2).id(), late).unwrap());
 }
 
@@ -170,18 +179,22 @@ fn an_invitation_that_made_room_for_another_is_void_also_if_the_clock_goes_back(
     let ahead = NOW + DAY;
     for (number, name) in [(1, "attic"), (2, "barn"), (3, "cellar")] {
         registry
-            .invite(invitation(name), &secret(number), NOW)
+            .invite(invitation(name), &secret(number), NOW, uptime(NOW))
             .unwrap();
     }
     // The one has the first's name, the other the second's address; the third stays as it is.
     let mut name = invitation("attic");
     name.addresses = vec!["10.73.0.5".parse().unwrap()];
     name.until = ahead + DAY;
-    registry.invite(name, &secret(4), ahead).unwrap();
+    registry
+        .invite(name, &secret(4), ahead, uptime(ahead))
+        .unwrap();
     let mut address = invitation("shed");
     address.addresses = vec!["10.73.0.3".parse().unwrap()];
     address.until = ahead + DAY;
-    registry.invite(address, &secret(5), ahead).unwrap();
+    registry
+        .invite(address, &secret(5), ahead, uptime(ahead))
+        .unwrap();
     for _ in 0..2 {
         for number in [1, 2] {
             let enrolled = registry.enrol(key(number), secret(number).id(), NOW + 1);
@@ -203,7 +216,7 @@ fn a_revoked_client_is_told_so_until_it_is_invited_anew() {
     let nobody = registry.revoke(&name, NOW).unwrap_err();
     assert_eq!(nobody.to_string(), "there is no client attic");
     registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap();
     joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
     assert_eq!(
@@ -220,7 +233,7 @@ fn a_revoked_client_is_told_so_until_it_is_invited_anew() {
     ));
     // The same machine, invited again, gets another address.
     registry
-        .invite(invitation("attic"), &secret(2), NOW)
+        .invite(invitation("attic"), &secret(2), NOW, uptime(NOW))
         .unwrap();
     let new = joined(registry.enrol(key(1), secret(2).id(), NOW).unwrap());
     assert_eq!(new.addresses, ["10.73.0.3".parse::<IpAddr>().unwrap()]);
@@ -230,7 +243,7 @@ fn a_revoked_client_is_told_so_until_it_is_invited_anew() {
     assert_eq!(answers[0].addresses, new.addresses);
     // An unused token of a revoked client is void too.
     registry
-        .invite(invitation("cellar"), &secret(3), NOW)
+        .invite(invitation("cellar"), &secret(3), NOW, uptime(NOW))
         .unwrap();
     assert!(
         registry
@@ -249,11 +262,11 @@ fn a_full_pool_says_so_and_keeps_who_is_there() {
     for number in 1..=5 {
         let name = format!("client-{number}");
         registry
-            .invite(invitation(&name), &secret(number), NOW)
+            .invite(invitation(&name), &secret(number), NOW, uptime(NOW))
             .unwrap();
     }
     let full = registry
-        .invite(invitation("one-more"), &secret(9), NOW)
+        .invite(invitation("one-more"), &secret(9), NOW, uptime(NOW))
         .unwrap_err();
     assert_eq!(full.to_string(), "all 5 addresses of the pool are in use");
     let failure = UserError::from(full);
@@ -267,7 +280,7 @@ fn a_full_pool_says_so_and_keeps_who_is_there() {
     joined(registry.enrol(key(5), secret(5).id(), NOW).unwrap());
     registry.revoke(&"client-3".parse().unwrap(), NOW).unwrap();
     let client = registry
-        .invite(invitation("one-more"), &secret(9), NOW)
+        .invite(invitation("one-more"), &secret(9), NOW, uptime(NOW))
         .unwrap();
     assert_eq!(client.addresses, ["10.73.0.4".parse::<IpAddr>().unwrap()]);
 }
@@ -276,11 +289,13 @@ fn a_full_pool_says_so_and_keeps_who_is_there() {
 fn a_duplicate_inner_address_is_refused() {
     let (_folder, mut registry) = registry();
     registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap();
     let mut wish = invitation("cellar");
     wish.addresses = vec!["10.73.0.2".parse().unwrap()];
-    let error = registry.invite(wish, &secret(2), NOW).unwrap_err();
+    let error = registry
+        .invite(wish, &secret(2), NOW, uptime(NOW))
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "inner address 10.73.0.2 belongs to attic"
@@ -294,7 +309,9 @@ fn a_duplicate_inner_address_is_refused() {
     wish.addresses = ["10.73.0.4", "10.73.0.4"]
         .map(|text| text.parse().unwrap())
         .into();
-    let error = registry.invite(wish, &secret(2), NOW).unwrap_err();
+    let error = registry
+        .invite(wish, &secret(2), NOW, uptime(NOW))
+        .unwrap_err();
     let text = "10.73.0.4 and 10.73.0.4: a client has one inner address per IP version";
     assert_eq!(error.to_string(), text);
     assert_eq!(UserError::from(error).code, "inner-address");
@@ -306,10 +323,10 @@ fn decisions_survive_a_restart() {
     let (folder, mut registry) = registry();
     let path = folder.path().join("hub.redb");
     registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap();
     registry
-        .invite(invitation("cellar"), &secret(2), NOW)
+        .invite(invitation("cellar"), &secret(2), NOW, uptime(NOW))
         .unwrap();
     joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
     joined(registry.enrol(key(2), secret(2).id(), NOW).unwrap());
@@ -374,7 +391,7 @@ fn a_client_without_quota_left_is_slow_until_the_next_period() {
     for number in 1..=2 {
         let name = if number == 1 { "attic" } else { "cellar" };
         registry
-            .invite(invitation(name), &secret(number), NOW)
+            .invite(invitation(name), &secret(number), NOW, uptime(NOW))
             .unwrap();
         joined(
             registry
@@ -434,7 +451,7 @@ fn reach_follows_the_name() {
         reach.iter().map(|(from, _)| from.to_string()).collect()
     };
     registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap();
     joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
     assert_eq!(reaching(&registry), ["10.73.0.2"]);
@@ -443,7 +460,7 @@ fn reach_follows_the_name() {
     // Another machine by that name, and the first one by another.
     for (number, name) in [(2, "attic"), (3, "barn")] {
         registry
-            .invite(invitation(name), &secret(number), NOW)
+            .invite(invitation(name), &secret(number), NOW, uptime(NOW))
             .unwrap();
     }
     joined(registry.enrol(key(2), secret(2).id(), NOW).unwrap());
@@ -465,7 +482,7 @@ fn a_name_in_the_configuration_that_no_client_has_is_found() {
     };
     assert_eq!(unclaimed(&registry, NOW), ["attic", "attik"]);
     registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap();
     assert_eq!(unclaimed(&registry, NOW), ["attik"]);
     assert_eq!(
@@ -511,7 +528,11 @@ impl Disk {
     }
 
     fn open(&self) -> ClientRegistry {
-        let pool = AddressPool::new(vec!["10.73.0.0/29".parse().unwrap()]).unwrap();
+        self.open_with("10.73.0.0/29")
+    }
+
+    fn open_with(&self, network: &str) -> ClientRegistry {
+        let pool = AddressPool::new(vec![network.parse().unwrap()]).unwrap();
         ClientRegistry::open(Box::new(self.clone()), pool).unwrap()
     }
 }
@@ -568,7 +589,9 @@ fn of_clients_that_have_ended_the_last_thousand_are_kept() {
         let mut invitation = invitation(&name(number).to_string());
         invitation.until = now + 10;
         let secret = numbered_secret(number);
-        registry.invite(invitation, &secret, now).map(|_| ())
+        registry
+            .invite(invitation, &secret, now, uptime(now))
+            .map(|_| ())
     };
     let ended = |registry: &ClientRegistry, now| {
         let ended = registry.clients().filter_map(|client| client.ended(now));
@@ -637,13 +660,172 @@ fn of_clients_that_have_ended_the_last_thousand_are_kept() {
     }
 }
 
+/// Time by a clock that is ten years ahead.
+const FAR_AHEAD: Seconds = NOW + 3_650 * DAY;
+
+/// An invitation that is valid for a day.
+fn for_a_day(name: &str, now: Seconds) -> Invitation {
+    Invitation {
+        until: now + DAY,
+        ..invitation(name)
+    }
+}
+
+/// Those that had expired by the wrong clock were the first to be forgotten, and their tokens opened nothing any more.
+#[test]
+fn a_wrong_clock_has_no_open_invitation_forgotten() {
+    const OPEN: u32 = MAX_ENDED_CLIENTS as u32 + 20;
+    let disk = Disk::default();
+    let mut registry = disk.open_with("10.73.0.0/16");
+    let invite = |registry: &mut ClientRegistry, number: u32, now, uptime| {
+        let name = format!("client-{number}");
+        let secret = numbered_secret(number);
+        let invited = registry.invite(for_a_day(&name, now), &secret, now, uptime);
+        invited.map(|client| client.name.clone()).unwrap()
+    };
+    for number in 1..=OPEN {
+        invite(&mut registry, number, NOW, Duration::ZERO);
+    }
+    // More than are kept are invited and revoked while the clock is ahead, in this run and in one that begins so; each
+    // lasts for just less than a day.
+    let before_a_day = Duration::from_secs(DAY - 1);
+    let mut number = OPEN;
+    for uptime in [Duration::ZERO, before_a_day, Duration::ZERO, before_a_day] {
+        for _ in 0..MAX_ENDED_CLIENTS / 2 {
+            number += 1;
+            let name = invite(&mut registry, number, FAR_AHEAD, uptime);
+            registry.revoke(&name, FAR_AHEAD).unwrap();
+        }
+        let late = registry.enrol(key(1), numbered_secret(1).id(), FAR_AHEAD);
+        assert_eq!(refusal(late.unwrap()), Refusal::Expired);
+        let kept = registry.clients().count();
+        assert!(kept <= OPEN as usize + MAX_ENDED_CLIENTS + 1, "{kept}");
+        if uptime == before_a_day {
+            drop(registry);
+            registry = disk.open_with("10.73.0.0/16");
+        }
+    }
+    // The clock is right again.
+    for number in [1, 2, 20, 21, OPEN] {
+        let mut own = [0; 32];
+        own[..4].copy_from_slice(&number.to_be_bytes());
+        joined(
+            registry
+                .enrol(PublicKey(own), numbered_secret(number).id(), NOW + 1)
+                .unwrap(),
+        );
+    }
+}
+
+/// Invitations that have expired are too many only where they have surely done so.
+#[test]
+fn expired_invitations_count_until_the_hub_has_run_for_as_long_as_they_were_valid() {
+    let disk = Disk::default();
+    let mut registry = disk.open();
+    registry
+        .invite(
+            for_a_day("client-1", NOW),
+            &numbered_secret(1),
+            NOW,
+            Duration::ZERO,
+        )
+        .unwrap();
+    let first = disk.records().clients[&1].clone();
+    for number in 2..=MAX_CLIENTS as u32 {
+        let id = u64::from(number);
+        let client = Client {
+            id,
+            name: format!("client-{number}").parse().unwrap(),
+            invitation: numbered_secret(number).id(),
+            addresses: vec![IpAddr::from([10, 74, (number >> 8) as u8, number as u8])],
+            ..first.clone()
+        };
+        disk.records().clients.insert(id, client);
+    }
+    let mut registry = disk.open();
+    let invite = |registry: &mut ClientRegistry, number: u32, uptime_s| {
+        let name = format!("later-{number}");
+        let secret = numbered_secret(100_000 + number);
+        let wish = for_a_day(&name, FAR_AHEAD);
+        let invited = registry.invite(wish, &secret, FAR_AHEAD, Duration::from_secs(uptime_s));
+        invited.map(|_| ())?;
+        Ok(registry.clients().count())
+    };
+    for uptime_s in [0, DAY - 1] {
+        let refused: RegistryError = invite(&mut registry, 1, uptime_s).unwrap_err();
+        assert!(matches!(refused, RegistryError::Many), "{refused}");
+    }
+    // That many have ended for good now, also by the right clock.
+    assert_eq!(
+        invite(&mut registry, 1, DAY).unwrap(),
+        MAX_ENDED_CLIENTS + 1
+    );
+    // One that this run has made counts from then on.
+    let again = registry.clients().last().unwrap().clone();
+    assert_eq!(again.name.to_string(), "later-1");
+    let is_over = |uptime_s| {
+        let uptime = Duration::from_secs(uptime_s);
+        registry.surely_ended(&again, FAR_AHEAD + DAY, uptime)
+    };
+    assert_eq!(is_over(2 * DAY - 1), None);
+    assert_eq!(is_over(2 * DAY), Some(FAR_AHEAD + DAY));
+}
+
+/// The address went to the new client, and the open invitation was revoked.
+#[test]
+fn a_full_pool_has_no_room_by_a_wrong_clock_alone() {
+    let (_folder, mut registry) = registry();
+    for number in 1..=5 {
+        let wish = for_a_day(&format!("client-{number}"), NOW);
+        registry
+            .invite(wish, &secret(number), NOW, Duration::ZERO)
+            .unwrap();
+    }
+    let mut sixth = for_a_day("sixth", FAR_AHEAD);
+    let nearly = Duration::from_secs(DAY - 1);
+    let full = registry.invite(sixth.clone(), &secret(6), FAR_AHEAD, nearly);
+    let full = full.unwrap_err();
+    assert_eq!(full.to_string(), "all 5 addresses of the pool are in use");
+    let fix = UserError::from(full).fix.unwrap();
+    assert!(fix.contains("invitations that have expired"), "{fix}");
+    // An operator who names the address means it, and so does one who revokes an invitation.
+    sixth.addresses = vec!["10.73.0.3".parse().unwrap()];
+    registry
+        .invite(sixth, &secret(6), FAR_AHEAD, nearly)
+        .unwrap();
+    registry
+        .revoke(&"client-3".parse().unwrap(), FAR_AHEAD)
+        .unwrap();
+    let seventh = for_a_day("seventh", FAR_AHEAD);
+    let seventh = registry.invite(seventh, &secret(7), FAR_AHEAD, nearly);
+    assert_eq!(
+        seventh.unwrap().addresses,
+        ["10.73.0.4".parse::<IpAddr>().unwrap()]
+    );
+    for number in [1, 4, 5] {
+        let enrolled = registry.enrol(key(number), secret(number).id(), NOW + 1);
+        joined(enrolled.unwrap());
+    }
+    for number in [2, 3] {
+        let enrolled = registry.enrol(key(number), secret(number).id(), NOW + 1);
+        assert_eq!(refusal(enrolled.unwrap()), Refusal::Revoked, "{number}");
+    }
+    // After a day there is room.
+    let eighth = for_a_day("eighth", FAR_AHEAD);
+    registry
+        .revoke(&"seventh".parse().unwrap(), FAR_AHEAD)
+        .unwrap();
+    let eighth = registry.invite(eighth, &secret(8), FAR_AHEAD, Duration::from_secs(DAY));
+    eighth.unwrap();
+}
+
 #[test]
 fn a_failed_save_lets_nobody_in() {
     let disk = Disk::default();
     disk.records().is_full = true;
     let mut registry = disk.open();
     let error = registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap_err();
     assert_eq!(error.to_string(), "store hub.redb: no space left");
     assert_eq!(registry.clients().count(), 0);
@@ -658,7 +840,7 @@ fn a_client_is_out_also_if_its_revocation_cannot_be_saved() {
     let mut registry = disk.open();
     let attic: Name = "attic".parse().unwrap();
     registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap();
     joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
     disk.records().is_full = true;
@@ -674,7 +856,7 @@ fn a_client_is_out_also_if_its_revocation_cannot_be_saved() {
     }
     assert_eq!(disk.open().joined_terms().len(), 1, "that is the warning");
     // Its name is given to nobody else before it is out for good.
-    let refused = registry.invite(invitation("attic"), &secret(2), NOW);
+    let refused = registry.invite(invitation("attic"), &secret(2), NOW, uptime(NOW));
     assert!(matches!(refused, Err(RegistryError::Store(_))));
     registry.persist_quotas().unwrap_err();
     disk.records().is_full = false;
@@ -691,14 +873,14 @@ fn a_name_is_given_again_once_the_revocation_before_it_is_saved() {
     let disk = Disk::default();
     let mut registry = disk.open();
     registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap();
     joined(registry.enrol(key(1), secret(1).id(), NOW).unwrap());
     disk.records().is_full = true;
     registry.revoke(&"attic".parse().unwrap(), NOW).unwrap();
     disk.records().is_full = false;
     registry
-        .invite(invitation("attic"), &secret(2), NOW)
+        .invite(invitation("attic"), &secret(2), NOW, uptime(NOW))
         .unwrap();
     joined(registry.enrol(key(2), secret(2).id(), NOW).unwrap());
     let served = disk.open().joined_terms();
@@ -741,7 +923,7 @@ fn an_error_of_the_store_stands_until_a_write_succeeds() {
     assert_eq!(disk.records().writes, 0, "there is nothing to save");
     disk.records().is_full = true;
     registry
-        .invite(invitation("attic"), &secret(1), NOW)
+        .invite(invitation("attic"), &secret(1), NOW, uptime(NOW))
         .unwrap_err();
     let full = Some("store hub.redb: no space left");
     assert_eq!(registry.persist_error(), full);
@@ -760,7 +942,7 @@ fn it_is_known_which_clients_have_the_new_key() {
     let (folder, mut registry) = registry();
     for (name, number) in [("attic", 1), ("cellar", 2), ("shed", 3)] {
         registry
-            .invite(invitation(name), &secret(number), NOW)
+            .invite(invitation(name), &secret(number), NOW, uptime(NOW))
             .unwrap();
         joined(
             registry
