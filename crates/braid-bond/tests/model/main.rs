@@ -6,7 +6,8 @@
 //! - `handshakes`: growing times, corrections of the clock, resets, restarts of the hub.
 //! - `enrolment`: tokens, revocation, and a hub that is killed at any moment.
 //! - `roaming`: addresses of links.
-//! - `key_rotation`: a hub that replaces its key, and ends that are killed at any moment.
+//! - `key_rotation`: a hub that replaces its key by a clock that may be wrong, ends that are killed at any moment, and a
+//!   thief of keys that were replaced.
 //!
 //! Ciphers are perfect: the attacker can neither read nor make sealed messages.
 
