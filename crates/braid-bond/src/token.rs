@@ -18,9 +18,10 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::{digest, hmac};
-use zeroize::Zeroize;
+use zeroize::Zeroizing;
 
-use crate::proto::handshake::{Psk, PublicKey};
+use crate::proto::frame::FrameError;
+use crate::proto::handshake::{KeyBytes, Psk, PublicKey};
 use crate::proto::reader::Reader;
 
 /// Prefix of every token of this version.
@@ -32,7 +33,13 @@ pub const PORT: u16 = 27_243;
 /// Most addresses in a token.
 pub const MAX_ADDRESSES: usize = 8;
 
+/// Most bytes of an address: a kind, a name of 253 bytes with its length, and a port.
+const MAX_ADDRESS_BYTES: usize = 1 + 1 + 253 + 2;
+
 const CHECKSUM_BYTES: usize = 4;
+
+/// Most bytes of a token, before they are text.
+const MAX_BYTES: usize = 32 + 32 + 1 + MAX_ADDRESSES * MAX_ADDRESS_BYTES + CHECKSUM_BYTES;
 
 /// Id of an invitation at the hub. It reveals nothing of the secret that it is derived from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,13 +47,7 @@ pub struct InvitationId(pub [u8; 16]);
 
 /// Secret that only the inviting hub and the invited client know.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret([u8; 32]);
-
-impl Drop for Secret {
-    fn drop(&mut self) {
-        self.0.zeroize();
-    }
-}
+pub struct Secret(KeyBytes);
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -57,8 +58,8 @@ impl fmt::Debug for Secret {
 impl Secret {
     /// Makes a secret of any 32 unpredictable bytes.
     #[must_use]
-    pub fn new(bytes: [u8; 32]) -> Self {
-        Secret(bytes)
+    pub fn new(bytes: impl Into<KeyBytes>) -> Self {
+        Secret(bytes.into())
     }
 
     /// The bytes that it was made of.
@@ -82,7 +83,7 @@ impl Secret {
     }
 
     fn derive(&self, label: &[u8]) -> [u8; 32] {
-        let key = hmac::Key::new(hmac::HMAC_SHA256, &self.0);
+        let key = hmac::Key::new(hmac::HMAC_SHA256, self.0.as_slice());
         let tag = hmac::sign(&key, label);
         tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
     }
@@ -223,9 +224,20 @@ pub enum TokenError {
 }
 
 impl fmt::Display for Token {
+    /// Same as [`Token::text`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut bytes = self.hub.0.to_vec();
-        bytes.extend_from_slice(&self.secret.0);
+        f.write_str(&self.text())
+    }
+}
+
+impl Token {
+    /// The word that is copied.
+    #[must_use]
+    pub fn text(&self) -> Zeroizing<String> {
+        // A buffer that grows leaves copies.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(MAX_BYTES));
+        bytes.extend_from_slice(&self.hub.0);
+        bytes.extend_from_slice(self.secret.0.as_slice());
         bytes.push(self.addresses.len() as u8);
         for address in &self.addresses {
             match &address.host {
@@ -246,7 +258,11 @@ impl fmt::Display for Token {
         }
         let check = check(&bytes);
         bytes.extend_from_slice(&check);
-        write!(f, "{PREFIX}{}", URL_SAFE_NO_PAD.encode(&bytes))
+        let encoded = Zeroizing::new(URL_SAFE_NO_PAD.encode(&*bytes));
+        let mut text = Zeroizing::new(String::with_capacity(PREFIX.len() + encoded.len()));
+        text.push_str(PREFIX);
+        text.push_str(&encoded);
+        text
     }
 }
 
@@ -255,7 +271,9 @@ impl FromStr for Token {
 
     /// Reads a token. White space in it, which mail programs add, is ignored.
     fn from_str(text: &str) -> Result<Self, TokenError> {
-        let text: String = text.split_whitespace().collect();
+        let mut word = Zeroizing::new(String::with_capacity(text.len()));
+        word.extend(text.split_whitespace());
+        let text = word;
         let Some(body) = text.strip_prefix(PREFIX) else {
             let version = text
                 .strip_prefix("braid")
@@ -267,9 +285,8 @@ impl FromStr for Token {
                 TokenError::Prefix
             });
         };
-        let bytes = URL_SAFE_NO_PAD
-            .decode(body)
-            .map_err(|_| TokenError::Damaged)?;
+        let bytes = URL_SAFE_NO_PAD.decode(body).map(Zeroizing::new);
+        let bytes = bytes.map_err(|_| TokenError::Damaged)?;
         read(&bytes).ok_or(TokenError::Damaged)
     }
 }
@@ -286,7 +303,12 @@ fn read(bytes: &[u8]) -> Option<Token> {
     }
     let mut reader = Reader::new(body);
     let hub = PublicKey(reader.array().ok()?);
-    let secret = Secret(reader.array().ok()?);
+    let secret = KeyBytes::try_fill(|key| {
+        let bytes = reader.take(key.len())?;
+        key.copy_from_slice(bytes);
+        Ok::<_, FrameError>(())
+    });
+    let secret = Secret(secret.ok()?);
     let count = usize::from(reader.u8().ok()?);
     if !(1..=MAX_ADDRESSES).contains(&count) {
         return None;

@@ -18,6 +18,7 @@ pub mod report;
 pub mod run_dir;
 pub mod seal;
 mod seats;
+pub mod secret_json;
 pub mod service_notify;
 pub mod state;
 pub mod state_dir;

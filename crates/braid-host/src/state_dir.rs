@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::file;
 use crate::seal::{SealError, SealKey};
+use crate::secret_json;
 use crate::user_error::UserError;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -97,7 +98,8 @@ impl StateDir {
     /// # Errors
     /// The system refused to write it.
     pub fn write(&self, path: &Path, contents: &impl Serialize) -> Result<(), UserError> {
-        self.replace(path, &json_of(path, contents)?)
+        let json = serde_json::to_vec_pretty(contents);
+        self.replace(path, &json.map_err(|error| unwritten(path, &error.into()))?)
     }
 
     /// Reads a file of secrets; `None` if it does not exist. One that is not sealed, although this machine seals its
@@ -132,7 +134,8 @@ impl StateDir {
     /// # Errors
     /// The system refused to write it.
     pub fn write_secret(&self, path: &Path, contents: &impl Serialize) -> Result<(), UserError> {
-        self.replace_secret(path, &Zeroizing::new(json_of(path, contents)?))
+        let json = secret_json::to_vec_pretty(contents);
+        self.replace_secret(path, &json.map_err(|error| unwritten(path, &error.into()))?)
     }
 
     fn replace_secret(&self, path: &Path, json: &[u8]) -> Result<(), UserError> {
@@ -156,10 +159,6 @@ impl StateDir {
         made.and_then(|()| file::replace(path, contents, 0o600))
             .map_err(|error| unwritten(path, &error))
     }
-}
-
-fn json_of(path: &Path, contents: &impl Serialize) -> Result<Vec<u8>, UserError> {
-    serde_json::to_vec_pretty(contents).map_err(|error| unwritten(path, &error.into()))
 }
 
 fn unwritten(path: &Path, error: &io::Error) -> UserError {

@@ -159,7 +159,7 @@ impl Hub {
         let (addresses, warnings) = self.addresses(checked.addresses)?;
         let at = now();
         let until = at + checked.valid_s;
-        let secret = Secret::new(random()?);
+        let secret = Secret::new(random_key()?);
         let invitation = Invitation {
             name: checked.name,
             addresses: request.inner,

@@ -347,7 +347,7 @@ struct KeyPair {
 pub fn keygen(output: Output) -> CommandResult {
     let identity = Identity::new(braid_hub::hub::random_key()?);
     let pair = KeyPair {
-        private: identity.private_text(),
+        private: identity.private_text().to_string(),
         public: identity.public().to_string(),
     };
     answer_either(output.json, &pair, |_| {

@@ -7,19 +7,22 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use braid_bond::proto::handshake::terms::Terms;
-use braid_bond::proto::handshake::{Identity, PublicKey};
+use braid_bond::proto::handshake::{Identity, KeyBytes, PublicKey};
 use braid_bond::token::Token;
 use braid_host::file::remove;
 use braid_host::state_dir::StateDir;
 use braid_host::user_error::UserError;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
+use zeroize::Zeroizing;
 
 /// Contents of the file.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Written {
-    token: String,
-    private: String,
+    #[serde(with = "secret_text")]
+    token: Zeroizing<String>,
+    #[serde(with = "secret_text")]
+    private: Zeroizing<String>,
     accepted: bool,
     name: Option<String>,
     addresses: Vec<(IpAddr, u8)>,
@@ -29,6 +32,25 @@ struct Written {
     /// The hub's key, if it has replaced the one in the token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     hub_key: Option<String>,
+}
+
+/// A text of which no copy is left in memory.
+mod secret_text {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use zeroize::Zeroizing;
+
+    pub fn serialize<S: Serializer>(
+        text: &Zeroizing<String>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(text)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Zeroizing<String>, D::Error> {
+        String::deserialize(deserializer).map(Zeroizing::new)
+    }
 }
 
 /// A joined hub.
@@ -63,9 +85,9 @@ impl Membership {
     /// # Errors
     /// The system returns no random numbers.
     pub fn new(token: Token) -> Result<Membership, UserError> {
-        let mut private = [0; 32];
-        let drawn = SystemRandom::new().fill(&mut private);
-        drawn.map_err(|_| UserError::new("random", "the system gives no random numbers"))?;
+        let private = KeyBytes::try_fill(|key| SystemRandom::new().fill(key));
+        let private =
+            private.map_err(|_| UserError::new("random", "the system gives no random numbers"))?;
         Ok(Membership {
             hub_key: token.hub,
             token,
@@ -115,8 +137,8 @@ impl Membership {
     /// The system refused to write it.
     pub fn store(&self, state_dir: &StateDir) -> Result<(), UserError> {
         let written = Written {
-            token: self.token.to_string(),
-            private: self.identity.private_text().to_string(),
+            token: self.token.text(),
+            private: self.identity.private_text(),
             accepted: self.accepted,
             name: self.terms.name.clone(),
             addresses: self.terms.addresses.clone(),

@@ -9,12 +9,13 @@ use std::path::{Path, PathBuf};
 
 use braid_bond::proto::handshake::{EpochKey, EpochKeys, KeyBytes};
 use braid_host::seal::{SealError, SealKey};
+use braid_host::secret_json;
 use redb::backends::FileBackend;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, Table, TableDefinition};
 use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
-use super::record::{key_bytes, to_json};
+use super::record::key_bytes;
 use super::{Store, StoreError, StoredIdentity};
 use crate::client::Client;
 
@@ -222,7 +223,7 @@ impl Embedded {
         what: &str,
         value: &impl Serialize,
     ) -> Result<(), StoreError> {
-        let json = to_json(value).map_err(|e| self.record(what, e.to_string()))?;
+        let json = secret_json::to_vec(value).map_err(|e| self.record(what, e.to_string()))?;
         let stored = self.encode(&hub_name(key), &json)?;
         let kept = table.insert(key, stored.as_slice());
         kept.map(drop).map_err(|e| self.engine(e))
@@ -355,7 +356,8 @@ impl Store for Embedded {
                 .open_table(CLIENTS)
                 .map_err(|e| store.engine(e))?;
             for client in clients {
-                let json = to_json(client).map_err(|e| store.record("a client", e.to_string()))?;
+                let json = secret_json::to_vec(client)
+                    .map_err(|e| store.record("a client", e.to_string()))?;
                 let stored = store.encode(&client_name(client.id), &json)?;
                 table
                     .insert(client.id, stored.as_slice())

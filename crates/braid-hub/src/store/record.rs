@@ -1,32 +1,4 @@
-//! Records with secrets, as JSON: neither writing nor reading one leaves copies in memory that was given back.
-
-use std::io;
-
-use serde::Serialize;
-use zeroize::Zeroizing;
-
-/// A record's JSON, zeroed on drop. Its length is known before it is written, since a buffer that grows leaves copies.
-pub(super) fn to_json(record: &impl Serialize) -> serde_json::Result<Zeroizing<Vec<u8>>> {
-    let mut length = Length(0);
-    serde_json::to_writer(&mut length, record)?;
-    let mut json = Zeroizing::new(Vec::with_capacity(length.0));
-    serde_json::to_writer(&mut *json, record)?;
-    Ok(json)
-}
-
-/// Counts what is written.
-struct Length(usize);
-
-impl io::Write for Length {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+//! Keys in records: reading and writing one leaves no copies in memory that was given back.
 
 /// A key as an array of 32 numbers, which are read to the place where they stay.
 pub(super) mod key_bytes {

@@ -154,8 +154,8 @@ impl Identity {
 
     /// The private key as base64, for a file or a terminal.
     #[must_use]
-    pub fn private_text(&self) -> String {
-        STANDARD.encode(*self.private)
+    pub fn private_text(&self) -> Zeroizing<String> {
+        Zeroizing::new(STANDARD.encode(self.private.as_slice()))
     }
 
     /// The pair of a private key in base64.
@@ -220,7 +220,7 @@ mod tests {
         let public = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
         assert_eq!(identity.public().to_string(), public);
         assert_eq!(public.parse(), Ok(identity.public()));
-        assert_eq!(identity.private_text(), private);
+        assert_eq!(*identity.private_text(), private);
     }
 
     #[test]
