@@ -77,6 +77,17 @@ int braid_probed(struct __sk_buff *skb)
 	return handle_path_probe(skb, settings, skb->priority);
 }
 
+// For tests alone: takes a packet for one that came with the tag that its priority names.
+SEC("classifier")
+int braid_tagged(struct __sk_buff *skb)
+{
+	struct settings *settings = active_settings();
+
+	if (!settings || bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), skb->priority))
+		return leave(REASON_not_set_up, TC_ACT_SHOT);
+	return join(skb, settings);
+}
+
 // For tests alone: calls should_drop() with the time, rate, flow and size in a made-up packet.
 SEC("classifier")
 int braid_fair(struct __sk_buff *skb)

@@ -1,5 +1,5 @@
 //! Runs the programs on single packets (`BPF_PROG_TEST_RUN`) and checks verdict, reasons and output; and on
-//! random packets (`routing`) against a reference that builds the expected output anew.
+//! random packets (`routing`, `random_frames`) against a reference that builds the expected output anew.
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -17,6 +17,7 @@ use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, MAX_HOSTS, ReasonKind, SHIM_BYTES};
 
 mod arrival;
 mod fair_drop;
+mod random_frames;
 mod routing;
 
 const ETHERNET: usize = 14;
