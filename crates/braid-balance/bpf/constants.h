@@ -230,6 +230,10 @@
 #define MIN_STAMP_PACKETS 6
 #define MAX_STAMP_RTT_US  2000000
 
+// A round trip of full packets takes up to so many us more than one of a SYN: 1,500 bytes at
+// 600 kbit/s. Slower intervals are no part of a capacity (MIN_BYTES in braid_core::capacity).
+#define FULL_PACKET_US 20000
+
 // A QUIC connection's round trip is no shorter than this part of the shortest, be it of a handshake
 // in which the server computed.
 #define MIN_SPIN_PART 4

@@ -373,20 +373,21 @@ static __always_inline int is_in_window(const struct packet *packet, const struc
 }
 
 // Adds the round trip of a handshake, in us. Without a `remote` it does not go into the path cache.
-static __always_inline void note_handshake(struct uplink_counters *counters,
-					   const struct address *remote, __u32 uplink, __u32 rtt,
-					   __u64 now)
+// Returns the path's, if that is shorter: many connections begin behind a queue.
+static __always_inline __u32 note_handshake(struct uplink_counters *counters,
+					    const struct address *remote, __u32 uplink, __u32 rtt,
+					    __u64 now)
 {
+	__u32 known = remote ? update_rtt(remote, uplink, rtt, now) : 0;
+
 	counters->rtt_us_sum += rtt;
 	counters->rtt_samples++;
-	if (remote)
-		update_rtt(remote, uplink, rtt, now);
+	return known && known < rtt ? known : rtt;
 }
 
 // Notes the first answer to a SYN. It gives the RTT if the SYN was sent once. Without a `remote`
 // the RTT does not go into the path cache: any router may have sent the refusal.
-static __always_inline void note_answer(const struct flow *flow, const struct address *remote,
-					__u64 now)
+static __always_inline void note_answer(struct flow *flow, const struct address *remote, __u64 now)
 {
 	__u32 rtt = (now - flow->created) / 1000;
 	__u32 uplink = flow->uplink;
@@ -396,7 +397,7 @@ static __always_inline void note_answer(const struct flow *flow, const struct ad
 		return;
 	counters->syn_answers++;
 	if (flow->tx_packets == 1)
-		note_handshake(counters, remote, uplink, rtt, now);
+		flow->min_rtt = note_handshake(counters, remote, uplink, rtt, now) + FULL_PACKET_US;
 }
 
 // Returns 1 if the flow's uplink was chosen from the path cache.

@@ -106,6 +106,7 @@ static __noinline void note_initial_answer(const struct address *remote, struct 
 {
 	__u32 rtt = (__u32)(now / 1000) - flow->stamp_at, uplink = flow->uplink;
 	struct uplink_counters *counters = bpf_map_lookup_elem(&traffic, &uplink);
+	__u32 known;
 
 	if (!flow->stamp_at) {
 		forget_path(remote, uplink, RTT_TRIED_US);
@@ -113,8 +114,11 @@ static __noinline void note_initial_answer(const struct address *remote, struct 
 	}
 	flow->stamp_at = 0;
 	flow->min_rtt = rtt ? rtt : 1;
-	if (counters)
-		note_handshake(counters, remote, uplink, rtt, now);
+	if (!counters)
+		return;
+	known = note_handshake(counters, remote, uplink, rtt, now) + FULL_PACKET_US;
+	if (known < flow->min_rtt)
+		flow->min_rtt = known;
 }
 
 #endif

@@ -81,6 +81,7 @@ static __always_inline int is_stand_in(__u32 rtt)
 	return rtt == RTT_UNANSWERED_US || rtt == RTT_TRIED_US;
 }
 
+// Returns the path's RTT then, or 0 if there is none.
 __noinline int store_rtt(__u32 id, __u32 rtt, __u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
@@ -89,32 +90,34 @@ __noinline int store_rtt(__u32 id, __u32 rtt, __u64 now)
 	struct path *path;
 
 	if (!ctx || !config)
-		return -1;
+		return 0;
 	path = path_of(ctx, id);
 	if (!path)
-		return -1;
+		return 0;
 	if (!path->rtt || is_stand_in(path->rtt) || rtt <= path->rtt ||
 	    (__s32)(at - path->measured_at) > (__s32)config->cache_ttl)
 		path->rtt = rtt ? rtt : 1;
 	else if ((__s32)(at - path->measured_at) >= RTT_RISE_SECONDS)
 		path->rtt = ((__u64)path->rtt * (RTT_EWMA_DIVISOR - 1) + rtt) / RTT_EWMA_DIVISOR;
 	else
-		return 0;
+		return path->rtt;
 	path->measured_at = at;
-	return 0;
+	return path->rtt;
 }
 
-// Updates the path's RTT, in us. A shorter one replaces it at once, a longer one moves it slowly,
-// and any one replaces it once it is older than the memory. This function and those below pass the
-// prefix in the context: a function that takes only numbers is verified once, on its own.
-static __always_inline void update_rtt(const struct address *remote, __u32 id, __u32 rtt, __u64 now)
+// Updates the path's RTT, in us, and returns it; 0 if there is none. A shorter one replaces it at
+// once, a longer one moves it slowly, and any one replaces it once it is older than the memory.
+// This function and those below pass the prefix in the context: a function that takes only numbers
+// is verified once, on its own.
+static __always_inline __u32 update_rtt(const struct address *remote, __u32 id, __u32 rtt,
+					__u64 now)
 {
 	struct pkt_ctx *ctx = pkt_ctx();
 
 	if (!ctx)
-		return;
+		return 0;
 	path_key_of(remote, &ctx->prefix);
-	store_rtt(id, rtt, now);
+	return store_rtt(id, rtt, now);
 }
 
 // Remembers an RTT that stands for an answer that has not come, for a part of the memory, or until

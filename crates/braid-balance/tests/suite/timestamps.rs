@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use braid_packet::{build, protocol};
 
 use crate::support::probe::{Probe, Verdict};
-use crate::support::talk::{ACK, INNER, SERVER, handshake};
+use crate::support::talk::{ACK, INNER, SERVER, SYN, answer, handshake, tcp};
 
 /// A flow's fixed end.
 type End = (IpAddr, u16);
@@ -93,4 +93,43 @@ fn round_trips_of_flows_that_move_data_show_their_growth() {
     let third = all - (shortest * 2 + sum);
     assert_eq!(changes, sum + (shortest + sum - third));
     assert_eq!(number, 2);
+}
+
+/// Opens a connection from the host whose SYN is answered after a while; returns the uplink it takes.
+fn begin(probe: &Probe, port: u16, after: Duration) -> usize {
+    let sent = probe.out(&tcp(port, SYN)).is(Verdict::Sent, "out_new");
+    let (uplink, syn_ack) = answer(&sent, SYN | ACK);
+    sleep(after);
+    probe.back(uplink, &syn_ack).is(Verdict::Passed, "in_stack");
+    let confirmed = probe.out(&tcp(port, ACK));
+    confirmed.is(Verdict::Sent, "out_flow");
+    uplink
+}
+
+/// All connections of a page begin at once, behind the queue that they make.
+#[test]
+fn a_flow_that_begins_behind_a_queue_is_compared_with_what_its_path_has_shown() {
+    const QUEUE: Duration = Duration::from_millis(60);
+    let probe = Probe::new();
+    let (uplink, _) = handshake(&probe, 4000);
+    let port = (4001..4100)
+        .find(|port| begin(&probe, *port, QUEUE) == uplink)
+        .expect("flows take turns");
+    let outer = probe.flow((INNER, port)).expect("open").outer;
+    let outer = (outer.ip(), outer.port());
+    let segment = stamped((INNER, port), SERVER, [100, 1], b"");
+    probe.out(&segment).is(Verdict::Sent, "out_flow");
+    sleep(QUEUE);
+    let began = Instant::now();
+    for echo in [99, 99, 99, 99, 99, 99, 100] {
+        let segment = stamped(SERVER, outer, [1, echo], b"data");
+        probe.back(uplink, &segment).is(Verdict::Passed, "in_stack");
+    }
+    let counters = probe.datapath.borrow().counters().expect("counters");
+    let counters = counters.uplinks[uplink].1;
+    assert_eq!(counters.queueing_samples, 1);
+    // A full packet may take 20 ms longer than a SYN on a slow line.
+    let growth = Duration::from_micros(counters.queueing_us_sum);
+    let least = QUEUE - Duration::from_millis(25);
+    assert!(growth >= least, "{growth:?} in {:?}", began.elapsed());
 }
