@@ -1,4 +1,4 @@
-"""Counts of the bytes that leave by a device, by kind, as the kernel sees them on their way to it."""
+"""Counts of the bytes that leave by a device, by kind, as the other end of its cable sees them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REACHABILITY = ("meta protocol arp", "meta l4proto { icmp, ipv6-icmp }")
 
 @dataclass
 class Egress:
-    """Bytes that have left while they were counted, with link headers."""
+    """Bytes that have left while they were counted, without link headers."""
 
     #: Of the ports that were named.
     expected: int = 0
@@ -28,13 +28,13 @@ class Egress:
 
 
 def ruleset(device: str, server: str, ports: Sequence[int]) -> str:
-    """Return nftables' rules that count what leaves by a device, first of all towards these ports of a server."""
+    """Return nftables' rules that count what arrives at a device, first of all towards these ports of a server."""
     numbers = ", ".join(str(port) for port in ports)
     counters = "".join(f" counter {name} {{ }}\n" for name in ("expected", "reachability", "other"))
     asking = "".join(f"  {match} counter name reachability accept\n" for match in REACHABILITY)
     return (
         f"table netdev {TABLE} {{\n{counters} chain out {{\n"
-        f'  type filter hook egress device "{device}" priority 0;\n'
+        f'  type filter hook ingress device "{device}" priority 0;\n'
         f"  ip daddr {server} th dport {{ {numbers} }} counter name expected accept\n"
         f"{asking}  counter name other\n }}\n}}\n"
     )
@@ -42,7 +42,10 @@ def ruleset(device: str, server: str, ports: Sequence[int]) -> str:
 
 @contextlib.contextmanager
 def counted_egress(end: End, server: str, ports: Sequence[int]) -> Iterator[Egress]:
-    """Count for a block what leaves by a device; the result is filled in at its end."""
+    """Count for a block what arrives at this end of a cable; the result is filled in at its end.
+
+    At the device by which it leaves, nftables sees nothing of what an eBPF program has sent there.
+    """
     found = Egress()
     end.namespace.run(["nft", "-f", "-"], text=ruleset(end.device, server, ports))
     try:

@@ -27,8 +27,8 @@ from braid_lab.experiment import Run, experiment
 from braid_lab.experiments.measure.walks import campus, cellular
 from braid_lab.fixtures import serve
 from braid_lab.net.egress import Egress, counted_egress
-from braid_lab.net.links import LinkSpec
-from braid_lab.net.topology import Topology, Uplink, UplinkSpec, network
+from braid_lab.net.links import End, LinkSpec
+from braid_lab.net.topology import OBSERVER_NEAR, Topology, Uplink, UplinkSpec, network
 from braid_lab.plots import COLOURS
 from braid_lab.process import LabError, Process
 from braid_lab.product import Braid, braid
@@ -295,7 +295,7 @@ def _measured(case: Case, extent: Extent) -> tuple[list[Look], list[Found], Egre
     line = LinkSpec(
         rate=f"{case.mbit:g}Mbit/s", delay=DELAY, queue=f"{case.queue_ms}ms", loss=f"{100 * case.loss:g}%"
     )
-    with network((UplinkSpec("line", line),)) as net:
+    with network((UplinkSpec("line", line, observed=True),)) as net:
         serve(net, "iperf3", "http1")
         with braid(net.host, net.scratch / "braid") as daemon, _other_traffic(net, case):
             (name,) = net.uplinks
@@ -313,12 +313,13 @@ def _measured(case: Case, extent: Extent) -> tuple[list[Look], list[Found], Egre
             }
             found = list(_results(daemon, name, case, extent.transfers, _url(net, case)))
         # Another daemon, which knows nothing of them.
-        near = net.uplinks["line"].near
+        observer = net.uplinks["line"].observer
+        assert observer is not None  # noqa: S101
         ports = (catalog.IPERF3_PORT, CROSS_PORT)
         with (
             braid(net.host, net.scratch / "braid") as daemon,
             _other_traffic(net, case),
-            counted_egress(near, net.server(), ports) as egress,
+            counted_egress(End(observer, OBSERVER_NEAR), net.server(), ports) as egress,
         ):
             looks = list(_looks(net, daemon, extent.seconds, down=case.down))
     if not egress.expected:
@@ -351,7 +352,7 @@ def tracking(run: Run) -> None:
 
 def _track(run: Run, name: str, walk: tuple[float, ...]) -> None:
     line = LinkSpec(rate=f"{walk[0]:.3f}Mbit/s", delay=DELAY, queue="300ms")
-    with network((UplinkSpec("line", line),)) as net:
+    with network((UplinkSpec("line", line, observed=True),)) as net:
         serve(net, "iperf3")
         rows = list(_steps(net, net.uplinks["line"], walk))
     run.series(f"walk_{name}", rows)
