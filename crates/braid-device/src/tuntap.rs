@@ -5,14 +5,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::interface::{ioctl, request};
 
-/// Longest wait for a device in use. A child process that was forked while its descriptor was open
-/// holds a copy of that descriptor until it runs its program, so a device that was closed a moment
-/// ago may still be in use.
-const RELEASE_TIMEOUT: Duration = Duration::from_millis(250);
+/// Attempts after the first one to attach to a device in use, 250 ms apart in all. A child process that was forked while
+/// its descriptor was open holds a copy of that descriptor until it runs its program, so a device that was closed a
+/// moment ago may still be in use. They are counted: on a busy machine the kernel may take that long for one of them.
+const RELEASE_ATTEMPTS: u32 = 50;
+/// Interval between attempts.
+const RELEASE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Kind of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,12 +38,12 @@ pub enum AttachError {
 }
 
 /// Makes a device in the caller's network namespace, which vanishes with the returned descriptor.
-/// The descriptor never blocks. Waits up to 250 ms for a device of this name to be released.
+/// The descriptor never blocks. Tries for 250 ms while a device of this name is not released.
 ///
 /// # Errors
 /// See [`AttachError`].
 pub fn attach(name: &str, kind: DeviceKind) -> Result<File, AttachError> {
-    attach_by(name, kind, libc::IFF_TUN_EXCL)
+    attach_by(name, kind, libc::IFF_TUN_EXCL, release_pause)
 }
 
 /// Attaches to a persistent device, and makes it if it is missing. While no process is attached the
@@ -50,7 +52,7 @@ pub fn attach(name: &str, kind: DeviceKind) -> Result<File, AttachError> {
 /// # Errors
 /// See [`AttachError`]; [`AttachError::Taken`] while another process is attached.
 pub fn attach_persistent(name: &str, kind: DeviceKind) -> Result<File, AttachError> {
-    let file = attach_by(name, kind, 0)?;
+    let file = attach_by(name, kind, 0, release_pause)?;
     set_persistent(&file, true).map_err(AttachError::Failed)?;
     Ok(file)
 }
@@ -71,7 +73,17 @@ pub fn set_persistent(file: &File, persistent: bool) -> io::Result<()> {
     crate::check(done).map(drop)
 }
 
-fn attach_by(name: &str, kind: DeviceKind, exclusive: libc::c_int) -> Result<File, AttachError> {
+fn release_pause() {
+    thread::sleep(RELEASE_POLL_INTERVAL);
+}
+
+/// Attaches to a device, and pauses after each attempt but the last while another process is attached.
+fn attach_by(
+    name: &str,
+    kind: DeviceKind,
+    exclusive: libc::c_int,
+    mut pause: impl FnMut(),
+) -> Result<File, AttachError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -84,14 +96,15 @@ fn attach_by(name: &str, kind: DeviceKind, exclusive: libc::c_int) -> Result<Fil
         DeviceKind::Tap => libc::IFF_TAP,
     };
     request.ifr_ifru.ifru_flags = (kind | libc::IFF_NO_PI | exclusive) as libc::c_short;
-    let deadline = Instant::now() + RELEASE_TIMEOUT;
+    let mut further = RELEASE_ATTEMPTS;
     loop {
         let Err(error) = ioctl(file.as_fd(), libc::TUNSETIFF, &mut request) else {
             return Ok(file);
         };
         match error.raw_os_error() {
-            Some(libc::EBUSY) if Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(5));
+            Some(libc::EBUSY) if further > 0 => {
+                further -= 1;
+                pause();
             }
             // EBUSY: a device of that name and kind; EINVAL: one of another kind.
             Some(libc::EBUSY | libc::EEXIST | libc::EINVAL) => {
@@ -113,16 +126,16 @@ mod tests {
             let moved = unsafe { libc::unshare(libc::CLONE_NEWNET) };
             crate::check(moved).expect("a new network namespace (needs root)");
             let first = attach("tun0", DeviceKind::Tun).expect("a new device");
-            let second = attach("tun0", DeviceKind::Tun);
+            let mut pauses = 0;
+            let exclusive = libc::IFF_TUN_EXCL;
+            let second = attach_by("tun0", DeviceKind::Tun, exclusive, || pauses += 1);
             assert!(matches!(second, Err(AttachError::Taken(_))));
-            let copy = first.try_clone().expect("a copy of the descriptor");
+            assert_eq!(pauses, RELEASE_ATTEMPTS);
+            let mut copy = Some(first.try_clone().expect("a copy of the descriptor"));
             drop(first);
-            let release = thread::spawn(move || {
-                thread::sleep(Duration::from_millis(50));
-                drop(copy);
-            });
-            attach("tun0", DeviceKind::Tun).expect("the device is free after 50 ms");
-            release.join().expect("it only waits");
+            attach_by("tun0", DeviceKind::Tun, exclusive, || drop(copy.take()))
+                .expect("the device is free after the first pause");
+            assert!(copy.is_none(), "it was held until then");
         });
         inside.join().expect("a device that was released");
     }
