@@ -71,6 +71,9 @@ def test_a_recorded_line_is_played_again(make_network: MakeNetwork, start_braid:
     WALK.write(walk, 0, WALK.seconds)
     with full(net, daemon):
         play(net, walk)
+        # The first seconds are of the line before the walk.
+        walking_ms = points(daemon)[-1]["unix_ms"] + 2000
+        wait_until(lambda: points(daemon)[-1]["unix_ms"] >= walking_ms, what="a second of the walk alone")
         words = ("history", "lte", "--record", str(first), "--for", f"{SECONDS} s")
         trace = down(daemon.command_json(*words))
         assert trace["file"] == f"{first}-down.csv"

@@ -175,6 +175,19 @@ impl UplinkCapacity {
         self.rx.estimates(now).0
     }
 
+    /// Returns the capacity to send of the last second as a whole, where [`UplinkCapacity::tx`] has that of its end: if
+    /// the line was full all the time and has changed, the mean.
+    #[must_use]
+    pub fn tx_last_second(&self, now: Time) -> Option<CapacityEstimate> {
+        self.tx.last_second(now)
+    }
+
+    /// Returns the same of the capacity to receive.
+    #[must_use]
+    pub fn rx_last_second(&self, now: Time) -> Option<CapacityEstimate> {
+        self.rx.last_second(now)
+    }
+
     /// Returns the capacity by which new flows are shared out: that to receive, for which people wait most, or that to
     /// send if only that was measured; `None` if neither was measured.
     ///
@@ -269,6 +282,15 @@ impl DirectionCapacity {
         let was_measured = self.passive.was_measured() || self.active.is_some();
         let rate = found.rate.bits_per_sec() as f64 * REFUTED_GROWTH;
         was_measured.then(|| Rate::from_bits_per_sec(rate as u64))
+    }
+
+    /// See [`UplinkCapacity::tx_last_second`].
+    fn last_second(&self, now: Time) -> Option<CapacityEstimate> {
+        let found = self.estimates(now).0?;
+        match found.basis {
+            CapacityBasis::Saturated => self.passive.last_second(now),
+            _ => Some(found),
+        }
     }
 
     /// Returns the estimate of the method that measured last, and that of the other one.

@@ -22,6 +22,9 @@
 //!   older.
 //! - Any interval shows that the line carries at least its rate. If that exceeds an older estimate,
 //!   the line has changed, and only the bound is known.
+//! - An estimate follows a line down only once three intervals agree, and up at once. It is the capacity at its time, and
+//!   not that of a second in which the line has changed: recorded so, a line that changes is too fast in the mean. A line
+//!   that was full all the second carried its capacity of that second.
 //! - An estimate ages and is not dropped. Its error grows with the square root of its age, by as
 //!   much as this line's capacity was seen to change from one second to the next.
 
@@ -47,6 +50,8 @@ const LEAST_SATURATED: usize = 3;
 const PLATEAU: f64 = 0.1;
 /// Age from which an interval has no part in an estimate.
 const MAX_WINDOW: Duration = Duration::from_secs(2);
+/// Span of the intervals that show the capacity of the last second.
+const SECOND: Duration = Duration::from_secs(1);
 /// Least growth of round trips that shows a queue: above scheduling and interrupt moderation.
 const MIN_QUEUEING: Duration = Duration::from_millis(4);
 /// Growth that shows a queue, as a multiple of that of quiet intervals.
@@ -103,6 +108,8 @@ pub(super) struct PassiveCapacity {
     rates: VecDeque<(Time, Duration, u64)>,
     /// Rate of the last interval if a queue stood in it.
     queue: Option<f64>,
+    /// The last intervals, a second of them if a queue has stood for so long: their spans and rates.
+    full: VecDeque<(Duration, f64)>,
     /// Growth of round trips while little is carried.
     quiet: Duration,
 }
@@ -131,11 +138,13 @@ impl PassiveCapacity {
         let before = std::mem::take(&mut self.queue);
         if interval.span < MIN_INTERVAL / 2 || interval.span > MAX_INTERVAL {
             self.rates.clear();
+            self.full.clear();
             return;
         }
         let bits = interval.carried.get() as f64 * 8.0 / interval.span.as_secs_f64();
         self.note_bound(interval);
         let Some(queueing) = interval.queueing else {
+            self.full.clear();
             return;
         };
         if bits < self.known() * QUIET_FRACTION {
@@ -145,9 +154,11 @@ impl PassiveCapacity {
             && interval.carried.get() >= MIN_BYTES
             && interval.carried.get() >= interval.opposite.get().saturating_mul(DOMINANCE);
         if !queue {
+            self.full.clear();
             return;
         }
         self.queue = Some(bits);
+        self.note_full(interval.span, bits);
         if before.is_some_and(|before| agree(bits, before)) {
             self.note_saturated(interval.end, bits);
         }
@@ -177,6 +188,21 @@ impl PassiveCapacity {
             error: 1.0,
             age: now.since(at),
         })
+    }
+
+    /// Returns the estimate of the last second as a whole: if a queue stood all the time and the line has changed, the
+    /// mean of what it carried.
+    #[must_use]
+    pub fn last_second(&self, now: Time) -> Option<CapacityEstimate> {
+        let found = self.estimate(now)?;
+        let mean = self.full_mean().filter(|mean| {
+            let is_measured = found.basis == CapacityBasis::Saturated && found.age <= SECOND;
+            is_measured && !agree(*mean, found.rate.bits_per_sec() as f64)
+        });
+        Some(mean.map_or(found, |mean| CapacityEstimate {
+            rate: Rate::from_bits_per_sec(mean as u64),
+            ..found
+        }))
     }
 
     /// Returns true if there was an estimate, even if a lower bound has refuted it since.
@@ -238,6 +264,27 @@ impl PassiveCapacity {
         if !self.bound.is_some_and(stands) {
             self.bound = Some((now, rate));
         }
+    }
+
+    fn note_full(&mut self, span: Duration, rate: f64) {
+        self.full.push_back((span, rate));
+        while self.full_span().saturating_sub(self.full[0].0) >= SECOND {
+            self.full.pop_front();
+        }
+    }
+
+    fn full_span(&self) -> Duration {
+        self.full.iter().map(|(span, _)| *span).sum()
+    }
+
+    /// Returns the mean rate of the last second if a queue stood in all of it, in bits per second.
+    fn full_mean(&self) -> Option<f64> {
+        let span = self.full_span();
+        let bits = self
+            .full
+            .iter()
+            .map(|(span, rate)| span.as_secs_f64() * rate);
+        (span >= SECOND).then(|| bits.sum::<f64>() / span.as_secs_f64())
     }
 
     fn note_saturated(&mut self, end: Time, rate: f64) {

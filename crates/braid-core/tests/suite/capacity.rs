@@ -335,6 +335,34 @@ fn on_a_cellular_walk_it_is_as_good_as_the_last_seconds_truth() {
     }
 }
 
+/// The seconds of a recording begin anywhere between the changes of a line. A line that falls is known late, and one that
+/// rises at once: by the estimates at the ends of seconds this line would be up to 14 % faster.
+#[test]
+fn the_seconds_of_a_line_that_changes_have_its_mean() {
+    let walk = [6.0, 3.0, 8.0, 4.0, 7.0];
+    let mean = walk.iter().sum::<f64>() / 5.0;
+    for offset in 0..5 {
+        let (mut line, mut found) = (Line::new(20.0, 300.0, 7), UplinkCapacity::default());
+        let (mut seconds, mut ends) = (Vec::new(), Vec::new());
+        for step in 0..=550 {
+            if step > 50 && step % 5 == 0 {
+                seconds.push(bits(&found.rx_last_second(line.now).unwrap()) / MBIT);
+                ends.push(bits(&found.rx(line.now).unwrap()) / MBIT);
+            }
+            let rate = walk[(step + offset) / 10 % walk.len()];
+            line.download(&mut found, rate * MBIT, NO_LIMIT);
+        }
+        let mean_of = |all: &[f64]| all.iter().sum::<f64>() / all.len() as f64;
+        assert_eq!(seconds.len(), 100);
+        let (known, at_ends) = (mean_of(&seconds), mean_of(&ends));
+        println!("offset {offset}: mean {known:.2}, at the ends {at_ends:.2}");
+        assert!(
+            (known / mean - 1.0).abs() < 0.03,
+            "{offset}: {known}, {seconds:?}"
+        );
+    }
+}
+
 fn transferred(mbit: u64, saturated: bool) -> ActiveEstimate {
     ActiveEstimate {
         rate: Rate::from_bits_per_sec(mbit * 1_000_000),

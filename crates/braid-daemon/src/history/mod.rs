@@ -205,8 +205,8 @@ impl Engine {
             unix_s,
             tx: load.map(|load| load.tx).unwrap_or_default(),
             rx: load.map(|load| load.rx).unwrap_or_default(),
-            tx_capacity: self.capacities().tx(now, record.id).map(known),
-            rx_capacity: self.capacities().rx(now, record.id).map(known),
+            tx_capacity: self.capacities().tx_last_second(now, record.id).map(known),
+            rx_capacity: self.capacities().rx_last_second(now, record.id).map(known),
             rtt: quality.rtt.map(|known| (known.value, known.basis)),
             jitter: quality.jitter.map(|known| known.value),
             loss: quality

@@ -39,7 +39,7 @@ pub struct HistoryPoint {
     pub tx_bit_s: u64,
     /// Mean rate received, in bits per second.
     pub rx_bit_s: u64,
-    /// Capacity to send as known at the end of the step.
+    /// Capacity to send in the last second of the step, as known at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tx_capacity: Option<HistoryCapacity>,
     /// The same to receive.

@@ -151,15 +151,21 @@ impl Capacities {
     /// Returns the capacity to receive, if anything is known of it; while the uplink stalls, what it carries.
     pub fn rx(&self, now: Instant, id: UplinkId) -> Option<CapacityEstimate> {
         let measured = self.uplinks.get(&id)?;
-        let Some(rate) = measured.stalls.carried() else {
-            return measured.capacity.rx(self.time(now));
-        };
-        Some(CapacityEstimate {
-            rate,
-            basis: CapacityBasis::Saturated,
-            error: 1.0,
-            age: Duration::ZERO,
-        })
+        let carried = measured.stalls.carried().map(carried_estimate);
+        carried.or_else(|| measured.capacity.rx(self.time(now)))
+    }
+
+    /// Returns the capacity to send of the last second as a whole, see [`UplinkCapacity::tx_last_second`].
+    pub fn tx_last_second(&self, now: Instant, id: UplinkId) -> Option<CapacityEstimate> {
+        let measured = self.uplinks.get(&id)?;
+        measured.capacity.tx_last_second(self.time(now))
+    }
+
+    /// Returns the same of the capacity to receive; while the uplink stalls, what it carries.
+    pub fn rx_last_second(&self, now: Instant, id: UplinkId) -> Option<CapacityEstimate> {
+        let measured = self.uplinks.get(&id)?;
+        let carried = measured.stalls.carried().map(carried_estimate);
+        carried.or_else(|| measured.capacity.rx_last_second(self.time(now)))
     }
 
     /// Returns what the other method knows of the capacity to send.
@@ -220,6 +226,15 @@ impl Capacities {
     /// Returns the time for the estimates of [`Capacities::of`].
     pub fn time(&self, now: Instant) -> Time {
         Time::ZERO + now.saturating_duration_since(self.origin)
+    }
+}
+
+fn carried_estimate(rate: Rate) -> CapacityEstimate {
+    CapacityEstimate {
+        rate,
+        basis: CapacityBasis::Saturated,
+        error: 1.0,
+        age: Duration::ZERO,
     }
 }
 
