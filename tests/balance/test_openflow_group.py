@@ -45,9 +45,10 @@ WEIGHTED = '[[uplink]]\ndevice = "dsl"\nweight = 3\n[[uplink]]\ndevice = "lte"\n
 @pytest.mark.usefixtures("lan_clients")
 def test_connections_take_both_uplinks_by_weight(net: Topology, start_braid: StartBraid, family: int) -> None:
     daemon = start_braid(net, "--config", configured(net, WEIGHTED))
-    # A hash spreads them: three standard deviations around 300.
-    seen = ask_tcp(application(net), 400, net.server(1, family))
-    assert 274 <= by_uplink(net, seen)["dsl"] <= 326
+    # A hash spreads them, so their number is binomial with a mean of 1500: by chance it is outside of these bounds
+    # once in 2.5 million runs. With weights of 2 to 1, 43 of 64 buckets, it is outside in 997 of 1000.
+    seen = ask_tcp(application(net), 2000, net.server(1, family))
+    assert 1402 <= by_uplink(net, seen)["dsl"] <= 1598
     ports = {port for _, port in seen}
     # The upper half of an uplink's ports is for these.
     assert min(ports) >= 24576
@@ -58,7 +59,7 @@ def test_connections_take_both_uplinks_by_weight(net: Topology, start_braid: Sta
     # RFC 4787 REQ-1 holds for other UDP: all remotes see the same address and port of one socket.
     assert all(len(set(socket)) == 1 for socket in sockets)
     assert by_uplink(net, [socket[0] for socket in sockets]) == {"dsl": 6, "lte": 2}
-    wait_until(lambda: sum(opened(daemon).values()) >= 400, what="the connections to be counted")
+    wait_until(lambda: sum(opened(daemon).values()) >= 2000, what="the connections to be counted")
 
 
 def opened(daemon: Braid) -> dict[str, int]:
@@ -129,9 +130,10 @@ def test_a_dead_uplink_gets_no_new_connections_and_tells_its_own(
     location = Location("gateway" if lan_clients else "host", net)
     lte = net.uplinks["lte"]
     address = location.address(lte, family)
-    with location.start("open_connections", 8, 8, net.server(1, family)) as process:
+    with location.start("open_connections", 12, 12, net.server(1, family)) as process:
         held = held_by(process)
         on_lte = held.count(address)
+        # By chance all take one of the uplinks once in 8 million runs.
         assert 1 <= on_lte < len(held)
         # Those that only receive, too: nothing of theirs would ever be answered.
         net.host.ip("link set lte down")
@@ -145,7 +147,7 @@ def test_other_weights_move_no_connection(net: Topology, start_braid: StartBraid
     daemon = start_braid(net)
     # Connections of an uplink that counts as down, as after a test in which it was, would be reset.
     wait_until(lambda: set(states(daemon).values()) == {"up"}, what="all uplinks to be up")
-    with Location("host", net).start("open_connections", 8, 8, net.server()) as process:
+    with Location("host", net).start("open_connections", 12, 12, net.server()) as process:
         before = Counter(held_by(process))
         assert len(before) == 2
         configured(net, WEIGHTED.replace("weight = 3", "weight = 63"))
@@ -154,7 +156,7 @@ def test_other_weights_move_no_connection(net: Topology, start_braid: StartBraid
             lambda: by_uplink(net, ask_tcp(net.host, 60, net.server(2)))["dsl"] >= 55,
             what="the weights to be followed",
         )
-        wait_until(lambda: len(connections(daemon, net.server())) == 16, what="all connections in braid flows")
+        wait_until(lambda: len(connections(daemon, net.server())) == 24, what="all connections in braid flows")
         assert Counter(str(each["outer"]).split(":")[0] for each in connections(daemon, net.server())) == before
         assert ended(process) == []
 
@@ -175,8 +177,9 @@ def test_new_connections_are_balanced_without_the_controller(net: Topology, star
         # The daemon would start it again.
         daemon.kill9()
         os.kill(controller, signal.SIGKILL)
-        seen = by_uplink(net, ask_tcp(application(net), 64, net.server()))
-        assert min(seen.values()) >= 16
+        # By chance an uplink has less than a quarter once in 200 million runs.
+        seen = by_uplink(net, ask_tcp(application(net), 128, net.server()))
+        assert min(seen.values()) >= 32
         # The switch itself leaves an uplink without a carrier.
         lte = net.uplinks["lte"].far
         lte.namespace.ip(f"link set {lte.device} down")
@@ -215,8 +218,9 @@ def test_rules_and_other_policies_decide(net: Topology, start_braid: StartBraid)
     )
     start_braid(net, "--config", configured(net, rules))
     assert by_uplink(net, ask_tcp(net.host, 16, net.server(1))) == {"dsl": 0, "lte": 16}
-    assert min(by_uplink(net, ask_tcp(net.host, 32, net.server(2))).values()) > 4
-    assert min(by_uplink(net, ask_tcp(net.host, 32, net.server(4))).values()) > 4
+    # By chance an uplink has an eighth at most once in a billion runs.
+    assert min(by_uplink(net, ask_tcp(net.host, 64, net.server(2))).values()) > 8
+    assert min(by_uplink(net, ask_tcp(net.host, 64, net.server(4))).values()) > 8
     assert packet_ins(net) < 4
     assert sorted(by_uplink(net, ask_tcp(net.host, 6, net.server(3))).values()) == [0, 6]
 
