@@ -2,7 +2,7 @@
 //! its verdicts.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use braid_balance::{ShapeCounters, UplinkCounters};
 use braid_core::{Rate, UplinkId};
@@ -30,7 +30,7 @@ const BUSY_TICK: Duration = Duration::from_millis(50);
 const IDLE_TICK: Duration = Duration::from_millis(250);
 /// Time since the last packet after which a machine counts as idle: people and programs pause.
 const IDLE_AFTER: Duration = Duration::from_secs(2);
-/// Interval over which rates are measured.
+/// Interval over which rates are measured, about.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest interval between two samples, whatever the monitor asks for.
 const MIN_TICK: Duration = Duration::from_millis(5);
@@ -45,6 +45,8 @@ pub(super) struct HealthChecks {
     moved: Instant,
     meters: BTreeMap<UplinkId, Meter>,
     metered: Instant,
+    /// When rates are to be measured again.
+    meter_due: Instant,
     pub capacities: Capacities,
     qualities: LinkQualities,
     link_meter: LinkMeter,
@@ -74,6 +76,7 @@ impl HealthChecks {
             moved: now,
             meters: BTreeMap::new(),
             metered: now,
+            meter_due: now + until_next_second(SystemTime::now()),
             capacities: Capacities::new(now),
             qualities: LinkQualities::default(),
             link_meter: LinkMeter::default(),
@@ -114,13 +117,19 @@ impl HealthChecks {
         self.capacities.had_queue(now, id, Duration::from_secs(1))
     }
 
-    /// Measures rates, once per [`RATE_INTERVAL`]. Returns true if they are new.
-    fn measure(&mut self, now: Instant, counters: &[(UplinkId, UplinkCounters)]) -> bool {
-        let passed = now.saturating_duration_since(self.metered);
-        if passed < RATE_INTERVAL {
+    /// Measures rates, once in each second of the system's clock, which says `clock` now. Returns true if they are new.
+    fn measure(
+        &mut self,
+        now: Instant,
+        clock: SystemTime,
+        counters: &[(UplinkId, UplinkCounters)],
+    ) -> bool {
+        if now < self.meter_due {
             return false;
         }
+        let passed = now.saturating_duration_since(self.metered);
         self.metered = now;
+        self.meter_due = now + until_next_second(clock);
         let rate = |bytes: u64| {
             let bits = bytes as f64 * 8.0 / passed.as_secs_f64();
             Rate::from_bits_per_sec(bits as u64)
@@ -232,7 +241,10 @@ impl Engine {
             self.follow_verdicts()?;
         }
         let stalls_changed = self.health_checks.capacities.take_stall_change();
-        if !self.health_checks.measure(now, &counters) {
+        if !self
+            .health_checks
+            .measure(now, SystemTime::now(), &counters)
+        {
             return match stalls_changed {
                 true => self.follow_stalls(now, &counters),
                 false => Ok(()),
@@ -434,5 +446,43 @@ fn sample(counters: &UplinkCounters, local_drops: u64) -> Sample {
         rtt_us_sum: counters.rtt_us_sum,
         rtt_samples: counters.rtt_samples,
         local_drops,
+    }
+}
+
+/// Returns the time until the middle of the next second. A tick may be late by a part of a second, and history has a record
+/// of each.
+fn until_next_second(clock: SystemTime) -> Duration {
+    let since = clock.duration_since(UNIX_EPOCH).unwrap_or_default();
+    RATE_INTERVAL * 3 / 2 - Duration::from_nanos(since.subsec_nanos().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    /// With a measurement one second after the last, or as much later as the tick then is, one second of 24 had none.
+    #[test]
+    fn each_second_of_the_clock_has_a_measurement() {
+        for begins in [0, 250, 499, 500, 501, 990] {
+            let mut checks = HealthChecks::new(unbounded_channel().0);
+            let clock = UNIX_EPOCH + Duration::from_secs(1_000_000) + Duration::from_millis(begins);
+            let start = Instant::now();
+            checks.meter_due = start + until_next_second(clock);
+            let mut seconds = Vec::new();
+            for tick in 0..2_000 {
+                let passed = Duration::from_micros(52_300) * tick;
+                if checks.measure(start + passed, clock + passed, &[]) {
+                    let since = (clock + passed).duration_since(UNIX_EPOCH);
+                    seconds.push(since.expect("a time after it").as_secs());
+                }
+            }
+            assert!(seconds.len() > 100, "{} seconds", seconds.len());
+            assert!(
+                seconds.windows(2).all(|pair| pair[1] == pair[0] + 1),
+                "from {begins} ms on: {seconds:?}"
+            );
+        }
     }
 }
