@@ -38,7 +38,7 @@ const MIN_QUEUE_PACKETS: usize = 100;
 /// second. A flow needs a queue that outlasts both, as it has in front of such a link without a
 /// bond. The delay is that flow's own.
 const UNSTEADY_QUEUE_FACTOR: usize = 5;
-const UNSTEADY_GRACE: Duration = Duration::from_millis(300);
+const UNSTEADY_GRACE: Duration = Duration::from_millis(500);
 
 /// Extra CoDel delay over links that have not been under load for long enough to know if they
 /// stall. A flow that CoDel stops in its first second, on a link that turns out to stall, needs ten

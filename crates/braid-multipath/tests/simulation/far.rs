@@ -252,7 +252,7 @@ fn a_far_link_that_dies_or_stalls_is_no_harm() {
             },
         );
         // When the link is gone the flow's window is too long, and in order each drop costs the time of its queue.
-        assert!(outcome.worst() >= 0.8);
+        assert!(outcome.worst() >= 0.65);
         let back = to < 400;
         assert!(!back || outcome.share(30.0, 40.0) >= 0.9);
     }
