@@ -113,7 +113,7 @@ struct State {
     wrong_for: u8,
     /// Parts of time for which the hub has run, and its clock has said nothing but that the overlap is over.
     over_for: u8,
-    /// What may still happen.
+    /// Steps of each kind that are left.
     handshakes_left: u8,
     kills_left: u8,
     clock_changes_left: u8,

@@ -147,16 +147,21 @@ fn frames(forms: impl Strategy<Value = Form>) -> impl Strategy<Value = Vec<u8>> 
                 _ => [0xff; 6],
             };
             bytes[..6].copy_from_slice(&to);
-            for (at, to) in changes {
-                let at = at % bytes.len();
-                bytes[at] = to;
-            }
-            // The kernel's test run wants a whole IP header of whatever the frame says it has.
-            let header = if protocol_of(&bytes) == IPV6 { 40 } else { 20 };
-            bytes.truncate(bytes.len().saturating_sub(cut).max(ETHERNET + header));
+            mutilate(&mut bytes, changes, cut);
             bytes
         },
     )
+}
+
+/// Changes bytes of a frame, and cuts some off its end.
+fn mutilate(frame: &mut Vec<u8>, changes: Vec<(usize, u8)>, cut: usize) {
+    for (at, to) in changes {
+        let at = at % frame.len();
+        frame[at] = to;
+    }
+    // The kernel's test run wants a whole IP header of whatever the frame says it has.
+    let header = if protocol_of(frame) == IPV6 { 40 } else { 20 };
+    frame.truncate(frame.len().saturating_sub(cut).max(ETHERNET + header));
 }
 
 fn number(bytes: &[u8], at: usize) -> u16 {

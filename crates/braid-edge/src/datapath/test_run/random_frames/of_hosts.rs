@@ -137,7 +137,7 @@ fn frames_of_hosts_leave_as_the_twin_says() {
             out.reason
         );
         prop_assert_eq!(&out.frame, changed.as_ref().unwrap_or(&frame));
-        // What a path sends is counted, as long as it is without the tag.
+        // A path counts the frames that it sends, without the tag in their lengths.
         let by_path = ["split", "sticky", "shim_added"].contains(&out.reason);
         let counted = TrafficCounters {
             packets: before.packets + u64::from(by_path),

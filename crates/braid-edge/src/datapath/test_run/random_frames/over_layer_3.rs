@@ -56,13 +56,7 @@ fn mutilated() -> impl Strategy<Value = Vec<u8>> {
             0 => build::port_unreachable(router, host, &packet),
             _ => packet,
         });
-        for (at, to) in changes {
-            let at = at % frame.len();
-            frame[at] = to;
-        }
-        // The kernel's test run wants a whole IP header of whatever the frame says it has.
-        let header = if protocol_of(&frame) == IPV6 { 40 } else { 20 };
-        frame.truncate(frame.len().saturating_sub(cut).max(ETHERNET + header));
+        mutilate(&mut frame, changes, cut);
         frame
     })
 }
