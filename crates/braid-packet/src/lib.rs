@@ -24,7 +24,9 @@ pub mod checksum;
 mod error;
 mod ip;
 mod packet;
+mod tcp_options;
 
 pub use error::Error;
 pub use ip::{Fragment, Ip};
 pub use packet::{Packet, Transport, protocol};
+pub use tcp_options::{option_kind, tcp_options};

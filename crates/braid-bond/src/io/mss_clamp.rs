@@ -4,14 +4,9 @@
 //! headers, twice the work. So the SYNs of inner connections are lowered to the segment size that
 //! fits unfragmented. Other packets may be as large as the device permits.
 
-use braid_packet::{Fragment, Ip, checksum, protocol};
+use braid_packet::{Fragment, Ip, checksum, option_kind, protocol, tcp_options};
 
 const SYN: u8 = 0x02;
-
-/// TCP options (RFC 9293 §3.2).
-const END: u8 = 0;
-const NO_OPERATION: u8 = 1;
-const MSS: u8 = 2;
 
 /// Least segment size: a smaller one points to another problem (RFC 9293 §3.7.1).
 const MIN_MSS: usize = 536;
@@ -75,21 +70,10 @@ fn find(packet: &[u8], start: usize) -> Option<usize> {
         return None;
     }
     let size = usize::from(header[12] >> 4) * 4;
-    let mut at = 20;
-    while at < size.min(header.len()) {
-        match header[at] {
-            END => return None,
-            NO_OPERATION => at += 1,
-            kind => {
-                let length = usize::from(*header.get(at + 1)?);
-                if kind == MSS && length == 4 && at + 4 <= size && at + 4 <= header.len() {
-                    return Some(start + at + 2);
-                }
-                at += length.max(2);
-            }
-        }
-    }
-    None
+    let is_mss = |kind, value: &[u8]| kind == option_kind::MSS && value.len() == 2;
+    tcp_options(&header[..size.min(header.len())])
+        .find(|(kind, _, value)| is_mss(*kind, value))
+        .map(|(_, at, _)| start + at)
 }
 
 #[cfg(test)]
