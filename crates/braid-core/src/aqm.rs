@@ -14,4 +14,4 @@ mod codel;
 mod fq_codel;
 
 pub use codel::{Codel, CodelQueue};
-pub use fq_codel::{FLOW_QUEUES, FlowQueue, Queued};
+pub use fq_codel::{Drops, FLOW_QUEUES, FlowQueue, Queued};

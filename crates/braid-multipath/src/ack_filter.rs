@@ -20,6 +20,8 @@ use std::time::Duration;
 
 use braid_core::Time;
 
+use crate::sequence::is_above;
+
 /// Flows that are filtered at a time, by their hashes. Each flow has a place at the end that receives it, those with little traffic too.
 const NEW_FLOWS: usize = 64;
 const BULK_FLOWS: usize = 256;
@@ -289,11 +291,6 @@ impl<T> AckFilter<T> {
             self.due = due.min();
         }
     }
-}
-
-/// Returns true for a number of a sequence that is above another.
-fn is_above(number: u32, other: u32) -> bool {
-    number.wrapping_sub(other).cast_signed() > 0
 }
 
 fn place<T>(flows: &mut [Option<Flow<T>>], flow: u32) -> Option<&mut Option<Flow<T>>> {

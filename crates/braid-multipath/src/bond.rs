@@ -20,6 +20,9 @@
 //! | any other packet is to be sent | [`Sender::number_control`] gives its number and stamp | |
 //! | timer | [`Sender::handle_timeout`], then [`Sender::poll_control`] | [`Receiver::handle_timeout`] |
 //!
+//! The caller also reads inner TCP: acknowledgements pass an [`AckFilter`](crate::ack_filter::AckFilter), and those for this end's flows get
+//! their windows from [`WindowLimits`](crate::window_limit::WindowLimits), by [`Sender::queued`] and [`Sender::queue_room`].
+//!
 //! Every packet on a link, data or not, takes its number and stamp from the [`Sender`]: loss, order
 //! and liveness are derived from them.
 

@@ -16,6 +16,8 @@ pub mod liveness;
 pub mod resequence;
 pub mod retransmit;
 pub mod schedule;
+mod sequence;
+pub mod window_limit;
 
 pub use link::{
     Incoming, LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, REORDER_BUDGET,

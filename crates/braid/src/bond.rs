@@ -281,6 +281,7 @@ pub mod tests {
                 dropped: 0,
                 marked: 0,
                 overflowed: 0,
+                lowered_windows: 0,
                 retransmitted: 13,
                 header_bytes_saved: 4_700,
                 rejected: 0,

@@ -134,6 +134,7 @@ pub(super) fn flow(tunnel: &Tunnel) -> FlowStatus {
         dropped,
         marked,
         overflowed,
+        lowered_windows: tunnel.lowered_windows(),
         repaired: tunnel.sender().retransmitted(),
         saved: tunnel.saved(),
         rejects: *tunnel.rejects(),

@@ -152,6 +152,8 @@ pub struct FlowStatus {
     pub marked: u64,
     /// Dropped because the queue was full.
     pub overflowed: u64,
+    /// Delivered with a smaller receive window than they came with.
+    pub lowered_windows: u64,
     /// Retransmitted.
     pub repaired: u64,
     /// Savings of header compression.

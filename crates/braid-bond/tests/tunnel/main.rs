@@ -12,4 +12,5 @@ mod life;
 mod line;
 mod load;
 mod policy;
+mod receive_windows;
 mod sim;

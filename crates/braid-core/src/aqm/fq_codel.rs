@@ -65,6 +65,17 @@ enum FlowList {
     Old,
 }
 
+/// How CoDel drops packets of a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Drops {
+    /// By RFC 8289: its sender may not adapt to them.
+    Standard,
+    /// Further apart: its sender adapts to them once in a round trip, of which its queue is a part.
+    Spaced,
+    /// Not at all: something else keeps its queue short.
+    None,
+}
+
 #[derive(Debug, Clone)]
 struct Flow {
     head: u32,
@@ -74,6 +85,7 @@ struct Flow {
     staged: Staged,
     deficit: i64,
     codel: Codel,
+    drops: Drops,
     grace: Duration,
     list: FlowList,
 }
@@ -194,6 +206,7 @@ impl<T> FlowQueue<T> {
             staged: NOTHING_STAGED,
             deficit: 0,
             codel: Codel::new(DELAY_TARGET, DELAY_INTERVAL),
+            drops: Drops::Standard,
             grace: Duration::ZERO,
             list: FlowList::No,
         };
@@ -230,11 +243,14 @@ impl<T> FlowQueue<T> {
         self.flows[hash as usize % FLOW_QUEUES].grace = grace;
     }
 
-    /// Says if the flow with this `hash` adapts to drops once in a round trip, of which its queue is a part. Those of such a flow
-    /// are then further apart.
-    pub fn set_adaptive(&mut self, hash: u32, adaptive: bool) {
-        let codel = &mut self.flows[hash as usize % FLOW_QUEUES].codel;
-        codel.set_spacing(if adaptive { DROP_SPACING } else { 0 });
+    /// Sets how CoDel drops packets of the flow with this `hash`.
+    pub fn set_drops(&mut self, hash: u32, drops: Drops) {
+        let flow = &mut self.flows[hash as usize % FLOW_QUEUES];
+        flow.drops = drops;
+        flow.codel.set_spacing(match drops {
+            Drops::Spaced => DROP_SPACING,
+            Drops::Standard | Drops::None => 0,
+        });
     }
 
     /// Adds a packet of the flow with this `hash`.
@@ -392,7 +408,7 @@ impl<T> FlowQueue<T> {
     ) -> Option<Queued<T>> {
         let grace = self.grace.max(self.flows[id].grace);
         let mut view_of = self.view_of(id);
-        if !control {
+        if !control || view_of.flow.drops == Drops::None {
             return view_of.pop();
         }
         let mut codel = view_of.flow.codel;

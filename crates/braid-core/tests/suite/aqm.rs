@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_core::aqm::FlowQueue;
+use braid_core::aqm::{Drops, FlowQueue};
 use braid_core::pace::Pacer;
 use braid_core::{Bytes, Rate, Time};
 use proptest::prelude::*;
@@ -129,10 +129,10 @@ fn a_burst_is_not_dropped_and_a_standing_queue_is() {
 }
 
 /// A queue of 400 packets that leaves at one each 2 ms. Returns the times of drops in the first 700 ms.
-fn drop_times(adaptive: bool) -> Vec<u64> {
+fn drop_times(drops: Drops) -> Vec<u64> {
     let mut queue = FlowQueue::new(1000);
     (0..400).for_each(|item| queue.push(ms(0), 7, FULL, item));
-    queue.set_adaptive(7, adaptive);
+    queue.set_drops(7, drops);
     let mut times = Vec::new();
     for at in (0..700).step_by(2) {
         let before = queue.dropped();
@@ -145,12 +145,13 @@ fn drop_times(adaptive: bool) -> Vec<u64> {
 /// A sender that answers a drop once in a round trip has only more holes to fill by several in one.
 #[test]
 fn drops_of_an_adaptive_flow_are_two_queues_apart() {
-    let times = drop_times(true);
+    let times = drop_times(Drops::Spaced);
     assert!(times.len() >= 2, "{times:?}");
     for pair in times.windows(2) {
         assert!(pair[1] - pair[0] >= 2 * pair[0], "{times:?}");
     }
-    assert!(drop_times(false).len() >= 3 * times.len());
+    assert!(drop_times(Drops::Standard).len() >= 3 * times.len());
+    assert!(drop_times(Drops::None).is_empty());
 }
 
 /// Returns the packets that CoDel drops of so many flows at 4 Mbit/s, each of which always has so many waiting.

@@ -211,6 +211,7 @@ fn packets(status: &ClientStatus, scheduler: BondScheduler) -> BondPacketsReport
         dropped: flow.dropped,
         marked: flow.marked,
         overflowed: flow.overflowed,
+        lowered_windows: flow.lowered_windows,
         retransmitted: flow.repaired,
         header_bytes_saved: flow.saved.bytes,
         rejected: flow.rejects.total(),

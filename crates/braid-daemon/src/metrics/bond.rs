@@ -212,6 +212,11 @@ fn of_packets(
             packets.retransmitted,
         ),
         (
+            "bond_lowered_windows",
+            "Acknowledgements of TCP flows whose receive windows were lowered",
+            packets.lowered_windows,
+        ),
+        (
             "bond_rejected_datagrams",
             "Datagrams that were forged, replayed or malformed",
             packets.rejected,

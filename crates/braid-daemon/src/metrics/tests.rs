@@ -124,6 +124,7 @@ fn bond() -> BondReport {
             dropped: 11,
             marked: 0,
             overflowed: 0,
+            lowered_windows: 17,
             retransmitted: 13,
             header_bytes_saved: 4_700,
             rejected: 2,

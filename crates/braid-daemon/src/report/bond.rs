@@ -187,6 +187,9 @@ pub struct BondPacketsReport {
     pub marked: u64,
     /// Packets dropped there because the queue was full.
     pub overflowed: u64,
+    /// Received acknowledgements of TCP flows whose receive windows were lowered, so that their senders keep the queue before the links short.
+    #[serde(default)]
+    pub lowered_windows: u64,
     /// Packets retransmitted.
     pub retransmitted: u64,
     /// Bytes saved by header compression.

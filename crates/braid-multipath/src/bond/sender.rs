@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use braid_core::aqm::FlowQueue;
+use braid_core::aqm::{Drops, FlowQueue};
 use braid_core::{Bytes, Rate, Time};
 
 use super::sender_link::SenderLink;
@@ -11,6 +11,7 @@ use crate::estimate::{Capacity, Demand, LinkReport, REPORT_INTERVAL};
 use crate::fec::{Encoder, FecController, MIN_FEC_LOSS};
 use crate::liveness::Verdict;
 use crate::schedule::{Choice, Class, Head, LinkView, Scheduler};
+use crate::window_limit::QueueRoom;
 use crate::{LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp};
 
 mod far;
@@ -39,6 +40,9 @@ const MIN_QUEUE_PACKETS: usize = 100;
 /// bond. The delay is that flow's own.
 const UNSTEADY_QUEUE_FACTOR: usize = 5;
 const UNSTEADY_GRACE: Duration = Duration::from_millis(500);
+
+/// The queue of flows whose windows are limited holds what links send in this time, and in half of CoDel's extra delay.
+const LIMITED_QUEUE_SPAN: Duration = Duration::from_millis(60);
 
 /// Extra CoDel delay over links that have not been under load for long enough to know if they
 /// stall. A flow that CoDel stops in its first second, on a link that turns out to stall, needs ten
@@ -146,6 +150,7 @@ pub struct Sender<T> {
     fec_controller: FecController,
     repair_symbols: u64,
     queue_limit: QueueLimit,
+    queue_room: Option<QueueRoom>,
     /// When a link last had a queue.
     queued_at: Option<Time>,
     sparse: SparseFlows<T>,
@@ -175,6 +180,7 @@ impl<T: Clone> Sender<T> {
             fec_controller: FecController::default(),
             repair_symbols: 0,
             queue_limit: QueueLimit::default(),
+            queue_room: None,
             queued_at: None,
             sparse: SparseFlows::default(),
             far: FarFlows::default(),
@@ -210,7 +216,12 @@ impl<T: Clone> Sender<T> {
             true => self.sparse.push(inner.len, waiting),
             false => {
                 let hash = self.queue_hash(inner.flow);
-                self.queue.set_adaptive(hash, inner.is_stream);
+                let drops = match (inner.is_limited, inner.is_stream) {
+                    (true, _) => Drops::None,
+                    (false, true) => Drops::Spaced,
+                    (false, false) => Drops::Standard,
+                };
+                self.queue.set_drops(hash, drops);
                 self.queue.push(now, hash, inner.len, waiting);
             }
         }
@@ -265,6 +276,11 @@ impl<T: Clone> Sender<T> {
                 (false, true) => held,
             };
             self.queue.set_grace(grace);
+            self.queue_room = Some(QueueRoom {
+                rate,
+                span: LIMITED_QUEUE_SPAN + grace / 2,
+                is_scarce: false,
+            });
             self.retransmit_overtaken(now, report.link);
         }
     }

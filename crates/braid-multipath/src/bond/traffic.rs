@@ -18,6 +18,8 @@ pub struct InnerPacket {
     pub len: Bytes,
     /// True if its flow is a byte stream, whose sender adapts to the delay: it may use far links.
     pub is_stream: bool,
+    /// True if its flow keeps to a limit of its window ([`WindowLimits`](crate::window_limit::WindowLimits)): nothing of it is dropped.
+    pub is_limited: bool,
 }
 
 /// An inner packet numbered in its lane.

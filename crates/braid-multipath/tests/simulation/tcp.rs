@@ -91,6 +91,10 @@ pub struct TcpSender {
     undo: bool,
     grows_at_first: bool,
     receive_window: u64,
+    /// Number below which a limit to its window permits it to send.
+    limit: u64,
+    /// True if it had more room in its own window than in the limit.
+    limited: bool,
     /// Segments to send in all.
     total: u64,
     before: Option<Before>,
@@ -129,6 +133,8 @@ impl TcpSender {
             undo: false,
             grows_at_first: false,
             receive_window: WINDOW,
+            limit: u64::MAX,
+            limited: false,
             total: u64::MAX,
             before: None,
             undone: 0,
@@ -197,9 +203,14 @@ impl TcpSender {
         self.total
     }
 
+    /// Sets the number below which a limit to its window permits it to send; none without one.
+    pub fn set_limit(&mut self, limit: Option<u64>) {
+        self.limit = limit.unwrap_or(u64::MAX);
+    }
+
     /// Returns the number below which segments may be sent.
     fn end(&self) -> u64 {
-        self.total.min(self.una + self.receive_window)
+        (self.total.min(self.una + self.receive_window)).min(self.limit)
     }
 
     pub fn srtt(&self) -> Duration {
@@ -243,6 +254,7 @@ impl TcpSender {
             self.next += 1;
             room -= 1;
         }
+        self.limited = room > 0 && self.next >= self.limit;
         if !out.is_empty() && self.rto_at.is_none() {
             self.rto_at = Some(now + self.rto());
         }
@@ -482,7 +494,7 @@ impl TcpSender {
 
     fn grow(&mut self, now: Time, delivered: u32) {
         // The application always has data, so the window counts as used up to the receiver's.
-        if self.cwnd >= self.receive_window as f64 {
+        if self.limited || self.cwnd >= self.receive_window as f64 {
             return;
         }
         if self.cwnd < self.ssthresh {

@@ -10,6 +10,7 @@ use braid_multipath::bond::{
 };
 use braid_multipath::estimate::Arrival;
 use braid_multipath::schedule::Scheduler;
+use braid_multipath::window_limit::WindowLimits;
 use braid_multipath::{Incoming, LaneSeq, LinkId};
 
 mod inner;
@@ -28,6 +29,7 @@ struct End {
     sender: Sender<Packet>,
     receiver: Receiver<Packet>,
     ack_filter: AckFilter<Packet>,
+    window_limits: WindowLimits,
     pub packets_sent: Vec<u64>,
     /// When each link last carried data in either direction, and last got a report.
     carried: Vec<Time>,
@@ -87,6 +89,7 @@ impl World {
                     0 => AckFilter::for_new_flows(),
                     _ => AckFilter::for_bulk_flows(),
                 },
+                window_limits: WindowLimits::default(),
                 packets_sent: vec![0; lines.len()],
                 carried: vec![Time::ZERO; lines.len()],
                 reported: vec![Time::ZERO; lines.len()],

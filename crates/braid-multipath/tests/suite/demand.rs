@@ -65,6 +65,7 @@ impl OneLink {
                 class: Class::Ordered,
                 len: Bytes::new(LEN),
                 is_stream: false,
+                is_limited: false,
             };
             self.sender.handle_packet(self.now, inner, ());
         }

@@ -139,6 +139,7 @@ fn copies_that_wait_cost_as_much_as_one() {
             class: Class::Redundant,
             len: LEN,
             is_stream: false,
+            is_limited: false,
         };
         sender.handle_packet(ms(1), packet, ());
         assert!(sender.poll_transmit(ms(1)).is_some());

@@ -8,7 +8,7 @@ use crate::proto::flow::FlowInfo;
 use crate::proto::header_compression::TIMESTAMPS;
 
 /// Longest packet that carries no data: a header of IPv6, and one of TCP with all of its options.
-const MAX_EMPTY_PACKET: usize = 100;
+pub(super) const MAX_EMPTY_PACKET: usize = 100;
 
 const TCP_HEADER: usize = 20;
 /// With other options it tells more: SACK, or those of MPTCP.
@@ -32,19 +32,6 @@ pub(super) fn kind_of(packet: &[u8]) -> Segment {
     short
         .and_then(|packet| kind(&packet))
         .unwrap_or(Segment::Other)
-}
-
-/// Returns the number after a segment's last byte; none for other packets.
-pub(super) fn end_of(packet: &[u8]) -> Option<u32> {
-    let packet = Packet::parse(packet).ok()?;
-    let Transport::Tcp {
-        sequence, header, ..
-    } = packet.transport
-    else {
-        return None;
-    };
-    let data = packet.segment().len().checked_sub(header)?;
-    (packet.ip.fragment == Fragment::Whole).then(|| sequence.wrapping_add(data as u32))
 }
 
 fn short_tcp(packet: &[u8]) -> Option<Packet<'_>> {
@@ -132,18 +119,6 @@ mod tests {
             assert_eq!(kind_told(&packet), expected);
         }
         assert_eq!(of(&build::udp(from, to, b"")), None);
-    }
-
-    #[test]
-    fn a_segment_ends_after_its_data() {
-        let ends = ["10.0.0.1", "192.0.2.1"].map(|text| text.parse().expect("an address"));
-        let [from, to] = [(ends[0], 50_000), (ends[1], 443)];
-        for (sequence, length, end) in [(7, 0, 7), (7, 1_400, 1_407), (u32::MAX, 10, 9)] {
-            let packet = build::segment(from, to, [sequence, 1], ACK, &vec![0; length]);
-            assert_eq!(end_of(&packet), Some(end));
-        }
-        assert_eq!(end_of(&build::udp(from, to, b"")), None);
-        assert_eq!(end_of(b"no packet"), None);
     }
 
     #[test]

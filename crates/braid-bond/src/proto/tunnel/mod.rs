@@ -31,6 +31,7 @@ mod lane_shares;
 mod link;
 mod policy_sync;
 mod receive;
+mod receive_window;
 mod reports;
 mod timeout;
 mod transmit;
@@ -44,6 +45,7 @@ use braid_core::{Bytes, Histogram, Time};
 use braid_multipath::ack_filter::{AckFilter, Segment};
 use braid_multipath::bond::{InnerPacket, Receiver, Sender, SenderSettings};
 use braid_multipath::liveness::Verdict;
+use braid_multipath::window_limit::WindowLimits;
 use braid_multipath::{LinkId, MAX_LINKS};
 use braid_packet::protocol;
 use client::HandshakeClient;
@@ -107,6 +109,8 @@ pub struct Tunnel {
     /// Acknowledgements for flows of this end, and of this end for flows of the other.
     ack_filter: AckFilter<Packet>,
     bulk_ack_filter: AckFilter<Packet>,
+    window_limits: WindowLimits,
+    lowered_windows: u64,
     /// Buffers of outgoing packets, which are kept for repair for a while, and of incoming ones.
     /// They are separate because a pool works best if packets leave in the order in which they
     /// came.
@@ -184,6 +188,8 @@ impl Tunnel {
             reorder_delay: Histogram::default(),
             ack_filter: AckFilter::for_new_flows(),
             bulk_ack_filter: AckFilter::for_bulk_flows(),
+            window_limits: WindowLimits::default(),
+            lowered_windows: 0,
             settings,
             client,
             replay_guard: ReplayGuard::default(),
@@ -267,15 +273,9 @@ impl Tunnel {
         let info = FlowInfo::of(packet);
         // All packets that cannot be parsed count as one flow.
         let flow = info.as_ref().map_or(0, FlowInfo::hash);
-        if info
-            .as_ref()
-            .is_some_and(|info| info.protocol == protocol::TCP)
-        {
-            if self.ack_filter.follows(flow)
-                && let Some(end) = acknowledgement::end_of(packet)
-            {
-                self.ack_filter.handle_sent(flow, end);
-            }
+        let is_tcp = (info.as_ref()).is_some_and(|info| info.protocol == protocol::TCP);
+        let is_limited = is_tcp && self.note_sent_segment(now, flow, packet);
+        if is_tcp {
             let segment = acknowledgement::kind_of(packet);
             let spacing = match segment {
                 Segment::Ack(_) => self.sender.bulk_ack_spacing(now),
@@ -294,7 +294,7 @@ impl Tunnel {
                 return;
             }
         }
-        self.send_inner(now, packet, info.as_ref(), flow);
+        self.send_inner(now, packet, info.as_ref(), (flow, is_limited));
     }
 
     /// Sends the acknowledgements whose wait is over.
@@ -302,11 +302,18 @@ impl Tunnel {
         while let Some(packet) = self.bulk_ack_filter.poll() {
             let info = FlowInfo::of(&packet);
             let flow = info.as_ref().map_or(0, FlowInfo::hash);
-            self.send_inner(now, &packet, info.as_ref(), flow);
+            self.send_inner(now, &packet, info.as_ref(), (flow, false));
         }
     }
 
-    fn send_inner(&mut self, now: Time, packet: &[u8], info: Option<&FlowInfo>, flow: u32) {
+    /// Sends a packet of a flow, which keeps to a limit of its window or not.
+    fn send_inner(
+        &mut self,
+        now: Time,
+        packet: &[u8],
+        info: Option<&FlowInfo>,
+        (flow, is_limited): (u32, bool),
+    ) {
         let class = self.settings.policy.class(info, self.remote_side());
         let lane = self.sender.lane(flow);
         let buffer = self.compress(now, lane, packet);
@@ -319,6 +326,7 @@ impl Tunnel {
             class,
             len,
             is_stream,
+            is_limited,
         };
         self.sender.handle_packet(now, inner, packet);
     }
@@ -359,7 +367,7 @@ impl Tunnel {
     pub fn poll_inner(&mut self, now: Time) -> Option<Packet> {
         loop {
             if let Some(packet) = self.ack_filter.poll() {
-                return Some(packet);
+                return Some(self.limit_window(now, packet));
             }
             let delivery = self.receiver.poll_delivery()?;
             self.reorder_delay.record(delivery.waited);
@@ -367,9 +375,15 @@ impl Tunnel {
                 continue;
             };
             let Some((flow, segment)) = acknowledgement::of(&packet) else {
-                return Some(packet);
+                return Some(self.limit_window(now, packet));
             };
-            let spacing = self.sender.ack_spacing(now);
+            if segment == Segment::Handshake {
+                self.note_delivered_syn(now, &packet);
+            }
+            let spacing = match self.window_limits.limits(flow) {
+                true => None,
+                false => self.sender.ack_spacing(now),
+            };
             self.ack_filter.handle(now, flow, segment, spacing, packet);
         }
     }
@@ -406,6 +420,12 @@ impl Tunnel {
     #[must_use]
     pub fn receiver(&self) -> &Receiver<Packet, RepairSymbol> {
         &self.receiver
+    }
+
+    /// Packets delivered with a smaller receive window than they came with.
+    #[must_use]
+    pub fn lowered_windows(&self) -> u64 {
+        self.lowered_windows
     }
 
     /// Memory of the inner packets that wait or are kept for repair in each direction, sent and

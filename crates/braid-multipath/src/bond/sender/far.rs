@@ -264,6 +264,11 @@ impl<T: Clone> Sender<T> {
         self.far.has_link(id).then_some(count)
     }
 
+    /// Returns true if there is a link that only flows that wait for it use.
+    pub(super) fn has_far_links(&self) -> bool {
+        self.far.links != 0
+    }
+
     /// Returns true if only flows that wait for it use this link.
     pub(super) fn is_far_link(&self, id: LinkId) -> bool {
         self.far.has_link(id)

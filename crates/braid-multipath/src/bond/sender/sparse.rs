@@ -158,6 +158,7 @@ mod tests {
                     class: Class::Ordered,
                     len: Bytes::new(len),
                     is_stream: false,
+                    is_limited: false,
                 };
                 let rate = Rate::from_bits_per_sec(10_000_000);
                 count += usize::from(sparse.handle_packet(now, inner, rate));

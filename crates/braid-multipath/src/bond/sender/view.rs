@@ -10,6 +10,7 @@ use crate::ack_filter::Spacing;
 use crate::bond::sender_link::SenderLink;
 use crate::estimate::{LinkEstimator, Rtt};
 use crate::liveness::Liveness;
+use crate::window_limit::QueueRoom;
 
 /// Time for which packets wait when all links are full.
 const FULL_QUEUE: Duration = Duration::from_millis(100);
@@ -97,6 +98,22 @@ impl<T: Clone> Sender<T> {
     fn used_rtts(&self, now: Time) -> impl Iterator<Item = &Rtt> {
         let rtts = self.used_links(now).map(|link| link.estimator.rtt());
         rtts.filter(|rtt| rtt.is_known())
+    }
+
+    /// Returns what the queues of flows with limited windows are to hold; none while windows decide which links a flow may use, and before
+    /// rates are known.
+    #[must_use]
+    pub fn queue_room(&self, now: Time) -> Option<QueueRoom> {
+        let room = self.queue_room.filter(|_| !self.has_far_links())?;
+        let is_scarce = self.are_near_links_full(now);
+        Some(QueueRoom { is_scarce, ..room })
+    }
+
+    /// Returns the bytes of a flow that wait.
+    #[must_use]
+    pub fn queued(&self, flow: u32) -> Bytes {
+        let (staged, loose) = self.queue.bytes_of(self.queue_hash(flow));
+        staged + loose
     }
 
     /// Returns the queued packets and bytes.

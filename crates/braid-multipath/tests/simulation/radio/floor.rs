@@ -107,3 +107,29 @@ fn a_link_that_stalls_is_filled_when_its_rate_grows() {
     // 0.914 if the window does not grow while the link runs dry.
     assert!(share >= 0.92);
 }
+
+/// Two links of 24 Mbit/s that stall and fall to 6 for four of eight seconds. A queue that CoDel shortens then costs the flow, at each drop, the
+/// time of the whole queue in order.
+#[test]
+fn a_flow_loses_nothing_where_rates_fall_to_a_fourth() {
+    for inner in [Inner::Cubic, Inner::Bbr] {
+        let falls = |phase: f64| {
+            move |at: f64| match (at + phase) as u64 / 4 % 2 {
+                0 => 24.0,
+                _ => 6.0,
+            }
+        };
+        let links = [0.0, 1.5].map(|phase| radio(stalling(falls(phase), 1.5 + phase / 5.0, 0.1)));
+        let offered: f64 = links.iter().map(|link| link.there.mean(6.0, 24.0)).sum();
+        let world = run(&links, 30, inner);
+        let share = mbit(&world.delivered[60..300]) / offered;
+        let pauses = (world.delivered[60..300].iter())
+            .filter(|bytes| **bytes < 20_000)
+            .count();
+        let drops = world.sender(0).drops();
+        println!("{inner:?}: {share:.3}, {pauses} tenths without order, dropped {drops:?}");
+        assert_eq!(drops, (0, 0, 0));
+        assert!(share >= 0.85, "{inner:?}: {share}");
+        assert!(pauses <= 12, "{inner:?}: {pauses}");
+    }
+}

@@ -6,9 +6,10 @@ use braid_core::{Bytes, Time};
 use braid_multipath::ack_filter::Segment;
 use braid_multipath::bond::InnerPacket;
 use braid_multipath::schedule::Class;
+use braid_multipath::window_limit::{Acknowledgement, Syn};
 
 use super::packet::{FULL, Packet};
-use super::{START, World};
+use super::{End, START, World};
 use crate::tcp::{Ack, TcpReceiver, TcpSender};
 
 /// A TCP flow from end 0 to end 1.
@@ -50,6 +51,16 @@ impl World {
             again: false,
         };
         self.filter_segment(0, flow, Segment::Handshake, ack);
+        let limits = &mut self.ends[0].window_limits;
+        for (answers, is_sent) in [(false, false), (true, true)] {
+            let syn = Syn {
+                answers,
+                window_scale: Some(7),
+                sack: true,
+                opaque: false,
+            };
+            limits.handle_syn(self.now, flow as u32, is_sent, syn);
+        }
         while self.ends[0].ack_filter.poll().is_some() {}
         self.pump_flow(flow);
         self.pump(0);
@@ -85,6 +96,7 @@ impl World {
             class: stream.class,
             len: Bytes::new(u64::from(stream.len)),
             is_stream: false,
+            is_limited: false,
         };
         let sent = self.now;
         let packet = Packet::Datagram { flow, seq, sent };
@@ -94,12 +106,16 @@ impl World {
     pub(super) fn pump_flow(&mut self, flow: usize) {
         for seq in self.flows[flow].sender.poll_transmit(self.now) {
             let end = (seq + 1) * u64::from(FULL);
+            let limits = &mut self.ends[0].window_limits;
+            limits.handle_sent(self.now, flow as u32, end as u32, None);
+            let is_limited = limits.keeps(self.now, flow as u32);
             self.ends[0].ack_filter.handle_sent(flow as u32, end as u32);
             let inner = InnerPacket {
                 flow: flow as u32,
                 class: Class::Ordered,
                 len: Bytes::new(u64::from(FULL)),
                 is_stream: true,
+                is_limited,
             };
             let packet = Packet::Segment {
                 flow,
@@ -153,6 +169,7 @@ impl World {
     fn filter_segment(&mut self, at: usize, flow: usize, segment: Segment, ack: Ack) {
         let end = &mut self.ends[at];
         let spacing = match at {
+            0 if end.window_limits.limits(flow as u32) => None,
             0 => end.sender.ack_spacing(self.now),
             _ => end.sender.bulk_ack_spacing(self.now),
         };
@@ -167,6 +184,7 @@ impl World {
                 panic!("only acknowledgements are filtered");
             };
             if at == 0 {
+                self.limit(flow, ack.next);
                 self.flows[flow].sender.handle_ack(self.now, &ack);
                 self.pump_flow(flow);
                 continue;
@@ -176,10 +194,31 @@ impl World {
                 class: Class::Ordered,
                 len: Bytes::new(60),
                 is_stream: true,
+                is_limited: false,
             };
             let packet = Packet::Ack { flow, ack };
             self.ends[at].sender.handle_packet(self.now, inner, packet);
         }
+    }
+
+    /// Tells the sender of a flow how far its window goes.
+    fn limit(&mut self, flow: usize, acked: u64) {
+        let End {
+            sender,
+            window_limits,
+            ..
+        } = &mut self.ends[0];
+        let number = (acked * u64::from(FULL)) as u32;
+        let (queued, room) = (sender.queued(flow as u32), sender.queue_room(self.now));
+        let ack = Acknowledgement {
+            number,
+            timestamp: None,
+        };
+        let limit = window_limits.handle_ack(self.now, flow as u32, ack, queued, room);
+        let more = limit.map(|limit| u64::from(limit.end.wrapping_sub(number) / FULL));
+        self.flows[flow]
+            .sender
+            .set_limit(more.map(|more| acked + more));
     }
 
     pub(super) fn count(&mut self, bytes: u64) {
