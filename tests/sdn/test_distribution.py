@@ -251,6 +251,10 @@ def test_edges_are_told_what_to_expect_of_their_paths() -> None:
     net = ready(two_paths(mbit=10, delay_ms=20, other_ms=50))
     assert [rate for rate, _ in forecasts(net, "ha")] == [10_000_000] * 2
     assert [delay for _, delay in forecasts(net, "ha")] == pytest.approx([20, 50], abs=1)
+    table = report.edge_table(net.controller, "ha")
+    assert table is not None
+    latencies = [path["latency_ms"] for each in table["egress"] for path in each["paths"]]
+    assert sorted(latencies) == pytest.approx([20, 50], abs=1)
 
 
 def test_with_weighted_round_robin_edges_get_slots_and_no_forecasts() -> None:

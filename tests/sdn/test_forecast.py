@@ -22,8 +22,8 @@ def forecast(path: PathSample) -> PathForecast:
 
 
 def test_a_path_without_a_queue_takes_its_latency() -> None:
-    assert forecast(sample()) == PathForecast(10e6, 0.02)
-    assert forecast(sample(rate=9e6, queue=0.0)) == PathForecast(10e6, 0.02)
+    assert forecast(sample()) == PathForecast(10e6, 0.02, 0.02)
+    assert forecast(sample(rate=9e6, queue=0.0)) == PathForecast(10e6, 0.02, 0.02)
 
 
 def test_the_queue_of_the_flow_itself_is_known_to_its_edge() -> None:
@@ -64,6 +64,15 @@ def test_a_path_without_free_capacity_has_a_rate() -> None:
     assert forecast(sample(free=0.0)).rate == MIN_RATE
 
 
+def test_an_edge_is_told_the_latency_beside_others_queue() -> None:
+    """Its own probes may tell it the queue."""
+    assert forecast(sample(queue=0.08)) == PathForecast(10e6, 0.1, 0.02)
+    told = Forecasts()
+    told.handle_period("ha", [sample(1), sample(2, queue=0.08)])
+    told.handle_period("ha", [sample(1), sample(2, queue=0.05, latency=0.05)])
+    assert (told.changes, told.known[2]) == (2, PathForecast(10e6, 0.1, 0.05))
+
+
 def test_an_edge_is_told_what_matters() -> None:
     told = Forecasts()
     told.handle_period("ha", [sample(2), sample(3, latency=0.05)])
@@ -74,7 +83,7 @@ def test_an_edge_is_told_what_matters() -> None:
     assert told.changes == 2
     told.handle_period("ha", [sample(2, free=8e6), sample(3, latency=0.05)])
     assert (told.versions["ha"], told.versions["hb"]) == (3, 2)
-    assert told.known[2] == PathForecast(8e6, 0.02)
+    assert told.known[2] == PathForecast(8e6, 0.02, 0.02)
     told.handle_period("ha", [sample(2, free=8e6), sample(3, latency=0.05, queue=0.04)])
     assert told.known[3].delay == pytest.approx(0.09)
     told.keep({3, 4})

@@ -129,12 +129,28 @@ static __always_inline __u64 loss_ratio(__u64 lost, __u64 sent)
 	return lost * LOSS_SCALE / (sent + LOSS_PRIOR_BYTES);
 }
 
-// Sets the delay of each path with its penalty, ns.
+// Returns a path's delay apart from the queue of this edge's own packets, ns: while this edge's
+// probes tell the queue, its latency. `excess` is set to the queue that the estimate does not have.
+static __always_inline __u64 delay_of(const struct path *path, __u64 now, __u64 *excess)
+{
+	__u32 tag = path->tag;
+	struct excess_queue *queue = bpf_map_lookup_elem(&excess_queues, &tag);
+
+	*excess = 0;
+	if (!queue || now >= queue->end_ns)
+		return path->delay_us * 1000ULL;
+	*excess = queue->ns < MAX_QUEUE_NS ? queue->ns : MAX_QUEUE_NS;
+	return path->latency_us * 1000ULL;
+}
+
+// Sets the delay of each path with its penalty, and with the queue that the estimate does not have,
+// ns.
 static __always_inline void penalised_delays(const struct slot_table *table, __u64 now,
 					     __u64 delays[MAX_PATHS])
 {
 	// Verifiers before Linux 6.12 do not know that those read have been set.
-	__u64 sent[MAX_PATHS] = {}, lost[MAX_PATHS] = {}, all_sent = 0, all_lost = 0;
+	__u64 sent[MAX_PATHS] = {}, lost[MAX_PATHS] = {}, queues[MAX_PATHS] = {};
+	__u64 all_sent = 0, all_lost = 0;
 	__u64 quickest = ~0ULL, round_trip, own, others, excess;
 
 #pragma unroll
@@ -145,7 +161,7 @@ static __always_inline void penalised_delays(const struct slot_table *table, __u
 		recent_loss(table->paths[i].tag, now, &sent[i], &lost[i]);
 		all_sent += sent[i];
 		all_lost += lost[i];
-		delays[i] = table->paths[i].delay_us * 1000ULL;
+		delays[i] = delay_of(&table->paths[i], now, &queues[i]);
 		quickest = delays[i] < quickest ? delays[i] : quickest;
 	}
 	round_trip = 2 * quickest + MIN_ROUND_TRIP_NS;
@@ -159,7 +175,7 @@ static __always_inline void penalised_delays(const struct slot_table *table, __u
 		if (excess > MAX_LOSS_PENALTY * LOSS_SCALE)
 			excess = MAX_LOSS_PENALTY * LOSS_SCALE;
 		delays[i] = quickest + counted_skew(delays[i] - quickest) +
-			    round_trip * excess / LOSS_SCALE;
+			    round_trip * excess / LOSS_SCALE + queues[i];
 	}
 }
 

@@ -54,8 +54,10 @@ struct host {
 
 struct path {
 	__u32 tag;
-	__u32 delay_us;
+	__u32 delay_us;	  // latency, and others' part of the queue by the controller's probes
 	__u64 ns_per_kib; // time in which it carries 1024 bytes
+	__u32 latency_us;
+	__u32 zero;
 };
 
 struct slot_table {
@@ -81,6 +83,13 @@ struct path_loss {
 	__u64 lost;
 	__u64 event_at; // beginning of the last loss, ns
 	__u64 resent;	// packets, since the beginning
+};
+
+// Queue in front of a path beyond the estimated one, by this edge's probes: others' packets, and
+// this edge's own that the estimate has lost sight of.
+struct excess_queue {
+	__u64 ns;
+	__u64 end_ns; // of its validity, by the monotonic clock
 };
 
 // Recent load of a flow: fair_drop.h.
@@ -166,6 +175,7 @@ ARRAY_MAP(flows, BPF_MAP_TYPE_ARRAY, FLOWS, struct flow_load);
 ARRAY_MAP(sent_segments, BPF_MAP_TYPE_ARRAY, SENT_SEGMENTS, struct sent_segment);
 // By tag.
 ARRAY_MAP(path_losses, BPF_MAP_TYPE_ARRAY, VLANS, struct path_loss);
+ARRAY_MAP(excess_queues, BPF_MAP_TYPE_ARRAY, VLANS, struct excess_queue);
 ARRAY_MAP(last_arrivals, BPF_MAP_TYPE_ARRAY, VLANS, struct last_arrival);
 // By tag: true if the edge's process gets a copy of each numbered packet.
 ARRAY_MAP(copied_tags, BPF_MAP_TYPE_ARRAY, VLANS, __u32);

@@ -142,6 +142,8 @@ struct PathEntry {
     tag: u32,
     delay_us: u32,
     ns_per_kib: u64,
+    latency_us: u32,
+    zero: u32,
 }
 
 /// `struct slot_table`.
@@ -173,6 +175,41 @@ struct PathLossEntry {
 // SAFETY: integers without padding.
 #[allow(unsafe_code)]
 unsafe impl Pod for PathLossEntry {}
+
+/// `struct line`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct LineEntry {
+    idle_at: u64,
+    tag: u32,
+    zero: u32,
+}
+
+/// `struct cursor`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct CursorEntry {
+    lock: u32,
+    unused: u32,
+    bytes: u64,
+    lines: [LineEntry; MAX_PATHS as usize],
+}
+
+// SAFETY: integers without padding.
+#[allow(unsafe_code)]
+unsafe impl Pod for CursorEntry {}
+
+/// `struct excess_queue`.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct ExcessQueueEntry {
+    ns: u64,
+    end_ns: u64,
+}
+
+// SAFETY: integers without padding.
+#[allow(unsafe_code)]
+unsafe impl Pod for ExcessQueueEntry {}
 
 /// `struct offer`.
 type OfferEntry = [u8; OFFER_BYTES as usize];
@@ -211,6 +248,8 @@ impl SlotTableEntry {
                     tag: path.tag.into(),
                     delay_us: path.delay_us(),
                     ns_per_kib: (8 * 1024 * 1_000_000_000 / path.rate_bit_s).max(1),
+                    latency_us: path.latency_us(),
+                    zero: 0,
                 };
                 entry.path_count += 1;
             }
@@ -499,6 +538,37 @@ impl Datapath {
                 map.set((*tag).into(), bytes, 0)
                     .map_err(|error| map_refused("offers", &error))?;
             }
+        }
+        Ok(())
+    }
+
+    /// Returns the estimated queue in front of each path to another edge; none of those that had no packet yet.
+    pub fn estimated_queues(&mut self, target: &str) -> Result<BTreeMap<u16, Duration>, Error> {
+        let Some(index) = self.targets.get(target).copied() else {
+            return Ok(BTreeMap::new());
+        };
+        let now = monotonic_time()?.as_nanos() as u64;
+        let cursor = self.array::<CursorEntry>("cursors")?.get(&index, 0);
+        let cursor = cursor.map_err(|error| map_refused("cursors", &error))?;
+        let lines = cursor.lines.iter().filter(|line| line.tag != 0);
+        let queue = |line: &LineEntry| Duration::from_nanos(line.idle_at.saturating_sub(now));
+        Ok(lines.map(|line| (line.tag as u16, queue(line))).collect())
+    }
+
+    /// Sets the queues in front of paths beyond the estimated ones, which hold until `end` by the monotonic clock.
+    pub fn set_excess_queues(
+        &mut self,
+        queues: &BTreeMap<u16, Duration>,
+        end: Duration,
+    ) -> Result<(), Error> {
+        let mut map = self.array::<ExcessQueueEntry>("excess_queues")?;
+        for (tag, queue) in queues {
+            let entry = ExcessQueueEntry {
+                ns: queue.as_nanos() as u64,
+                end_ns: end.as_nanos() as u64,
+            };
+            map.set((*tag).into(), entry, 0)
+                .map_err(|error| map_refused("excess_queues", &error))?;
         }
         Ok(())
     }

@@ -18,6 +18,9 @@
 //!   that was sent over that path, and it only leads forward in time: who does not see the probes of a
 //!   path can neither revive nor end it, and a replay tells nothing new. Anybody who can send data under
 //!   a path's tag can keep it from being left.
+//! - **Queues**: a probe waits in the path's queue as any packet. Its time beyond the shortest one is that queue,
+//!   and as far as it is longer than the queue that this edge estimated when it sent the probe, it is the path's
+//!   *excess queue*. A probe that is not answered yet has been on its way as long.
 //! - A silent path is used again after [`SIGNS_TO_RECOVER`] probes that came in a row, more if it keeps
 //!   failing.
 
@@ -87,6 +90,10 @@ struct Path {
     /// The last round trips, and the shortest one of all.
     round_trips: VecDeque<Duration>,
     shortest: Option<Duration>,
+    /// The shortest one by each path back.
+    shortest_by: BTreeMap<u16, Duration>,
+    /// Queues beyond the estimated ones, by the last replies.
+    excesses: VecDeque<Duration>,
     /// Beginning of a window, and the longest queues in it and in the one before.
     longest: (Time, Duration, Duration),
     silent: bool,
@@ -99,6 +106,10 @@ struct Probe {
     nonce: u64,
     sent: Time,
     answered: bool,
+    /// The path by which its reply is to come.
+    back: u16,
+    /// The estimated queue that it was sent into.
+    estimated: Duration,
     /// True if it is known to have come.
     came: bool,
 }
@@ -122,6 +133,8 @@ impl Path {
             rtt: Rtt::default(),
             round_trips: VecDeque::new(),
             shortest: None,
+            shortest_by: BTreeMap::new(),
+            excesses: VecDeque::new(),
             longest: (now, Duration::ZERO, Duration::ZERO),
             silent: false,
             signs: 0,
@@ -129,7 +142,7 @@ impl Path {
         }
     }
 
-    fn handle_probe_sent(&mut self, now: Time, nonce: u64) {
+    fn handle_probe_sent(&mut self, now: Time, nonce: u64, back: u16, estimated: Duration) {
         while let Some(probe) = self.probes.front()
             && now.since(probe.sent) > PROBE_LIFETIME
         {
@@ -139,6 +152,8 @@ impl Path {
             nonce,
             sent: now,
             answered: false,
+            back,
+            estimated,
             came: false,
         });
     }
@@ -158,6 +173,39 @@ impl Path {
         if let Some(queue) = self.queue() {
             self.longest.1 = self.longest.1.max(queue);
         }
+    }
+
+    /// Takes in the round trip of a probe that was sent into an estimated queue, and answered by the path `back`.
+    fn handle_excess(&mut self, back: u16, round_trip: Duration, estimated: Duration) {
+        let shortest = self.shortest_by.entry(back).or_insert(round_trip);
+        *shortest = round_trip.min(*shortest);
+        let excess = round_trip.saturating_sub(*shortest + estimated);
+        if self.excesses.len() == QUEUE_SAMPLES {
+            self.excesses.pop_front();
+        }
+        self.excesses.push_back(excess);
+    }
+
+    /// Returns the queue beyond the estimated one; none before there were enough replies.
+    fn excess_queue(&self, now: Time) -> Option<Duration> {
+        let answered = self.excesses.iter().min().copied()?;
+        let waiting = self.probes.iter().rev();
+        let waiting: Vec<&Probe> = waiting.take_while(|probe| !probe.answered).collect();
+        // The oldest one may be lost.
+        let second = waiting
+            .len()
+            .checked_sub(2)
+            .map(|place| self.waited(now, waiting[place]));
+        (self.excesses.len() == QUEUE_SAMPLES).then(|| answered.max(second.unwrap_or_default()))
+    }
+
+    /// Returns the least queue beyond the estimated one by a probe that is not answered yet.
+    fn waited(&self, now: Time, probe: &Probe) -> Duration {
+        let shortest = self.shortest_by.get(&probe.back);
+        shortest.map_or(Duration::ZERO, |shortest| {
+            let past = now.since(probe.sent);
+            past.saturating_sub(*shortest + probe.estimated)
+        })
     }
 
     /// Returns the queue on this path, by the last probes; none before there were enough.
@@ -252,7 +300,14 @@ impl PairMonitor {
 
     /// Records a probe of a path that is being sent, and returns it; none if no path leads back. Of each
     /// path every second one returns by the path by which the last reply came, the others by all in turn.
-    pub fn handle_probe_sent(&mut self, now: Time, tag: u16, nonce: u64) -> Option<TaggedRequest> {
+    /// `estimated`: this edge's estimate of the queue that it is sent into.
+    pub fn handle_probe_sent(
+        &mut self,
+        now: Time,
+        tag: u16,
+        nonce: u64,
+        estimated: Duration,
+    ) -> Option<TaggedRequest> {
         let path = self.paths.get_mut(&tag)?;
         path.requests += 1;
         let best = self.returns.iter().max_by_key(|(_, at)| *at);
@@ -263,7 +318,7 @@ impl PairMonitor {
             0 => best?,
             _ => next?,
         };
-        path.handle_probe_sent(now, nonce);
+        path.handle_probe_sent(now, nonce, *return_tag, estimated);
         let mut asked = [0; MAX_REPORTS];
         for (place, tag) in asked.iter_mut().zip(self.paths.keys()) {
             *place = *tag;
@@ -285,9 +340,10 @@ impl PairMonitor {
                 .find(|probe| probe.nonce == reply.nonce && !probe.answered)?;
             probe.answered = true;
             let round_trip = now.since(probe.sent);
-            (round_trip <= PROBE_LIFETIME).then_some((*tag, probe.sent, round_trip))
+            let answered = (*tag, probe.sent, round_trip, probe.estimated);
+            (round_trip <= PROBE_LIFETIME).then_some(answered)
         });
-        let Some((tag, asked_at, round_trip)) = asked else {
+        let Some((tag, asked_at, round_trip, estimated)) = asked else {
             return;
         };
         self.last_reply = Some(now);
@@ -298,6 +354,7 @@ impl PairMonitor {
         }
         if let Some(path) = self.paths.get_mut(&tag) {
             path.handle_round_trip(now, round_trip);
+            path.handle_excess(reply.tag, round_trip, estimated);
         }
         for report in reply.reports {
             self.handle_report(tag, asked_at, now, report);
@@ -368,6 +425,12 @@ impl PairMonitor {
         self.is_answered(now) && queue < LONG_QUEUE && is_short
     }
 
+    /// Returns the queue of each path beyond the one that was estimated, while the other edge answers.
+    pub fn excess_queues(&self, now: Time) -> impl Iterator<Item = (u16, Duration)> + '_ {
+        let paths = self.paths.iter().filter(move |_| self.is_answered(now));
+        paths.filter_map(move |(tag, path)| Some((*tag, path.excess_queue(now)?)))
+    }
+
     /// Returns the quickest path that works, none of those in `without`, and the time from a request until
     /// what is sent by it has arrived.
     #[must_use]
@@ -430,7 +493,11 @@ mod tests {
         far: Reflector,
         now: Time,
         nonce: u64,
+        /// Queue that this edge estimates on every path.
+        estimated: Duration,
         paths: u16,
+        /// Queue in front of some paths, there and back.
+        queues: BTreeMap<u16, Duration>,
         /// Tags that bring nothing.
         cut: Vec<u16>,
         /// Tags that bring data all the time.
@@ -442,6 +509,10 @@ mod tests {
         stopped: bool,
         /// While it is false the far edge's programs are gone.
         answers: bool,
+    }
+
+    fn queue_of(queues: &BTreeMap<u16, Duration>, tag: u16) -> Duration {
+        queues.get(&tag).copied().unwrap_or_default()
     }
 
     impl Pair {
@@ -456,7 +527,9 @@ mod tests {
                 far: Reflector::default(),
                 now,
                 nonce: 0,
+                estimated: Duration::ZERO,
                 paths,
+                queues: BTreeMap::new(),
                 cut: Vec::new(),
                 busy: Vec::new(),
                 requests: Vec::new(),
@@ -487,9 +560,11 @@ mod tests {
                 let phase = u64::from(tag - 1) * 20 / u64::from(self.paths);
                 if !self.stopped && ms % 20 == phase {
                     self.nonce += 1;
-                    let sent = self.monitor.handle_probe_sent(self.now, tag, self.nonce);
-                    self.requests
-                        .push((self.now + DELAY, sent.expect("a probe")));
+                    let sent =
+                        self.monitor
+                            .handle_probe_sent(self.now, tag, self.nonce, self.estimated);
+                    let arrival = self.now + DELAY + queue_of(&self.queues, tag);
+                    self.requests.push((arrival, sent.expect("a probe")));
                 }
                 if self.busy.contains(&tag) && !self.cut.contains(&tag) {
                     self.far.data.insert(tag, self.now);
@@ -512,7 +587,8 @@ mod tests {
                         reports,
                         offer: None,
                     };
-                    self.replies.push((self.now + DELAY, reply));
+                    let arrival = self.now + DELAY + queue_of(&self.queues, request.return_tag);
+                    self.replies.push((arrival, reply));
                 }
             }
             if !self.stopped {
@@ -520,6 +596,12 @@ mod tests {
                     self.monitor.handle_reply(self.now, &reply);
                 }
             }
+        }
+
+        /// Returns the queues beyond the estimated ones, ms.
+        fn excess_queues(&self) -> Vec<(u16, u128)> {
+            let queues = self.monitor.excess_queues(self.now);
+            queues.map(|(tag, it)| (tag, it.as_millis())).collect()
         }
 
         fn silent(&self) -> Vec<u16> {
@@ -543,6 +625,63 @@ mod tests {
             assert!(bounds.contains(&noticed), "{paths}: {noticed:?}");
             assert_eq!(pair.silent(), [1]);
         }
+    }
+
+    #[test]
+    fn a_queue_counts_as_far_as_it_was_not_estimated() {
+        let mut pair = Pair::new(2);
+        pair.run(SECOND);
+        assert_eq!(pair.excess_queues(), [(1, 0), (2, 0)]);
+        pair.queues.insert(1, Duration::from_millis(40));
+        // The queue itself, and three replies that show it.
+        pair.run(Duration::from_millis(40) + 4 * INTERVAL);
+        assert_eq!(pair.excess_queues(), [(1, 40), (2, 0)]);
+        pair.estimated = Duration::from_millis(30);
+        pair.run(Duration::from_millis(40) + 4 * INTERVAL);
+        assert_eq!(pair.excess_queues(), [(1, 10), (2, 0)]);
+        pair.queues.clear();
+        pair.run(4 * INTERVAL);
+        assert_eq!(pair.excess_queues(), [(1, 0), (2, 0)]);
+    }
+
+    #[test]
+    fn a_queue_shows_before_the_first_probe_has_passed_it() {
+        let mut pair = Pair::new(2);
+        pair.run(SECOND);
+        pair.queues.insert(1, Duration::from_millis(200));
+        pair.run(Duration::from_millis(100));
+        let least = pair.excess_queues()[0].1;
+        assert!((55..100).contains(&least), "{least}");
+        // One probe that is lost is none.
+        let mut pair = Pair::new(2);
+        pair.run(SECOND);
+        pair.cut = vec![1];
+        pair.run(INTERVAL);
+        pair.cut.clear();
+        for _ in 0..100 {
+            pair.step();
+            assert_eq!(pair.excess_queues(), [(1, 0), (2, 0)]);
+        }
+    }
+
+    #[test]
+    fn a_longer_way_back_and_a_queue_there_are_no_queue_of_the_path() {
+        let mut pair = Pair::new(2);
+        pair.queues.insert(102, Duration::from_millis(65));
+        pair.run(SECOND);
+        for _ in 0..500 {
+            pair.step();
+            assert_eq!(pair.excess_queues(), [(1, 0), (2, 0)]);
+        }
+    }
+
+    #[test]
+    fn an_edge_that_answers_no_more_tells_no_queue() {
+        let mut pair = Pair::new(2);
+        pair.run(SECOND);
+        pair.answers = false;
+        pair.run(4 * SECOND);
+        assert!(pair.excess_queues().is_empty());
     }
 
     #[test]
@@ -786,7 +925,9 @@ mod tests {
         pair.monitor.handle_reply(pair.now, &offered);
         assert_eq!(pair.monitor.offer(pair.now), None);
         let nonce = u64::MAX;
-        let asked = pair.monitor.handle_probe_sent(pair.now, 1, nonce);
+        let asked = pair
+            .monitor
+            .handle_probe_sent(pair.now, 1, nonce, Duration::ZERO);
         assert!(asked.is_some());
         let answer = TaggedReply { nonce, ..offered };
         pair.monitor.handle_reply(pair.now, &answer);

@@ -33,6 +33,11 @@ const PACING_INTERVAL: Duration = Duration::from_millis(500);
 /// probes of a pair's paths are spread.
 const TURN_INTERVAL: Duration = Duration::from_millis(5);
 
+/// Time for which a queue beyond the estimated one holds. An unused path is probed every 200 ms.
+pub const EXCESS_LIFETIME: Duration = Duration::from_millis(400);
+/// Smallest change of it that is followed at once: less than a frame at 6 Mbit/s.
+const MIN_EXCESS_CHANGE: Duration = Duration::from_millis(2);
+
 /// The paths between this edge and another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbedPair {
@@ -205,10 +210,29 @@ impl Pairs {
     }
 
     /// Records a probe of a path that is being sent, and returns it.
-    pub fn handle_probe_sent(&mut self, now: Time, tag: u16, nonce: u64) -> Option<TaggedRequest> {
+    pub fn handle_probe_sent(
+        &mut self,
+        now: Time,
+        tag: u16,
+        nonce: u64,
+        estimated: Duration,
+    ) -> Option<TaggedRequest> {
         let target = &self.paces.get(&tag)?.target;
         let monitor = self.monitors.get_mut(target)?;
-        monitor.handle_probe_sent(now, tag, nonce)
+        monitor.handle_probe_sent(now, tag, nonce, estimated)
+    }
+
+    /// Returns the other edge of a path.
+    fn target(&self, tag: u16) -> Option<&str> {
+        self.paces.get(&tag).map(|pace| pace.target.as_str())
+    }
+
+    /// Returns the queue of each path beyond the one that was estimated.
+    pub fn excess_queues(&self, now: Time) -> BTreeMap<u16, Duration> {
+        let monitors = self.monitors.values();
+        monitors
+            .flat_map(|monitor| monitor.excess_queues(now))
+            .collect()
     }
 
     /// Takes in a reply.
@@ -311,12 +335,43 @@ impl Pairs {
     }
 }
 
+/// Queues beyond the estimated ones, as the program was told them. Pure.
+#[derive(Debug, Default)]
+struct ToldQueues {
+    queues: BTreeMap<u16, Duration>,
+    /// Time at which all were told.
+    at: Time,
+}
+
+impl ToldQueues {
+    /// Returns the queues that have changed, and all before they expire.
+    fn poll_changes(
+        &mut self,
+        now: Time,
+        mut queues: BTreeMap<u16, Duration>,
+    ) -> BTreeMap<u16, Duration> {
+        if now.since(self.at) >= EXCESS_LIFETIME / 4 {
+            (self.at, self.queues) = (now, BTreeMap::new());
+        }
+        queues.retain(|tag, queue| {
+            let before = self.queues.get(tag);
+            before.is_none_or(|before| before.abs_diff(*queue) >= MIN_EXCESS_CHANGE)
+        });
+        self.queues.extend(&queues);
+        queues
+    }
+}
+
 /// Edge's side of the thread.
 pub trait ProbedEdge {
     /// Returns the pairs if they are others than at the last call.
     fn poll_pairs(&self) -> Option<Vec<ProbedPair>>;
     /// Returns the number of packets sent by each path.
     fn sent_packets(&self, tags: &[u16]) -> BTreeMap<u16, u64>;
+    /// Returns the estimated queue of each path to another edge.
+    fn estimated_queues(&self, target: &str) -> BTreeMap<u16, Duration>;
+    /// Follows queues of paths beyond the estimated ones, for [`EXCESS_LIFETIME`].
+    fn follow_excess_queues(&self, queues: &BTreeMap<u16, Duration>);
     /// Follows other states of paths.
     fn follow(&self, states: PathStates);
     /// Returns true if losses are to be repaired.
@@ -356,7 +411,7 @@ impl PairProber {
             tracing::info!(%error, "probing with ordinary priority: a busy machine delays probes");
         }
         let mut paced = Time::ZERO;
-        let mut states = PathStates::default();
+        let (mut states, mut told) = (PathStates::default(), ToldQueues::default());
         let (is_repairing, mut repairs) = (edge.repairs(), Repairs::default());
         loop {
             let now = self.time(Instant::now());
@@ -404,7 +459,11 @@ impl PairProber {
                     repairs = found;
                 }
             }
-            self.send_probes();
+            let queues = told.poll_changes(now, self.pairs.excess_queues(now));
+            if !queues.is_empty() {
+                edge.follow_excess_queues(&queues);
+            }
+            self.send_probes(edge);
             let next = self.pairs.poll_timeout();
             let wait = next.map_or(PACING_INTERVAL, |next| {
                 next.since(self.time(Instant::now()))
@@ -413,7 +472,8 @@ impl PairProber {
         }
     }
 
-    fn send_probes(&mut self) {
+    fn send_probes(&mut self, edge: &impl ProbedEdge) {
+        let mut estimated: BTreeMap<String, BTreeMap<u16, Duration>> = BTreeMap::new();
         for tag in self.pairs.due(self.time(Instant::now())) {
             let Some(nonce) = random_number(&self.random) else {
                 tracing::warn!("no random numbers: no probes");
@@ -421,8 +481,14 @@ impl PairProber {
             };
             // The second half is not 0.
             let nonce = nonce | 1;
+            let Some(target) = self.pairs.target(tag).map(str::to_owned) else {
+                continue;
+            };
+            let queues = estimated.entry(target);
+            let queues = queues.or_insert_with_key(|target| edge.estimated_queues(target));
+            let queue = queues.get(&tag).copied().unwrap_or_default();
             let now = self.time(Instant::now());
-            let Some(request) = self.pairs.handle_probe_sent(now, tag, nonce) else {
+            let Some(request) = self.pairs.handle_probe_sent(now, tag, nonce, queue) else {
                 continue;
             };
             // A probe that cannot be sent counts as missed.
@@ -569,7 +635,9 @@ mod tests {
             *now = *now + Duration::from_millis(10);
             for tag in pairs.due(*now) {
                 let nonce = now.as_nanos() + u64::from(tag);
-                let request = pairs.handle_probe_sent(*now, tag, nonce).expect("a path");
+                let request = pairs
+                    .handle_probe_sent(*now, tag, nonce, Duration::ZERO)
+                    .expect("a path");
                 let mut reply = TaggedReply {
                     tag: request.return_tag,
                     nonce,
@@ -580,6 +648,23 @@ mod tests {
                 pairs.handle_reply(*now, &reply);
             }
         }
+    }
+
+    #[test]
+    fn queues_are_told_when_they_change_and_before_they_expire() {
+        let ms = Duration::from_millis;
+        let queues = |one, other| BTreeMap::from([(2, ms(one)), (3, ms(other))]);
+        let mut told = ToldQueues::default();
+        let mut poll = |at: u64, queues| {
+            let changes = told.poll_changes(Time::ZERO + ms(1000 + at), queues);
+            changes.keys().copied().collect::<Vec<u16>>()
+        };
+        assert_eq!(poll(0, queues(0, 30)), [2, 3]);
+        assert_eq!(poll(10, queues(1, 30)), [0; 0]);
+        assert_eq!(poll(20, queues(2, 31)), [2]);
+        assert_eq!(poll(30, queues(3, 28)), [3]);
+        assert_eq!(poll(99, queues(3, 28)), [0; 0]);
+        assert_eq!(poll(100, queues(3, 28)), [2, 3]);
     }
 
     #[test]
@@ -631,7 +716,9 @@ mod tests {
         for nonce in 1..400 {
             now = now + Duration::from_millis(10);
             for tag in pairs.due(now) {
-                let request = pairs.handle_probe_sent(now, tag, nonce).expect("a path");
+                let request = pairs
+                    .handle_probe_sent(now, tag, nonce, Duration::ZERO)
+                    .expect("a path");
                 let mut reply = TaggedReply {
                     tag: request.return_tag,
                     nonce,

@@ -18,7 +18,7 @@ use crate::datapath::{
 use crate::driver::{Driver, Handle, MAX_QUEUED_REPLIES, Repair};
 use crate::l3_paths::L3Paths;
 use crate::l3_planner::Plan;
-use crate::pair_prober::{PairProber, PathStates, ProbedEdge, ProbedPair};
+use crate::pair_prober::{EXCESS_LIFETIME, PairProber, PathStates, ProbedEdge, ProbedPair};
 use crate::pair_repair::{PathLoss, Repairs};
 use crate::path_prober::PathProber;
 use crate::reorder_tap::ReorderTap;
@@ -465,6 +465,20 @@ impl ProbedEdge for Edge {
         let mut datapath = locked(&self.datapath);
         let sent = |tag: &u16| Some((*tag, datapath.traffic(true, *tag).ok()?.packets));
         tags.iter().filter_map(sent).collect()
+    }
+
+    fn estimated_queues(&self, target: &str) -> BTreeMap<u16, Duration> {
+        locked(&self.datapath)
+            .estimated_queues(target)
+            .unwrap_or_default()
+    }
+
+    fn follow_excess_queues(&self, queues: &BTreeMap<u16, Duration>) {
+        let end = monotonic_time().map(|now| now + EXCESS_LIFETIME);
+        let set = end.and_then(|end| locked(&self.datapath).set_excess_queues(queues, end));
+        if let Err(error) = set {
+            tracing::warn!(%error, "paths are chosen by estimated queues");
+        }
     }
 
     fn repairs(&self) -> bool {

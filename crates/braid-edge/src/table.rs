@@ -79,18 +79,30 @@ pub struct EgressPath {
     pub rate_bit_s: u64,
     /// Time that a packet takes on it, apart from the queue of this edge's own packets.
     pub delay_ms: f64,
+    /// Time that a packet takes on it without any queue; none from a controller before that field.
+    #[serde(default)]
+    pub latency_ms: Option<f64>,
 }
 
 impl EgressPath {
     /// Returns the delay in microseconds, at most a minute.
     pub(crate) fn delay_us(&self) -> u32 {
-        let ms = if self.delay_ms.is_finite() {
-            self.delay_ms.clamp(0.0, 60_000.0)
-        } else {
-            0.0
-        };
-        (1000.0 * ms) as u32
+        microseconds(self.delay_ms)
     }
+
+    /// Returns the latency in microseconds, at most a minute.
+    pub(crate) fn latency_us(&self) -> u32 {
+        microseconds(self.latency_ms.unwrap_or(self.delay_ms))
+    }
+}
+
+fn microseconds(ms: f64) -> u32 {
+    let ms = if ms.is_finite() {
+        ms.clamp(0.0, 60_000.0)
+    } else {
+        0.0
+    };
+    (1000.0 * ms) as u32
 }
 
 impl Egress {
@@ -309,6 +321,7 @@ mod tests {
             tag,
             rate_bit_s: 1,
             delay_ms: 0.0,
+            latency_ms: None,
         };
         egress.paths = [7, 8, 9].map(path).to_vec();
         let without = |silent: &[u16]| egress.without(&silent.iter().copied().collect());

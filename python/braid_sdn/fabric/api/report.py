@@ -412,7 +412,7 @@ def _egress_paths(fabric: Controller, pair: Pair) -> list[dict[str, Any]]:
     """Return rate and delay of a pair's paths, for an edge's choice among them."""
     told = [(path.tag, fabric.forecasts.known.get(path.tag)) for path in pair.paths]
     return [
-        {"tag": tag, "rate_bit_s": round(each.rate), "delay_ms": _ms(each.delay)}
+        {"tag": tag, "rate_bit_s": round(each.rate), "delay_ms": _ms(each.delay), "latency_ms": _ms(each.latency)}
         for tag, each in told
         if each is not None
     ]

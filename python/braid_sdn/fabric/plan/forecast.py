@@ -46,14 +46,20 @@ class PathForecast:
     rate: float
     #: Time that a packet takes, apart from the queue of this edge's own packets.
     delay: float
+    #: Time that a packet takes without any queue, for an edge whose own probes tell the queue.
+    latency: float
 
     def differs(self, other: PathForecast) -> bool:
         """Return true if an edge needs the other one."""
-        apart = abs(other.delay - self.delay)
         return (
             abs(other.rate - self.rate) > MIN_RATE_CHANGE_RATIO * self.rate
-            or apart > MIN_DELAY_CHANGE + MIN_DELAY_CHANGE_RATIO * self.delay
+            or _are_apart(self.delay, other.delay)
+            or _are_apart(self.latency, other.latency)
         )
+
+
+def _are_apart(known: float, fresh: float) -> bool:
+    return abs(fresh - known) > MIN_DELAY_CHANGE + MIN_DELAY_CHANGE_RATIO * known
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ def forecasts(paths: Sequence[PathSample]) -> dict[int, PathForecast]:
     # Only differences matter to the choice, and a machine that is held up delays the probes of all.
     common = min(others, default=0.0)
     return {
-        path.tag: PathForecast(_rate(path), path.latency + _noticed(delay - common))
+        path.tag: PathForecast(_rate(path), path.latency + _noticed(delay - common), path.latency)
         for path, delay in zip(paths, others, strict=True)
     }
 

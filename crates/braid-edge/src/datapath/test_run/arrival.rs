@@ -32,6 +32,10 @@ impl Splitter {
     }
 
     fn set(&mut self, paths: [(u64, f64); 2]) {
+        self.set_with(paths, None);
+    }
+
+    fn set_with(&mut self, paths: [(u64, f64); 2], latency_ms: Option<f64>) {
         let paths = TAGS.iter().zip(paths);
         let egress = Egress {
             paths: paths
@@ -39,12 +43,22 @@ impl Splitter {
                     tag,
                     rate_bit_s: 1_000_000 * mbit,
                     delay_ms,
+                    latency_ms,
                 })
                 .collect(),
             ..egress(false)
         };
         let set = self.trial.0.borrow_mut().set_egress(&[egress]);
         set.expect("a table");
+    }
+
+    /// Sets the queue in front of path 11 that the estimate does not have, for a second.
+    fn set_excess(&mut self, ms: u64) {
+        let queues = [(10, Duration::ZERO), (11, Duration::from_millis(ms))];
+        let end = Duration::from_nanos(self.now + 1000 * MS);
+        let mut datapath = self.trial.0.borrow_mut();
+        let set = datapath.set_excess_queues(&BTreeMap::from(queues), end);
+        set.expect("a map");
     }
 
     /// Sends a segment; returns its path.
@@ -133,6 +147,70 @@ fn a_path_that_loses_segments_gets_what_the_other_cannot_take() {
     assert!(full[1] * 2 > full[0], "{full:?}");
     let resent = splitter.trial.0.borrow_mut().resent(11);
     assert_eq!(resent.expect("a counter"), 10);
+}
+
+#[test]
+fn a_path_that_others_fill_gets_what_the_other_cannot_take() {
+    let mut splitter = Splitter::new([(10, 20.0), (10, 20.0)]);
+    splitter.set_excess(80);
+    // A flow that opens its window: 80 ms of 10 Mbit/s are 100 kB.
+    for segment in 0..60 {
+        assert_eq!(splitter.send(), 10, "segment {segment}");
+    }
+    assert!((0..8).any(|_| splitter.send() == 11));
+    splitter.now += 200 * MS;
+    splitter.set_excess(80);
+    assert_eq!(splitter.send_at(9, 500)[1], 0);
+    splitter.set_excess(80);
+    let full = splitter.send_at(19, 1000);
+    assert!(full[1] * 2 > full[0], "{full:?}");
+    // Nobody tells the queue any more.
+    splitter.now += 2000 * MS;
+    let later = splitter.send_at(19, 500);
+    assert!(later[0].abs_diff(later[1]) < 4, "{later:?}");
+}
+
+/// The line drains a little slower than it was said to, so the estimate loses sight of a queue that stands.
+#[test]
+fn a_queue_that_the_estimate_has_lost_counts() {
+    let mut splitter = Splitter::new([(10, 20.0), (10, 10.0)]);
+    assert_eq!(splitter.send_at(9, 500)[0], 0);
+    splitter.set_excess(60);
+    let sent = splitter.send_at(9, 500);
+    assert!(sent[1] == 0, "{sent:?}");
+}
+
+#[test]
+fn while_probes_tell_the_queue_others_part_of_it_counts_once() {
+    let mut splitter = Splitter::new([(10, 20.0), (10, 20.0)]);
+    splitter.set_with([(10, 20.0), (10, 90.0)], Some(20.0));
+    let told = splitter.send_at(9, 500);
+    assert_eq!(told[1], 0);
+    splitter.now += 500 * MS;
+    splitter.set_excess(0);
+    let seen = splitter.send_at(19, 500);
+    assert!(seen[0].abs_diff(seen[1]) < 4, "{seen:?}");
+}
+
+#[test]
+fn the_estimated_queue_of_each_path_can_be_read() {
+    let mut splitter = Splitter::new([(10, 20.0), (10, 20.0)]);
+    let read = |splitter: &Splitter| {
+        let queues = splitter.trial.0.borrow_mut().estimated_queues("hb");
+        queues.expect("a map")
+    };
+    assert!(read(&splitter).is_empty());
+    splitter.now = monotonic_time().expect("a clock").as_nanos() as u64;
+    splitter.send_at(1000, 5);
+    let queues = read(&splitter);
+    assert_eq!(queues.keys().copied().collect::<Vec<u16>>(), TAGS);
+    // 5 ms of 1 Gbit/s are 250 ms of each.
+    for queue in queues.values() {
+        let bounds = Duration::from_millis(100)..Duration::from_millis(260);
+        assert!(bounds.contains(queue), "{queue:?}");
+    }
+    let other = splitter.trial.0.borrow_mut().estimated_queues("hc");
+    assert!(other.expect("a map").is_empty());
 }
 
 /// The queue of a path overflows, and many segments are lost at once.
@@ -269,6 +347,7 @@ fn paths_without_rates_take_turns() {
         tag,
         rate_bit_s: u64::from(tag == 10),
         delay_ms: 1.0,
+        latency_ms: None,
     };
     let egress = Egress {
         paths: TAGS.map(path).to_vec(),
@@ -291,6 +370,7 @@ fn a_segment_that_is_sent_again_is_counted_for_its_path() {
         tag,
         rate_bit_s: 10_000_000,
         delay_ms: if tag == 10 { 5.0 } else { 50.0 },
+        latency_ms: None,
     };
     let egress = Egress {
         paths: TAGS.map(path).to_vec(),

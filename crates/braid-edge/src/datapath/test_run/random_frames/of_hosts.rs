@@ -32,6 +32,7 @@ impl Splitter {
             tag,
             rate_bit_s: 1_000_000 * u64::from(tag),
             delay_ms: f64::from(tag),
+            latency_ms: None,
         };
         let egress = |(at, tags): (usize, &[u16; 2])| Egress {
             target: format!("edge-{at}"),
