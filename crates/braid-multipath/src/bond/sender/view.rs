@@ -105,7 +105,8 @@ impl<T: Clone> Sender<T> {
     #[must_use]
     pub fn queue_room(&self, now: Time) -> Option<QueueRoom> {
         let room = self.queue_room.filter(|_| !self.has_far_links())?;
-        let is_scarce = self.are_near_links_full(now);
+        let begins = |link: &SenderLink<_>| link.estimator.capacity().is_doubtful();
+        let is_scarce = self.are_near_links_full(now) && !self.used_links(now).any(begins);
         Some(QueueRoom { is_scarce, ..room })
     }
 
