@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use crate::ip::half;
+
 /// Returns the one's complement sum of 16-bit words, folded. An odd last byte counts as if a zero
 /// followed.
 pub fn sum(bytes: &[u8]) -> u16 {
@@ -51,6 +53,17 @@ pub fn of_transport(source: IpAddr, dest: IpAddr, protocol: u8, segment: &[u8]) 
 /// Returns the checksum after one of its 16-bit words changed: RFC 1624 eq. 3, `~(~C + ~m + m')`.
 pub fn replace(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(u64::from(!checksum) + u64::from(!old) + u64::from(new))
+}
+
+/// Replaces the 16-bit word at an even offset of what a checksum covers, and updates that checksum.
+///
+/// # Panics
+/// If one of the offsets, `at` and `checksum_at`, is out of bounds.
+pub fn replace_word(packet: &mut [u8], at: usize, word: u16, checksum_at: usize) {
+    let before = half(packet, at);
+    packet[at..at + 2].copy_from_slice(&word.to_be_bytes());
+    let checksum = replace(half(packet, checksum_at), before, word);
+    packet[checksum_at..checksum_at + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
 /// Returns true if two checksums are equal: one's complement has two zeros.
@@ -130,6 +143,16 @@ mod tests {
     fn rfc_1624_section_4_example() {
         // "HC = 0xDD2F, m = 0x5555, m' = 0x3285 … HC' = 0x0000" by eq. 3.
         assert_eq!(replace(0xdd2f, 0x5555, 0x3285), 0x0000);
+    }
+
+    #[test]
+    fn a_word_is_replaced_with_its_checksum() {
+        let mut header = [0x12, 0x34, 0, 0, 0x56, 0x78];
+        let sum = of(&header);
+        header[2..4].copy_from_slice(&sum.to_be_bytes());
+        replace_word(&mut header, 4, 0xfff1, 2);
+        assert_eq!(header[4..], [0xff, 0xf1]);
+        assert_eq!(super::sum(&header), 0xffff);
     }
 
     #[test]

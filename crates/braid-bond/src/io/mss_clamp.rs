@@ -28,24 +28,21 @@ pub(super) fn clamp_mss(packet: &mut [u8], whole: impl FnOnce() -> usize) {
         return;
     };
     let most = whole().saturating_sub(start + 20).max(MIN_MSS);
-    let word = |packet: &[u8], at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
-    let named = word(packet, option);
+    let named = u16::from_be_bytes([packet[option], packet[option + 1]]);
     let Some(lower) = u16::try_from(most).ok().filter(|most| *most < named) else {
         return;
     };
+    let sum = start + 16;
+    let [high, low] = lower.to_be_bytes();
     // An option may begin at an odd offset; the checksum covers words at even offsets.
-    let (first, size) = match (option - start) % 2 {
-        0 => (option, 2),
-        _ => (option - 1, 4),
-    };
-    let mut sum = word(packet, start + 16);
-    let before: [u8; 4] = std::array::from_fn(|at| packet[first + at.min(size - 1)]);
-    packet[option..option + 2].copy_from_slice(&lower.to_be_bytes());
-    for at in (0..size).step_by(2) {
-        let old = u16::from_be_bytes([before[at], before[at + 1]]);
-        sum = checksum::replace(sum, old, word(packet, first + at));
+    if (option - start).is_multiple_of(2) {
+        checksum::replace_word(packet, option, lower, sum);
+    } else if let Some(after) = packet.get(option + 2).copied() {
+        let first = u16::from_be_bytes([packet[option - 1], high]);
+        checksum::replace_word(packet, option - 1, first, sum);
+        let second = u16::from_be_bytes([low, after]);
+        checksum::replace_word(packet, option + 1, second, sum);
     }
-    packet[start + 16..start + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
 /// Fast check: returns false for most packets that are not SYNs, true if a closer look is needed.

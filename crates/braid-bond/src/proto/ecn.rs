@@ -24,11 +24,8 @@ fn mark_v4(packet: &mut [u8]) -> bool {
     if packet[1] & ECN == NOT_ECT {
         return false;
     }
-    let word = |packet: &[u8], at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
-    let before = word(packet, 0);
-    packet[1] |= ECN;
-    let sum = checksum::replace(word(packet, 10), before, word(packet, 0));
-    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    let marked = u16::from_be_bytes([packet[0], packet[1] | ECN]);
+    checksum::replace_word(packet, 0, marked, 10);
     true
 }
 
