@@ -22,7 +22,6 @@
 //!   count, which restarts with a link, is added to them.
 //! - An idle tunnel sends only liveness probes, three packets a minute and link, and their replies.
 
-mod acknowledgement;
 mod cleartext;
 mod client;
 mod clock;
@@ -33,6 +32,7 @@ mod policy_sync;
 mod receive;
 mod receive_window;
 mod reports;
+mod segment;
 mod timeout;
 mod transmit;
 mod types;
@@ -52,6 +52,7 @@ use client::HandshakeClient;
 use clock::{PeerClock, PeerLanes};
 use lane_shares::LaneShares;
 use link::Link;
+use segment::TcpSegment;
 
 use super::ecn;
 use super::entropy::Entropy;
@@ -273,10 +274,15 @@ impl Tunnel {
         let info = FlowInfo::of(packet);
         // All packets that cannot be parsed count as one flow.
         let flow = info.as_ref().map_or(0, FlowInfo::hash);
-        let is_tcp = (info.as_ref()).is_some_and(|info| info.protocol == protocol::TCP);
-        let is_limited = is_tcp && self.note_sent_segment(now, flow, packet);
-        if is_tcp {
-            let segment = acknowledgement::kind_of(packet);
+        let mut is_limited = false;
+        if info
+            .as_ref()
+            .is_some_and(|info| info.protocol == protocol::TCP)
+        {
+            let segment = TcpSegment::parse(packet);
+            is_limited =
+                (segment.as_ref()).is_some_and(|segment| self.note_sent(now, flow, segment));
+            let segment = segment.map_or(Segment::Other, |segment| segment.kind());
             let spacing = match segment {
                 Segment::Ack(_) => self.sender.bulk_ack_spacing(now),
                 _ => None,
@@ -294,7 +300,7 @@ impl Tunnel {
                 return;
             }
         }
-        self.send_inner(now, packet, info.as_ref(), (flow, is_limited));
+        self.send_inner(now, packet, info.as_ref(), flow, is_limited);
     }
 
     /// Sends the acknowledgements whose wait is over.
@@ -302,7 +308,7 @@ impl Tunnel {
         while let Some(packet) = self.bulk_ack_filter.poll() {
             let info = FlowInfo::of(&packet);
             let flow = info.as_ref().map_or(0, FlowInfo::hash);
-            self.send_inner(now, &packet, info.as_ref(), (flow, false));
+            self.send_inner(now, &packet, info.as_ref(), flow, false);
         }
     }
 
@@ -312,7 +318,8 @@ impl Tunnel {
         now: Time,
         packet: &[u8],
         info: Option<&FlowInfo>,
-        (flow, is_limited): (u32, bool),
+        flow: u32,
+        is_limited: bool,
     ) {
         let class = self.settings.policy.class(info, self.remote_side());
         let lane = self.sender.lane(flow);
@@ -374,17 +381,18 @@ impl Tunnel {
             let Some(packet) = self.decompress(delivery.lane, delivery.item) else {
                 continue;
             };
-            let Some((flow, segment)) = acknowledgement::of(&packet) else {
+            let Some(segment) = TcpSegment::parse_short(&packet) else {
                 return Some(self.limit_window(now, packet));
             };
-            if segment == Segment::Handshake {
-                self.note_delivered_syn(now, &packet);
+            let (flow, kind) = (segment.acknowledged_flow(), segment.kind());
+            if let Some(syn) = segment.syn() {
+                self.window_limits.handle_syn(now, flow, false, syn);
             }
             let spacing = match self.window_limits.limits(flow) {
                 true => None,
                 false => self.sender.ack_spacing(now),
             };
-            self.ack_filter.handle(now, flow, segment, spacing, packet);
+            self.ack_filter.handle(now, flow, kind, spacing, packet);
         }
     }
 
