@@ -34,7 +34,7 @@ const MIN_ROOM: u64 = 6_000;
 /// A limit ends when the flow has had no queue for this long.
 const MAX_EMPTY: Duration = Duration::from_secs(2);
 
-/// What the sender was permitted before its limit began arrives within two of its round trips and this.
+/// A sender hears of its first limit late: all that it was permitted before arrives within two of its round trips and this.
 const FIRST_SPAN: Duration = Duration::from_millis(100);
 
 /// Flows share the room as long as they were acknowledged in this time.
@@ -54,15 +54,15 @@ const MAX_ROUND_TRIP: Duration = Duration::from_secs(1);
 /// Its round trip is the least of this time, ms: a program may have had nothing to send.
 const ROUND_TRIP_MS: u64 = 2_000;
 
-/// What the queues of flows with limits are to hold together.
+/// Room in the queues of all flows with limits together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueRoom {
     /// Rate at which they are sent.
     pub rate: Rate,
     /// Time for which packets are to wait.
     pub span: Duration,
-    /// True if the links are full: a limit may begin.
-    pub is_scarce: bool,
+    /// True if a limit may begin: the links are known, and full.
+    pub may_begin: bool,
 }
 
 /// The SYN of one end of a flow, as far as limits need it.
@@ -78,7 +78,7 @@ pub struct Syn {
     pub opaque: bool,
 }
 
-/// What an acknowledgement says to its flow's sender.
+/// The part of an acknowledgement that its flow's sender answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Acknowledgement {
     /// Everything below this number has arrived.
@@ -229,7 +229,7 @@ impl WindowLimits {
         let shares = (self.shares + u64::from(is_new)).max(1);
         let in_queue = (room.rate.bytes_in(room.span).get() / shares).max(MIN_ROOM);
         let is_long = queued.get() > in_queue;
-        if is_new && is_long && room.is_scarce {
+        if is_new && is_long && room.may_begin {
             of.limit = Some(Box::new(Limit {
                 end: sent,
                 begun: now,
@@ -373,7 +373,7 @@ mod tests {
     const ROOM: QueueRoom = QueueRoom {
         rate: Rate::from_bits_per_sec(10_000_000),
         span: Duration::from_millis(50),
-        is_scarce: true,
+        may_begin: true,
     };
 
     fn at(ms: u64) -> Time {
@@ -420,7 +420,7 @@ mod tests {
             None
         );
         let room = QueueRoom {
-            is_scarce: false,
+            may_begin: false,
             ..ROOM
         };
         assert_eq!(

@@ -57,7 +57,7 @@ fn syn([from, to]: [End; 2], acknowledges: bool, options: &[u8]) -> Vec<u8> {
 /// Seconds of a download. The line is not known to be steady before.
 const SECONDS: u32 = 15;
 
-/// What came of a download.
+/// Result of a download.
 struct Download {
     /// Windows in the acknowledgements that the server got, bytes.
     windows: Vec<u32>,

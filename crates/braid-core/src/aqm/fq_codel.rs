@@ -65,7 +65,7 @@ enum FlowList {
     Old,
 }
 
-/// How CoDel drops packets of a flow.
+/// CoDel's treatment of a flow's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drops {
     /// By RFC 8289: its sender may not adapt to them.

@@ -11,7 +11,6 @@ use crate::estimate::{Capacity, Demand, LinkReport, REPORT_INTERVAL};
 use crate::fec::{Encoder, FecController, MIN_FEC_LOSS};
 use crate::liveness::Verdict;
 use crate::schedule::{Choice, Class, Head, LinkView, Scheduler};
-use crate::window_limit::QueueRoom;
 use crate::{LANES, LaneId, LaneSeq, LinkId, MAX_LINKS, PacketNumber, Stamp};
 
 mod far;
@@ -150,7 +149,8 @@ pub struct Sender<T> {
     fec_controller: FecController,
     repair_symbols: u64,
     queue_limit: QueueLimit,
-    queue_room: Option<QueueRoom>,
+    /// Rate of the links, and time for which packets of flows with limited windows are to wait.
+    limited_queue: Option<(Rate, Duration)>,
     /// When a link last had a queue.
     queued_at: Option<Time>,
     sparse: SparseFlows<T>,
@@ -180,7 +180,7 @@ impl<T: Clone> Sender<T> {
             fec_controller: FecController::default(),
             repair_symbols: 0,
             queue_limit: QueueLimit::default(),
-            queue_room: None,
+            limited_queue: None,
             queued_at: None,
             sparse: SparseFlows::default(),
             far: FarFlows::default(),
@@ -276,11 +276,7 @@ impl<T: Clone> Sender<T> {
                 (false, true) => held,
             };
             self.queue.set_grace(grace);
-            self.queue_room = Some(QueueRoom {
-                rate,
-                span: LIMITED_QUEUE_SPAN + grace / 2,
-                is_scarce: false,
-            });
+            self.limited_queue = Some((rate, LIMITED_QUEUE_SPAN + grace / 2));
             self.retransmit_overtaken(now, report.link);
         }
     }

@@ -104,10 +104,14 @@ impl<T: Clone> Sender<T> {
     /// rates are known.
     #[must_use]
     pub fn queue_room(&self, now: Time) -> Option<QueueRoom> {
-        let room = self.queue_room.filter(|_| !self.has_far_links())?;
-        let begins = |link: &SenderLink<_>| link.estimator.capacity().is_doubtful();
-        let is_scarce = self.are_near_links_full(now) && !self.used_links(now).any(begins);
-        Some(QueueRoom { is_scarce, ..room })
+        let (rate, span) = self.limited_queue.filter(|_| !self.has_far_links())?;
+        let is_doubtful = |link: &SenderLink<_>| link.estimator.capacity().is_doubtful();
+        let are_known = !self.used_links(now).any(is_doubtful);
+        Some(QueueRoom {
+            rate,
+            span,
+            may_begin: are_known && self.are_near_links_full(now),
+        })
     }
 
     /// Returns the bytes of a flow that wait.
