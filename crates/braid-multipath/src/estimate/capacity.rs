@@ -16,6 +16,9 @@
 //! - **Guessed**: the first train is believed, and may have been a token bucket's burst. As long as
 //!   nothing delivered has confirmed it, two samples in a row with a queue and much less delivered
 //!   correct it, on a link that is not loaded, too.
+//! - **Not by itself**: on a link whose delay scatters a low sample counts only if less arrived than
+//!   was sent. Delay there may be no queue; the rate is lowered for it, and what arrives then is as
+//!   low as what was sent.
 //! - **At once**: at twice the queue target, or in a burst of congestive loss, C falls to the
 //!   delivered rate. Half-way steps would fill a queue of seconds on a link that lost three
 //!   quarters of its rate.
@@ -454,8 +457,11 @@ impl Capacity {
         }
         if !same {
             self.anchor = 0.0;
+            return true;
         }
-        true
+        // A queue would shrink at less than the link's rate, and at more not all that is sent would arrive. Where delay is no queue,
+        // each sample would lower the rate, and the next one is lower because of that.
+        self.is_quiet()
     }
 
     fn update_policer(&mut self, now: Time, sample: &Sample) {
@@ -593,6 +599,12 @@ impl Capacity {
             2.. => DRY_GAINS.0,
             _ => 1.0,
         }
+    }
+
+    /// Returns true if delay above the base is a queue. On a new link whose delay scatters it may be none, until a drain has told.
+    #[must_use]
+    pub fn is_delay_queue(&self) -> bool {
+        self.unsteady || self.is_quiet() || !self.persistent_delay().is_zero()
     }
 
     fn is_quiet(&self) -> bool {

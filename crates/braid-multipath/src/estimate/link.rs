@@ -24,6 +24,10 @@ const MEAN_SPAN: Duration = Duration::from_millis(300);
 /// Longest gap between reports that counts in a mean: a longer one is an outage, not a low rate.
 const MAX_REPORT_GAP: Duration = Duration::from_millis(100);
 
+/// While delay may be no queue, packets lost when it is longer than usual by this are lost by a full queue, all others at random.
+const MIN_OVERFLOW_S: f64 = 0.02;
+const USUAL_PACKETS: f64 = 200.0;
+
 /// Queue target on an unsteady link. On the recorded links that the documentation names, 20 ms
 /// leave a tenth of the rate unused, and 50 ms gain 3 %.
 const UNSTEADY_QUEUE: Duration = Duration::from_millis(30);
@@ -121,6 +125,8 @@ pub struct LinkEstimator {
     delivered: Option<Rate>,
     /// Time under load since the last stall.
     steady_for: Duration,
+    /// Mean queue in seconds over some [`USUAL_PACKETS`] packets.
+    usual_queue: f64,
 }
 
 impl LinkEstimator {
@@ -225,12 +231,11 @@ impl LinkEstimator {
         if let Some(last) = self.marks.back() {
             let lost = mark.lost.saturating_sub(last.lost);
             let arrived = mark.packets.saturating_sub(last.packets);
-            // The end of a burst that overflowed a queue is only missed when the next packet
-            // arrives, long after.
-            let target = self.capacity.target();
-            let queued = self.queue() > target || before > MAX_QUEUE_TARGET;
+            let queued = self.is_loss_congestive(before);
             self.loss.handle_loss(now, lost, arrived, queued);
             fresh = (arrived, lost);
+            let weight = (arrived.saturating_add(lost) as f64 / USUAL_PACKETS).min(0.5);
+            self.usual_queue += weight * (self.queue().as_secs_f64() - self.usual_queue);
         }
         push_mark(&mut self.marks, mark);
         // Scatter of the delay is an error in the time that a sample spans.
@@ -260,6 +265,15 @@ impl LinkEstimator {
             self.delivered = Some(sample.delivered);
             self.capacity.handle_sample(now, &sample);
         }
+    }
+
+    /// Returns true if what was lost since the report before, with this queue, was dropped by a full queue.
+    fn is_loss_congestive(&self, before: Duration) -> bool {
+        let queue = self.queue();
+        // The end of a burst that overflowed a queue is only missed when the next packet arrives, long after.
+        let queued = queue > self.capacity.target() || before > MAX_QUEUE_TARGET;
+        let longest = queue.max(before).as_secs_f64();
+        queued && (self.capacity.is_delay_queue() || longest > self.usual_queue + MIN_OVERFLOW_S)
     }
 
     /// Updates the mean over a span longer than the link's stalls.
