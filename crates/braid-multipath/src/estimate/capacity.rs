@@ -436,7 +436,7 @@ impl Capacity {
     }
 
     /// Returns true if, by all that is known, a queue explains the low sample; otherwise the link
-    /// is being drained.
+    /// is being drained, or its sample is as low as what was sent.
     fn is_explained(&mut self, now: Time, proven: f64, offered: f64, burst: bool) -> bool {
         let (queue, target) = (self.queue.delay, self.target());
         let (same, high) = match self.is_quiet() {

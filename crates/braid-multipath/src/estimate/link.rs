@@ -24,8 +24,10 @@ const MEAN_SPAN: Duration = Duration::from_millis(300);
 /// Longest gap between reports that counts in a mean: a longer one is an outage, not a low rate.
 const MAX_REPORT_GAP: Duration = Duration::from_millis(100);
 
-/// While delay may be no queue, packets lost when it is longer than usual by this are lost by a full queue, all others at random.
+/// While delay may be no queue, packets lost when it is longer than its mean by this are lost by a full queue, all others at random.
 const MIN_OVERFLOW_S: f64 = 0.02;
+
+/// Packets over which that mean is taken.
 const USUAL_PACKETS: f64 = 200.0;
 
 /// Queue target on an unsteady link. On the recorded links that the documentation names, 20 ms
