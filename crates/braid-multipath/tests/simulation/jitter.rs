@@ -221,8 +221,8 @@ fn new_links_that_jitter_are_known_within_two_seconds() {
     }
 }
 
-/// The delay of a new link that jitters is not known from a queue until it has been drained, five seconds later, and one packet in a
-/// hundred is lost on it all the while. Six symbols were sent in those, and delivery in order waited 50 ms in the median.
+/// The delay of a new link that jitters is not told from a queue before a drain, some five seconds later. All its losses, one packet in a
+/// hundred, counted as a queue's until then: six symbols were sent, and delivery in order waited 50 ms in the median.
 #[test]
 fn losses_on_a_new_link_that_jitters_are_repaired_by_symbols() {
     for seed in 1..=4 {
