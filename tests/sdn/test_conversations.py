@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from braid_lab.fabric.shapes import fat_tree
 from braid_sdn.fabric.switches import compiler
 from braid_sdn.fabric.switches.compiler import Compiler
-from braid_sdn.fabric.switches.rules import DESTINATIONS, unanswered
+from braid_sdn.fabric.switches.rules import DESTINATIONS, TREES, unanswered
 from braid_sdn.fabric.view.conversations import Conversations
 
 from .test_compiler import Fabric, copy
@@ -51,6 +51,26 @@ def remote(net: Network) -> dict[int, set[str]]:
     return found
 
 
+def trees_led_to(net: Network) -> dict[int, set[object]]:
+    """Return the trees to which each switch leads packets, by the metadata of the hosts at their roots."""
+    found: dict[int, set[object]] = {}
+    for dpid, switch in net.switches.items():
+        for rule in switch.rules.values():
+            if rule.table == TREES and isinstance(rule.match.metadata, int):
+                found.setdefault(dpid, set()).add(rule.match.metadata)
+    return found
+
+
+def trees_of_remote(net: Network) -> dict[int, set[object]]:
+    """Return the same as the rules of hosts elsewhere have it."""
+    found: dict[int, set[object]] = {}
+    for dpid, switch in net.switches.items():
+        for rule in switch.rules.values():
+            if rule.table == DESTINATIONS and rule.metadata is not None:
+                found.setdefault(dpid, set()).add(rule.metadata)
+    return found
+
+
 def station(net: Network, number: int) -> str:
     return list(net.stations)[number - 1]
 
@@ -73,11 +93,21 @@ def test_a_request_for_an_address_gives_both_ends_their_rules_and_no_other_switc
     assert remote(net) == {}
     talk(net, 1, 2)
     assert remote(net) == {at(net, 1): {mac(2)}, at(net, 2): {mac(1)}}
+    assert trees_led_to(net) == trees_of_remote(net)
     # Neither the request nor the answer went to anybody else, and no data does.
     net.send(station(net, 1), frame(mac(1), mac(2)))
     net.run(0.1)
     assert {name for name, got in net.received.items() if got} == {station(net, 1), station(net, 2)}
     assert net.received[station(net, 2)][-1] == frame(mac(1), mac(2))
+
+
+@pytest.mark.usefixtures("large")
+def test_what_a_switch_is_to_know_of_a_host_is_whole_also_if_it_was_to_know_another_one_there() -> None:
+    net = tree()
+    neighbour = next(number for number in range(3, HOSTS + 1) if at(net, number) == at(net, 2))
+    for number in (2, neighbour):
+        rules = net.controller.compiler.ask(at(net, 1), mac(number))
+        assert [(rule.table, rule.match.eth_dst) for rule in rules] == [(TREES, None), (DESTINATIONS, mac(number))]
 
 
 @pytest.mark.usefixtures("large")
@@ -137,6 +167,7 @@ def test_the_rule_of_a_conversation_goes_when_nobody_uses_it_for_a_hosts_lifetim
             net.send(station(net, number), frame(mac(number), "ff:ff:ff:ff:ff:ff"))
         net.run(10)
     assert remote(net) == {at(net, 1): {mac(2)}}
+    assert trees_led_to(net) == trees_of_remote(net)
     everybody = [number for number in (1, 2, 3, 4) if net.controller.hosts.find(mac(number))]
     assert everybody == [1, 2, 3, 4]
 

@@ -8,8 +8,8 @@ statistics, barriers and echoes. Rules do not expire, so the controller must sta
 
 On SIGUSR1 every host tells its address, on the next one it asks for another host's, and on SIGUSR2 the first wire is
 pulled. A line of JSON tells after the first SIGUSR1 when all hosts can be reached (the switch of each delivers to it,
-and every switch with hosts has a tree to it), after the next one when both ends of each request have a rule for the
-other, and after SIGUSR2 when no packet can enter the pulled wire.
+and every switch with hosts has a rule of a tree to that), after the next one when both ends of each request have a
+rule for the other that leads to a tree, and after SIGUSR2 when no packet can enter the pulled wire.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from braid_lab.fabric.simulated_switches import (
 )
 from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.probe import LLDP
-from braid_sdn.fabric.switches.rules import ARP, DELIVERY, DESTINATIONS, TREES
+from braid_sdn.fabric.switches.rules import ARP, DELIVERY, DESTINATIONS, PATHS, TREES
 from braid_sdn.fabric.view.address_frames import arp
 from braid_sdn.openflow.messages import CVLAN, Port
 
@@ -48,6 +48,9 @@ MATCH_AT = 48
 TO_HOST = b"\x80\x00\x06\x06"
 OF_VLAN = b"\x80\x00\x0c\x02"
 OF_METADATA = b"\x80\x00\x04\x08"
+#: Priority of a tree's rules, and the instruction that only its root's rule has.
+TREE_PRIORITY = 10
+TO_DELIVERY = struct.pack("!HHB3x", of.OFPIT_GOTO_TABLE, 8, DELIVERY)
 #: The first host's address.
 FIRST_ADDRESS = 0x0A000001
 #: Bytes of rules in one part of a reply.
@@ -65,7 +68,8 @@ class LeanSwitch(SwitchConnection):
         self.network = network
         #: Cookie, hard timeout and instructions of each rule.
         self.rules: dict[Key, tuple[int, int, bytes]] = {}
-        #: Its hosts and the trees that are not in place yet, and the hosts that its own ones have asked for.
+        #: Its hosts and the trees that are not in place yet, and the hosts that its own ones have asked for, with
+        #: what leads to their trees.
         self.missing: set[bytes] = set()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -97,6 +101,8 @@ class LeanSwitch(SwitchConnection):
         if command == of.OFPFC_ADD:
             self.rules[key] = (cookie, hard, data[MATCH_AT + (size + 7) // 8 * 8 :])
             self.network.added(key, cookie)
+            if table == PATHS and priority == TREE_PRIORITY and match[4:8] == OF_VLAN:
+                self.network.reach(self, match[8:10], is_root=TO_DELIVERY in self.rules[key][2])
             if self.missing:
                 self.missing.discard(_reached(table, match))
                 self.network.look_for_rules(self)
@@ -145,7 +151,7 @@ class LeanSwitch(SwitchConnection):
 def _reached(table: int, match: bytes) -> bytes:
     """Return the host or switch that a rule leads to, as in a switch's `missing`."""
     if table == TREES and match[4:8] == OF_METADATA:
-        return match[8:16]
+        return bytes((TREES,)) + match[8:16]
     return bytes((table,)) + match[8:14] if match[4:8] == TO_HOST else b""
 
 
@@ -174,6 +180,9 @@ class LeanNetwork(SimulatedNetwork[LeanSwitch]):
         self.began = time.monotonic()
         #: Number of rules that put a tag on packets, by tag.
         self.tagging: Counter[int] = Counter()
+        #: Roots of trees by their tags, and switches with a rule of a tree whose root is not known yet.
+        self._roots: dict[bytes, int] = {}
+        self._rootless: dict[bytes, list[LeanSwitch]] = {}
         #: Switches that miss rules, and how the time that they take is called.
         self._waiting: set[LeanSwitch] = set()
         self._phase = ""
@@ -201,7 +210,7 @@ class LeanNetwork(SimulatedNetwork[LeanSwitch]):
             self._ask()
             return
         inhabited = {port.switch for port in self.hosts}
-        trees = {dpid: struct.pack("!Q", dpid) for dpid in inhabited}
+        trees = {dpid: _tree(PATHS, dpid) for dpid in inhabited}
         for dpid in inhabited:
             self.switches[dpid].missing = {tree for root, tree in trees.items() if root != dpid}
         for number, port in enumerate(self.hosts):
@@ -222,9 +231,8 @@ class LeanNetwork(SimulatedNetwork[LeanSwitch]):
             pairs.append((number, target))
             for here, there in ((number, target), (target, number)):
                 switch = self.switches[self.hosts[here].switch]
-                key = bytes((DESTINATIONS,)) + _mac(there)
-                if not any(_reached(table, match) == key for table, _, match in switch.rules):
-                    switch.missing.add(key)
+                wanted = {bytes((DESTINATIONS,)) + _mac(there), _tree(TREES, self.hosts[there].switch)}
+                switch.missing |= wanted - {_reached(table, match) for table, _, match in switch.rules}
         self._begin("asked_s", {dpid for dpid, switch in self.switches.items() if switch.missing})
         for number, target in pairs:
             port = self.hosts[number]
@@ -236,6 +244,18 @@ class LeanNetwork(SimulatedNetwork[LeanSwitch]):
         self._waiting = {self.switches[dpid] for dpid in switches}
         if not self._waiting:
             self._report_rules()
+
+    def reach(self, switch: LeanSwitch, tag: bytes, *, is_root: bool) -> None:
+        """Take in that a switch has a rule of a tree, or the one at its root, by which its tag is known."""
+        if is_root:
+            self._roots[tag] = switch.dpid
+        root = self._roots.get(tag)
+        if root is None:
+            self._rootless.setdefault(tag, []).append(switch)
+            return
+        for each in (switch, *self._rootless.pop(tag, ())):
+            each.missing.discard(_tree(PATHS, root))
+            self.look_for_rules(each)
 
     def look_for_rules(self, switch: LeanSwitch) -> None:
         """Report if no switch misses a rule any more."""
@@ -301,6 +321,11 @@ class LeanNetwork(SimulatedNetwork[LeanSwitch]):
         """Write a line of JSON."""
         sys.stdout.write(json.dumps(facts) + "\n")
         sys.stdout.flush()
+
+
+def _tree(table: int, root: int) -> bytes:
+    """Return what a switch misses while a table has no rule of the tree to a switch."""
+    return bytes((table,)) + struct.pack("!Q", root)
 
 
 def _mac(number: int) -> bytes:

@@ -851,11 +851,11 @@ class Controller:
             return
         for here, there in ((source, target), (target, source)):
             if self.conversations.begin(now, here.port.switch, there.mac):
-                rule = self.compiler.ask(here.port.switch, there.mac)
-                if rule is not None and not self.updater.is_waiting:
-                    self.updater.add(here.port.switch, rule)
-                else:
+                fresh = self.compiler.ask(here.port.switch, there.mac)
+                if not fresh or self.updater.is_waiting:
                     self._throttle.change(now)
+                for rule in fresh if not self.updater.is_waiting else ():
+                    self.updater.add(here.port.switch, rule)
 
     def _ask(self, host: Host, *addresses: str) -> None:
         """Ask a host, at its port, for its addresses."""

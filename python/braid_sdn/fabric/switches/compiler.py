@@ -6,7 +6,8 @@ the next update. A flood that takes the place of another is first put everywhere
 led to it, switch by switch, and the other one goes last.
 
 In a small network every switch with hosts knows every host. In a large one it knows its own, and those it is asked
-for (`ask`): so its rules grow with switches, paths, and what its own hosts do.
+for (`ask`): so its rules grow with switches, paths, and what its own hosts do. Packets are led to the trees of hosts
+that a switch knows, and to no others.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from braid_sdn.fabric.plan.plan import Edge, Flood, Host, PinnedPath, Plan, TaggedPath, Tree
+from braid_sdn.fabric.plan.plan import Edge, Flood, Host, PinnedPath, Plan, TaggedPath, Tree, tree_key
 from braid_sdn.fabric.switches import flood_limit, rules
 from braid_sdn.fabric.switches.flood_limit import Limited
 from braid_sdn.fabric.switches.rules import NO_TENANTS, Rules, tag_of
@@ -125,6 +126,8 @@ class Compiler:
     _paths: dict[int, TaggedPath] = field(default_factory=dict)
     _pinned: dict[tuple[str, str], PinnedPath] = field(default_factory=dict)
     _hosts: dict[str, Host] = field(default_factory=dict)
+    #: For the key of each tree, the switches elsewhere that know hosts at its root, each with these hosts' MACs.
+    _senders: dict[int, dict[int, set[str]]] = field(default_factory=dict)
     #: Switches with hosts or free ports, as sets of keys: a new host's first frame must be forwarded.
     _inhabited: dict[int, None] = field(default_factory=dict)
 
@@ -171,16 +174,14 @@ class Compiler:
         changed, self._changed = self._changed, {}
         return changed
 
-    def ask(self, switch: int, mac: str) -> Rule | None:
-        """Have a switch know a host elsewhere; return the rule for that if it is new, and the host is in place."""
+    def ask(self, switch: int, mac: str) -> list[Rule]:
+        """Have a switch know a host elsewhere; return the rules it needs for that, in their order, if that is new."""
         asked, host = self._asked.setdefault(mac, {}), self._hosts.get(mac)
         is_known = self.everywhere or switch in asked
         asked[switch] = None
         if is_known or host is None or host.port.switch == switch or switch not in self._inhabited:
-            return None
-        rule = rules.of_remote_host(host)
-        self._put(switch, rule)
-        return rule
+            return []
+        return self._put_remote(host, [switch])
 
     def dismiss(self, switch: int, mac: str) -> None:
         """Have a switch know a host elsewhere no more."""
@@ -190,8 +191,8 @@ class Compiler:
         del asked[switch]
         if not asked:
             del self._asked[mac]
-        if not self.everywhere and host is not None and host.port.switch != switch:
-            self._drop(switch, rules.of_remote_host(host).key)
+        if not self.everywhere and host is not None:
+            self._drop_remote(host, [switch])
 
     def forget(self, switch: int) -> None:
         """Forget a switch's rules: the next update makes all of them."""
@@ -240,6 +241,8 @@ class Compiler:
         for switch in self.target.keys() - wanted:
             for known in (self.target, self._ports, self._own, self._inhabited):
                 known.pop(switch, None)
+            for senders in self._senders.values():
+                senders.pop(switch, None)
             for floods in self._floods.values():
                 floods.leads.pop(switch, None)
                 for each in floods.by_tag.values():
@@ -458,8 +461,12 @@ class Compiler:
     def _put_tree(self, tree: Tree, switch: int) -> None:
         for rule in self._on_tree(tree, switch):
             self._put(switch, rule)
-        if switch in tree.onward and switch in self._inhabited:
+        if switch in tree.onward and self._sends_by(switch, tree):
             self._put(switch, self._to_tree(tree))
+
+    def _sends_by(self, switch: int, tree: Tree) -> bool:
+        """Return true if a switch knows hosts at a tree's root."""
+        return switch in self._senders.get(tree.key, ())
 
     @staticmethod
     def _switches_of(tree: Tree) -> set[int]:
@@ -563,24 +570,17 @@ class Compiler:
                 self.is_behind = True
                 return
             at = self._knowing(host.mac)
-            left -= len(at) + 3
+            left -= 2 * len(at) + 3
             known = self._hosts.pop(host.mac, None)
             if known is not None:
                 for rule in rules.of_local_host(known):
                     self._drop(known.port.switch, rule.key)
-                if known.tenant != host.tenant:
-                    # Its rules elsewhere have another match, and are not replaced.
-                    for switch in at:
-                        self._drop(switch, rules.of_remote_host(known).key)
+                self._drop_remote(known, at)
             if host.mac in hosts:
                 self._hosts[host.mac] = host
                 self._put_remote(host, at)
                 for rule in rules.of_local_host(host):
                     self._put(host.port.switch, rule)
-            else:
-                key = rules.of_remote_host(host).key
-                for switch in at:
-                    self._drop(switch, key)
 
     def _knowing(self, mac: str) -> Collection[int]:
         """Return the switches that are to know a host that is elsewhere."""
@@ -588,11 +588,37 @@ class Compiler:
             return self._inhabited
         return [switch for switch in self._asked.get(mac, ()) if switch in self._inhabited]
 
-    def _put_remote(self, host: Host, switches: Iterable[int]) -> None:
+    def _put_remote(self, host: Host, switches: Iterable[int]) -> list[Rule]:
+        """Have other switches know a host; return the rules that the last one needs for that, in their order."""
         remote = rules.of_remote_host(host)
+        key = tree_key(host.port.switch, host.tenant)
+        tree, senders = self._trees.get(key), self._senders.setdefault(key, {})
+        needed: list[Rule] = []
         for switch in switches:
             if switch != host.port.switch:
-                self._put(switch, remote)
+                needed = [remote]
+                if tree is not None and switch in tree.onward:
+                    needed.insert(0, self._to_tree(tree))
+                for rule in needed if switch not in senders else [remote]:
+                    self._put(switch, rule)
+                senders.setdefault(switch, set()).add(host.mac)
+        return needed
+
+    def _drop_remote(self, host: Host, switches: Iterable[int]) -> None:
+        """Have other switches know a host no more."""
+        remote = rules.of_remote_host(host).key
+        key = tree_key(host.port.switch, host.tenant)
+        tree, senders = self._trees.get(key), self._senders.get(key, {})
+        for switch in switches:
+            if host.mac in (known := senders.get(switch, set())):
+                known.discard(host.mac)
+                self._drop(switch, remote)
+                if not known:
+                    del senders[switch]
+                    if tree is not None:
+                        self._drop(switch, rules.to_tree(tree).key)
+        if not senders:
+            self._senders.pop(key, None)
 
     def _inhabited_in(self, plan: Plan, hosts: Mapping[str, Host]) -> set[int]:
         """Return the switches that are there, and have hosts or free ports."""
@@ -603,17 +629,12 @@ class Compiler:
     def _set_inhabited(self, wanted: set[int]) -> None:
         gone, fresh = self._inhabited.keys() - wanted, wanted - self._inhabited.keys()
         for switch, host in self._hosts_known_to(gone):
-            self._drop(switch, rules.of_remote_host(host).key)
+            self._drop_remote(host, [switch])
         for switch in gone:
             del self._inhabited[switch]
         self._inhabited.update(dict.fromkeys(sorted(fresh)))
         for switch, host in self._hosts_known_to(fresh):
-            self._put(switch, rules.of_remote_host(host))
-        for tree in self._trees.values() if gone or fresh else ():
-            for switch in gone:
-                self._drop(switch, rules.to_tree(tree).key)
-            for switch in fresh & tree.onward.keys():
-                self._put(switch, self._to_tree(tree))
+            self._put_remote(host, [switch])
 
     def _hosts_known_to(self, switches: Collection[int]) -> Iterator[tuple[int, Host]]:
         """Yield each of these switches with each host elsewhere that it is to know."""
