@@ -58,9 +58,11 @@ const MAX_QUEUE: Duration = Duration::from_millis(20);
 const MAX_UNREPORTED: Bytes = Bytes::new(7_500);
 
 /// A link whose delay has been above its base by more than [`MAX_OWN_QUEUE`] for this long has a
-/// longer route, or somebody else's queue, and is compared with other links by that.
+/// longer route, or somebody else's queue, and is compared with other links by that. It has neither while more than
+/// [`OVERFULL_WINDOWS`] of its window are in flight: its rate has fallen, and its own packets are the queue.
 const PRESENT_MS: u64 = 500;
 const MAX_OWN_QUEUE: Duration = Duration::from_millis(40);
+const OVERFULL_WINDOWS: u64 = 2;
 
 /// Highest rate that a report can show: no uplink has 1 Tbit/s, and the rates of all links can be added.
 const MAX_RATE: Rate = Rate::from_bits_per_sec(1_000_000_000_000);
@@ -116,6 +118,8 @@ pub struct LinkEstimator {
     base: RecentMin<RelativeDelay>,
     /// The same of the present.
     present: RecentMin<RelativeDelay, PRESENT_MS>,
+    /// When more than [`OVERFULL_WINDOWS`] of its window were last in flight.
+    overfull_at: Option<Time>,
     delay: Option<f64>,
     jitter: Duration,
     capacity: Capacity,
@@ -175,6 +179,9 @@ impl LinkEstimator {
         self.jitter = report.jitter;
         self.base.handle_value(now, report.delay);
         self.present.handle_value(now, report.delay);
+        if self.in_flight().get() > OVERFULL_WINDOWS * self.window().get() {
+            self.overfull_at = Some(now);
+        }
         let micros = report.delay.0 as f64;
         let smoothed = self.delay.get_or_insert(micros);
         *smoothed += (micros - *smoothed) / 4.0;
@@ -401,13 +408,15 @@ impl LinkEstimator {
         self.stalls.stall(now)
     }
 
-    /// Returns the base delay: the lowest one-way delay of the last 20 s, or that of the last 0.5 s
-    /// if it is higher than any queue of ours, as after a change of route.
+    /// Returns the base delay: the lowest one-way delay of the last 20 s, or that of the last 0.5 s if it is higher than any queue
+    /// of ours, as after a change of route.
     #[must_use]
     pub fn base(&self, now: Time) -> Option<RelativeDelay> {
         let base = self.base.min(now)?;
         let present = self.present.min(now).unwrap_or(base);
-        Some(match present.over(base) > MAX_OWN_QUEUE {
+        let span = Duration::from_millis(PRESENT_MS);
+        let is_own = (self.overfull_at).is_some_and(|overfull_at| now.since(overfull_at) < span);
+        Some(match present.over(base) > MAX_OWN_QUEUE && !is_own {
             true => present,
             false => base,
         })

@@ -101,6 +101,16 @@ fn recorded() -> Vec<(&'static str, String, [Radio; 2])> {
         let pair = [wide_drive("drive-c-down.csv", from), b(from)];
         cases.push(("drive-c + drive-b", format!("{from} s"), pair));
     }
+    let satellite = |from: f64| wide_drive("satellite-c-down.csv", from);
+    for from in [10.0, 40.0, 70.0] {
+        let name = format!("{from} s");
+        let pair = [satellite(from), wide_drive("drive-b-down.csv", from)];
+        cases.push(("satellite-c + drive-b", name.clone(), pair));
+        let pair = [drive("satellite-c-down.csv", from), a(from - 10.0)];
+        cases.push(("satellite-c + drive-a", name.clone(), pair));
+        let pair = [drive("drive-c-down.csv", from), a(from - 10.0)];
+        cases.push(("drive-c + drive-a", name, pair));
+    }
     cases
 }
 
