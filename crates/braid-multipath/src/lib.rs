@@ -17,6 +17,7 @@ pub mod resequence;
 pub mod retransmit;
 pub mod schedule;
 mod sequence;
+pub mod spurious;
 pub mod window_limit;
 
 pub use link::{

@@ -282,6 +282,7 @@ pub mod tests {
                 marked: 0,
                 overflowed: 0,
                 lowered_windows: 0,
+                spurious_retransmissions: 0,
                 retransmitted: 13,
                 header_bytes_saved: 4_700,
                 rejected: 0,

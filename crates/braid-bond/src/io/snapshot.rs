@@ -135,6 +135,7 @@ pub(super) fn flow(tunnel: &Tunnel) -> FlowStatus {
         marked,
         overflowed,
         lowered_windows: tunnel.lowered_windows(),
+        spurious_retransmissions: tunnel.spurious_retransmissions(),
         repaired: tunnel.sender().retransmitted(),
         saved: tunnel.saved(),
         rejects: *tunnel.rejects(),

@@ -154,6 +154,8 @@ pub struct FlowStatus {
     pub overflowed: u64,
     /// Delivered with a smaller receive window than they came with.
     pub lowered_windows: u64,
+    /// Not sent: TCP segments whose data waited already.
+    pub spurious_retransmissions: u64,
     /// Retransmitted.
     pub repaired: u64,
     /// Savings of header compression.

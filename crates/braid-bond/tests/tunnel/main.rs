@@ -13,4 +13,5 @@ mod line;
 mod load;
 mod policy;
 mod receive_windows;
+mod retransmissions;
 mod sim;

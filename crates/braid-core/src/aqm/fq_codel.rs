@@ -1,6 +1,7 @@
 //! FQ-CoDel (RFC 8290).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::{Bytes, Time};
@@ -82,6 +83,8 @@ struct Flow {
     tail: u32,
     packets: usize,
     bytes: u64,
+    /// Packets that have ever come.
+    arrived: u64,
     staged: Staged,
     deficit: i64,
     codel: Codel,
@@ -108,6 +111,10 @@ const NOTHING_STAGED: Staged = Staged {
 impl Flow {
     fn loose_bytes(&self) -> u64 {
         self.bytes - self.staged.bytes
+    }
+
+    fn loose_packets(&self) -> usize {
+        self.packets - self.staged.packets
     }
 }
 
@@ -203,6 +210,7 @@ impl<T> FlowQueue<T> {
             tail: NONE,
             packets: 0,
             bytes: 0,
+            arrived: 0,
             staged: NOTHING_STAGED,
             deficit: 0,
             codel: Codel::new(DELAY_TARGET, DELAY_INTERVAL),
@@ -268,6 +276,7 @@ impl<T> FlowQueue<T> {
             None => flow.head = index,
         }
         flow.tail = index;
+        flow.arrived += 1;
         flow.packets += 1;
         flow.bytes += len.get();
         self.packets += 1;
@@ -474,6 +483,14 @@ impl<T> FlowQueue<T> {
         self.pop_loose(now, hash as usize % FLOW_QUEUES, control, mark)
     }
 
+    /// Returns the places of the loose packets in the queue onto which this `hash` falls. Packets are numbered as they come, so the
+    /// loose ones are the last.
+    #[must_use]
+    pub fn places(&self, hash: u32) -> Range<u64> {
+        let flow = &self.flows[hash as usize % FLOW_QUEUES];
+        flow.arrived - flow.loose_packets() as u64..flow.arrived
+    }
+
     /// Returns the staged and the loose bytes of the flow with this `hash`.
     #[must_use]
     pub fn bytes_of(&self, hash: u32) -> (Bytes, Bytes) {
@@ -494,8 +511,7 @@ impl<T> FlowQueue<T> {
         let flows = self.flows.iter().enumerate();
         let longest = flows.max_by_key(|(_, flow)| flow.loose_bytes());
         let Some((id, flow)) = longest else { return };
-        let loose = flow.packets - flow.staged.packets;
-        for _ in 0..loose.div_ceil(2).min(MAX_DROP_BATCH) {
+        for _ in 0..flow.loose_packets().div_ceil(2).min(MAX_DROP_BATCH) {
             self.view_of(id).pop();
             self.overflowed += 1;
         }

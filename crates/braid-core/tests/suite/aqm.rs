@@ -31,6 +31,25 @@ fn one_flow_keeps_its_order() {
     assert_eq!((queue.packets(), queue.bytes()), (0, Bytes::new(0)));
 }
 
+/// Dropped packets have left: those at the head by CoDel, and those of a full queue.
+#[test]
+fn the_places_that_wait_are_those_of_the_last_packets() {
+    let mut queue = FlowQueue::new(100);
+    assert_eq!(queue.places(7), 0..0);
+    for item in 0..300 {
+        queue.push(ms(0), 7, FULL, item);
+        queue.push(ms(0), 8, FULL, item);
+    }
+    let waiting = |queue: &FlowQueue<u32>| queue.bytes_of(7).1.get() / FULL.get();
+    assert_eq!(queue.places(7), 300 - waiting(&queue)..300);
+    for at in 0..200 {
+        queue.pop(ms(at * 5), true, never);
+        assert_eq!(queue.places(7), 300 - waiting(&queue)..300);
+    }
+    assert!(queue.overflowed() > 0 && queue.dropped() > 0);
+    assert_eq!(drain(&mut queue, ms(2_000)).len(), 0);
+}
+
 /// A flow with two outlets: staged packets keep their place, and the first loose one goes elsewhere.
 #[test]
 fn loose_packets_leave_from_behind_the_staged_ones() {
@@ -50,10 +69,13 @@ fn loose_packets_leave_from_behind_the_staged_ones() {
     queue.stage(ms(1), 7, false, never, |item| staged.push(*item));
     take(&mut queue);
     assert_eq!(queue.bytes_of(7), (Bytes::new(4_500), FULL));
+    assert_eq!(queue.places(7), 5..6);
     queue.push(ms(1), 7, FULL, 6);
+    assert_eq!(queue.places(7), 5..7);
     assert_eq!(drain(&mut queue, ms(2)), [0, 1, 3, 5, 6]);
     assert_eq!((staged, taken), (vec![0, 1, 3], vec![2, 4]));
     assert_eq!((queue.packets(), queue.bytes()), (0, Bytes::new(0)));
+    assert_eq!(queue.places(7), 7..7);
     take_nothing(&mut queue);
 }
 

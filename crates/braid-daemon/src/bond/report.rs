@@ -212,6 +212,7 @@ fn packets(status: &ClientStatus, scheduler: BondScheduler) -> BondPacketsReport
         marked: flow.marked,
         overflowed: flow.overflowed,
         lowered_windows: flow.lowered_windows,
+        spurious_retransmissions: flow.spurious_retransmissions,
         retransmitted: flow.repaired,
         header_bytes_saved: flow.saved.bytes,
         rejected: flow.rejects.total(),

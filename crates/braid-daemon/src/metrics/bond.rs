@@ -217,6 +217,11 @@ fn of_packets(
             packets.lowered_windows,
         ),
         (
+            "bond_spurious_retransmissions",
+            "TCP segments dropped because their data waited for the links already",
+            packets.spurious_retransmissions,
+        ),
+        (
             "bond_rejected_datagrams",
             "Datagrams that were forged, replayed or malformed",
             packets.rejected,

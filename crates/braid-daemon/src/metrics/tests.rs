@@ -125,6 +125,7 @@ fn bond() -> BondReport {
             marked: 0,
             overflowed: 0,
             lowered_windows: 17,
+            spurious_retransmissions: 19,
             retransmitted: 13,
             header_bytes_saved: 4_700,
             rejected: 2,

@@ -190,6 +190,9 @@ pub struct BondPacketsReport {
     /// Received acknowledgements of TCP flows whose receive windows were lowered, so that their senders keep the queue before the links short.
     #[serde(default)]
     pub lowered_windows: u64,
+    /// TCP segments dropped because their data waited for the links already.
+    #[serde(default)]
+    pub spurious_retransmissions: u64,
     /// Packets retransmitted.
     pub retransmitted: u64,
     /// Bytes saved by header compression.

@@ -1,5 +1,6 @@
 //! The sending end: queue, links, scheduling, FEC and retransmission.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use braid_core::aqm::{Drops, FlowQueue};
@@ -200,8 +201,9 @@ impl<T: Clone> Sender<T> {
         self.settings.max_extra_delay = max_extra_delay;
     }
 
-    /// Takes an inner packet.
-    pub fn handle_packet(&mut self, now: Time, inner: InnerPacket, item: T) {
+    /// Takes an inner packet. Returns the places in its flow's queue up to its own, as [`places`](Self::places); none if it does not
+    /// wait there.
+    pub fn handle_packet(&mut self, now: Time, inner: InnerPacket, item: T) -> Option<Range<u64>> {
         let waiting = QueuedPacket {
             class: inner.class,
             flow: inner.flow,
@@ -212,7 +214,8 @@ impl<T: Clone> Sender<T> {
         if self.queue.bytes() <= MIN_BACKLOG {
             self.backlog_below_at = now;
         }
-        match self.is_sparse(now, inner) {
+        let is_sparse = self.is_sparse(now, inner);
+        match is_sparse {
             true => self.sparse.push(inner.len, waiting),
             false => {
                 let hash = self.queue_hash(inner.flow);
@@ -226,6 +229,7 @@ impl<T: Clone> Sender<T> {
             }
         }
         self.handle_bulk(now, inner);
+        self.places(inner.flow).filter(|_| !is_sparse)
     }
 
     /// Takes the far end's report about a link.

@@ -173,7 +173,7 @@ fn compare(name: &str, radios: &[Radio], queue_ms: u64, inner: Inner) -> Outcome
     let suspects =
         suspects.filter(|(_, end, change)| *end == 0 && change.verdict == Verdict::Suspect);
     println!(
-        "{name}, {queue_ms} ms, {inner:?}: {bond:.1} of {offered:.1} Mbit/s, alone {}; vs best {:.2}, share {:.2}, worst 2 s {:.2}, behind {:.3}, delay +{:.0}/+{:.0} ms; {} cuts, {} undone, {} timeouts, {} suspected, {} again, {} given up, late {}, dropped {:?}, on links {}, slow start ended by {:?}",
+        "{name}, {queue_ms} ms, {inner:?}: {bond:.1} of {offered:.1} Mbit/s, alone {}; vs best {:.2}, share {:.2}, worst 2 s {:.2}, behind {:.3}, delay +{:.0}/+{:.0} ms; {} cuts, {} undone, {} timeouts, {} suspected, {} again, {} given up, late {}, dropped {:?}, on links {}, {} spurious, slow start ended by {:?}",
         singles.join(" and "),
         outcome.vs_best_single,
         outcome.share_of_offered,
@@ -190,6 +190,7 @@ fn compare(name: &str, radios: &[Radio], queue_ms: u64, inner: Inner) -> Outcome
         world.receiver(1).counters().late.iter().sum::<u64>(),
         world.sender(0).drops(),
         world.dropped_on_links,
+        world.spurious,
         tcp.full,
     );
     outcome

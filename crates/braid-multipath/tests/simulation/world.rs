@@ -10,6 +10,7 @@ use braid_multipath::bond::{
 };
 use braid_multipath::estimate::Arrival;
 use braid_multipath::schedule::Scheduler;
+use braid_multipath::spurious::SpuriousFilter;
 use braid_multipath::window_limit::WindowLimits;
 use braid_multipath::{Incoming, LaneSeq, LinkId};
 
@@ -30,6 +31,7 @@ struct End {
     receiver: Receiver<Packet>,
     ack_filter: AckFilter<Packet>,
     window_limits: WindowLimits,
+    spurious: SpuriousFilter,
     pub packets_sent: Vec<u64>,
     /// When each link last carried data in either direction, and last got a report.
     carried: Vec<Time>,
@@ -46,6 +48,8 @@ pub struct World {
     /// Bytes that end 1 had from each flow in order and once, and from each stream, by tenth of a second.
     pub delivered: Vec<u64>,
     pub dropped_on_links: u64,
+    /// Retransmissions dropped because their originals wait.
+    pub spurious: u64,
     /// If true, reports go over busy links and now and then over others, as in the tunnel; not over
     /// all.
     pub sparing: bool,
@@ -90,6 +94,7 @@ impl World {
                     _ => AckFilter::for_bulk_flows(),
                 },
                 window_limits: WindowLimits::default(),
+                spurious: SpuriousFilter::default(),
                 packets_sent: vec![0; lines.len()],
                 carried: vec![Time::ZERO; lines.len()],
                 reported: vec![Time::ZERO; lines.len()],
@@ -108,6 +113,7 @@ impl World {
             streams: Vec::new(),
             delivered: Vec::new(),
             dropped_on_links: 0,
+            spurious: 0,
             sparing: false,
             changes: Vec::new(),
         }

@@ -39,12 +39,14 @@ mod types;
 mod view;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Duration;
 
 use braid_core::{Bytes, Histogram, Time};
 use braid_multipath::ack_filter::{AckFilter, Segment};
 use braid_multipath::bond::{InnerPacket, Receiver, Sender, SenderSettings};
 use braid_multipath::liveness::Verdict;
+use braid_multipath::spurious::{DataSegment, SpuriousFilter};
 use braid_multipath::window_limit::WindowLimits;
 use braid_multipath::{LinkId, MAX_LINKS};
 use braid_packet::protocol;
@@ -112,6 +114,8 @@ pub struct Tunnel {
     bulk_ack_filter: AckFilter<Packet>,
     window_limits: WindowLimits,
     lowered_windows: u64,
+    spurious_filter: SpuriousFilter,
+    spurious_retransmissions: u64,
     /// Buffers of outgoing packets, which are kept for repair for a while, and of incoming ones.
     /// They are separate because a pool works best if packets leave in the order in which they
     /// came.
@@ -191,6 +195,8 @@ impl Tunnel {
             bulk_ack_filter: AckFilter::for_bulk_flows(),
             window_limits: WindowLimits::default(),
             lowered_windows: 0,
+            spurious_filter: SpuriousFilter::default(),
+            spurious_retransmissions: 0,
             settings,
             client,
             replay_guard: ReplayGuard::default(),
@@ -274,12 +280,17 @@ impl Tunnel {
         let info = FlowInfo::of(packet);
         // All packets that cannot be parsed count as one flow.
         let flow = info.as_ref().map_or(0, FlowInfo::hash);
-        let mut is_limited = false;
+        let (mut is_limited, mut data) = (false, None);
         if info
             .as_ref()
             .is_some_and(|info| info.protocol == protocol::TCP)
         {
             let segment = TcpSegment::parse(packet);
+            data = segment.as_ref().and_then(TcpSegment::data);
+            if data.is_some_and(|data| self.is_spurious(flow, data)) {
+                self.spurious_retransmissions += 1;
+                return;
+            }
             is_limited =
                 (segment.as_ref()).is_some_and(|segment| self.note_sent(now, flow, segment));
             let segment = segment.map_or(Segment::Other, |segment| segment.kind());
@@ -300,7 +311,16 @@ impl Tunnel {
                 return;
             }
         }
-        self.send_inner(now, packet, info.as_ref(), flow, is_limited);
+        let places = self.send_inner(now, packet, info.as_ref(), flow, is_limited);
+        if let Some(data) = data {
+            self.spurious_filter.handle_sent(now, flow, data, places);
+        }
+    }
+
+    /// Returns true for a segment whose data wait already.
+    fn is_spurious(&mut self, flow: u32, data: DataSegment) -> bool {
+        let (filter, sender) = (&mut self.spurious_filter, &self.sender);
+        filter.is_spurious(flow, data, || sender.places(flow))
     }
 
     /// Sends the acknowledgements whose wait is over.
@@ -312,7 +332,8 @@ impl Tunnel {
         }
     }
 
-    /// Sends a packet of a flow, which keeps to a limit of its window or not.
+    /// Sends a packet of a flow, which keeps to a limit of its window or not. Returns the places in its queue up to its own, if it waits
+    /// in one.
     fn send_inner(
         &mut self,
         now: Time,
@@ -320,7 +341,7 @@ impl Tunnel {
         info: Option<&FlowInfo>,
         flow: u32,
         is_limited: bool,
-    ) {
+    ) -> Option<Range<u64>> {
         let class = self.settings.policy.class(info, self.remote_side());
         let lane = self.sender.lane(flow);
         let buffer = self.compress(now, lane, packet);
@@ -335,7 +356,7 @@ impl Tunnel {
             is_stream,
             is_limited,
         };
-        self.sender.handle_packet(now, inner, packet);
+        self.sender.handle_packet(now, inner, packet)
     }
 
     /// Stores new keys for this session, which the other end asked for.
@@ -430,6 +451,12 @@ impl Tunnel {
         &self.receiver
     }
 
+    /// TCP segments dropped because their data waited for the links already.
+    #[must_use]
+    pub fn spurious_retransmissions(&self) -> u64 {
+        self.spurious_retransmissions
+    }
+
     /// Packets delivered with a smaller receive window than they came with.
     #[must_use]
     pub fn lowered_windows(&self) -> u64 {
@@ -475,6 +502,7 @@ impl Tunnel {
         self.last_received = now;
         if !continued {
             self.sender = sender(&self.settings);
+            self.spurious_filter = SpuriousFilter::default();
             self.receiver = receiver(&self.settings);
             self.reorder_delay = Histogram::default();
             self.reassembler.clear();

@@ -15,6 +15,7 @@ impl Tunnel {
         let limits = &mut self.window_limits;
         if let Some(syn) = segment.syn() {
             limits.handle_syn(now, flow, true, syn);
+            self.spurious_filter.forget(flow);
             return false;
         }
         let end = segment.end();

@@ -1,8 +1,9 @@
 //! Segments of inner TCP flows.
 
 use braid_multipath::ack_filter;
+use braid_multipath::spurious::DataSegment;
 use braid_multipath::window_limit::Syn;
-use braid_packet::build::flags::{ACK, ECE, FIN, RST, SYN};
+use braid_packet::build::flags::{ACK, ECE, FIN, PSH, RST, SYN};
 use braid_packet::{Fragment, Packet, Transport, option_kind, protocol, tcp_options};
 
 use crate::proto::flow::FlowInfo;
@@ -71,7 +72,6 @@ impl<'a> TcpSegment<'a> {
     /// Returns its kind as an acknowledgement.
     pub fn kind(&self) -> ack_filter::Segment {
         let segment = self.packet.segment();
-        let has_timestamps = || segment[TCP_HEADER..].starts_with(&TIMESTAMPS);
         if !self.is_short {
             ack_filter::Segment::Other
         } else if self.flags & SYN != 0 {
@@ -80,12 +80,30 @@ impl<'a> TcpSegment<'a> {
             ack_filter::Segment::Signal
         } else if segment.len() > self.header {
             ack_filter::Segment::Other
-        } else if self.header == TCP_HEADER || (self.header == WITH_TIMESTAMPS && has_timestamps())
-        {
+        } else if self.has_timestamps_at_most() {
             ack_filter::Segment::Ack(self.acknowledgement)
         } else {
             ack_filter::Segment::Signal
         }
+    }
+
+    /// Returns its data; none if it has none.
+    pub fn data(&self) -> Option<DataSegment> {
+        let (start, end) = (self.sequence, self.end());
+        (start != end).then_some(DataSegment {
+            start,
+            end,
+            acknowledgement: self.acknowledgement,
+            window: self.window(),
+            is_plain: self.flags & !(ACK | PSH) == 0 && self.has_timestamps_at_most(),
+        })
+    }
+
+    /// Returns true if it has no options, or timestamps alone, as Linux writes them.
+    fn has_timestamps_at_most(&self) -> bool {
+        let options = || &self.packet.segment()[TCP_HEADER..];
+        self.header == TCP_HEADER
+            || (self.header == WITH_TIMESTAMPS && options().starts_with(&TIMESTAMPS))
     }
 
     /// Returns the number after its last byte.

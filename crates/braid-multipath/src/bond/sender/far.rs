@@ -16,6 +16,7 @@
 //! - A stream whose window does not fill the staged queue uses no far link, and one whose queue has
 //!   stopped growing below that is released from it.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use braid_core::aqm::FLOW_QUEUES;
@@ -236,6 +237,13 @@ impl<T: Clone> Sender<T> {
             true => flow ^ 1,
             false => flow,
         }
+    }
+
+    /// Returns the places of the packets that wait for a link in a flow's queue, which flows with another hash may share: packets are
+    /// numbered as they come into a queue. None while the flow has another queue than before, beside one that uses far links.
+    #[must_use]
+    pub fn places(&self, flow: u32) -> Option<Range<u64>> {
+        (self.queue_hash(flow) == flow).then(|| self.queue.places(flow))
     }
 
     /// Returns the bulk flows beside which there are far links, and how they use them.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use braid_multipath::LinkId;
 use braid_multipath::schedule::{Adaptive, Class};
 
 use super::{Inner, Radio, mbit, sender};
@@ -36,6 +37,29 @@ fn run(links: &[Radio], seconds: u64, inner: Inner) -> World {
     world.run_until(START + Duration::from_secs(seconds));
     world.delivered.resize(seconds as usize * 10, 0);
     world
+}
+
+/// A link falls from 100 to 7 Mbit/s for a second, with a second of packets on the way, beside one of 10 Mbit/s. The delay of that is its own
+/// queue and no longer route: only flows that wait for it would use a far link, and their windows would have no limit. Packets that the
+/// sender takes for lost wait in the queue, and are not queued again.
+#[test]
+fn a_wide_link_that_falls_costs_no_more_than_the_fall() {
+    for inner in [Inner::Cubic, Inner::Bbr] {
+        let falls = [(0.0, 100.0), (15.0, 7.0), (16.0, 50.0), (60.0, 50.0)];
+        let links = [radio(Rates::steps(&falls)), radio(Rates::fixed(10.0))];
+        let lines = links.each_ref().map(|radio| radio.line(300));
+        let mut world = World::new(&lines, 1, || Box::new(Adaptive::default()));
+        world.add_flow(sender(inner));
+        for hundredth in 1_500..1_800 {
+            world.run_until(START + Duration::from_millis(hundredth * 10));
+            assert_eq!(world.sender(0).bulk_flows(LinkId(0)), None, "{inner:?}");
+        }
+        let after = mbit(&world.delivered[165..180]);
+        let spurious = world.spurious;
+        println!("{inner:?}: {after:.1} of 60 Mbit/s, {spurious} segments not queued again");
+        assert!(after >= 50.0, "{inner:?}: {after:.1}");
+        assert!(spurious > 100, "{inner:?}: {spurious}");
+    }
 }
 
 /// A link of 1.5 Mbit/s that stalls for 0.3 s each second beside one of 20 Mbit/s that never does.

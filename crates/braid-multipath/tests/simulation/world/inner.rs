@@ -6,6 +6,7 @@ use braid_core::{Bytes, Time};
 use braid_multipath::ack_filter::Segment;
 use braid_multipath::bond::InnerPacket;
 use braid_multipath::schedule::Class;
+use braid_multipath::spurious::DataSegment;
 use braid_multipath::window_limit::{Acknowledgement, Syn};
 
 use super::packet::{FULL, Packet};
@@ -106,6 +107,20 @@ impl World {
     pub(super) fn pump_flow(&mut self, flow: usize) {
         for seq in self.flows[flow].sender.poll_transmit(self.now) {
             let end = (seq + 1) * u64::from(FULL);
+            let segment = DataSegment {
+                start: (seq * u64::from(FULL)) as u32,
+                end: end as u32,
+                acknowledgement: 0,
+                window: 0,
+                is_plain: true,
+            };
+            let End {
+                sender, spurious, ..
+            } = &mut self.ends[0];
+            if spurious.is_spurious(flow as u32, segment, || sender.places(flow as u32)) {
+                self.spurious += 1;
+                continue;
+            }
             let limits = &mut self.ends[0].window_limits;
             limits.handle_sent(self.now, flow as u32, end as u32, None);
             let is_limited = limits.keeps(self.now, flow as u32);
@@ -122,7 +137,11 @@ impl World {
                 seq,
                 sent: self.now,
             };
-            self.ends[0].sender.handle_packet(self.now, inner, packet);
+            let End {
+                sender, spurious, ..
+            } = &mut self.ends[0];
+            let places = sender.handle_packet(self.now, inner, packet);
+            spurious.handle_sent(self.now, flow as u32, segment, places);
         }
     }
 
