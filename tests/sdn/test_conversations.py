@@ -51,23 +51,14 @@ def remote(net: Network) -> dict[int, set[str]]:
     return found
 
 
-def trees_led_to(net: Network) -> dict[int, set[object]]:
-    """Return the trees to which each switch leads packets, by the metadata of the hosts at their roots."""
+def trees(net: Network, table: int) -> dict[int, set[object]]:
+    """Return the trees, by metadata, that each switch has rules for: in the table of trees, or of hosts there."""
     found: dict[int, set[object]] = {}
     for dpid, switch in net.switches.items():
         for rule in switch.rules.values():
-            if rule.table == TREES and isinstance(rule.match.metadata, int):
-                found.setdefault(dpid, set()).add(rule.match.metadata)
-    return found
-
-
-def trees_of_remote(net: Network) -> dict[int, set[object]]:
-    """Return the same as the rules of hosts elsewhere have it."""
-    found: dict[int, set[object]] = {}
-    for dpid, switch in net.switches.items():
-        for rule in switch.rules.values():
-            if rule.table == DESTINATIONS and rule.metadata is not None:
-                found.setdefault(dpid, set()).add(rule.metadata)
+            tree = rule.match.metadata if table == TREES else rule.metadata
+            if rule.table == table and isinstance(tree, int):
+                found.setdefault(dpid, set()).add(tree)
     return found
 
 
@@ -93,7 +84,7 @@ def test_a_request_for_an_address_gives_both_ends_their_rules_and_no_other_switc
     assert remote(net) == {}
     talk(net, 1, 2)
     assert remote(net) == {at(net, 1): {mac(2)}, at(net, 2): {mac(1)}}
-    assert trees_led_to(net) == trees_of_remote(net)
+    assert trees(net, TREES) == trees(net, DESTINATIONS)
     # Neither the request nor the answer went to anybody else, and no data does.
     net.send(station(net, 1), frame(mac(1), mac(2)))
     net.run(0.1)
@@ -167,7 +158,7 @@ def test_the_rule_of_a_conversation_goes_when_nobody_uses_it_for_a_hosts_lifetim
             net.send(station(net, number), frame(mac(number), "ff:ff:ff:ff:ff:ff"))
         net.run(10)
     assert remote(net) == {at(net, 1): {mac(2)}}
-    assert trees_led_to(net) == trees_of_remote(net)
+    assert trees(net, TREES) == trees(net, DESTINATIONS)
     everybody = [number for number in (1, 2, 3, 4) if net.controller.hosts.find(mac(number))]
     assert everybody == [1, 2, 3, 4]
 

@@ -852,10 +852,11 @@ class Controller:
         for here, there in ((source, target), (target, source)):
             if self.conversations.begin(now, here.port.switch, there.mac):
                 fresh = self.compiler.ask(here.port.switch, there.mac)
-                if not fresh or self.updater.is_waiting:
+                if fresh and not self.updater.is_waiting:
+                    for rule in fresh:
+                        self.updater.add(here.port.switch, rule)
+                else:
                     self._throttle.change(now)
-                for rule in fresh if not self.updater.is_waiting else ():
-                    self.updater.add(here.port.switch, rule)
 
     def _ask(self, host: Host, *addresses: str) -> None:
         """Ask a host, at its port, for its addresses."""

@@ -593,12 +593,11 @@ class Compiler:
         remote = rules.of_remote_host(host)
         key = tree_key(host.port.switch, host.tenant)
         tree, senders = self._trees.get(key), self._senders.setdefault(key, {})
+        led = [self._to_tree(tree), remote] if tree is not None else [remote]
         needed: list[Rule] = []
         for switch in switches:
             if switch != host.port.switch:
-                needed = [remote]
-                if tree is not None and switch in tree.onward:
-                    needed.insert(0, self._to_tree(tree))
+                needed = led if tree is not None and switch in tree.onward else [remote]
                 for rule in needed if switch not in senders else [remote]:
                     self._put(switch, rule)
                 senders.setdefault(switch, set()).add(host.mac)
