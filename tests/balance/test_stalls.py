@@ -7,7 +7,7 @@ import re
 import sys
 import time
 
-from braid_lab.clients.tcp_stream import PORT
+from braid_lab.clients.tcp_stream import DRAIN_PORT, PORT
 from braid_lab.net.faults import black_hole
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.namespace import Namespace
@@ -19,6 +19,8 @@ LINE = UplinkSpec("lte", LinkSpec(rate="20Mbit/s", delay="20ms", queue="100ms"))
 
 #: Doublings of the server's timeout, 0.2 s at least, after which the line works again: 3.2 s would pass.
 DOUBLINGS = 4
+#: Flows that send: three segments sent again within a second are a stall.
+UPLOADS = 3
 
 
 def test_a_server_goes_on_soon_after_a_stall(make_network: MakeNetwork, start_braid: StartBraid) -> None:
@@ -29,9 +31,8 @@ def test_a_server_goes_on_soon_after_a_stall(make_network: MakeNetwork, start_br
         stream(stack, net, net.host, "take", net.server(), "60")
         wait_until(lambda: of_download(net.internet, "bytes_acked") > 1_000_000, what="the download", timeout=30)
         # Only flows that have something to send show that the line stalls.
-        stream(stack, net, net.host, "give", net.server(), "60", "--flows", "3")
-        received = of_download(net.internet, "bytes_acked")
-        wait_until(lambda: of_download(net.internet, "bytes_acked") > received + 1_000_000, what="more", timeout=30)
+        stream(stack, net, net.host, "give", net.server(), "60", "--flows", str(UPLOADS))
+        wait_until(lambda: uploads_that_run(net.host) == UPLOADS, what="the uploads", timeout=30)
         with black_hole(net.uplinks["lte"]):
             wait_until(
                 lambda: of_download(net.internet, "backoff") >= DOUBLINGS, what="the server's timeouts", timeout=30
@@ -55,6 +56,16 @@ def stream(stack: contextlib.ExitStack, net: Topology, place: Namespace, verb: s
 
 def of_download(internet: Namespace, name: str) -> int:
     """Return a figure of the server's socket; 0 where it does not say."""
-    said = internet.run(["ss", "-tinH", "state", "established", f"( sport = :{PORT} )"]).stdout
-    found = re.search(rf"\b{name}:(\d+)", said)
-    return int(found.group(1)) if found else 0
+    found = figures(internet, f"sport = :{PORT}", name)
+    return found[0] if found else 0
+
+
+def uploads_that_run(host: Namespace) -> int:
+    """Return how many flows of the host have sent 50 kB that came."""
+    return sum(acked >= 50_000 for acked in figures(host, f"dport = :{DRAIN_PORT}", "bytes_acked"))
+
+
+def figures(place: Namespace, which: str, name: str) -> list[int]:
+    """Return a figure of each connection that `ss` finds, as far as they say it."""
+    said = place.run(["ss", "-tinH", "state", "established", f"( {which} )"]).stdout
+    return [int(found) for found in re.findall(rf"\b{name}:(\d+)", said)]
