@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from braid_sdn.fabric.switches import updater as module
-from braid_sdn.fabric.switches.rules import DESTINATIONS, PATHS, buckets_of, detour_group
+from braid_sdn.fabric.switches.rules import DESTINATIONS, PATHS, buckets_of, detour_group, tag_of
 from braid_sdn.fabric.switches.updater import (
     BARRIER_TIMEOUT,
     MAX_REFUSED_RETRY,
@@ -27,6 +27,7 @@ from braid_sdn.openflow.messages import (
     Output,
     Refused,
     Rule,
+    RuleKey,
     SetFailoverGroup,
     ToGroup,
     ToSwitch,
@@ -178,6 +179,77 @@ def test_rules_of_an_order_are_changed_one_rank_after_another() -> None:
         assert not updater.poll_publish()
         updater.handle_barrier(1.1, switch, barrier.token)
     assert updater.poll_publish()
+
+
+class Ranked:
+    """Switches 1 to 4 with rules of two tags, and an update whose next rank waits for the first of them."""
+
+    def __init__(self) -> None:
+        #: Ranks by switch and tag.
+        self.ranks = {(1, 7): 1}
+        self.barriers: dict[int, int] = {}
+        self.updater = RuleUpdater(rank=lambda switch, key: self.ranks.get((switch, tag_of(key) or 0), 0))
+        self.target: dict[int, dict[RuleKey, Rule]] = {}
+        for switch in (1, 2, 3, 4):
+            has = [Rule(PATHS, 10, Match(vlan=tag), (Output(1),)) for tag in (7, 8)]
+            self.target[switch] = {rule.key: rule for rule in has}
+            self.updater.handle_rules(0.0, switch, has)
+        self.updater.set_target(0.0, self.target)
+        follow(self.updater, 0.0)
+        assert self.change((1, 7, 2)) == [(1, 7)]
+
+    def change(self, *rules: tuple[int, int, int]) -> list[tuple[int, int]]:
+        """Have switches send a tag out of other ports; return the switches and tags of the rules that are sent."""
+        changed: dict[int, list[RuleKey]] = {}
+        for switch, tag, port in rules:
+            rule = Rule(PATHS, 10, Match(vlan=tag), (Output(port),))
+            self.target[switch][rule.key] = rule
+            changed.setdefault(switch, []).append(rule.key)
+        self.updater.set_target(1.0, self.target, changed)
+        return self.sent()
+
+    def sent(self) -> list[tuple[int, int]]:
+        """Return the switches and tags of the rules that are sent, and confirm none of them."""
+        told = self.updater.poll_messages()
+        self.barriers |= {switch: each.token for switch, each in told if isinstance(each, Barrier)}
+        return [(switch, tag_of(each.rule.key) or 0) for switch, each in told if isinstance(each, AddRule)]
+
+    def confirm(self, switch: int) -> list[tuple[int, int]]:
+        """Have a switch confirm the rules that were sent last; return those that are sent next."""
+        self.updater.handle_barrier(1.1, switch, self.barriers[switch])
+        return self.sent()
+
+
+def test_a_rule_that_waits_without_an_order_gets_one_when_its_tree_is_repaired() -> None:
+    net = Ranked()
+    assert net.change((3, 8, 2)) == []
+    net.ranks |= {(2, 8): 1, (3, 8): 2}
+    assert net.change((2, 8, 2)) == []
+    assert net.confirm(1) == [(2, 8)]
+    assert net.confirm(2) == [(3, 8)]
+
+
+def test_rules_that_wait_stay_in_their_order_when_those_of_another_tag_are_added() -> None:
+    net = Ranked()
+    net.ranks |= {(2, 8): 1, (3, 8): 2}
+    assert net.change((3, 8, 2), (2, 8, 2)) == []
+    net.ranks[4, 9] = 3
+    assert net.change((4, 9, 2)) == []
+    assert net.confirm(1) == [(2, 8)]
+    assert net.confirm(2) == [(3, 8)]
+    assert net.confirm(3) == [(4, 9)]
+
+
+def test_what_a_switch_refused_and_is_forgiven_is_sent_with_the_next_update() -> None:
+    net = Ranked()
+    net.ranks[3, 8] = 2
+    assert net.change((2, 9, 1), (3, 8, 2)) == []
+    # What needs no order goes with the first that does.
+    assert net.confirm(1) == [(2, 9), (3, 8)]
+    net.updater.handle_refused(1.1, 2, net.target[2][next(key for key in net.target[2] if tag_of(key) == 9)])
+    net.updater.forgive(2)
+    assert net.change((4, 10, 1)) == []
+    assert sorted(net.confirm(3)) == [(2, 9), (4, 10)]
 
 
 def test_only_keys_that_were_changed_are_sent() -> None:

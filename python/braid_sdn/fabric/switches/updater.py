@@ -138,9 +138,13 @@ class RuleUpdater:
     _gaps: dict[int, set[RuleKey]] = field(default_factory=dict)
     #: Switches and the barriers that are waited for.
     _waiting: dict[int, int] = field(default_factory=dict)
-    #: Those of them for which the next rank waits, with the tags concerned, and whether there is one.
+    #: Those of them for which the next rank waits, with the tags concerned.
     _ordered: dict[int, set[int]] = field(default_factory=dict)
-    _has_more: bool = False
+    #: Switches and keys of rules of the first step that wait for their turn, by their ranks; the tags of all that
+    #: have waited here; and false where others, or another order, are to be looked for.
+    _ranked: dict[int, list[tuple[int, RuleKey]]] = field(default_factory=dict)
+    _ranked_tags: set[int | None] = field(default_factory=set)
+    _is_ranked: bool = False
     _deadline: float = 0.0
     _refused: dict[tuple[int, RuleKey], Refusal] = field(default_factory=dict)
     _out: list[tuple[int, ToSwitch]] = field(default_factory=list)
@@ -250,7 +254,7 @@ class RuleUpdater:
         self.doubtful |= {
             tag_of(key) or 0
             for key in self._open.get(switch, ())
-            if self._is_missing(switch, key) and self.rank(switch, key)
+            if self._missing(switch, key) is not None and self.rank(switch, key)
         }
         self._forget(switch)
         self.groups.pop(switch, None)
@@ -307,7 +311,7 @@ class RuleUpdater:
         has = self.installed.get(switch)
         if has is None:
             return
-        key = rule.key
+        key, self._is_ranked = rule.key, False
         if rule.meter is not None and not rule.lease:
             # It was created before the rule.
             self._spare.add(switch)
@@ -330,6 +334,7 @@ class RuleUpdater:
 
     def forgive(self, switch: int) -> None:
         """Forget which rules a switch refused: others take their place."""
+        self._is_ranked = False
         self._refused = {each: refusal for each, refusal in self._refused.items() if each[0] != switch}
 
     def handle_lost_groups(self, now: float, switch: int, rule: Rule | None) -> bool:
@@ -362,20 +367,22 @@ class RuleUpdater:
         self.doubtful &= self._tags.keys()
         if changed is None:
             self._compared.clear()
-        # Before the changed ones are added, which mostly differ.
-        self._close()
         is_new = changed is None or any(changed.values())
         self._compared &= wanted.keys()
+        opened: list[tuple[int, RuleKey]] = []
+        if changed is None or any(tag_of(key) in self._ranked_tags for keys in changed.values() for key in keys):
+            # With another rule of a tag, the order of those that wait may be another one.
+            self._is_ranked = False
         for switch in self.installed:
             if switch not in self._compared:
-                is_new = True
+                is_new, self._is_ranked = True, False
                 self._compare(switch)
             elif changed is not None and switch in changed:
-                self._open.setdefault(switch, {}).update(dict.fromkeys(changed[switch]))
+                opened += ((switch, key) for key in self._compare_some(switch, changed[switch]))
         if is_new or self.step is Step.IDLE:
             # To find many changes, and to send them, are a turn each.
             is_large = changed is not None and sum(len(keys) for keys in changed.values()) > MAX_SENT
-            self._begin(now, are_closed=True, is_put_off=is_large)
+            self._begin(now, opened, is_put_off=is_large)
 
     def add(self, switch: int, rule: Rule) -> None:
         """Send a rule of the target at once: one that leads to nothing but what is in place on all switches."""
@@ -422,7 +429,7 @@ class RuleUpdater:
         self._refused = {
             each: refusal
             for each, refusal in self._refused.items()
-            if refusal.retry_at > now or self._is_missing(*each)
+            if refusal.retry_at > now or self._missing(*each) is not None
         }
         self._begin(now)
         if self.step is Step.IDLE:
@@ -498,7 +505,12 @@ class RuleUpdater:
         if self.step is Step.SWITCH:
             self._advance(now)
 
-    def _begin(self, now: float, *, are_closed: bool = False, is_put_off: bool = False) -> None:
+    def _begin(self, now: float, opened: Iterable[tuple[int, RuleKey]] = (), *, is_put_off: bool = False) -> None:
+        """Begin an update. Where missing rules are ranked already, `opened` are the keys of those that are not."""
+        self._is_ranked &= self.step is Step.PREPARE
+        if self._is_ranked:
+            unsent = [(switch, rule.key) for switch, some in self._unsent.items() for rule in some]
+            self._rank([*unsent, *(each for each in opened if each[1][0] >= PATHS)])
         # Rules of the update before may be under way still. This one counts on them as on its own, and those that
         # were sent in an order stand before those that are sent now.
         self._ordered = {switch: tags for switch, tags in self._ordered.items() if switch in self._waiting}
@@ -509,14 +521,11 @@ class RuleUpdater:
         self.step = Step.IDLE
         # Edges' tables may change although no rule does.
         self._publish = True
-        if not are_closed:
-            self._close()
         self._retiring = {each: at for each, at in self._retiring.items() if self._is_surplus(*each)}
         if self._is_behind(now) or self._waiting:
             self.changes += 1
             self.step = Step.PREPARE
             self._publish = self._published = False
-            self._has_more = True
             if not self._waiting:
                 # Else it is that of the barriers under way: an update that follows does not prolong it.
                 self._deadline = now + BARRIER_TIMEOUT
@@ -531,7 +540,7 @@ class RuleUpdater:
         """Go on to the next step if nothing is waited for."""
         while not self.has_unsent:
             if self.step is Step.PREPARE:
-                if self._has_more:
+                if self._ranked or not self._is_ranked:
                     if self._ordered.keys() & self._waiting.keys():
                         return
                     self._prepare(now)
@@ -556,7 +565,6 @@ class RuleUpdater:
                 self._retire(now)
                 if self._retiring:
                     return
-                self._close()
                 self.step = Step.IDLE
                 self._delete_spare()
             else:
@@ -574,19 +582,33 @@ class RuleUpdater:
 
     def _prepare(self, now: float) -> None:
         """Send the missing rules of paths and delivery that are next in order, and all that need no order."""
-        sent: list[tuple[int, Rule]] = []
-        ranked: dict[int, list[tuple[int, Rule]]] = {}
-        for each in self._each_missing(now, prepare=True):
-            rank = self.rank(each[0], each[1].key)
-            (ranked.setdefault(rank, []) if rank else sent).append(each)
+        if not self._is_ranked:
+            self._ranked, self._is_ranked, self._ranked_tags = {}, True, set()
+            self._rank((switch, rule.key) for switch, rule in self._each_missing(now, prepare=True))
+        sent = self._of_rank(now, 0)
         self._ordered = {}
-        if ranked:
-            first = ranked.pop(min(ranked))
-            for switch, rule in first:
+        while self._ranked and not self._ordered:
+            next_ones = self._of_rank(now, min(self._ranked))
+            for switch, rule in next_ones:
                 self._ordered.setdefault(switch, set()).add(tag_of(rule.key) or 0)
-            sent += first
-        self._has_more = bool(ranked)
+            sent += next_ones
         self._send(now, sent)
+
+    def _rank(self, keys: Iterable[tuple[int, RuleKey]]) -> None:
+        """Have rules sent when it is their turn."""
+        for switch, key in keys:
+            self._ranked.setdefault(self.rank(switch, key), []).append((switch, key))
+            self._ranked_tags.add(tag_of(key))
+
+    def _of_rank(self, now: float, rank: int) -> list[tuple[int, Rule]]:
+        """Return the rules whose turn it is, as far as switches still miss them, and may be told of them."""
+        found: list[tuple[int, Rule]] = []
+        for switch, key in self._ranked.pop(rank, ()):
+            # The target may have changed since then, or one of the rank before may not have followed.
+            rule = self._missing(switch, key)
+            if rule is not None and self._may_be_sent(now, switch, key):
+                found.append((switch, rule))
+        return found
 
     def _send(self, now: float, rules: list[tuple[int, Rule]], deleted: Iterable[tuple[int, RuleKey]] = ()) -> None:
         """Send rules, delete others, and send a barrier after the last of each switch."""
@@ -659,12 +681,11 @@ class RuleUpdater:
         self._add_meter(switch, rule)
         self._put(has, rule)
         self._out.append((switch, AddRule(rule)))
-        # It is the target's. One that is refused is opened anew.
-        if switch in self._open:
-            self._open[switch].pop(key, None)
+        if not _differ(rule, self.target.get(switch, {}).get(key)):
+            # One that is refused is opened anew.
+            self._close(switch, key)
         if acl.decides(rule):
             self._unproven.add(switch)
-            self._gaps.get(switch, set()).discard(key)
 
     def _add_groups(self, switch: int, rule: Rule) -> None:
         """Create the groups that a rule leads to, and that a switch does not have yet."""
@@ -726,6 +747,8 @@ class RuleUpdater:
 
     def _drop(self, switch: int, key: RuleKey) -> None:
         gone = self.installed[switch].pop(key, None)
+        if key not in self.target.get(switch, {}):
+            self._close(switch, key)
         if gone is not None:
             self._untag(key)
             if _leads_on(gone):
@@ -764,17 +787,22 @@ class RuleUpdater:
             self._open[switch] = differing
             self._gaps[switch] = {key for key in differing if key in wanted and acl.decides(wanted[key])}
 
-    def _close(self) -> None:
-        """Forget keys at which switches do not differ any more."""
-        for switch, keys in list(self._open.items()):
-            has, wanted = self.installed.get(switch, {}), self.target.get(switch, {})
-            kept = {key: None for key in keys if _differ(has.get(key), wanted.get(key))}
-            if kept:
-                self._open[switch] = kept
-            else:
-                del self._open[switch]
-            if self._gaps.get(switch):
-                self._gaps[switch] &= kept.keys()
+    def _compare_some(self, switch: int, keys: Iterable[RuleKey]) -> list[RuleKey]:
+        """Return those of these keys at which a switch differs from the target."""
+        has, wanted = self.installed[switch], self.target.get(switch, {})
+        known, differing = self._open.setdefault(switch, {}), []
+        for key in keys:
+            if _differ(has.get(key), wanted.get(key)):
+                known[key] = None
+                differing.append(key)
+            elif key in known:
+                self._close(switch, key)
+        return differing
+
+    def _close(self, switch: int, key: RuleKey) -> None:
+        """Take in that a switch does not differ from the target at a key any more."""
+        self._open.get(switch, {}).pop(key, None)
+        self._gaps.get(switch, set()).discard(key)
 
     def _is_behind(self, now: float) -> bool:
         """Return true if there is a rule to add, to change or to delete."""
@@ -784,26 +812,23 @@ class RuleUpdater:
     def _each_missing(self, now: float, *, prepare: bool) -> Iterator[tuple[int, Rule]]:
         """Yield missing and differing rules: of paths and delivery if `prepare`, else of the tables before."""
         for switch, keys in self._open.items():
-            has, wanted = self.installed[switch], self.target.get(switch, {})
             for key in keys:
                 if (key[0] >= PATHS) is not prepare:
                     continue
-                rule = wanted.get(key)
-                if (
-                    rule is not None
-                    and _differ(has.get(key), rule)
-                    and (
-                        not self._refused
-                        or (refusal := self._refused.get((switch, key))) is None
-                        or refusal.retry_at <= now
-                    )
-                    and not (self.doubtful and tag_of(key) in self.doubtful and self.rank(switch, key))
-                ):
+                rule = self._missing(switch, key)
+                if rule is not None and self._may_be_sent(now, switch, key):
                     yield switch, rule
 
-    def _is_missing(self, switch: int, key: RuleKey) -> bool:
-        rule = self.target.get(switch, {}).get(key)
-        return rule is not None and self.installed.get(switch, {}).get(key) != rule
+    def _may_be_sent(self, now: float, switch: int, key: RuleKey) -> bool:
+        """Return true unless a switch refused a rule just now, or one that is before it in order does not follow."""
+        if self._refused and (refusal := self._refused.get((switch, key))) is not None and refusal.retry_at > now:
+            return False
+        return not (self.doubtful and tag_of(key) in self.doubtful and self.rank(switch, key))
+
+    def _missing(self, switch: int, key: RuleKey) -> Rule | None:
+        """Return the target's rule with a key, if the switch is there and does not have it."""
+        has, rule = self.installed.get(switch), self.target.get(switch, {}).get(key)
+        return rule if has is not None and rule is not None and _differ(has.get(key), rule) else None
 
     def _new_surplus(self, switches: Iterable[int] | None = None) -> list[tuple[int, RuleKey]]:
         """Return the rules that the target does without, and that are not about to be deleted."""
