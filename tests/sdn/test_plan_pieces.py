@@ -192,7 +192,7 @@ def test_trees_are_taken_over_in_parts_and_those_that_lost_a_link_come_first(
     ends = {lost.source, lost.target}
     fewer = type(graph).of((arc for arc in graph.arcs if {arc.source, arc.target} != ends), graph.switches)
     plan = make(plan, NetworkState(fewer, tuple(hosts.values())))
-    repaired = [root for root, each in plan.trees.items() if each.repaired]
+    repaired = [root for root, each in plan.trees.items() if each.repairs]
     tags = {each.tag for each in plan.trees.values()}
     parts = 0
     while parts == 0 or made.is_behind:

@@ -1344,7 +1344,7 @@ class Controller:
         # All else had its turns between the pieces before.
         self._throttle.plan_made(now, took)
         if any(
-            (tree.repaired or tree.detour is not known.detour) and known is not tree
+            (tree.repairs or tree.detour is not known.detour) and known is not tree
             for root, tree in self.plan.trees.items()
             if (known := before.trees.get(root, tree)).tag == tree.tag
         ):

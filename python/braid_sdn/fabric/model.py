@@ -90,6 +90,14 @@ class Graph:
         return {arc.source: arc for arc in self.arcs}
 
     @cached_property
+    def by_port(self) -> dict[int, dict[int, Arc]]:
+        """Every arc by the switch and the number of the port at which it begins."""
+        found: dict[int, dict[int, Arc]] = {}
+        for arc in self.arcs:
+            found.setdefault(arc.source.switch, {})[arc.source.port] = arc
+        return found
+
+    @cached_property
     def arriving(self) -> dict[int, list[Arc]]:
         """Every switch's arcs that lead to it, by their source."""
         into: dict[int, list[Arc]] = {switch: [] for switch in sorted(self.switches)}

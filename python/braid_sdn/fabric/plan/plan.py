@@ -56,10 +56,12 @@ class Tree:
     tag: int
     #: The output port of each switch.
     onward: dict[int, int]
-    #: Number of links from each switch to the root.
+    #: How often switches were given other ports under this tag, and those that were the last time.
+    repairs: int = 0
+    repaired: frozenset[int] = frozenset()
+    #: Number of links to the root from each switch that got another way there under this tag: those that are nearer
+    #: are told first. The others need no order, as the ways from them are those of the tree as it was made.
     hops: dict[int, int] = field(default_factory=dict)
-    #: True if switches were given other ports under this tag: those nearer to the root are told first.
-    repaired: bool = False
     #: Another tree to the same root, or what is left of it, for packets that met a port that is down; without one of
     #: its own. Where a switch's output port is the same in both, its packets have no detour.
     detour: Tree | None = None

@@ -345,12 +345,12 @@ def _new_tree(
 
 def _tree(root: int, tag: int, arcs: Mapping[int, Arc]) -> Tree:
     onward = {switch: arc.source.port for switch, arc in sorted(arcs.items())}
-    return Tree(root, tag, onward, _hops(arcs, root))
+    return Tree(root, tag, onward)
 
 
 def _reviewed(tree: Tree, graph: Graph, root: int, tags: _Tags, detours: _Detours) -> Tree:
     """Return a tree, or the best one if that is clearly quicker, reaches more switches, or has better detours."""
-    kept = {switch: graph.by_source[PortId(switch, port)] for switch, port in tree.onward.items()}
+    kept = {switch: graph.by_port[switch][port] for switch, port in tree.onward.items()}
     best = tree_towards(graph, root)
     is_whole = kept.keys() >= best.keys()
     if not (is_whole and _near(kept, best, root)):
@@ -471,52 +471,45 @@ class _Detours:
         return tree if made == tree else made
 
 
-def _hops(arcs: Mapping[int, Arc], root: int) -> dict[int, int]:
-    """Return the number of links from each switch of a tree to its root."""
-    known = {root: 0}
-    for switch in arcs:
-        walked = []
-        here = switch
-        while here not in known:
-            walked.append(here)
-            here = arcs[here].target.switch
-        for back in reversed(walked):
-            known[back] = known[arcs[back].target.switch] + 1
-    return known
-
-
 def _repaired(before: Tree, graph: Graph, lost: Iterable[PortId], root: int) -> Tree:
     """Return a tree with other arcs for the switches that do not reach its root any more, or did not yet.
 
     All others keep theirs, and so the tag stays. No packet goes round meanwhile if switches are told in the order of
     their hops: each then sends to one that reaches the root already, and the others' old arcs form no loop.
     """
-    orphans = graph.switches - before.onward.keys() - {root}
+    gone = before.onward.keys() - graph.switches
+    is_whole = not gone and len(before.onward) == len(graph.switches) - 1
+    orphans = frozenset() if is_whole else graph.switches - before.onward.keys() - {root}
     cut = [port.switch for port in lost if before.onward.get(port.switch) == port.port]
     orphans |= _subtrees(before, graph, cut)
-    # Copies as a whole, of which little is taken away: hundreds of trees may have led by one link.
-    onward, hops = before.onward.copy(), before.hops.copy()
-    for switch in (*orphans, *(before.onward.keys() - graph.switches)):
+    # A copy as a whole, of which little is taken away: hundreds of trees may have led by one link.
+    onward = before.onward.copy()
+    for switch in (*orphans, *gone):
         onward.pop(switch, None)
-        hops.pop(switch, None)
-    by_port, distance = graph.by_source, {root: 0.0}
+    ways, hops = {root: (0.0, 0)}, dict[int, int]()
     queue: list[tuple[float, int, PortId, Arc]] = []
     for switch in orphans:
         for arc in graph.leaving[switch]:
-            if arc.target.switch in hops and arc.capacity >= MIN_FLOW_BIT_S:
-                so_far = _distance(arc.target.switch, onward, by_port, distance) + arc.latency + HOP_COST
+            there = arc.target.switch
+            if (there in onward or there == root) and arc.capacity >= MIN_FLOW_BIT_S:
+                so_far = _way(there, onward, graph, ways)[0] + arc.latency + HOP_COST
                 queue.append((so_far, switch, arc.source, arc))
     heapq.heapify(queue)
     while queue:
         so_far, here, port, arc = heapq.heappop(queue)
         if here in onward:
             continue
-        onward[here], hops[here] = port.port, hops[arc.target.switch] + 1
+        there = arc.target.switch
+        onward[here], hops[here] = port.port, (hops[there] if there in hops else ways[there][1]) + 1
         for farther in graph.arriving[here]:
             there = farther.source.switch
             if there in orphans and there not in onward and farther.capacity >= MIN_FLOW_BIT_S:
                 heapq.heappush(queue, (so_far + farther.latency + HOP_COST, there, farther.source, farther))
-    return before if onward == before.onward else replace(before, onward=onward, hops=hops, repaired=True)
+    changed = frozenset(switch for switch in (*orphans, *gone) if onward.get(switch) != before.onward.get(switch))
+    if not changed:
+        return before
+    known = {switch: count for switch, count in before.hops.items() if switch in onward}
+    return replace(before, onward=onward, repairs=before.repairs + 1, repaired=changed, hops=known | hops)
 
 
 def _subtrees(tree: Tree, graph: Graph, tops: Iterable[int]) -> frozenset[int]:
@@ -532,17 +525,21 @@ def _subtrees(tree: Tree, graph: Graph, tops: Iterable[int]) -> frozenset[int]:
     return frozenset(found)
 
 
-def _distance(
-    switch: int, onward: Mapping[int, int], by_port: Mapping[PortId, Arc], known: dict[int, float]
-) -> float:
-    """Return the cost from a switch of a tree to its root; `known` has what is known, and gets it."""
+def _way(
+    switch: int, onward: Mapping[int, int], graph: Graph, known: dict[int, tuple[float, int]]
+) -> tuple[float, int]:
+    """Return the cost from a switch of a tree to its root, and the number of links.
+
+    `known` has what is known, and gets it.
+    """
     walked: list[Arc] = []
     here = switch
     while here not in known:
-        walked.append(by_port[PortId(here, onward[here])])
+        walked.append(graph.by_port[here][onward[here]])
         here = walked[-1].target.switch
     for arc in reversed(walked):
-        known[arc.source.switch] = known[arc.target.switch] + arc.latency + HOP_COST
+        cost, hops = known[arc.target.switch]
+        known[arc.source.switch] = cost + arc.latency + HOP_COST, hops + 1
     return known[switch]
 
 

@@ -29,8 +29,8 @@ MAX_HOST_RULES = 1500
 
 #: Rules of trees and floods that are changed in one update at most, once there is a plan; a tree that changes counts
 #: as this many besides.
-MAX_TREE_RULES = 4000
-CHANGED_TREE_COST = 40
+MAX_TREE_RULES = 3000
+CHANGED_TREE_COST = 10
 #: Rules of a tree with a detour at a switch.
 MAX_RULES_WITH_DETOUR = 3
 
@@ -218,7 +218,7 @@ class Compiler:
         Switches of a repaired tree follow those that are nearer to its root. Detours are not repaired.
         """
         tree = self._by_tag.get(tag_of(key) or 0) if not rules.is_marked(key) else None
-        return tree.hops.get(switch, 0) if tree is not None and tree.repaired else 0
+        return tree.hops.get(switch, 0) if tree is not None and tree.repairs else 0
 
     def _put(self, switch: int, rule: Rule) -> None:
         has = self.target.get(switch)
@@ -645,7 +645,10 @@ class Compiler:
 
 def _differing(one: Tree, other: Tree) -> set[int]:
     """Return the switches at which two trees of one tag differ."""
-    found = _differing_ports(one.onward, other.onward)
+    if other.repairs == one.repairs + 1:
+        found = {*other.repaired}
+    else:
+        found = _differing_ports(one.onward, other.onward) if other.onward is not one.onward else set()
     if one.detour is not other.detour:
         nothing = dict[int, int]()
         ports = [each.detour.onward if each.detour is not None else nothing for each in (one, other)]
