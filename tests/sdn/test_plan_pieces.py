@@ -262,14 +262,12 @@ def test_a_plan_that_took_long_is_followed_in_a_turn_of_its_own() -> None:
     slow(net)
     net.unplug("e0.0", "a0.0")
     begin_plan(net)
-    work = net.controller._work
-    assert work is not None
-    while work.plan is None:
+    while (made := net.controller._made) is None:
         assert net.controller.plan is before
         net.controller.handle_timeout(net.now)
     assert net.controller.plan is before
     net.controller.handle_timeout(net.now)
-    assert net.controller.plan is work.plan
+    assert net.controller.plan is made[0]
 
 
 def test_the_rules_of_the_first_plan_are_made_in_parts_and_no_switch_is_told_of_some(

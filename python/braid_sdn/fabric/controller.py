@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 
 from braid_sdn.fabric.acl import Acl
@@ -68,7 +68,7 @@ from braid_sdn.fabric.view.load import COUNTER_PERIOD
 from braid_sdn.fabric.view.path_capacity import PathCapacity, PathLoad
 from braid_sdn.fabric.view.path_rates import PathRates
 from braid_sdn.fabric.view.topology import LinkDirection, Topology
-from braid_sdn.fabric.view.traffic import Traffic
+from braid_sdn.fabric.view.traffic import Traffic, graph_of
 from braid_sdn.fabric.view.untrusted_links import UntrustedLinks
 from braid_sdn.openflow.messages import (
     LAST_PORT,
@@ -141,9 +141,14 @@ MAX_LIST_RULES = 1000
 
 #: Seconds of work on a plan after which messages of switches have their turn.
 MAX_PIECE = 0.01
+#: The same while a failure or a change waits for that plan.
+MAX_URGENT_PIECE = 0.03
 
 #: Seconds after which another plan is made where no tag was left for a tree or the flood.
 TAG_RETRY = 5.0
+
+#: A plan, and the state of the network that it is made for.
+MadePlan = tuple[Plan, planner.NetworkState]
 
 NO_POLICIES = Policies()
 
@@ -198,9 +203,11 @@ class Controller:
         self.problems = Problems()
         self.plan = Plan()
         #: The plan that is being made, the seconds that it took so far, and when its last piece was made.
-        self._work: planner.Work | None = None
+        self._work: Generator[None, None, MadePlan] | None = None
         self._worked = 0.0
         self._work_at: float | None = None
+        #: That plan once it is made, until it is followed.
+        self._made: MadePlan | None = None
         #: Switches with fast failover groups when the last plan began.
         self._failover_planned = frozenset[int]()
         #: When that plan was followed as far as one turn went.
@@ -366,8 +373,9 @@ class Controller:
             self.hosts.lose_port(port)
             self.topology.lose_port(now, port)
         self.compiler.forget(dpid)
-        # No rule is made by a plan from before.
-        self._work = self._work_at = None
+        # No rule is made by a plan from before, nor another plan by its graph.
+        self._graph_at = float("-inf")
+        self._work = self._work_at = self._made = None
         self._is_renumbered = True
         self._throttle.failure(now)
 
@@ -1295,39 +1303,54 @@ class Controller:
             self._review = tuple(dict.fromkeys((*self._review, *self.plan.trees)))
             work = len(self.plan.trees) * len(self.graph.arcs)
             self._review_at = now + max(REVIEW_INTERVAL, work / MAX_REVIEWED_PER_SECOND)
-        # New hosts alone do not depend on load and latencies.
-        if is_review or self.edges or self.topology.changed >= self._graph_at:
-            self.graph = network_state.permitted(self.traffic.graph(now, self.topology), self)
-            self._graph_at = now
         self._is_work_urgent = self._throttle.urgent
         self._throttle.plan_begun()
         # The plan that was to come once ports are settled may be this one, made sooner for something else.
         settled_in = network_state.next_settled(now, self.topology)
         if settled_in is not None:
             self._throttle.rest(now, settled_in)
-        most = sys.maxsize if not self.planned else max(1, MAX_TREE_ARCS // max(1, len(self.graph.arcs)))
-        state = network_state.collect(now, self, self._review, most)
-        self._work = planner.Work(self.plan, state)
+        # New hosts alone do not depend on load and latencies.
+        is_fresh = is_review or bool(self.edges) or self.topology.changed >= self._graph_at
+        self._work = self._make_plan(now, with_graph=is_fresh)
         self._worked = self._stopwatch() - began
-        if self._worked >= MAX_PIECE:
-            self._work_at = now
-        else:
-            self._go_on(now, self._work)
+        self._go_on(now, self._work)
 
-    def _go_on(self, now: float, work: planner.Work) -> None:
+    def _make_plan(self, now: float, *, with_graph: bool) -> Generator[None, None, MadePlan]:
+        """Make a plan in pieces, `with_graph` of what links carry by now; return it with what it is made of."""
+        if with_graph:
+            arcs, self._graph_at = [], now
+            for arc in self.traffic.arcs(now, self.topology):
+                arcs.append(arc)
+                yield
+            # What has changed meanwhile may be missing in some of it.
+            is_old = self.topology.changed > now
+            graph = self.traffic.graph(now, self.topology) if is_old else graph_of(arcs, self.topology)
+            self.graph = network_state.permitted(graph, self)
+        most = sys.maxsize if not self.planned else max(1, MAX_TREE_ARCS // max(1, len(self.graph.arcs)))
+        work = planner.Work(self.plan, network_state.collect(now, self, self._review, most))
+        while (plan := work.poll()) is None:
+            yield
+        return plan, work.state
+
+    def _go_on(self, now: float, pieces: Generator[None, None, MadePlan]) -> None:
         """Work on the plan for a while, and follow it once it is made."""
-        began, took = self._stopwatch(), 0.0
-        while work.plan is None and took < MAX_PIECE:
-            work.poll()
+        began, took, made = self._stopwatch(), 0.0, self._made
+        longest = MAX_URGENT_PIECE if self._is_urgent else MAX_PIECE
+        while made is None and took < longest:
+            try:
+                next(pieces)
+            except StopIteration as done:
+                made = done.value
             took = self._stopwatch() - began
-        if work.plan is None or took >= MAX_PIECE / 2:
+        if made is None or took >= longest / 2:
             # To follow it takes a turn of its own.
+            self._made = made
             self._worked += took
             self._work_at = now
             return
-        self._work = self._work_at = None
+        self._work = self._work_at = self._made = None
         self._is_work_urgent = False
-        self._follow_plan(now, work.plan, work.state, began)
+        self._follow_plan(now, *made, began)
 
     def _follow_plan(self, now: float, plan: Plan, state: planner.NetworkState, began: float) -> None:
         """Tell switches of another plan, whose last piece began at this time of the stopwatch."""

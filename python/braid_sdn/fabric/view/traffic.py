@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from braid_sdn.fabric.model import Arc, Graph, PortId
@@ -134,7 +134,10 @@ class Traffic:
 
     def graph(self, now: float, topology: Topology) -> Graph:
         """Return the network with capacity and load of each link, our own paths included."""
-        arcs = []
+        return graph_of(self.arcs(now, topology), topology)
+
+    def arcs(self, now: float, topology: Topology) -> Iterator[Arc]:
+        """Yield both directions of each working link, for `graph_of`. What changes meanwhile may be missed."""
         echoes = topology.echoes(now)
         for link in topology.links():
             promised = self.configured.get(link.source)
@@ -146,10 +149,7 @@ class Traffic:
                 # It is the last choice for certain.
                 latency, uncertainty = latency + STALE_PENALTY, 0.0
             promised = math.inf if promised is None else promised
-            arcs.append(Arc(link.source, link.target, room, used, latency, promised, uncertainty))
-        # Links are in the order of arcs already.
-        ends = {arc.source.switch for arc in arcs}
-        return Graph(frozenset(ends | topology.switches.keys()), tuple(arcs))
+            yield Arc(link.source, link.target, room, used, latency, promised, uncertainty)
 
     def without_own(self, graph: Graph, paths: Mapping[int, Iterable[PortId]]) -> Graph:
         """Return the graph as a pair sees it: load without the traffic of its own paths (tag: steps)."""
@@ -174,3 +174,10 @@ class Traffic:
             return use
 
         return Graph.of((replace(arc, used=others(arc)) for arc in graph.arcs), graph.switches)
+
+
+def graph_of(arcs: Iterable[Arc], topology: Topology) -> Graph:
+    """Return the graph of a network's arcs, which are in order, and of all its switches."""
+    kept = tuple(arcs)
+    ends = {arc.source.switch for arc in kept}
+    return Graph(frozenset(ends | topology.switches.keys()), kept)
