@@ -17,6 +17,7 @@ use nix::net::if_::if_indextoname;
 
 use crate::generated::verifier_error;
 use crate::pins::{self, Pins};
+use crate::programs::detach::detach;
 use crate::programs::filters::{self, Filter};
 use crate::{Error, HookKind};
 
@@ -189,6 +190,10 @@ pub(crate) fn put(
 pub(crate) fn take(pins: &Pins, place: AttachPoint) -> Result<bool, Error> {
     let pin = place.pin(pins);
     let pinned = pin.exists();
+    if pinned && let Err(error) = detach(&pin) {
+        // Removing the pin detaches it as well, a moment later.
+        tracing::debug!(pin = %pin.display(), %error, "detaching");
+    }
     pins::remove_file(&pin)?;
     let Ok(device) = place.device() else {
         return Ok(pinned);

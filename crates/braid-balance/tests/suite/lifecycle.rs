@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use aya::maps::{Array, Map, MapData};
 use aya::programs::SchedClassifier;
+use aya::programs::links::PinnedLink;
 use braid_balance::{
     Attachments, Datapath, Error, FlowState, HookKind, KernelTime, Opened, Options, Removed,
     TCP_ESTABLISHED_IDLE, TCP_TRANSITORY_IDLE, remove,
@@ -173,6 +174,14 @@ fn removal_leaves_nothing_and_may_be_repeated() {
         let attached = world.host.enter(|| datapath.attach(&shaped));
         attached.expect("attaching");
         drop(datapath);
+        // The kernel lets go of a pinned link some time after its pin. Somebody who looks at it does as well.
+        let links = std::fs::read_dir(world.pin_dir().join("datapath/links"));
+        let watched: Vec<_> = links
+            .into_iter()
+            .flatten()
+            .map(|link| PinnedLink::from_pin(link.expect("a link").path()).expect("a link"))
+            .collect();
+        assert_eq!(watched.is_empty(), hook == HookKind::Clsact);
         let removed = world
             .host
             .enter(|| remove(&world.pin_dir()))
