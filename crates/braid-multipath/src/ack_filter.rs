@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use braid_core::Time;
 
+use crate::flow_table::FlowTable;
 use crate::sequence::is_above;
 
 /// Flows that are filtered at a time, by their hashes. Each flow has a place at the end that receives it, those with little traffic too.
@@ -81,7 +82,6 @@ enum Scope {
 
 #[derive(Debug)]
 struct Flow<T> {
-    key: u32,
     /// The highest number acknowledged, and the bytes acknowledged up to it.
     acked: Option<u32>,
     bytes: u64,
@@ -112,8 +112,7 @@ struct Round {
 #[derive(Debug)]
 pub struct AckFilter<T> {
     scope: Scope,
-    /// Empty before the first flow.
-    flows: Vec<Option<Flow<T>>>,
+    flows: FlowTable<Flow<T>>,
     /// No acknowledgement waits for less long.
     due: Option<Time>,
     passing: VecDeque<T>,
@@ -123,19 +122,19 @@ impl<T> AckFilter<T> {
     /// Returns a filter of flows that this end sends. Another flow with the same place takes the place of the one before.
     #[must_use]
     pub fn for_new_flows() -> AckFilter<T> {
-        AckFilter::new(Scope::New)
+        AckFilter::new(Scope::New, NEW_FLOWS)
     }
 
     /// Returns a filter of flows that this end receives. Another flow with the same place is left alone until the one before is idle.
     #[must_use]
     pub fn for_bulk_flows() -> AckFilter<T> {
-        AckFilter::new(Scope::Bulk)
+        AckFilter::new(Scope::Bulk, BULK_FLOWS)
     }
 
-    fn new(scope: Scope) -> AckFilter<T> {
+    fn new(scope: Scope, places: usize) -> AckFilter<T> {
         AckFilter {
             scope,
-            flows: Vec::new(),
+            flows: FlowTable::new(places),
             due: None,
             passing: VecDeque::new(),
         }
@@ -143,8 +142,7 @@ impl<T> AckFilter<T> {
 
     /// Notes that a flow sends everything below this number.
     pub fn handle_sent(&mut self, flow: u32, end: u32) {
-        if let Some(Some(of)) = place(&mut self.flows, flow)
-            && of.key == flow
+        if let Some(of) = self.flows.get_mut(flow)
             && of.sent.is_none_or(|sent| is_above(end, sent))
         {
             of.sent = Some(end);
@@ -154,9 +152,7 @@ impl<T> AckFilter<T> {
     /// Returns true for a flow that has a place.
     #[must_use]
     pub fn follows(&self, flow: u32) -> bool {
-        let index = (flow as usize).checked_rem(self.flows.len());
-        let place = index.and_then(|index| self.flows[index].as_ref());
-        place.is_some_and(|of| of.key == flow)
+        self.flows.get(flow).is_some()
     }
 
     /// Takes a segment that acknowledges this flow. `spacing` is none if none waits, and if a new
@@ -201,33 +197,24 @@ impl<T> AckFilter<T> {
         spacing: Option<Spacing>,
     ) -> Option<Time> {
         let begins = segment == Segment::Handshake;
-        let may_take = match self.scope {
+        let takes = match self.scope {
             Scope::New => begins,
-            Scope::Bulk => begins || matches!(segment, Segment::Ack(_)),
+            Scope::Bulk => {
+                let is_idle = |of: &Flow<T>| now.since(of.passed) >= IDLE;
+                let is_new = matches!(segment, Segment::Ack(_)) && !self.follows(flow);
+                (begins || is_new) && self.flows.rival(flow).is_none_or(is_idle)
+            }
         };
-        if self.flows.is_empty() && may_take {
-            let flows = match self.scope {
-                Scope::New => NEW_FLOWS,
-                Scope::Bulk => BULK_FLOWS,
-            };
-            self.flows.resize_with(flows, || None);
-        }
-        let place = place(&mut self.flows, flow)?;
-        let takes = match (self.scope, place.as_ref()) {
-            (Scope::Bulk, Some(of)) if of.key != flow => now.since(of.passed) >= IDLE,
-            (Scope::Bulk, None) => true,
-            _ => begins,
-        };
-        if takes && may_take {
-            let before = place.replace(Flow::new(flow, now));
+        if takes {
+            let before = self.flows.insert(flow, Flow::new(now));
             self.passing.extend(before.and_then(Flow::into_held));
         }
         let ends = spacing.is_none() || segment == Segment::Signal;
         if self.scope == Scope::New && ends && !begins {
-            let ended = place.take_if(|of| of.key == flow);
+            let ended = self.flows.remove(flow);
             self.passing.extend(ended.and_then(Flow::into_held));
         }
-        let of = place.as_mut().filter(|of| of.key == flow)?;
+        let of = self.flows.get_mut(flow)?;
         if segment == Segment::Signal {
             of.signalled = Some(now);
         }
@@ -256,7 +243,7 @@ impl<T> AckFilter<T> {
 
     /// Keeps an item of a flow that has a place.
     fn hold(&mut self, flow: u32, until: Time, item: T) {
-        if let Some(Some(of)) = place(&mut self.flows, flow) {
+        if let Some(of) = self.flows.get_mut(flow) {
             of.held = Some((until, item));
             self.due = Some(self.due.map_or(until, |due| due.min(until)));
         }
@@ -279,7 +266,7 @@ impl<T> AckFilter<T> {
             return;
         }
         self.due = None;
-        for of in self.flows.iter_mut().flatten() {
+        for of in self.flows.values_mut() {
             if let Some((_, held)) = of.held.take_if(|(at, _)| *at <= now) {
                 of.pass(now);
                 self.passing.push_back(held);
@@ -293,15 +280,9 @@ impl<T> AckFilter<T> {
     }
 }
 
-fn place<T>(flows: &mut [Option<Flow<T>>], flow: u32) -> Option<&mut Option<Flow<T>>> {
-    let index = (flow as usize).checked_rem(flows.len())?;
-    flows.get_mut(index)
-}
-
 impl<T> Flow<T> {
-    fn new(key: u32, now: Time) -> Flow<T> {
+    fn new(now: Time) -> Flow<T> {
         Flow {
-            key,
             acked: None,
             bytes: 0,
             passed: now,
@@ -488,7 +469,7 @@ mod tests {
         filter.handle(at(0), 7, Segment::Handshake, SPACING, 0);
         filter.handle_sent(other, 100);
         assert!(filter.follows(7) && !filter.follows(other) && !filter.follows(8));
-        assert_eq!(filter.flows[7].as_ref().and_then(|of| of.sent), None);
+        assert_eq!(filter.flows.get(7).and_then(|of| of.sent), None);
     }
 
     #[test]

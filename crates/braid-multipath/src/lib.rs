@@ -11,6 +11,7 @@ pub mod ack_filter;
 pub mod bond;
 pub mod estimate;
 pub mod fec;
+mod flow_table;
 mod link;
 pub mod liveness;
 pub mod resequence;

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use braid_core::Time;
 
+use crate::flow_table::FlowTable;
 use crate::sequence::is_above;
 
 /// Flows followed at a time, by their hashes.
@@ -48,7 +49,6 @@ pub struct DataSegment {
 
 #[derive(Debug)]
 struct Flow {
-    key: u32,
     /// The number after the newest byte, the newest acknowledgement, and the last window.
     sent: u32,
     acknowledged: u32,
@@ -59,13 +59,21 @@ struct Flow {
 }
 
 /// Finds retransmissions that are not needed, among what one end sends.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SpuriousFilter {
-    /// Empty before the first segment.
-    flows: Vec<Option<Flow>>,
+    flows: FlowTable<Flow>,
     /// Segments that wait, or waited, for the second time by their flows and the numbers of their first bytes: those after their last ones,
     /// and their places.
     again: BTreeMap<(u32, u32), (u32, u64)>,
+}
+
+impl Default for SpuriousFilter {
+    fn default() -> SpuriousFilter {
+        SpuriousFilter {
+            flows: FlowTable::new(FLOWS),
+            again: BTreeMap::new(),
+        }
+    }
 }
 
 impl SpuriousFilter {
@@ -77,7 +85,7 @@ impl SpuriousFilter {
         segment: DataSegment,
         places: impl FnOnce() -> Option<Range<u64>>,
     ) -> bool {
-        let Some(of) = self.flow(flow).filter(|of| {
+        let Some(of) = self.flows.get_mut(flow).filter(|of| {
             let is_new = is_above(segment.end, of.sent);
             let tells_more =
                 is_above(segment.acknowledgement, of.acknowledged) || segment.window != of.window;
@@ -104,19 +112,10 @@ impl SpuriousFilter {
         segment: DataSegment,
         places: Option<Range<u64>>,
     ) {
-        if self.flows.is_empty() {
-            self.flows.resize_with(FLOWS, || None);
+        if (self.flows.rival(flow)).is_some_and(|of| now.since(of.at) < IDLE) {
+            return;
         }
-        let entry = &mut self.flows[flow as usize % FLOWS];
-        if entry.as_ref().is_some_and(|of| of.key != flow) {
-            let at = entry.as_ref().map_or(Time::ZERO, |of| of.at);
-            if now.since(at) < IDLE {
-                return;
-            }
-            *entry = None;
-        }
-        let of = entry.get_or_insert_with(|| Flow {
-            key: flow,
+        let of = self.flows.get_or_insert_with(flow, || Flow {
             sent: segment.start,
             acknowledged: segment.acknowledgement,
             window: segment.window,
@@ -147,14 +146,7 @@ impl SpuriousFilter {
 
     /// Forgets a flow, as another one begins.
     pub fn forget(&mut self, flow: u32) {
-        if self.flow(flow).is_some() {
-            self.flows[flow as usize % FLOWS] = None;
-        }
-    }
-
-    fn flow(&mut self, flow: u32) -> Option<&mut Flow> {
-        let index = (flow as usize).checked_rem(self.flows.len())?;
-        self.flows[index].as_mut().filter(|of| of.key == flow)
+        self.flows.remove(flow);
     }
 }
 
@@ -359,7 +351,7 @@ mod tests {
     #[test]
     fn a_queue_without_end_needs_no_more_memory() {
         let mut filter = filter(0..MAX_CHECKPOINTS as u32 * 32);
-        let checkpoints = &filter.flow(FLOW).expect("the flow").checkpoints;
+        let checkpoints = &filter.flows.get(FLOW).expect("the flow").checkpoints;
         assert_eq!(checkpoints.len(), MAX_CHECKPOINTS);
         let again = |filter: &mut SpuriousFilter, indices: Range<u32>, places: Range<u64>| {
             for index in indices {

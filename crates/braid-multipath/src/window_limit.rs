@@ -23,6 +23,7 @@ use std::time::Duration;
 use braid_core::{Bytes, Rate, Time};
 
 use crate::estimate::RecentMin;
+use crate::flow_table::FlowTable;
 use crate::sequence::is_above;
 
 /// Flows followed at a time, by their hashes.
@@ -98,7 +99,6 @@ pub struct WindowLimit {
 
 #[derive(Debug)]
 struct Flow {
-    key: u32,
     /// The SYN that this end sent, and the one of the far end.
     syns: [Option<Syn>; 2],
     /// When the far end's SYN was handed over, until it is answered; and the time until then.
@@ -127,41 +127,49 @@ struct Limit {
 }
 
 /// The flows of one end.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct WindowLimits {
-    /// Empty before the first flow.
-    flows: Vec<Option<Flow>>,
+    flows: FlowTable<Flow>,
     /// Flows with a limit that were acknowledged of late.
     shares: u64,
     /// When they were counted; none if limits have begun or ended since.
     counted: Option<Time>,
 }
 
+impl Default for WindowLimits {
+    fn default() -> WindowLimits {
+        WindowLimits {
+            flows: FlowTable::new(FLOWS),
+            shares: 0,
+            counted: None,
+        }
+    }
+}
+
 impl WindowLimits {
     /// Notes a SYN of a flow: that of its sender, or one that is handed over to it.
     pub fn handle_syn(&mut self, now: Time, flow: u32, is_sent: bool, syn: Syn) {
-        if self.flows.is_empty() {
-            self.flows.resize_with(FLOWS, || None);
-        }
-        let place = &mut self.flows[flow as usize % FLOWS];
         let busy = |of: &Flow| of.limit.is_some() && now.since(of.acked_at) < SHARE_SPAN;
-        match place {
-            Some(of) if of.key == flow && syn.answers && of.sent.is_none() => (),
-            Some(of) if of.key != flow && busy(of) => return,
-            _ => *place = Some(Flow::new(flow, now)),
+        if self.flows.rival(flow).is_some_and(busy) {
+            return;
         }
-        if let Some(of) = place {
-            of.syns[usize::from(!is_sent)] = Some(syn);
-            match is_sent {
-                true => of.handle_answer(now),
-                false => of.asked = Some(now),
-            }
+        let goes_on = |of: &Flow| syn.answers && of.sent.is_none();
+        if !self.flows.get(flow).is_some_and(goes_on) {
+            self.flows.insert(flow, Flow::new(now));
+        }
+        let Some(of) = self.flows.get_mut(flow) else {
+            return;
+        };
+        of.syns[usize::from(!is_sent)] = Some(syn);
+        match is_sent {
+            true => of.handle_answer(now),
+            false => of.asked = Some(now),
         }
     }
 
     /// Notes that a flow has sent everything below a number, with a repeated timestamp.
     pub fn handle_sent(&mut self, now: Time, flow: u32, end: u32, repeated: Option<u32>) {
-        let Some(of) = place(&mut self.flows, flow) else {
+        let Some(of) = self.flows.get_mut(flow) else {
             return;
         };
         of.handle_answer(now);
@@ -176,19 +184,19 @@ impl WindowLimits {
     /// Returns true if a packet may need a limit: a short one if there are flows, others only if some have limits.
     #[must_use]
     pub fn may_limit(&self, is_short: bool) -> bool {
-        self.shares > 0 || (is_short && !self.flows.is_empty())
+        self.shares > 0 || (is_short && !self.flows.is_unused())
     }
 
     /// Returns true for a flow that may get a limit.
     #[must_use]
     pub fn follows(&self, flow: u32) -> bool {
-        self.flow(flow).is_some_and(Flow::may_have_limit)
+        self.flows.get(flow).is_some_and(Flow::may_have_limit)
     }
 
     /// Returns true for a flow that has a limit.
     #[must_use]
     pub fn limits(&self, flow: u32) -> bool {
-        self.flow(flow).is_some_and(|of| of.limit.is_some())
+        self.flows.get(flow).is_some_and(|of| of.limit.is_some())
     }
 
     /// Returns true for a flow that has a limit and has kept to it.
@@ -203,7 +211,7 @@ impl WindowLimits {
                 !above || now.since(limit.begun) < first
             })
         };
-        self.flow(flow).is_some_and(keeps)
+        self.flows.get(flow).is_some_and(keeps)
     }
 
     /// Takes an acknowledgement on its way to a flow's sender, while `queued` of the flow wait. Returns the flow's limit, if it has one.
@@ -217,7 +225,7 @@ impl WindowLimits {
         room: Option<QueueRoom>,
     ) -> Option<WindowLimit> {
         self.count(now);
-        let of = place(&mut self.flows, flow).filter(|of| of.may_have_limit())?;
+        let of = self.flows.get_mut(flow).filter(|of| of.may_have_limit())?;
         let since = now.since(of.seen_at);
         let more = of.handle_ack(now, ack.number);
         let (Some(room), Some(sent)) = (room, of.sent) else {
@@ -275,20 +283,10 @@ impl WindowLimits {
     fn count(&mut self, now: Time) {
         if (self.counted).is_none_or(|counted| now.since(counted) >= SHARE_SPAN / 10) {
             let shares = |of: &&Flow| of.limit.is_some() && now.since(of.acked_at) < SHARE_SPAN;
-            self.shares = self.flows.iter().flatten().filter(shares).count() as u64;
+            self.shares = self.flows.values().filter(shares).count() as u64;
             self.counted = Some(now);
         }
     }
-
-    fn flow(&self, flow: u32) -> Option<&Flow> {
-        let index = (flow as usize).checked_rem(self.flows.len())?;
-        self.flows[index].as_ref().filter(|of| of.key == flow)
-    }
-}
-
-fn place(flows: &mut [Option<Flow>], flow: u32) -> Option<&mut Flow> {
-    let index = (flow as usize).checked_rem(flows.len())?;
-    flows[index].as_mut().filter(|of| of.key == flow)
 }
 
 impl Limit {
@@ -312,9 +310,8 @@ impl Limit {
 }
 
 impl Flow {
-    fn new(key: u32, now: Time) -> Flow {
+    fn new(now: Time) -> Flow {
         Flow {
-            key,
             syns: [None; 2],
             asked: None,
             first_round_trip: Duration::ZERO,
@@ -598,7 +595,8 @@ mod tests {
         );
         assert_eq!(
             limits
-                .flow(7)
+                .flows
+                .get(7)
                 .and_then(|of| of.limit.as_ref())
                 .and_then(|limit| limit.round_trips.min(at(1_300))),
             Some(Duration::from_millis(40))
