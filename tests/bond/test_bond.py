@@ -31,6 +31,13 @@ LINES = (UplinkSpec("dsl", LINE), UplinkSpec("lte", LINE))
 FAILED, USAGE, DEGRADED = 1, 2, 4
 
 
+def queue_at(hub: Hub) -> dict[str, int]:
+    """Return what waits at a hub for its only client, and what became of the rest."""
+    (client,) = hub.json("clients")["clients"]
+    queue: dict[str, int] = client["queue"]
+    return queue
+
+
 def bond(daemon: Braid) -> dict[str, Any]:
     return daemon.json("bond")
 
@@ -106,6 +113,7 @@ def test_a_download_takes_both_uplinks_and_outlives_one(
     assert sum(shares.values()) == pytest.approx(1.0)
     assert {each["uplink"] for each in explained["tx"]} <= {"dsl", "lte"}
     assert explained["why"] == "each packet takes the link by which it arrives first"
+    wait_until(lambda: queue_at(hub)["lowered_windows"] > 0, what="the hub to keep its queue short by windows")
     with black_hole(net.uplinks["dsl"]):
         wait_until(lambda: set(links(daemon)) == {"lte"}, what="the dead link to be left")
         assert states(daemon)["bond"] == "up"

@@ -10,7 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::report::{ClientReport, StatusReport};
+use crate::report::{ClientReport, QueueReport, StatusReport};
 
 /// Values of one scrape.
 #[derive(Clone, Debug)]
@@ -35,6 +35,7 @@ impl Scrape {
 }
 
 type CountOf = fn(&ClientReport) -> u64;
+type QueueCountOf = fn(&QueueReport) -> u64;
 type OptionalBytesOf = fn(&ClientReport) -> Option<u64>;
 
 impl Collector for Scrape {
@@ -128,6 +129,59 @@ impl Scrape {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for client in &self.clients {
                 count(&mut family, &[("client", client.name.as_str())], of(client))?;
+            }
+        }
+        self.encode_queues(encoder)
+    }
+
+    /// Metrics of what is queued for clients with a session.
+    fn encode_queues(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
+        let with_queue = |client: &'_ ClientReport| Some((client.name.clone(), client.queue?));
+        let queues: Vec<_> = self.clients.iter().filter_map(with_queue).collect();
+        let help = "Bytes of inner packets to it that wait for its links";
+        let unit = Some(&Unit::Bytes);
+        let mut family =
+            encoder.encode_descriptor("client_backlog", help, unit, MetricType::Gauge)?;
+        for (name, queue) in &queues {
+            family
+                .encode_family(&[("client", name.as_str())])?
+                .encode_gauge(&(queue.backlog_bytes as f64))?;
+        }
+        let help =
+            "Inner packets to it dropped or marked by queue management, or dropped by a full queue";
+        let mut family =
+            encoder.encode_descriptor("client_queue_packets", help, None, MetricType::Counter)?;
+        for (name, queue) in &queues {
+            for (reason, packets) in [
+                ("dropped", queue.dropped),
+                ("marked", queue.marked),
+                ("overflowed", queue.overflowed),
+            ] {
+                let labels = [("client", name.as_str()), ("reason", reason)];
+                count(&mut family, &labels, packets)?;
+            }
+        }
+        let counts: [(&str, &str, QueueCountOf); 3] = [
+            (
+                "client_retransmitted_packets",
+                "Inner packets to it retransmitted",
+                |queue| queue.retransmitted,
+            ),
+            (
+                "client_lowered_windows",
+                "Acknowledgements from it whose receive windows were lowered",
+                |queue| queue.lowered_windows,
+            ),
+            (
+                "client_spurious_retransmissions",
+                "TCP segments to it dropped because their data waited already",
+                |queue| queue.spurious_retransmissions,
+            ),
+        ];
+        for (name, help, of) in counts {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (client, queue) in &queues {
+                count(&mut family, &[("client", client.as_str())], of(queue))?;
             }
         }
         Ok(())

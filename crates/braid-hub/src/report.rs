@@ -115,6 +115,9 @@ pub struct ClientReport {
     pub token_misuses: u64,
     /// Its links, while it has a session.
     pub links: Vec<LinkReport>,
+    /// Packets for it before its links; none without a session.
+    #[serde(default)]
+    pub queue: Option<QueueReport>,
 }
 
 impl ClientReport {
@@ -124,6 +127,27 @@ impl ClientReport {
         let volume = self.quota?.volume.get();
         Some(volume.saturating_sub(self.quota_used_bytes?))
     }
+}
+
+/// Inner packets to a client that wait for its links, and what became of others, in its present session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct QueueReport {
+    /// Packets that wait now.
+    pub backlog_packets: u64,
+    /// Bytes of those packets.
+    pub backlog_bytes: u64,
+    /// Packets dropped by queue management.
+    pub dropped: u64,
+    /// Packets marked by it instead (ECN).
+    pub marked: u64,
+    /// Packets dropped because the queue was full.
+    pub overflowed: u64,
+    /// Acknowledgements from the client whose receive windows were lowered, so that the senders of its downloads keep the queue short.
+    pub lowered_windows: u64,
+    /// TCP segments dropped because their data waited already.
+    pub spurious_retransmissions: u64,
+    /// Packets retransmitted.
+    pub retransmitted: u64,
 }
 
 /// A link of a client, as the hub sees it. Measurements are of the direction to the client.

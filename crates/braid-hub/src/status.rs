@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use braid_bond::io::{HubStatus, LinkStatus, PeerStatus};
+use braid_bond::io::{FlowStatus, HubStatus, LinkStatus, PeerStatus};
 use braid_bond::proto::handshake::{ListenerCounters, PublicKey};
 use braid_bond::proto::reject::{Reject, Rejects};
 use braid_core::Bytes;
@@ -12,7 +12,9 @@ use braid_host::user_error::UserError;
 use crate::client::{Client, State};
 use crate::client_registry::SPENT_RATE;
 use crate::hub::{Hub, ago, is_alive, millis, now};
-use crate::report::{ClientCounts, ClientReport, ClientsReport, LinkReport, StatusReport};
+use crate::report::{
+    ClientCounts, ClientReport, ClientsReport, LinkReport, QueueReport, StatusReport,
+};
 
 impl Hub {
     /// Reply to `GET /v1/status`.
@@ -208,7 +210,21 @@ impl Hub {
                 .misuse(client.id)
                 .map_or(0, |misuse| misuse.times),
             links: links.iter().map(link).collect(),
+            queue: peer.filter(|_| connected).map(|peer| queue(&peer.flow)),
         }
+    }
+}
+
+fn queue(flow: &FlowStatus) -> QueueReport {
+    QueueReport {
+        backlog_packets: flow.backlog_packets,
+        backlog_bytes: flow.backlog_bytes.get(),
+        dropped: flow.dropped,
+        marked: flow.marked,
+        overflowed: flow.overflowed,
+        lowered_windows: flow.lowered_windows,
+        spurious_retransmissions: flow.spurious_retransmissions,
+        retransmitted: flow.repaired,
     }
 }
 

@@ -390,6 +390,7 @@ mod tests {
                 rx_bytes: 1,
                 tx_bytes: 1,
             }],
+            queue: None,
         }
     }
 

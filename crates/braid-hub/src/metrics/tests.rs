@@ -25,6 +25,16 @@ fn client(name: &str, state: &str) -> ClientReport {
         capped_packets: 4,
         token_misuses: 5,
         links: Vec::new(),
+        queue: (name != "shed").then_some(QueueReport {
+            backlog_packets: 10,
+            backlog_bytes: 15_000,
+            dropped: 11,
+            marked: 12,
+            overflowed: 13,
+            lowered_windows: 14,
+            spurious_retransmissions: 15,
+            retransmitted: 16,
+        }),
     }
 }
 
