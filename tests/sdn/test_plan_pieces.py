@@ -270,6 +270,24 @@ def test_a_plan_that_took_long_is_followed_in_a_turn_of_its_own() -> None:
     assert net.controller.plan is made[0]
 
 
+def test_a_plan_that_ends_in_an_error_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = ready(fat_tree(4, hosts=16))
+    poll = Work.poll
+
+    def fail(_: Work) -> Plan | None:
+        raise RuntimeError("an error of the planner")
+
+    monkeypatch.setattr(Work, "poll", fail)
+    net.unplug("e0.0", "a0.0")
+    with pytest.raises(RuntimeError, match="of the planner"):
+        net.run(1)
+    # It is reported once, and nothing else ends for it.
+    net.run(1)
+    monkeypatch.setattr(Work, "poll", poll)
+    net.run(controller.ERROR_RETRY)
+    everybody_reaches_everybody(net)
+
+
 def test_the_rules_of_the_first_plan_are_made_in_parts_and_no_switch_is_told_of_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

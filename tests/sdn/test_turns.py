@@ -157,6 +157,24 @@ def test_what_has_arrived_before_a_timeout_is_handled_before_it() -> None:
     asyncio.run(story())
 
 
+def test_a_timeout_that_ends_in_an_error_does_not_end_the_next_one() -> None:
+    async def story() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        handled: list[float] = []
+
+        def handle(now: float) -> None:
+            handled.append(now)
+            if len(handled) == 1:
+                raise RuntimeError("an error of the first one")
+
+        due = asyncio.get_running_loop().time()
+        pump = Pump(lambda: due if len(handled) < 2 else None, handle, Turns(Clock()))
+        pump.run()
+        await turns_of_loop(lambda: len(handled) == 2)
+
+    asyncio.run(story())
+
+
 def test_a_message_that_cannot_be_handled_ends_its_connection_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         clock = Clock()

@@ -144,8 +144,10 @@ MAX_PIECE = 0.01
 #: The same while a failure or a change waits for that plan.
 MAX_URGENT_PIECE = 0.03
 
-#: Seconds after which another plan is made where no tag was left for a tree or the flood.
+#: Seconds after which another plan is made where no tag was left for a tree or the flood, and where one ended in an
+#: error.
 TAG_RETRY = 5.0
+ERROR_RETRY = 5.0
 
 #: A plan, and the state of the network that it is made for.
 MadePlan = tuple[Plan, planner.NetworkState]
@@ -374,8 +376,7 @@ class Controller:
             self.topology.lose_port(now, port)
         self.compiler.forget(dpid)
         # No rule is made by a plan from before, nor another plan by its graph.
-        self._graph_at = float("-inf")
-        self._work = self._work_at = self._made = None
+        self._drop_work()
         self._is_renumbered = True
         self._throttle.failure(now)
 
@@ -1341,6 +1342,11 @@ class Controller:
                 next(pieces)
             except StopIteration as done:
                 made = done.value
+            except BaseException:
+                # Nothing more would come of it.
+                self._drop_work()
+                self._throttle.rest(now, ERROR_RETRY)
+                raise
             took = self._stopwatch() - began
         if made is None or took >= longest / 2:
             # To follow it takes a turn of its own.
@@ -1351,6 +1357,12 @@ class Controller:
         self._work = self._work_at = self._made = None
         self._is_work_urgent = False
         self._follow_plan(now, *made, began)
+
+    def _drop_work(self) -> None:
+        """Do without the plan that is being made, and without its graph."""
+        self._work = self._work_at = self._made = None
+        self._is_work_urgent = False
+        self._graph_at = float("-inf")
 
     def _follow_plan(self, now: float, plan: Plan, state: planner.NetworkState, began: float) -> None:
         """Tell switches of another plan, whose last piece began at this time of the stopwatch."""

@@ -55,6 +55,9 @@ class Pump:
     def _time_out(self) -> bool:
         self._is_due = False
         if not self._is_stopped:
-            self._handle_timeout(self._loop.time())
-            self.run_soon()
+            try:
+                self._handle_timeout(self._loop.time())
+            finally:
+                # What is due later is due all the same.
+                self.run_soon()
         return True
