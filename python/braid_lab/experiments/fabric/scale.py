@@ -65,7 +65,8 @@ def scale(run: Run) -> None:
     """Measure each case."""
     cases = run.cases(run.of_form(full=FULL, quick=QUICK, smoke=SMOKE))
     run.display.expect(4 * len(cases))
-    columns = ("links s", "hosts s", "asked s", "pulled s", "rules", "MB", "block ms", "turn ms", "CPU s")
+    times = ("links s", "hosts s", "asked s", "pulled s", "its CPU s")
+    columns = (*times, "rules", "MB", "block ms", "turn ms", "CPU s")
     run.table.append(["network", *columns])
     for case in cases:
         with run.part(case):
@@ -78,7 +79,8 @@ def scale(run: Run) -> None:
         "controller answered no request; turn: the most processor time that one turn of its loop took. hosts: from "
         "their first packets until each can be reached from every switch with hosts. asked: from all hosts' requests "
         "for an address until both ends of each have their rules. pulled: from the ports' status until no packet can "
-        "enter the pulled wire. CPU: the controller's. cut_gap_ms: with real edges and Open vSwitch, all paths used, "
+        "enter the pulled wire. CPU: the controller's, in all and until the wire was left. "
+        "cut_gap_ms: with real edges and Open vSwitch, all paths used, "
         f"the longest time for which one of {FLOWS} flows of datagrams got no answer after a path was cut silently, "
         f"both ways, at a resolution of {1000 * SPACING_S:g} ms."
     )
@@ -93,6 +95,7 @@ class Measured:
     hosts_s: float = 0.0
     asked_s: float = 0.0
     left_s: float = 0.0
+    left_cpu_s: float = 0.0
     rules: float = 0.0
     memory_mb: float = 0.0
     block_ms: float = 0.0
@@ -152,8 +155,10 @@ def measure(run: Run, word: str) -> Measured:
             made.asked_s, made.rules = told["asked_s"], told["rules"]
             _quiet(fabric, HOSTS_TIMEOUT)
         with run.step(f"{word}: a wire is pulled"):
+            before = processor_seconds(pid)
             switches.signal(signal.SIGUSR2)
             made.left_s = _told(switches, "left_s", PULL_TIMEOUT)["left_s"]
+            made.left_cpu_s = processor_seconds(pid) - before
             figures = _quiet(fabric, PULL_TIMEOUT)
         made.plan_ms = 1000 * max(figures["planning_s"])
         made.turn_ms = 1000 * figures["longest_turn_s"]
@@ -171,6 +176,7 @@ def _case(run: Run, case: str, word: str) -> None:
         ("hosts_in_place_s", made.hosts_s, "s"),
         ("requests_in_place_s", made.asked_s, "s"),
         ("pulled_left_s", made.left_s, "s"),
+        ("pulled_cpu_s", made.left_cpu_s, "s"),
         ("rules_max", made.rules, "rules"),
         ("memory_mb", made.memory_mb, "MB"),
         ("longest_block_ms", made.block_ms, "ms"),
@@ -178,7 +184,7 @@ def _case(run: Run, case: str, word: str) -> None:
         ("cpu_s", made.cpu_s, "s"),
     ):
         run.figure(f"{name}_{case}", value, unit=unit, better="lower")
-    times = made.discovery_s, made.hosts_s, made.asked_s, made.left_s
+    times = made.discovery_s, made.hosts_s, made.asked_s, made.left_s, made.left_cpu_s
     row = (*times, made.rules, made.memory_mb, made.block_ms, made.turn_ms, made.cpu_s)
     run.table.append([case, *(f"{value:.0f}" if value >= 100 else f"{value:.2f}" for value in row)])
 
