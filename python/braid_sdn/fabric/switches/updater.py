@@ -143,7 +143,7 @@ class RuleUpdater:
     #: Switches and keys of rules of the first step that wait for their turn, by their ranks; the tags of all that
     #: have waited here; and false where others, or another order, are to be looked for.
     _ranked: dict[int, list[tuple[int, RuleKey]]] = field(default_factory=dict)
-    _ranked_tags: set[int | None] = field(default_factory=set)
+    _ranked_tags: set[int] = field(default_factory=set)
     _is_ranked: bool = False
     _deadline: float = 0.0
     _refused: dict[tuple[int, RuleKey], Refusal] = field(default_factory=dict)
@@ -598,7 +598,8 @@ class RuleUpdater:
         """Have rules sent when it is their turn."""
         for switch, key in keys:
             self._ranked.setdefault(self.rank(switch, key), []).append((switch, key))
-            self._ranked_tags.add(tag_of(key))
+            if (tag := tag_of(key)) is not None:
+                self._ranked_tags.add(tag)
 
     def _of_rank(self, now: float, rank: int) -> list[tuple[int, Rule]]:
         """Return the rules whose turn it is, as far as switches still miss them, and may be told of them."""
