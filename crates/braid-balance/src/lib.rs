@@ -13,6 +13,7 @@
 //! change routes, addresses or sysctls (that is the daemon's plumbing), or touch another party's
 //! program.
 
+mod bpf;
 mod datapath;
 mod error;
 mod flows;

@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use aya::Pod;
 
+use crate::bpf::bpf;
+
 /// `BPF_MAP_LOOKUP_BATCH` of `enum bpf_cmd`.
 const LOOKUP_BATCH: libc::c_int = 24;
 /// Entries asked for at once, before a bucket turns out to hold more.
@@ -48,23 +50,17 @@ pub(crate) fn entries<K: Pod, V: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<(K,
         };
         // SAFETY: the kernel writes at most `count` keys and values of the map's sizes, which the
         // callers' types have, into buffers with that capacity, and one u32 to `next`.
-        let result = unsafe {
-            libc::syscall(
-                libc::SYS_bpf,
-                LOOKUP_BATCH,
-                std::ptr::from_mut(&mut attributes),
-                size_of::<BatchAttributes>(),
-            )
+        let last = match unsafe { bpf(LOOKUP_BATCH, &mut attributes) } {
+            Ok(_) => false,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENOENT) => true,
+                Some(libc::ENOSPC) => {
+                    room *= 2;
+                    continue;
+                }
+                _ => return Err(error),
+            },
         };
-        let error = io::Error::last_os_error();
-        let last = result < 0 && error.raw_os_error() == Some(libc::ENOENT);
-        if result < 0 && error.raw_os_error() == Some(libc::ENOSPC) {
-            room *= 2;
-            continue;
-        }
-        if result < 0 && !last {
-            return Err(error);
-        }
         let count = attributes.count as usize;
         // SAFETY: the kernel has initialised `count` entries of both.
         unsafe {

@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::bpf::bpf;
+
 /// `BPF_OBJ_GET` and `BPF_LINK_DETACH` of `enum bpf_cmd`.
 const OBJECT_GET: libc::c_int = 7;
 const LINK_DETACH: libc::c_int = 34;
@@ -46,24 +48,4 @@ pub(crate) fn detach(pin: &Path) -> io::Result<()> {
     // SAFETY: the attributes have the command's layout, without pointers.
     unsafe { bpf(LINK_DETACH, &mut attributes) }?;
     Ok(())
-}
-
-/// Makes a system call.
-///
-/// # Safety
-/// The attributes must have the command's layout, and their pointers be valid.
-unsafe fn bpf<T>(command: libc::c_int, attributes: &mut T) -> io::Result<libc::c_int> {
-    // SAFETY: as the caller promises.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command,
-            std::ptr::from_mut(attributes),
-            size_of::<T>(),
-        )
-    };
-    match result {
-        0.. => Ok(result as libc::c_int),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
