@@ -10,7 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::report::{ClientReport, QueueReport, StatusReport};
+use crate::report::{ClientReport, StatusReport};
 
 /// Values of one scrape.
 #[derive(Clone, Debug)]
@@ -34,9 +34,8 @@ impl Scrape {
     }
 }
 
-type CountOf = fn(&ClientReport) -> u64;
-type QueueCountOf = fn(&QueueReport) -> u64;
-type OptionalBytesOf = fn(&ClientReport) -> Option<u64>;
+/// Name and help of a metric of clients, and its value; none for those that do not have it.
+type OfClient = (&'static str, &'static str, fn(&ClientReport) -> Option<u64>);
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
@@ -108,88 +107,75 @@ impl Scrape {
             }
         }
         self.encode_quotas(encoder)?;
-        let refused: [(&str, &str, CountOf); 3] = [
+        let refused: [OfClient; 3] = [
             (
                 "client_spoofed_packets",
                 "Packets with a source that is not its own: refused",
-                |client| client.spoofed_packets,
+                |client| Some(client.spoofed_packets),
             ),
             (
                 "client_capped_packets",
                 "Packets beyond its rate: dropped",
-                |client| client.capped_packets,
+                |client| Some(client.capped_packets),
             ),
             (
                 "client_token_misuses",
                 "Handshakes with its token by other machines: refused",
-                |client| client.token_misuses,
+                |client| Some(client.token_misuses),
             ),
         ];
-        for (name, help, of) in refused {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for client in &self.clients {
-                count(&mut family, &[("client", client.name.as_str())], of(client))?;
-            }
-        }
+        self.encode_counts(encoder, &refused)?;
         self.encode_queues(encoder)
     }
 
     /// Metrics of what is queued for clients with a session.
     fn encode_queues(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let with_queue = |client: &'_ ClientReport| Some((client.name.clone(), client.queue?));
-        let queues: Vec<_> = self.clients.iter().filter_map(with_queue).collect();
-        let help = "Bytes of inner packets to it that wait for its links";
-        let unit = Some(&Unit::Bytes);
-        let mut family =
-            encoder.encode_descriptor("client_backlog", help, unit, MetricType::Gauge)?;
-        for (name, queue) in &queues {
-            family
-                .encode_family(&[("client", name.as_str())])?
-                .encode_gauge(&(queue.backlog_bytes as f64))?;
-        }
+        let backlog: OfClient = (
+            "client_backlog",
+            "Bytes of inner packets to it that wait for its links",
+            |client| Some(client.queue?.backlog_bytes),
+        );
+        self.encode_bytes(encoder, &[backlog])?;
         let help =
             "Inner packets to it dropped or marked by queue management, or dropped by a full queue";
         let mut family =
             encoder.encode_descriptor("client_queue_packets", help, None, MetricType::Counter)?;
-        for (name, queue) in &queues {
+        for client in &self.clients {
+            let Some(queue) = client.queue else {
+                continue;
+            };
             for (reason, packets) in [
                 ("dropped", queue.dropped),
                 ("marked", queue.marked),
                 ("overflowed", queue.overflowed),
             ] {
-                let labels = [("client", name.as_str()), ("reason", reason)];
+                let labels = [("client", client.name.as_str()), ("reason", reason)];
                 count(&mut family, &labels, packets)?;
             }
         }
-        let counts: [(&str, &str, QueueCountOf); 3] = [
+        let counts: [OfClient; 3] = [
             (
                 "client_retransmitted_packets",
                 "Inner packets to it retransmitted",
-                |queue| queue.retransmitted,
+                |client| Some(client.queue?.retransmitted),
             ),
             (
                 "client_lowered_windows",
                 "Acknowledgements from it whose receive windows were lowered",
-                |queue| queue.lowered_windows,
+                |client| Some(client.queue?.lowered_windows),
             ),
             (
                 "client_spurious_retransmissions",
                 "TCP segments to it dropped because their data waited already",
-                |queue| queue.spurious_retransmissions,
+                |client| Some(client.queue?.spurious_retransmissions),
             ),
         ];
-        for (name, help, of) in counts {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (client, queue) in &queues {
-                count(&mut family, &[("client", client.as_str())], of(queue))?;
-            }
-        }
-        Ok(())
+        self.encode_counts(encoder, &counts)
     }
 
     /// Metrics of clients with a quota.
     fn encode_quotas(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let quotas: [(&str, &str, OptionalBytesOf); 3] = [
+        let quotas: [OfClient; 3] = [
             (
                 "client_quota",
                 "Bytes of inner packets in a day or a month, both directions together, before it is slowed down",
@@ -206,19 +192,37 @@ impl Scrape {
                 ClientReport::quota_left_bytes,
             ),
         ];
-        let unit = Some(&Unit::Bytes);
-        for (name, help, of) in quotas {
-            let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
-            for client in &self.clients {
-                if let Some(bytes) = of(client) {
-                    let labels = [("client", client.name.as_str())];
-                    family
-                        .encode_family(&labels)?
-                        .encode_gauge(&(bytes as f64))?;
-                }
+        self.encode_bytes(encoder, &quotas)
+    }
+
+    /// Counters of clients.
+    fn encode_counts(&self, encoder: &mut DescriptorEncoder, counts: &[OfClient]) -> fmt::Result {
+        for (name, help, of) in counts {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            for (client, times) in self.values(*of) {
+                count(&mut family, &[("client", client)], times)?;
             }
         }
         Ok(())
+    }
+
+    /// Gauges of clients, in bytes.
+    fn encode_bytes(&self, encoder: &mut DescriptorEncoder, gauges: &[OfClient]) -> fmt::Result {
+        let unit = Some(&Unit::Bytes);
+        for (name, help, of) in gauges {
+            let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+            for (client, bytes) in self.values(*of) {
+                family
+                    .encode_family(&[("client", client)])?
+                    .encode_gauge(&(bytes as f64))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn values(&self, of: fn(&ClientReport) -> Option<u64>) -> impl Iterator<Item = (&str, u64)> {
+        let clients = self.clients.iter();
+        clients.filter_map(move |client| Some((client.name.as_str(), of(client)?)))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::{env, fs};
 
 use super::*;
-use crate::report::ClientCounts;
+use crate::report::{ClientCounts, QueueReport};
 
 fn client(name: &str, state: &str) -> ClientReport {
     ClientReport {
