@@ -230,7 +230,7 @@ def reached(has: dict[int, Rules], graph: Graph, start: int) -> list[int]:
         found.append(here)
         passed = has[here].get((PATHS, SINGLE_WAY, Match(vlan=tags[0])))
         for port in [each.port for each in passed.actions if isinstance(each, Output)] if passed else ():
-            arc = graph.by_source.get(PortId(here, port))
+            arc = graph.by_port.get(here, {}).get(port)
             if arc is not None and port != arrived:
                 entrance = has[arc.target.switch].get((INGRESS, 85, Match(in_port=arc.target.port, vlan=tags[0])))
                 if entrance is None or entrance.goto == PATHS:

@@ -62,7 +62,7 @@ def walk(tree: Tree, graph: Graph, start: int, down: set[PortId]) -> list[int] |
             port, marked = other, True
         if port is None or PortId(here, port) in down:
             return None
-        here = graph.by_source[PortId(here, port)].target.switch
+        here = graph.by_port[here][port].target.switch
         passed.append(here)
     return passed
 
@@ -85,7 +85,7 @@ def test_of_one_link_that_fails_every_switch_with_a_detour_leads_around(size: in
     graph = graph_of(generated(size, seed=seed, more=more))
     for tree in planned(graph, size).trees.values():
         for switch, port in tree.onward.items():
-            down = set(_ends(graph.by_source[PortId(switch, port)]))
+            down = set(_ends(graph.by_port[switch][port]))
             has_detour = tree.detour_port(switch) is not None
             assert (walk(tree, graph, switch, down) is not None) == has_detour
 
@@ -137,7 +137,7 @@ def test_most_links_on_the_ways_of_hosts_are_bridged(shape: Shape, inhabited: ra
     for tree in make(Plan(), NetworkState(graph, hosts, failover=graph.switches)).trees.values():
         for start in set(switches) - {tree.root}:
             for here in (walk(tree, graph, start, set()) or [])[:-1]:
-                down = set(_ends(graph.by_source[PortId(here, tree.onward[here])]))
+                down = set(_ends(graph.by_port[here][tree.onward[here]]))
                 bridged.append(walk(tree, graph, start, down) is not None)
     assert sum(bridged) / len(bridged) >= share - 0.02
 

@@ -85,11 +85,6 @@ class Graph:
         return out
 
     @cached_property
-    def by_source(self) -> dict[PortId, Arc]:
-        """Every arc by the port at which it begins."""
-        return {arc.source: arc for arc in self.arcs}
-
-    @cached_property
     def by_port(self) -> dict[int, dict[int, Arc]]:
         """Every arc by the switch and the number of the port at which it begins."""
         found: dict[int, dict[int, Arc]] = {}

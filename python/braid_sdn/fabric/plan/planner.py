@@ -403,11 +403,11 @@ class _Detours:
         if detour is None:
             return tree
         if not is_same:
-            arcs = self._whole.by_source
+            arcs = self._whole.by_port
             left = {
                 switch: port
                 for switch, port in detour.onward.items()
-                if PortId(switch, port) in arcs and PortId(switch, port) not in lost
+                if port in arcs.get(switch, ()) and PortId(switch, port) not in lost
             }
             detour = detour if len(left) == len(detour.onward) else replace(detour, onward=left)
         if not self._are_kept or not self._has_groups(detour):
@@ -426,8 +426,8 @@ class _Detours:
         """Return true if all switches that packets on a detour come to have groups."""
         if self._failover == self._whole.switches:
             return True
-        arcs = self._whole.by_source
-        targets = {arcs[PortId(switch, port)].target.switch for switch, port in detour.onward.items()}
+        arcs = self._whole.by_port
+        targets = {arcs[switch][port].target.switch for switch, port in detour.onward.items()}
         return targets | detour.onward.keys() | {detour.root} <= self._failover
 
     def _best(self, tree: Tree, arcs: Mapping[int, Arc]) -> Tree | None:
@@ -462,9 +462,9 @@ class _Detours:
         return sum(weight.get(switch, 0) for switch in reaching if tree.detour_port(switch) is not None)
 
     def _with(self, tree: Tree, detour: Tree) -> Tree:
-        arcs, turning = self._whole.by_source, dict(tree.turning)
+        arcs, turning = self._whole.by_port, dict(tree.turning)
         for switch, port in detour.onward.items():
-            target = arcs[PortId(switch, port)].target
+            target = arcs[switch][port].target
             if tree.onward.get(target.switch) == target.port and tree.onward.get(switch) != port:
                 turning[switch] = turning.get(switch, frozenset()) | {port}
         made = replace(tree, detour=detour, turning=turning)
