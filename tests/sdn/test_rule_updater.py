@@ -244,7 +244,7 @@ def test_what_a_switch_refused_and_is_forgiven_is_sent_with_the_next_update() ->
     net = Ranked()
     net.ranks[3, 8] = 2
     assert net.change((2, 9, 1), (3, 8, 2)) == []
-    # What needs no order goes with the first that does.
+    # Rules without an order go with the first rank.
     assert net.confirm(1) == [(2, 9), (3, 8)]
     net.updater.handle_refused(1.1, 2, net.target[2][next(key for key in net.target[2] if tag_of(key) == 9)])
     net.updater.forgive(2)

@@ -1,4 +1,4 @@
-//! What is known of flows, by their hashes: a fixed number of places, of which each flow has one.
+//! A table of flows by their hashes: a fixed number of places, of which each flow has one.
 //!
 //! Flows whose hashes differ by a multiple of that number share a place. Who of them has it is for the caller to say
 //! ([`FlowTable::rival`]); the others are not known.

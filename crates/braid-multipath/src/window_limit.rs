@@ -155,11 +155,9 @@ impl WindowLimits {
         }
         let goes_on = |of: &Flow| syn.answers && of.sent.is_none();
         if !self.flows.get(flow).is_some_and(goes_on) {
-            self.flows.insert(flow, Flow::new(now));
+            self.flows.remove(flow);
         }
-        let Some(of) = self.flows.get_mut(flow) else {
-            return;
-        };
+        let of = (self.flows).get_or_insert_with(flow, || Flow::new(now));
         of.syns[usize::from(!is_sent)] = Some(syn);
         match is_sent {
             true => of.handle_answer(now),

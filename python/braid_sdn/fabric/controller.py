@@ -1323,7 +1323,7 @@ class Controller:
             for arc in self.traffic.arcs(now, self.topology):
                 arcs.append(arc)
                 yield
-            # What has changed meanwhile may be missing in some of it.
+            # The arcs may miss a change since the first of them was made.
             is_old = self.topology.changed > now
             graph = self.traffic.graph(now, self.topology) if is_old else graph_of(arcs, self.topology)
             self.graph = network_state.permitted(graph, self)
@@ -1354,14 +1354,16 @@ class Controller:
             self._worked += took
             self._work_at = now
             return
+        self._end_work()
+        self._follow_plan(now, *made, began)
+
+    def _end_work(self) -> None:
         self._work = self._work_at = self._made = None
         self._is_work_urgent = False
-        self._follow_plan(now, *made, began)
 
     def _drop_work(self) -> None:
         """Do without the plan that is being made, and without its graph."""
-        self._work = self._work_at = self._made = None
-        self._is_work_urgent = False
+        self._end_work()
         self._graph_at = float("-inf")
 
     def _follow_plan(self, now: float, plan: Plan, state: planner.NetworkState, began: float) -> None:

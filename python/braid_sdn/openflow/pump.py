@@ -58,6 +58,6 @@ class Pump:
             try:
                 self._handle_timeout(self._loop.time())
             finally:
-                # What is due later is due all the same.
+                # An error ends no later timeout.
                 self.run_soon()
         return True

@@ -56,7 +56,7 @@ class Tree:
     tag: int
     #: The output port of each switch.
     onward: dict[int, int]
-    #: How often switches were given other ports under this tag, and those that were the last time.
+    #: Number of repairs, which give switches other ports under this tag, and the switches of the last one.
     repairs: int = 0
     repaired: frozenset[int] = frozenset()
     #: Number of links to the root from each switch that got another way there under this tag: those that are nearer

@@ -311,7 +311,8 @@ class RuleUpdater:
         has = self.installed.get(switch)
         if has is None:
             return
-        key, self._is_ranked = rule.key, False
+        key = rule.key
+        self._is_ranked = False
         if rule.meter is not None and not rule.lease:
             # It was created before the rule.
             self._spare.add(switch)

@@ -137,7 +137,7 @@ class Traffic:
         return graph_of(self.arcs(now, topology), topology)
 
     def arcs(self, now: float, topology: Topology) -> Iterator[Arc]:
-        """Yield both directions of each working link, for `graph_of`. What changes meanwhile may be missed."""
+        """Yield both directions of each working link, for `graph_of`. They may miss a change after the first one."""
         echoes = topology.echoes(now)
         for link in topology.links():
             promised = self.configured.get(link.source)
