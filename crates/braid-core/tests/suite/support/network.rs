@@ -45,11 +45,16 @@ pub struct Packet {
 
 #[derive(Clone, Copy, Debug)]
 enum Body {
-    Syn,
-    SynAck,
+    Syn {
+        number: u32,
+    },
+    SynAck {
+        number: u32,
+    },
     Request {
         number: usize,
         bytes: u64,
+        below: usize,
         stamp: u64,
     },
     Data {
@@ -57,12 +62,15 @@ enum Body {
         echo: u64,
     },
     Ack {
-        segment: usize,
         below: usize,
+        blocks: Blocks,
         stamp: u64,
     },
     Datagram,
 }
+
+/// Segments from one to before another that have arrived, as an acknowledgement names them (RFC 2018).
+type Blocks = [(usize, usize); SACK_BLOCKS];
 
 /// A line in both directions.
 struct Line {
@@ -96,6 +104,8 @@ impl Line {
     }
 }
 
+/// As many as there is room for beside time stamps.
+const SACK_BLOCKS: usize = 3;
 const DOWN: usize = 0;
 const UP: usize = 1;
 
@@ -126,7 +136,8 @@ pub enum Event {
         flow: usize,
         /// The line that the answer came by.
         line: usize,
-        /// Time since the SYN; `None` if it was sent more than once.
+        /// Time since the SYN; `None` if it was sent again meanwhile. A SYN that is sent again is raced, and each has ports of
+        /// its own.
         rtt: Option<Duration>,
         /// True if the connection is now open by that line.
         opens: bool,
@@ -219,6 +230,30 @@ struct Client {
 }
 
 impl Client {
+    /// Returns the block that a segment is in and those before it, if they are above what has arrived without a gap.
+    fn blocks(&self, segment: usize) -> Blocks {
+        let mut blocks = Blocks::default();
+        let mut end = segment + 1;
+        while self.received.get(end) == Some(&true) {
+            end += 1;
+        }
+        for block in &mut blocks {
+            let mut first = end;
+            while first > self.below && self.received[first - 1] {
+                first -= 1;
+            }
+            if first <= self.below {
+                break;
+            }
+            *block = (first, end);
+            end = first;
+            while end > self.below && !self.received[end - 1] {
+                end -= 1;
+            }
+        }
+        blocks
+    }
+
     /// Takes a time that came back, as Linux does since 6.16: a lower round trip counts at once.
     fn note_echo(&mut self, now: Time, echo: u64) {
         if echo <= self.echoed {
@@ -309,11 +344,12 @@ impl Server {
     }
 
     /// Takes an acknowledgement.
-    fn acknowledge(&mut self, now: Time, segment: usize, below: usize) {
+    fn acknowledge(&mut self, now: Time, below: usize, blocks: Blocks) {
         let mut news = 0_u32;
         let from = self.below;
         self.below = self.below.max(below);
-        for one in (from..self.below).chain([segment]) {
+        let sacked = blocks.into_iter().flat_map(|(first, end)| first..end);
+        for one in (from..self.below).chain(sacked) {
             match std::mem::replace(&mut self.segments[one], Segment::Acked) {
                 Segment::Sent { number, at, again } => {
                     self.in_flight.remove(&number);
@@ -539,7 +575,8 @@ impl Network {
         let wait = SYN_TIMEOUT * 2_u32.pow((state.syns - 1).min(6));
         let before = state.syns;
         for line in lines {
-            self.send_up(flow, *line, HEADERS, Body::Syn, false, before > 1);
+            let body = Body::Syn { number: before };
+            self.send_up(flow, *line, HEADERS, body, false, before > 1);
         }
         self.start(self.now + wait, Timer::Syn { flow, before });
     }
@@ -701,6 +738,7 @@ impl Network {
         let body = Body::Request {
             number: state.client.requests,
             bytes: state.client.bytes,
+            below: state.client.below,
             stamp,
         };
         let line = state.line.expect("open");
@@ -757,15 +795,15 @@ impl Network {
             return;
         }
         match packet.body {
-            Body::Syn => {
+            Body::Syn { number } => {
                 let packet = Packet {
                     flow,
-                    body: Body::SynAck,
+                    body: Body::SynAck { number },
                 };
                 self.lines[line].links[DOWN].handle_packet(now, HEADERS + ETHERNET, packet);
             }
-            Body::SynAck => {
-                let rtt = (state.syns == 1).then(|| now.since(state.syn_at));
+            Body::SynAck { number } => {
+                let rtt = (number == state.syns).then(|| now.since(state.syn_at));
                 let opens = state.line.is_none() && state.preferred.is_none_or(|id| id == line);
                 if opens {
                     state.line = Some(line);
@@ -784,10 +822,12 @@ impl Network {
             Body::Request {
                 number,
                 bytes,
+                below,
                 stamp,
             } => {
                 let server = &mut state.server;
                 server.echo = server.echo.max(stamp);
+                server.acknowledge(now, below, Blocks::default());
                 if number == server.requests + 1 {
                     server.requests = number;
                     let mut left = bytes;
@@ -801,12 +841,12 @@ impl Network {
                 }
             }
             Body::Ack {
-                segment,
                 below,
+                blocks,
                 stamp,
             } => {
                 state.server.echo = state.server.echo.max(stamp);
-                state.server.acknowledge(now, segment, below);
+                state.server.acknowledge(now, below, blocks);
                 self.send_segments(flow);
             }
             Body::Data { segment, echo } => self.receive(flow, line, segment, echo, bytes),
@@ -842,7 +882,7 @@ impl Network {
         while client.received.get(client.below) == Some(&true) {
             client.below += 1;
         }
-        let below = client.below;
+        let (below, blocks) = (client.below, client.blocks(segment));
         let done = before < client.end && below == client.end;
         self.events.push_back(Event::Received {
             flow,
@@ -853,8 +893,8 @@ impl Network {
         });
         let stamp = self.stamp(flow);
         let body = Body::Ack {
-            segment,
             below,
+            blocks,
             stamp,
         };
         self.send_up(flow, line, HEADERS, body, false, false);
