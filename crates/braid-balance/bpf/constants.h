@@ -184,8 +184,15 @@
 // skb->mark of a datagram that the LAN program passes to the outbound one for hairpinning.
 #define MARK_HAIRPIN 1651664228
 
-// skb->mark of a copy of a SYN; its lowest byte is the number of the uplink.
-#define MARK_COPY 1651663872
+// skb->mark of a copy of a flow's first packet; its lowest byte is the number of the uplink, and
+// the flag if that has the packet itself as well.
+#define MARK_COPY	 1651663872
+#define MARK_SECOND_COPY 0x80
+#define MARK_COPY_UPLINK 0x7f
+
+// Datagrams before the first answer that go twice at most: a QUIC client's first flight, and its
+// repetitions. A stream that nobody answers goes once.
+#define MAX_FIRST_DATAGRAMS 8
 
 // Races remembered and prefixes in the path cache: the least recently used entries are evicted.
 #define MAX_RACES	    8192

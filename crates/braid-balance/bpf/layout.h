@@ -98,9 +98,10 @@ struct uplink {
 	// that another uplink takes flows of.
 	__u8 resets_tcp;
 	__u8 others;
-	__u32 epoch; // entries of the path cache with another epoch are void
-	__u8 leased; // carried by a process: it takes flows only during the lease
-	__u8 unused[3];
+	__u32 epoch;	  // entries of the path cache with another epoch are void
+	__u8 leased;	  // carried by a process: it takes flows only during the lease
+	__u8 sends_twice; // it loses packets: the first ones of a flow go twice
+	__u8 unused[2];
 };
 
 struct slot_bank {

@@ -87,7 +87,8 @@
 	REASON(in_not_addressed, PASSED, "inbound to a group or an address that no uplink has")    \
 	REASON(in_out_of_window, EVENT, "tcp segment whose numbers do not fit its flow")           \
 	REASON(in_over_rate, DROPPED, "inbound above the rate that the uplink is shaped to")       \
-	REASON(out_over_rate, DROPPED, "outbound above the rate that the uplink is shaped to")
+	REASON(out_over_rate, DROPPED, "outbound above the rate that the uplink is shaped to")     \
+	REASON(out_second_copy, SENT, "first packet of a flow sent a second time on a lossy uplink")
 
 enum reason_kind { SENT, PASSED, DROPPED, EVENT };
 

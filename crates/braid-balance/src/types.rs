@@ -135,6 +135,9 @@ pub struct UplinkEntry {
     /// True if its UDP flows wait for it while it takes no new flows; otherwise they take another
     /// uplink with their next packet.
     pub waits: bool,
+    /// True if it loses packets: SYNs, and what QUIC clients and resolvers send before the first
+    /// answer, go twice.
+    pub sends_twice: bool,
 }
 
 /// Source address and gateway of one IP version on an uplink.

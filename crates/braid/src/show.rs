@@ -426,6 +426,7 @@ mod tests {
             jitter_known: None,
             loss: state.takes_new_flows().then_some(0.025),
             loss_known: None,
+            sends_twice: false,
             probe_rtt_ms: None,
             probe_loss: None,
             mtu: 1500,

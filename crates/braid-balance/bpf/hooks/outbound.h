@@ -382,13 +382,18 @@ static __always_inline int try_hairpin(struct __sk_buff *skb, const struct packe
 	return send_hairpin(skb, now);
 }
 
-// Translates a packet and sends it by its uplink.
-static __noinline int translate_and_send(struct __sk_buff *skb, const struct packet *packet,
-					 const struct rewrite *rewrite, const struct uplink *uplink,
-					 __u32 reason)
+// Translates a packet for its uplink. Returns non-zero if that fails.
+static __noinline int translate(struct __sk_buff *skb, const struct packet *packet,
+				const struct rewrite *rewrite, const struct uplink *uplink)
 {
-	if (!packet || !rewrite || !uplink || clamp_segments(skb, packet, uplink->mtu) ||
-	    rewrite_packet(skb, packet, rewrite))
+	if (!packet || !rewrite || !uplink || clamp_segments(skb, packet, uplink->mtu))
+		return -1;
+	return rewrite_packet(skb, packet, rewrite);
+}
+
+static __noinline int send(const struct packet *packet, const struct uplink *uplink, __u32 reason)
+{
+	if (!packet || !uplink)
 		return leave(REASON_out_rewrite_failed, DROP);
 	return leave(reason, redirect_out(packet, uplink));
 }
@@ -407,7 +412,8 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 	struct uplink *uplink = NULL;
 	struct found found;
 	struct tuple key;
-	int reason = parse(skb, ETH_HLEN, &packet);
+	int reason = parse(skb, ETH_HLEN, &packet), twice;
+	__u32 id;
 
 	if (reason == PARSE_NOT_IP)
 		return leave(REASON_out_not_ip, DROP);
@@ -471,22 +477,29 @@ static __always_inline int outbound(struct __sk_buff *skb, __u64 now)
 		else if (is_quic(&packet))
 			note_spin(skb, &packet, found.flow, now);
 	}
-	if (!found.assured || now - found.flow->last_seen > NEIGHBOUR_TRUST_NS)
+	twice = goes_twice(skb, &packet, found.flow, uplink);
+	if (twice || !found.assured || now - found.flow->last_seen > NEIGHBOUR_TRUST_NS)
 		detach_route(skb);
-	note_sent(skb, &packet, found.flow, found.flow->uplink, now);
+	// Once it is promoted, another flow may have the embryo's place.
+	id = found.flow->uplink;
+	note_sent(skb, &packet, found.flow, id, now);
 	rewrite.from = packet.source;
 	rewrite.to = found.flow->outer;
 	rewrite.from_port = key.local_port;
 	rewrite.to_port = found.flow->outer_port;
 	rewrite.side = SOURCE;
 	if (packet.fragment == FIRST_FRAGMENT)
-		remember_fragment(&packet, 0, &found.flow->outer, found.flow->uplink);
+		remember_fragment(&packet, 0, &found.flow->outer, id);
 	if (packet.protocol == IPPROTO_TCP) {
 		advance_tcp(found.flow, found.assured, packet.tcp_flags, FIN_INSIDE);
 		if (!found.assured && can_be_assured(found.flow))
 			promote(&key, found.flow, now);
 	}
-	return translate_and_send(skb, &packet, &rewrite, uplink, reason);
+	if (translate(skb, &packet, &rewrite, uplink))
+		return leave(REASON_out_rewrite_failed, DROP);
+	if (twice)
+		send_second_copy(skb, id);
+	return send(&packet, uplink, reason);
 }
 
 #endif

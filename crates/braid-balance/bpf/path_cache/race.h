@@ -4,6 +4,7 @@
 #ifndef BRAID_RACE_H
 #define BRAID_RACE_H
 
+#include "copy.h"
 #include "flow/reply.h"
 #include "flow/inside.h"
 #include "packet/mss.h"
@@ -230,23 +231,6 @@ __noinline int handle_race_packet(__u32 has_flow, __u64 now)
 	return REASON_race_repeated;
 }
 
-static __always_inline int is_copy(const struct __sk_buff *skb)
-{
-	return (skb->mark & ~0xffu) == MARK_COPY;
-}
-
-// Sends a copy of a SYN. bpf_clone_redirect() has brought the copy, translated already, to this
-// hook again; its mark names the uplink.
-static __always_inline int send_copy(struct __sk_buff *skb, const struct packet *packet)
-{
-	struct uplink *uplink = uplink_at(skb->mark & 0xff);
-
-	skb->mark = 0;
-	if (!uplink || !uplink->ifindex)
-		return leave(REASON_uplink_gone, DROP);
-	return leave(REASON_race_copy, redirect_out(packet, uplink));
-}
-
 // Translates the SYN, which may be another uplink's copy already, for an uplink, and counts it as
 // sent there.
 __noinline int address_copy(struct __sk_buff *skb, __u32 id)
@@ -292,10 +276,8 @@ __noinline int send_copy_then_address(struct __sk_buff *skb, __u32 id)
 
 	if (!ctx || id >= MAX_UPLINKS || !ctx->race.attempts[uplink_index(id)] || ctx->copy_failed)
 		return 0;
-	if (ctx->addressed) {
-		skb->mark = MARK_COPY | ((ctx->addressed - 1) & 0xff);
-		bpf_clone_redirect(skb, skb->ifindex, 0);
-	}
+	if (ctx->addressed)
+		copy_for(skb, ctx->addressed - 1, 0);
 	ctx->copy_failed = !!address_copy(skb, id);
 	ctx->addressed = id + 1;
 	return 0;
@@ -332,6 +314,8 @@ __noinline int send_copies(struct __sk_buff *skb, __u32 reason)
 		race->flow.tx_packets = 1;
 		race->flow.tx_bytes = skb->len - ctx->packet.l3;
 	}
+	if (uplink->sends_twice)
+		send_second_copy(skb, ctx->addressed - 1);
 	return leave(reason, redirect_out(&ctx->packet, uplink));
 }
 

@@ -87,7 +87,8 @@ pub(crate) struct UplinkValue {
     pub others: u8,
     pub epoch: u32,
     pub leased: u8,
-    pub unused: [u8; 3],
+    pub sends_twice: u8,
+    pub unused: [u8; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

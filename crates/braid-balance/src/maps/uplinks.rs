@@ -148,7 +148,8 @@ fn value(uplink: &UplinkEntry) -> UplinkValue {
         others: 0,
         epoch: uplink.epoch,
         leased: uplink.leased.into(),
-        unused: [0; 3],
+        sends_twice: uplink.sends_twice.into(),
+        unused: [0; 2],
     }
 }
 

@@ -12,6 +12,7 @@ mod race;
 mod random_packets;
 mod rules;
 mod rules_by_sender;
+mod second_copies;
 mod shaping;
 #[path = "../support/mod.rs"]
 mod support;

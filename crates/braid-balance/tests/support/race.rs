@@ -96,6 +96,7 @@ impl Track {
             epoch: 0,
             leased: false,
             waits: false,
+            sends_twice: false,
         });
         change(&mut uplinks);
         let mut datapath = self.probe.datapath.borrow_mut();
@@ -197,7 +198,7 @@ fn listen(ifindex: u32) -> OwnedFd {
     socket
 }
 
-/// The IP packet with TCP that was heard next. The kernel has things of its own to say on a new device.
+/// The TCP segment or datagram that was heard next. The kernel has things of its own to say on a new device.
 fn receive(socket: &OwnedFd) -> Option<Vec<u8>> {
     loop {
         let packet = hear(socket)?;
@@ -205,7 +206,7 @@ fn receive(socket: &OwnedFd) -> Option<Vec<u8>> {
             4 => packet[9],
             _ => packet[6],
         };
-        if i32::from(protocol) == libc::IPPROTO_TCP {
+        if [libc::IPPROTO_TCP, libc::IPPROTO_UDP].contains(&i32::from(protocol)) {
             return Some(packet);
         }
     }

@@ -253,6 +253,7 @@ impl World {
                 epoch: 0,
                 leased: false,
                 waits: false,
+                sends_twice: false,
             }
         };
         vec![entry(0), entry(1)]

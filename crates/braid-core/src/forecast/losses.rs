@@ -10,6 +10,9 @@
 //!   to follow the evening.
 //! - All that was lost beyond that share is put down to the load. A line that loses much and is never quiet cannot be
 //!   told from a full one.
+//! - A lost SYN or SYN/ACK costs a second, so a copy of it is worth while from a small share on. A copy hardly helps where a
+//!   queue is full. So of a line that is never quiet the share of all packets has to be higher: some per mille are what
+//!   a download loses that fills the line.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,6 +28,12 @@ const QUIET_LOAD_FRACTION: f64 = 0.25;
 pub const JUDGED_AFTER: usize = 3;
 /// Packets of any load that are counted, before the old ones count half: some times as many as of one path.
 const MAX_PACKETS: f64 = 200_000.0;
+
+/// Fractions of packets lost from which the first ones of a flow are worth a copy: of those of quiet seconds, and of all.
+const LOSSY: f64 = 0.002;
+const LOSSY_UNDER_LOAD: f64 = 0.01;
+/// Part of these below which they are worth it no longer.
+const LOSSY_NO_MORE: f64 = 0.5;
 
 /// Packets with data, and how many of them were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -44,6 +53,9 @@ pub struct UplinkLosses {
     quiet: Counted,
     /// Counts of all seconds that are judged, and of paths from before.
     all: Counted,
+    /// Counts of late, whatever the load.
+    lately: Counted,
+    is_lossy: bool,
 }
 
 /// Counts of which old ones count less.
@@ -63,6 +75,10 @@ impl Counted {
         self.packets *= fraction;
         self.lost *= fraction;
     }
+
+    fn share(&self) -> f64 {
+        (self.lost / (self.packets + PRIOR_PACKETS)).min(1.0)
+    }
 }
 
 impl UplinkLosses {
@@ -77,8 +93,10 @@ impl UplinkLosses {
     /// Takes what was counted in the time that has `passed` since the last call, about a second. `load` is the fraction of
     /// its capacity that the uplink carried then. Where none is known, a queue tells whether it was full (1) or not (0).
     pub fn note(&mut self, passed: Duration, counts: PacketCounts, load: f64) {
-        self.quiet
-            .keep((-passed.as_secs_f64() / AVERAGING_TIME.as_secs_f64()).exp());
+        let kept = (-passed.as_secs_f64() / AVERAGING_TIME.as_secs_f64()).exp();
+        self.quiet.keep(kept);
+        self.lately.keep(kept);
+        self.lately.add(counts);
         self.recent.push_back((counts, load));
         for (_, highest) in &mut self.recent {
             *highest = highest.max(load);
@@ -91,12 +109,24 @@ impl UplinkLosses {
                 self.quiet.add(counts);
             }
         }
+        let part = match self.is_lossy {
+            true => LOSSY_NO_MORE,
+            false => 1.0,
+        };
+        self.is_lossy =
+            self.quiet.share() >= part * LOSSY || self.lately.share() >= part * LOSSY_UNDER_LOAD;
     }
 
     /// Returns the fraction of packets that it loses, whatever it carries.
     #[must_use]
     pub fn share(&self) -> f64 {
-        (self.quiet.lost / (self.quiet.packets + PRIOR_PACKETS)).min(1.0)
+        self.quiet.share()
+    }
+
+    /// Returns true if it loses so many packets that the first ones of a flow are worth a copy.
+    #[must_use]
+    pub fn is_lossy(&self) -> bool {
+        self.is_lossy
     }
 
     /// Returns the fraction of packets that it has lost beyond that.
@@ -157,6 +187,33 @@ mod tests {
         count(&mut losses, 2_000, 40, 0.1);
         assert!((losses.share() - 0.016).abs() < 0.001);
         assert!((losses.load_share() - (0.06 - losses.share())).abs() < 1e-9);
+    }
+
+    #[test]
+    fn copies_are_worth_while_from_two_lost_packets_in_a_thousand_on() {
+        let mut losses = UplinkLosses::default();
+        let mut lose = |packets, lost| {
+            count(&mut losses, packets, lost, 0.1);
+            losses.is_lossy()
+        };
+        assert!(!lose(10, 1), "one packet proves nothing");
+        assert!(!lose(10_000, 18));
+        assert!(lose(10_000, 31));
+        assert!(lose(20_000, 0), "between the two nothing changes");
+        assert!(!lose(20_000, 0));
+    }
+
+    #[test]
+    fn copies_are_worth_while_on_a_line_that_is_always_full_if_it_loses_one_packet_in_a_hundred() {
+        let mut losses = UplinkLosses::default();
+        let mut lose = |passed, packets, lost| {
+            losses.note(passed, PacketCounts { packets, lost }, 1.0);
+            losses.is_lossy()
+        };
+        assert!(!lose(SECOND, 10_000, 90));
+        assert!(lose(SECOND, 10_000, 130));
+        assert!(lose(SECOND, 10_000, 0));
+        assert!(!lose(1800 * SECOND, 3_000, 10));
     }
 
     #[test]

@@ -1,7 +1,5 @@
 //! `[bond]`: flows over the bond, and the distribution of its packets over the uplinks.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use braid_core::units::duration;
@@ -11,6 +9,8 @@ use braid_multipath::resequence::Reordering;
 use braid_multipath::schedule::Parameters;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::words::words;
 
 /// The bond: a virtual uplink over all uplinks at once. It exists after `braid join`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -134,39 +134,6 @@ impl From<Thousandths> for f64 {
     fn from(number: Thousandths) -> Self {
         f64::from(number.0) / 1000.0
     }
-}
-
-/// Defines an enum of keywords, its names in the order of the documentation.
-macro_rules! words {
-    ($type:ident, $what:literal, $($variant:ident = $name:literal),+) => {
-        impl $type {
-            /// The accepted keywords.
-            pub const NAMES: &'static [&'static str] = &[$($name),+];
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $($type::$variant => $name),+
-                })
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                match text {
-                    $($name => Ok($type::$variant),)+
-                    _ => Err(format!(
-                        concat!("no ", $what, " {:?}; there are {}"),
-                        text,
-                        Self::NAMES.join(", ")
-                    )),
-                }
-            }
-        }
-    };
 }
 
 /// Flows that take the bond.

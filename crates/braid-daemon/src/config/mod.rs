@@ -27,6 +27,7 @@ mod shape;
 mod sticky;
 mod target;
 mod uplink;
+mod words;
 
 use std::path::{Path, PathBuf};
 
@@ -47,7 +48,7 @@ pub use header::{Dscp, IpProtocol};
 pub use liveness::LivenessConfig;
 pub use matcher::{IpVersion, Mac, PortRange, UidRange};
 pub use name_servers::{NameServer, NameServers};
-pub use policy::{Failback, Policy};
+pub use policy::{Failback, FirstPackets, Policy};
 pub use race::RaceConfig;
 pub use rule::{Action, CgroupPath, OnDown, RuleConfig};
 pub use settings::{Overrides, Settings, SettingsSource};
@@ -72,6 +73,9 @@ pub struct Config {
     /// Flows that return to an uplink that works again.
     #[serde(default)]
     pub failback: Failback,
+    /// Copies of a flow's first packets.
+    #[serde(default)]
+    pub first_packets: FirstPackets,
     /// Name servers whose answers to clients are trusted, for rules by domain and for sites. Replies to
     /// this machine's own queries are always trusted.
     #[serde(default)]

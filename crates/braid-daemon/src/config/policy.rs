@@ -1,10 +1,12 @@
-//! The policy for new flows, and the failback after an uplink's return.
+//! The policy for new flows, their first packets, and the failback after an uplink's return.
 
 use std::fmt;
 use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::words::words;
 
 /// Policy that distributes new flows over the uplinks.
 #[derive(
@@ -123,35 +125,29 @@ pub enum Failback {
     MoveIdle,
 }
 
-impl Failback {
-    /// The accepted keywords, in the order of the documentation.
-    pub const NAMES: [&'static str; 4] = ["never", "new-flows", "move-quic", "move-idle"];
+words!(
+    Failback,
+    "failback",
+    Never = "never",
+    NewFlows = "new-flows",
+    MoveQuic = "move-quic",
+    MoveIdle = "move-idle"
+);
+
+/// How often the first packets of a flow are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum FirstPackets {
+    /// Twice on uplinks that lose packets.
+    #[default]
+    TwiceIfLossy,
+    /// Once.
+    Once,
 }
 
-impl fmt::Display for Failback {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Failback::Never => "never",
-            Failback::NewFlows => "new-flows",
-            Failback::MoveQuic => "move-quic",
-            Failback::MoveIdle => "move-idle",
-        })
-    }
-}
-
-impl FromStr for Failback {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "never" => Ok(Failback::Never),
-            "new-flows" => Ok(Failback::NewFlows),
-            "move-quic" => Ok(Failback::MoveQuic),
-            "move-idle" => Ok(Failback::MoveIdle),
-            _ => Err(format!(
-                "no failback {text:?}; there are {}",
-                Failback::NAMES.join(", ")
-            )),
-        }
-    }
-}
+words!(
+    FirstPackets,
+    "choice for first packets",
+    TwiceIfLossy = "twice-if-lossy",
+    Once = "once"
+);

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use braid_balance::Attachments;
+use braid_core::UplinkId;
 use braid_host::user_error::UserError;
 use braid_uplink::{Link, Snapshot, Uplink};
 
@@ -10,6 +11,7 @@ use super::Engine;
 use super::datapath_tables::Tables;
 use super::race::race_settings;
 use crate::classes::UplinkStatus;
+use crate::config::FirstPackets;
 use crate::plumbing::{Bypass, Desired, Divert, INNER_V4, INNER_V6};
 use crate::rules::{CompiledRules, SystemIds};
 
@@ -64,11 +66,32 @@ impl Engine {
         let now = Instant::now();
         let classes = self.classes.update(now, &self.settings, &statuses);
         self.rules = CompiledRules::compile(&self.settings, &self.classes, &self.system);
+        let mut uplinks = self.registry.entries(|record| self.tells(record));
+        for entry in &mut uplinks {
+            entry.sends_twice = self.sends_twice(entry.id);
+        }
         Tables {
-            uplinks: self.registry.entries(|record| self.tells(record)),
+            uplinks,
             classes,
             rules: self.rules.entries().to_vec(),
             race: race_settings(&self.settings),
+        }
+    }
+
+    /// Returns true if the first packets of an uplink's flows are to be sent twice.
+    fn sends_twice(&self, id: UplinkId) -> bool {
+        self.settings.config.first_packets == FirstPackets::TwiceIfLossy
+            && !self.datapath.is_openflow()
+            && self.forecasts.is_lossy(id)
+    }
+
+    /// Has uplinks that have begun to lose packets, or have ceased to, send first packets accordingly.
+    pub(super) fn follow_losses(&mut self) -> Result<(), UserError> {
+        let tables = self.applied.as_ref();
+        let mut entries = tables.into_iter().flat_map(|tables| &tables.uplinks);
+        match entries.any(|entry| entry.sends_twice != self.sends_twice(entry.id)) {
+            true => self.follow_verdicts(),
+            false => Ok(()),
         }
     }
 

@@ -54,6 +54,12 @@ impl Tables {
         self.uplinks.iter().any(accepts) && self.classes.iter().any(|class| gives_flows(class, id))
     }
 
+    /// Returns true if an uplink sends the first packets of flows twice.
+    pub fn sends_twice(&self, id: UplinkId) -> bool {
+        let sends_twice = |entry: &UplinkEntry| entry.id == id && entry.sends_twice;
+        self.uplinks.iter().any(sends_twice)
+    }
+
     /// Returns the fraction of new flows of the default class that an uplink takes.
     pub fn share_of(&self, id: UplinkId) -> f64 {
         match self.takes_new_flows(id) {
@@ -129,6 +135,7 @@ mod tests {
             epoch: 0,
             leased: false,
             waits: false,
+            sends_twice: false,
         }
     }
 

@@ -255,7 +255,8 @@ impl Engine {
         if self.note_quotas(&counters) || Classes::follows_load(&self.settings) {
             self.follow_verdicts()?;
         }
-        self.update_forecasts(now, &counters)
+        self.update_forecasts(now, &counters)?;
+        self.follow_losses()
     }
 
     /// Has new flows avoid an uplink that begins to stall, and return to one that has ceased to, without waiting for

@@ -27,6 +27,7 @@ fn uplink(name: &str, state: UplinkState, rtt_ms: Option<f64>) -> UplinkReport {
             basis: QualityBasisName::Probes,
             age_ms: 300,
         }),
+        sends_twice: false,
         probe_rtt_ms: None,
         probe_loss: rtt_ms.map(|_| 0.05),
         mtu: 1500,

@@ -89,6 +89,8 @@ pub struct UplinkReport {
     /// Evidence for `loss`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_known: Option<KnownReport>,
+    /// True if the first packets of its flows are sent twice, since it loses packets.
+    pub sends_twice: bool,
     /// Smoothed round-trip time of probes, in milliseconds, or of handshakes where no probe is answered: that by which health
     /// and alarms are judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]

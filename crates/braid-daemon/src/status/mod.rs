@@ -87,6 +87,9 @@ impl Engine {
             jitter_known: quality.jitter.map(|known| evidence(now, &known)),
             loss: quality.loss.map(|known| known.value.fraction()),
             loss_known: quality.loss.map(|known| evidence(now, &known)),
+            sends_twice: self
+                .applied_tables()
+                .is_some_and(|tables| tables.sends_twice(record.id)),
             probe_rtt_ms: look.as_ref().and_then(|look| look.rtt).map(milliseconds),
             probe_loss: look.and_then(|look| look.loss).map(Share::fraction),
             mtu: uplink.mtu,

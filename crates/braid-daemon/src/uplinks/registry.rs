@@ -346,6 +346,7 @@ impl UplinkRegistry {
             epoch: self.epoch(record),
             leased: record.is_bond() && record.cut.is_none(),
             waits: record.waits_for_hub(),
+            sends_twice: false,
         };
         let present = self.records.iter().filter(|record| record.present);
         present.map(entry).collect()

@@ -100,6 +100,12 @@ impl UplinkForecasts {
         }
     }
 
+    /// Returns true if an uplink loses so many packets that the first ones of a flow are worth a copy.
+    pub fn is_lossy(&self, id: UplinkId) -> bool {
+        let losses = self.losses.get(&id);
+        losses.is_some_and(|losses| losses.losses.is_lossy())
+    }
+
     /// Returns the new forecasts. `flow_activity` covers the time since the last call; `wanted` is the rate that an
     /// uplink's long-lived flows want.
     pub fn compute(

@@ -197,6 +197,7 @@ pub mod tests {
             jitter_known: None,
             loss: Some(0.0),
             loss_known: None,
+            sends_twice: false,
             probe_rtt_ms: None,
             probe_loss: None,
             mtu: 1500,

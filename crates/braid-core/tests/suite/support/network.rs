@@ -82,6 +82,8 @@ struct Line {
     queue: Duration,
     /// Loss at random in each direction.
     losses: [Share; 2],
+    /// True if SYNs go twice.
+    sends_twice: bool,
     /// Interval between datagrams of others towards the client, and their bytes that have arrived.
     datagrams: Option<Duration>,
     datagram_bytes: u64,
@@ -480,6 +482,7 @@ impl Network {
                 delay,
                 queue,
                 losses: [Share::NONE; 2],
+                sends_twice: false,
                 datagrams: None,
                 datagram_bytes: 0,
             }
@@ -514,6 +517,11 @@ impl Network {
     /// Sets a line's loss at random towards the client.
     pub fn set_loss(&mut self, line: usize, loss: Share) {
         self.set_losses(line, [loss, Share::NONE]);
+    }
+
+    /// Sets whether SYNs go twice by a line.
+    pub fn send_twice(&mut self, line: usize, twice: bool) {
+        self.lines[line].sends_twice = twice;
     }
 
     /// Sets a line's losses at random towards the client, and from it.
@@ -575,8 +583,12 @@ impl Network {
         let wait = SYN_TIMEOUT * 2_u32.pow((state.syns - 1).min(6));
         let before = state.syns;
         for line in lines {
-            let body = Body::Syn { number: before };
-            self.send_up(flow, *line, HEADERS, body, false, before > 1);
+            let copies = 1 + u32::from(self.lines[*line].sends_twice);
+            for copy in 0..copies {
+                let repeated = before > 1 || copy > 0;
+                let body = Body::Syn { number: before };
+                self.send_up(flow, *line, HEADERS, body, false, repeated);
+            }
         }
         self.start(self.now + wait, Timer::Syn { flow, before });
     }

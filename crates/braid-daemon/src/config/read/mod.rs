@@ -19,7 +19,7 @@ use std::ops::Range;
 use toml::de::DeTable;
 use uplinks::UplinkDraft;
 
-use super::policy::{Failback, Policy};
+use super::policy::{Failback, FirstPackets, Policy};
 use super::{BondConfig, Config, LanConfig, LivenessConfig, NameServers, RaceConfig, ShapeConfig};
 
 const TOP: (&str, &[&str]) = (
@@ -28,6 +28,7 @@ const TOP: (&str, &[&str]) = (
         "policy",
         "sticky",
         "failback",
+        "first_packets",
         "name_servers",
         "uplink",
         "liveness",
@@ -185,7 +186,8 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
     let mut table = Table::new(TOP.0, TOP.1, document);
     let policy = table.keyword("policy", &Policy::NAMES, problems);
     let sticky = table.parsed("sticky", STICKY_FIX, problems);
-    let failback = table.keyword("failback", &Failback::NAMES, problems);
+    let failback = table.keyword("failback", Failback::NAMES, problems);
+    let first_packets = table.keyword("first_packets", FirstPackets::NAMES, problems);
     let name_servers = table.list("name_servers", NAME_SERVERS_FIX, problems);
     no_repeats("name_servers", &name_servers, problems);
     let drafts = uplinks::uplinks(&mut table, problems);
@@ -237,6 +239,7 @@ fn top(document: &DeTable<'_>, problems: &mut Vec<Problem>, warnings: &mut Vec<P
         policy: policy.map_or(unsaid, |policy| policy.value),
         sticky: sticky.map(|sticky| sticky.value).unwrap_or_default(),
         failback: failback.map(|word| word.value).unwrap_or_default(),
+        first_packets: first_packets.map(|word| word.value).unwrap_or_default(),
         name_servers: match name_servers.is_empty() {
             true => NameServers::default(),
             false => NameServers(name_servers.into_iter().map(|one| one.value).collect()),

@@ -128,6 +128,7 @@ mod tests {
             epoch: 0,
             leased: false,
             waits: false,
+            sends_twice: false,
         };
         let expected = "\
 table inet braid_openflow
