@@ -20,9 +20,6 @@
 //! - Long transfers go at a rate. Loss bounds it at MSS·C / (RTT·√p) with C = √(3/2), after Mathis,
 //!   Semke, Mahdavi and Ott (*The macroscopic behavior of the TCP congestion avoidance algorithm*,
 //!   CCR 27(3), 1997).
-//! - A loss costs a short transfer more than its rate says: its last segments, its requests and its SYN
-//!   are followed by nothing that would show it, so it waits for a timeout. Each packet lost counts for
-//!   [`SHORT_LOSS_COST`] there; a page ends with its slowest connection.
 //! - Where flows move data and leave little, a queue stands. It lengthens round trips by as much as
 //!   they are long if the buffer is a bandwidth-delay product, the usual advice; they count twice.
 //!   By the times without it, short transfers would not mind a full line.
@@ -56,9 +53,6 @@ const SHORT_DIVISOR: u64 = 10;
 pub const STARTUP_ROUND_TRIPS: u64 = 6;
 /// Weight of the uplink's loss, in packets of the path.
 pub const PRIOR_PACKETS: u64 = 500;
-/// Time in microseconds by which a short transfer takes longer for each millionth of loss: some 68 packets, each of which
-/// costs 0.4 s if it is lost. Linux waits for 0.2 s at least, twice as long again, and a second after a SYN.
-pub const SHORT_LOSS_COST: u64 = 27;
 /// Least loss assumed, in millionths: no path is known to lose less.
 pub const MIN_LOSS_PPM: u64 = 10;
 /// An uplink is full if flows move data and less than its capacity divided by this is spare.
@@ -161,9 +155,7 @@ impl UplinkLoad {
             loss_ppm: narrow(loss),
             headroom,
             mathis: narrow(mathis),
-            short_time: Duration::from_micros(
-                rounds + transmission / SHORT_DIVISOR + loss * SHORT_LOSS_COST,
-            ),
+            short_time: Duration::from_micros(rounds + transmission / SHORT_DIVISOR),
             time: Duration::from_micros(rounds + transmission),
         }
     }

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 STARTUP_ROUNDS = 6
 #: Sizes of the long transfer and of the short one, bytes / 1000.
 LONG_KB, SHORT_KB = 1000, 100
-#: Time by which a short transfer takes longer for each millionth of loss: 68 packets, 0.4 s for each that is lost.
-SHORT_LOSS_COST = 27
 #: Least loss assumed.
 MIN_LOSS = 10
 #: An uplink is full if flows move data and less than its capacity divided by this is spare.
@@ -58,13 +56,12 @@ class Forecast:
     def score(self, rtt: int) -> int:
         """Return the product of a short and a long transfer's times; the smallest is best."""
         rtt = self._loaded(rtt)
-        loss = max(self.loss, MIN_LOSS)
-        return _product(rtt, loss, self._time(rtt, loss))
+        return _product(rtt, self._time(rtt, max(self.loss, MIN_LOSS)))
 
     def lossless_score(self, rtt: int) -> int:
         """Return the score at this round trip without loss."""
         rtt = _clamped(self._loaded(rtt))
-        return _product(rtt, 0, STARTUP_ROUNDS * rtt + LONG_KB * _MILLION // self.headroom)
+        return _product(rtt, STARTUP_ROUNDS * rtt + LONG_KB * _MILLION // self.headroom)
 
     def reference_time(self) -> int:
         """Return the time of a long transfer to a destination without a known path."""
@@ -95,6 +92,6 @@ def _clamped(rtt: int) -> int:
     return min(max(rtt, MIN_RTT), MAX_RTT)
 
 
-def _product(rtt: int, loss: int, time: int) -> int:
+def _product(rtt: int, time: int) -> int:
     rounds = STARTUP_ROUNDS * _clamped(rtt)
-    return (rounds + (time - rounds) * SHORT_KB // LONG_KB + loss * SHORT_LOSS_COST) * time
+    return (rounds + (time - rounds) * SHORT_KB // LONG_KB) * time

@@ -315,13 +315,6 @@ static __always_inline __u32 loss_of(const struct uplink_forecast *forecast, __u
 	       ((__u64)packets + PREDICT_PRIOR_PACKETS);
 }
 
-static __always_inline __u32 clamp_loss(__u32 loss)
-{
-	if (loss < PREDICT_MIN_LOSS_PPM)
-		return PREDICT_MIN_LOSS_PPM;
-	return loss > MILLION ? MILLION : loss;
-}
-
 // Returns the time in us that a long transfer is expected to take. `braid_core::forecast` computes
 // the same; tests/suite/forecast.rs compares the two.
 __noinline __u64 predict(__u32 rtt, __u32 loss, __u32 headroom)
@@ -329,7 +322,10 @@ __noinline __u64 predict(__u32 rtt, __u32 loss, __u32 headroom)
 	__u64 squared, rate;
 
 	rtt = clamp_rtt(rtt);
-	loss = clamp_loss(loss);
+	if (loss < PREDICT_MIN_LOSS_PPM)
+		loss = PREDICT_MIN_LOSS_PPM;
+	if (loss > MILLION)
+		loss = MILLION;
 	squared = (__u64)rtt * rtt * loss;
 	rate = square_root(MATHIS / squared);
 	if (rate > headroom)
@@ -349,13 +345,11 @@ static __always_inline __u64 default_transfer_time(const struct uplink_forecast 
 
 // Returns the product of a short and a long transfer's times, by which paths are compared; `time`
 // is the long one's.
-static __always_inline __u64 score_of(__u32 rtt, __u32 loss, __u64 time)
+static __always_inline __u64 score_of(__u32 rtt, __u64 time)
 {
 	__u64 rounds = (__u64)PREDICT_ROUNDS * clamp_rtt(rtt);
 
-	return (rounds + (time - rounds) / PREDICT_SHORT_DIVISOR +
-		(__u64)loss * PREDICT_SHORT_LOSS_COST) *
-	       time;
+	return (rounds + (time - rounds) / PREDICT_SHORT_DIVISOR) * time;
 }
 
 // Returns the score of an uplink's headroom at this RTT. Loss is left out: uplinks that lose much
@@ -363,9 +357,8 @@ static __always_inline __u64 score_of(__u32 rtt, __u32 loss, __u64 time)
 static __always_inline __u64 lossless_score(const struct uplink_forecast *forecast, __u32 rtt)
 {
 	rtt = clamp_rtt(loaded_rtt(forecast, rtt));
-	return score_of(rtt, 0,
-			(__u64)PREDICT_ROUNDS * rtt +
-				PREDICT_TRANSFER_KILOBYTES * MILLION / headroom_of(forecast));
+	return score_of(rtt, (__u64)PREDICT_ROUNDS * rtt +
+				     PREDICT_TRANSFER_KILOBYTES * MILLION / headroom_of(forecast));
 }
 
 // Compares an uplink that has not answered the context's SYN within `waited` us with the best so
@@ -404,7 +397,7 @@ __noinline int score_candidate(__u32 id, __u64 now)
 	struct uplink *uplink = uplink_at(id);
 	// Of the path, as far as it is known: verifiers of Linux 5.10 lose a pointer that may be
 	// none.
-	__u32 rtt = 0, packets = 0, lost = 0, loss;
+	__u32 rtt = 0, packets = 0, lost = 0;
 	struct path_entry *entry;
 	struct path *path;
 	__u64 score;
@@ -443,8 +436,8 @@ __noinline int score_candidate(__u32 id, __u64 now)
 	score = rtt;
 	if (ctx->lb_method == LB_FASTEST) {
 		rtt = loaded_rtt(forecast, rtt);
-		loss = clamp_loss(loss_of(forecast, packets, lost));
-		score = score_of(rtt, loss, predict(rtt, loss, headroom_of(forecast)));
+		score = score_of(
+			rtt, predict(rtt, loss_of(forecast, packets, lost), headroom_of(forecast)));
 		ctx->scores[uplink_index(id)] = score;
 	}
 	if (!ctx->cached || score < ctx->best_time) {

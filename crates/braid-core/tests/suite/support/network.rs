@@ -138,8 +138,8 @@ pub enum Event {
         flow: usize,
         /// The line that the answer came by.
         line: usize,
-        /// Time since the SYN; `None` if it was sent again meanwhile. A SYN that is sent again is raced, and each has ports of
-        /// its own.
+        /// Time since the SYN; `None` if it was sent again meanwhile, or more than once: the second one is raced, with ports of
+        /// its own, and the others have the same.
         rtt: Option<Duration>,
         /// True if the connection is now open by that line.
         opens: bool,
@@ -206,6 +206,8 @@ struct Flow {
     preferred: Option<usize>,
     syns: u32,
     syn_at: Time,
+    /// Lines by which its SYNs were answered.
+    answered: Vec<usize>,
     closed: bool,
     client: Client,
     server: Server,
@@ -815,7 +817,10 @@ impl Network {
                 self.lines[line].links[DOWN].handle_packet(now, HEADERS + ETHERNET, packet);
             }
             Body::SynAck { number } => {
-                let rtt = (number == state.syns).then(|| now.since(state.syn_at));
+                let is_known =
+                    number == state.syns && number <= 2 && !state.answered.contains(&line);
+                let rtt = is_known.then(|| now.since(state.syn_at));
+                state.answered.push(line);
                 let opens = state.line.is_none() && state.preferred.is_none_or(|id| id == line);
                 if opens {
                     state.line = Some(line);
