@@ -480,7 +480,7 @@ __noinline int handle_race_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
 	struct pkt_ctx *ctx = pkt_ctx();
 	struct uplink_counters *counters;
 	struct race *race;
-	__u32 id, first, preferred;
+	__u32 id, before, preferred;
 
 	if (!ctx)
 		return RACE_DROP;
@@ -489,7 +489,7 @@ __noinline int handle_race_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
 	if (!race || id >= MAX_UPLINKS)
 		return RACE_DROP;
 	counters = bpf_map_lookup_elem(&traffic, &id);
-	first = race->attempts[uplink_index(id)] == ATTEMPT_SENT;
+	before = race->attempts[uplink_index(id)];
 	// Both ends open at once (RFC 5382 REQ-2a): the remote's SYN chooses this uplink.
 	if ((flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN && !ctx->decided && !win_race(now))
 		return RACE_PASS;
@@ -505,12 +505,13 @@ __noinline int handle_race_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
 	} else {
 		race->attempts[uplink_index(id)] = ATTEMPT_ANSWERED;
 		preferred = preferred_of(ctx, now);
-		if (!ctx->decided &&
+		// An answer that comes again was reset before, so its server has no connection.
+		if (!ctx->decided && before != ATTEMPT_ANSWERED &&
 		    (!preferred || preferred - 1 == id ||
 		     !(ctx->usable & (1u << ((preferred - 1) & (MAX_UPLINKS - 1))))) &&
 		    !win_race(now))
 			return RACE_PASS;
-		if (first && ctx->race.flow.tx_packets == 1) {
+		if (before == ATTEMPT_SENT && ctx->race.flow.tx_packets == 1) {
 			__u32 rtt = (now - ctx->race.flow.created) / 1000;
 
 			if (counters)
@@ -521,7 +522,7 @@ __noinline int handle_race_answer(__u32 flags, __u32 ack, __u32 size, __u64 now)
 	if (counters) {
 		counters->rx_packets++;
 		counters->rx_bytes += size;
-		counters->syn_answers += first;
+		counters->syn_answers += before == ATTEMPT_SENT;
 	}
 	return flags & TCP_RST ? RACE_DROP : RACE_RESET;
 }

@@ -698,6 +698,25 @@ fn a_race_again_only_measures_where_speed_is_predicted() {
     }
 }
 
+/// Its server has no connection any more. A SYN that goes twice is answered twice.
+#[test]
+fn an_answer_that_was_reset_does_not_win_when_it_comes_again() {
+    let track = Track::new(LbMethod::Fastest, ALWAYS);
+    remember(&track, [500, 60, 500]);
+    let ends = Ends {
+        local: (INNER, 4001),
+        ..V4
+    };
+    let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
+    let all = syn_copies(&track, &sent, RACING_UPLINKS);
+    let syn_ack = |uplink: usize| answer(ends, all[&uplink], [5000, 1000], SYN | ACK);
+    track.back(0, &syn_ack(0)).is(Sent, "race_lost");
+    let favourite = 1;
+    track.set_up(|uplinks| uplinks[favourite].accepts_new = false);
+    track.back(0, &syn_ack(0)).is(Sent, "race_lost");
+    track.back(2, &syn_ack(2)).is(Passed, "in_stack");
+}
+
 #[test]
 fn a_crowded_uplink_is_left_out() {
     let track = Track::new(LbMethod::Fastest, ALWAYS);
