@@ -139,6 +139,13 @@ pub fn uplinks(uplinks: &[UplinkReport], paint: Paint) -> String {
     }
     let mut text = table.render(paint);
     text.push_str(&link_quality(uplinks, paint));
+    let sends_twice = uplinks.iter().filter(|uplink| uplink.sends_twice);
+    text.extend(sends_twice.map(|uplink| {
+        format!(
+            "# {} loses packets: the first ones of a flow go twice\n",
+            uplink.name
+        )
+    }));
     text.extend(uplinks.iter().filter_map(shaping));
     text
 }
@@ -549,10 +556,12 @@ lte     lte0    down      1       1500  192.0.2.2 via 192.0.2.1  –            
         dsl.jitter_ms = Some(1.26);
         dsl.jitter_known = known(QualityBasisName::Traffic, 4_200);
         dsl.loss_known = known(QualityBasisName::Probes, 120_000);
+        dsl.sends_twice = true;
         let text = uplinks(&report.uplinks, Paint::Plain);
         let expected = "
 UPLINK  RTT ms  KNOWN BY     JITTER ms  KNOWN BY     LOSS %  KNOWN BY
 dsl       21.4  traffic 0 s        1.3  traffic 4 s     2.5  probes 2 min
+# dsl loses packets: the first ones of a flow go twice
 ";
         assert_eq!(text.strip_prefix(&plain), Some(expected));
     }
