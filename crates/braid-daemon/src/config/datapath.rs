@@ -6,6 +6,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::words::words;
 use super::{Action, CgroupPath, Config, RuleConfig};
 
 /// Default run directory of Open vSwitch.
@@ -86,25 +87,7 @@ pub enum DatapathKind {
     OpenFlow,
 }
 
-impl DatapathKind {
-    /// The accepted keywords.
-    pub(super) const NAMES: [&'static str; 2] = ["ebpf", "openflow"];
-}
-
-impl FromStr for DatapathKind {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "ebpf" => Ok(Self::Ebpf),
-            "openflow" => Ok(Self::OpenFlow),
-            _ => Err(format!(
-                "no kind {text:?}; there are {}",
-                Self::NAMES.join(", ")
-            )),
-        }
-    }
-}
+words!(DatapathKind, "kind", Ebpf = "ebpf", OpenFlow = "openflow");
 
 /// Fate of new flows while no controller serves the bridge; the names are OpenFlow's (1.3 §6.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -117,25 +100,12 @@ pub enum FailMode {
     Standalone,
 }
 
-impl FailMode {
-    /// The accepted keywords.
-    pub(super) const NAMES: [&'static str; 2] = ["secure", "standalone"];
-}
-
-impl FromStr for FailMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "secure" => Ok(Self::Secure),
-            "standalone" => Ok(Self::Standalone),
-            _ => Err(format!(
-                "no mode {text:?}; there are {}",
-                Self::NAMES.join(", ")
-            )),
-        }
-    }
-}
+words!(
+    FailMode,
+    "mode",
+    Secure = "secure",
+    Standalone = "standalone"
+);
 
 /// Manner in which Open vSwitch gives new connections their uplinks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -148,25 +118,12 @@ pub enum OpenFlowMode {
     Group,
 }
 
-impl OpenFlowMode {
-    /// The accepted keywords.
-    pub(super) const NAMES: [&'static str; 2] = ["packet-in", "group"];
-}
-
-impl FromStr for OpenFlowMode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "packet-in" => Ok(Self::PacketIn),
-            "group" => Ok(Self::Group),
-            _ => Err(format!(
-                "no mode {text:?}; there are {}",
-                Self::NAMES.join(", ")
-            )),
-        }
-    }
-}
+words!(
+    OpenFlowMode,
+    "mode",
+    PacketIn = "packet-in",
+    Group = "group"
+);
 
 impl Config {
     /// Returns what the configuration asks for and a bridge of Open vSwitch does not do, each with the fix.

@@ -134,7 +134,7 @@ words!(
     MoveIdle = "move-idle"
 );
 
-/// How often the first packets of a flow are sent.
+/// Copies of the first packets of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FirstPackets {

@@ -15,6 +15,7 @@ use super::header::{Dscp, IpProtocol};
 use super::matcher::{IpVersion, Mac, PortRange, UidRange};
 use super::policy::Policy;
 use super::sticky::Sticky;
+use super::words::words;
 
 /// One rule. The first one that matches a new flow decides. An absent matcher matches everything; a
 /// list matches if any of its entries does.
@@ -185,22 +186,7 @@ pub enum OnDown {
     Block,
 }
 
-impl OnDown {
-    /// The accepted keywords.
-    pub(super) const NAMES: [&'static str; 2] = ["fallback", "block"];
-}
-
-impl FromStr for OnDown {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "fallback" => Ok(OnDown::Fallback),
-            "block" => Ok(OnDown::Block),
-            _ => Err(format!("there is no {text:?}")),
-        }
-    }
-}
+words!(OnDown, "action", Fallback = "fallback", Block = "block");
 
 /// Path of a control group below the cgroup2 mount, `"/user.slice"`.
 #[derive(

@@ -16,14 +16,14 @@ pub(super) fn datapath(
 ) -> (DatapathConfig, Option<Range<usize>>) {
     let mut table = Table::new(DATAPATH.0, DATAPATH.1, inner);
     let default = DatapathConfig::default();
-    let kind = table.keyword::<DatapathKind>("kind", &DatapathKind::NAMES, problems);
+    let kind = table.keyword::<DatapathKind>("kind", DatapathKind::NAMES, problems);
     let hook = table.keyword::<Hook>("hook", &["auto", "tcx", "clsact"], problems);
     let coexist = table.boolean("coexist", problems);
     let max_flows = table.count("max_flows", 1024..=16_777_216, problems);
     let max_embryonic = table.count("max_embryonic", 1024..=4_194_304, problems);
     let ovs_run_dir = table.text("ovs_run_dir", problems);
-    let fail_mode = table.keyword::<FailMode>("fail_mode", &FailMode::NAMES, problems);
-    let mode = table.keyword::<OpenFlowMode>("openflow_mode", &OpenFlowMode::NAMES, problems);
+    let fail_mode = table.keyword::<FailMode>("fail_mode", FailMode::NAMES, problems);
+    let mode = table.keyword::<OpenFlowMode>("openflow_mode", OpenFlowMode::NAMES, problems);
     table.finish(SECTIONS, problems);
     if let Some(folder) = &ovs_run_dir
         && !folder.value.starts_with('/')

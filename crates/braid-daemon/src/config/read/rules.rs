@@ -198,7 +198,7 @@ impl Reader<'_, '_, '_> {
         let action = self.action(uplinks);
         let on_down = self
             .table
-            .keyword::<OnDown>("on_down", &OnDown::NAMES, self.problems);
+            .keyword::<OnDown>("on_down", OnDown::NAMES, self.problems);
         let sticky: Option<Located<Sticky>> =
             self.table.parsed("sticky", STICKY_FIX, self.problems);
         let class = self
