@@ -66,12 +66,11 @@ impl Engine {
         let now = Instant::now();
         let classes = self.classes.update(now, &self.settings, &statuses);
         self.rules = CompiledRules::compile(&self.settings, &self.classes, &self.system);
-        let mut uplinks = self.registry.entries(|record| self.tells(record));
-        for entry in &mut uplinks {
-            entry.sends_twice = self.sends_twice(entry.id);
-        }
         Tables {
-            uplinks,
+            uplinks: self.registry.entries(
+                |record| self.tells(record),
+                |record| self.is_to_send_twice(record.id),
+            ),
             classes,
             rules: self.rules.entries().to_vec(),
             race: race_settings(&self.settings),
@@ -79,7 +78,7 @@ impl Engine {
     }
 
     /// Returns true if the first packets of an uplink's flows are to be sent twice.
-    fn sends_twice(&self, id: UplinkId) -> bool {
+    fn is_to_send_twice(&self, id: UplinkId) -> bool {
         self.settings.config.first_packets == FirstPackets::TwiceIfLossy
             && !self.datapath.is_openflow()
             && self.forecasts.is_lossy(id)
@@ -89,7 +88,7 @@ impl Engine {
     pub(super) fn follow_losses(&mut self) -> Result<(), UserError> {
         let tables = self.applied.as_ref();
         let mut entries = tables.into_iter().flat_map(|tables| &tables.uplinks);
-        match entries.any(|entry| entry.sends_twice != self.sends_twice(entry.id)) {
+        match entries.any(|entry| entry.sends_twice != self.is_to_send_twice(entry.id)) {
             true => self.follow_verdicts(),
             false => Ok(()),
         }

@@ -327,9 +327,13 @@ impl UplinkRegistry {
     }
 
     /// Returns the datapath's entries of all uplinks that have a device. `tells` is true for those whose TCP
-    /// connections are reset.
+    /// connections are reset, `sends_twice` for those that send first packets twice.
     #[must_use]
-    pub fn entries(&self, tells: impl Fn(&UplinkRecord) -> bool) -> Vec<UplinkEntry> {
+    pub fn entries(
+        &self,
+        tells: impl Fn(&UplinkRecord) -> bool,
+        sends_twice: impl Fn(&UplinkRecord) -> bool,
+    ) -> Vec<UplinkEntry> {
         let entry = |record: &UplinkRecord| UplinkEntry {
             id: record.id,
             ifindex: record.uplink.ifindex,
@@ -346,7 +350,7 @@ impl UplinkRegistry {
             epoch: self.epoch(record),
             leased: record.is_bond() && record.cut.is_none(),
             waits: record.waits_for_hub(),
-            sends_twice: false,
+            sends_twice: sends_twice(record),
         };
         let present = self.records.iter().filter(|record| record.present);
         present.map(entry).collect()

@@ -104,7 +104,7 @@ fn an_uplink_that_goes_and_comes_keeps_its_number_and_gets_its_share_back() {
     assert_eq!(registry.update(&one, &snapshot, &settings), [gone]);
     assert_eq!(shares(&registry, &settings), (0.0, 1.0));
     let accepts: Vec<bool> = registry
-        .entries(|_| false)
+        .entries(|_| false, |_| false)
         .iter()
         .map(|entry| entry.accepts_new)
         .collect();
@@ -296,7 +296,7 @@ fn flows_leave_an_uplink_only_for_one_that_works() {
         "b has no better one"
     );
     assert!(registry.records()[0].is_dead() && !registry.records()[1].is_dead());
-    let entries = registry.entries(UplinkRecord::is_dead);
+    let entries = registry.entries(UplinkRecord::is_dead, |_| false);
     let tells: Vec<bool> = entries.iter().map(|entry| entry.resets_tcp).collect();
     assert_eq!(tells, [true, false]);
 }
@@ -334,7 +334,7 @@ fn a_device_made_anew_has_its_new_index_before_it_is_usable() {
     let (found, _) = seen(&[uplink("b", 2, false)]);
     registry.update(&found, &snapshot, &settings("rr"));
     let indices: Vec<u32> = registry
-        .entries(|_| false)
+        .entries(|_| false, |_| false)
         .iter()
         .map(|entry| entry.ifindex)
         .collect();
@@ -410,7 +410,7 @@ fn a_configured_uplink_is_whichever_device_bears_its_name() {
     let (found, snapshot) = seen(&[uplink("b", 1, false)]);
     registry.update(&found, &snapshot, &settings);
     assert_eq!(numbers(&registry), [(0, "a", 1), (1, "b", 1)]);
-    let entries = registry.entries(|_| false);
+    let entries = registry.entries(|_| false, |_| false);
     let entries: Vec<_> = entries.iter().map(|e| (e.id.0, e.ifindex)).collect();
     assert_eq!(entries, [(1, 1)], "no two uplinks on one device");
 
