@@ -658,40 +658,41 @@ fn what_ends_takes_no_room_from_the_first_fin_on() {
     assert_eq!(counts(4003), (1, 0, 0));
 }
 
-#[test]
-fn a_race_again_only_measures_where_speed_is_predicted() {
+/// The uplink that a race prefers, by its round trip.
+const FAVOURITE: usize = 1;
+
+/// Begins a race that has a favourite; the connection, and its SYNs.
+fn race_with_favourite() -> (Track, Ends, SynCopies) {
     let track = Track::new(LbMethod::Fastest, ALWAYS);
     remember(&track, [500, 60, 500]);
     let ends = Ends {
         local: (INNER, 4001),
         ..V4
     };
-    let favourite = 1;
     let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
     let all = syn_copies(&track, &sent, RACING_UPLINKS);
+    (track, ends, all)
+}
+
+#[test]
+fn a_race_again_only_measures_where_speed_is_predicted() {
+    let (track, ends, all) = race_with_favourite();
     let syn_ack = |uplink: usize| answer(ends, all[&uplink], [5000, 1000], SYN | ACK);
     track.back(0, &syn_ack(0)).is(Sent, "race_lost");
     track
-        .back(favourite, &syn_ack(favourite))
+        .back(FAVOURITE, &syn_ack(FAVOURITE))
         .is(Passed, "in_stack");
     assert_eq!(flow_of(&track.probe, INNER, 4001).uplink, UplinkId(1));
 
     // A favourite that refuses, or says nothing until the SYN is said again, is none.
-    for (port, silent) in [(4002, false), (4003, true)] {
-        let track = Track::new(LbMethod::Fastest, ALWAYS);
-        remember(&track, [500, 60, 500]);
-        let ends = Ends {
-            local: (INNER, port),
-            ..V4
-        };
-        let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
-        let all = syn_copies(&track, &sent, RACING_UPLINKS);
+    for silent in [false, true] {
+        let (track, ends, all) = race_with_favourite();
         if silent {
             let sent = track.probe.out(&ends.syn()).is(Sent, "race_repeated");
             syn_copies(&track, &sent, RACING_UPLINKS);
         } else {
-            let refusal = answer(ends, all[&favourite], [0, 1000], RST | ACK);
-            track.back(favourite, &refusal).is(Dropped, "race_refused");
+            let refusal = answer(ends, all[&FAVOURITE], [0, 1000], RST | ACK);
+            track.back(FAVOURITE, &refusal).is(Dropped, "race_refused");
         }
         let back = answer(ends, all[&2], [5000, 1000], SYN | ACK);
         track.back(2, &back).is(Passed, "in_stack");
@@ -701,18 +702,10 @@ fn a_race_again_only_measures_where_speed_is_predicted() {
 /// Its server has no connection any more. A SYN that goes twice is answered twice.
 #[test]
 fn an_answer_that_was_reset_does_not_win_when_it_comes_again() {
-    let track = Track::new(LbMethod::Fastest, ALWAYS);
-    remember(&track, [500, 60, 500]);
-    let ends = Ends {
-        local: (INNER, 4001),
-        ..V4
-    };
-    let sent = track.probe.out(&ends.syn()).is(Sent, "race_begun");
-    let all = syn_copies(&track, &sent, RACING_UPLINKS);
+    let (track, ends, all) = race_with_favourite();
     let syn_ack = |uplink: usize| answer(ends, all[&uplink], [5000, 1000], SYN | ACK);
     track.back(0, &syn_ack(0)).is(Sent, "race_lost");
-    let favourite = 1;
-    track.set_up(|uplinks| uplinks[favourite].accepts_new = false);
+    track.set_up(|uplinks| uplinks[FAVOURITE].accepts_new = false);
     track.back(0, &syn_ack(0)).is(Sent, "race_lost");
     track.back(2, &syn_ack(2)).is(Passed, "in_stack");
 }

@@ -852,6 +852,13 @@ fn mean(of: &[f64]) -> f64 {
     of.iter().sum::<f64>() / of.len() as f64
 }
 
+/// Returns the standard deviation of what these are samples of.
+fn deviation(of: &[f64]) -> f64 {
+    let mean = mean(of);
+    let squares: f64 = of.iter().map(|each| (each - mean).powi(2)).sum();
+    (squares / (of.len() as f64 - 1.0)).sqrt()
+}
+
 /// Returns the mean page load time of each policy over some seeds of the walk, each as much as any other.
 fn walks<const POLICIES: usize>(policies: [Policy; POLICIES], seeds: u64) -> [f64; POLICIES] {
     policies.map(|policy| {
@@ -897,12 +904,10 @@ fn survey_of_whole_walks() {
         }
     }
     for (name, log) in ["wrr", "fastest"].iter().zip(&logs) {
-        let middle = mean(log);
-        let squares: f64 = log.iter().map(|each| (each - middle).powi(2)).sum();
-        let deviation = (squares / (log.len() as f64 - 1.0)).sqrt();
+        let deviation = deviation(log);
         println!(
             "{name} of wrr with true weights: {:.3}, deviation {deviation:.3}, standard error {:.3}",
-            middle.exp(),
+            mean(log).exp(),
             deviation / (log.len() as f64).sqrt()
         );
     }
@@ -972,9 +977,8 @@ fn beside_a_lossy_line<const POLICIES: usize>(
     let alone = mean(&taken(Policy::Only(1)));
     policies.map(|policy| {
         let of_alone: Vec<f64> = taken(policy).iter().map(|s| s / alone).collect();
-        let mean = mean(&of_alone);
-        let squares: f64 = of_alone.iter().map(|one| (one - mean).powi(2)).sum();
-        (mean, squares.sqrt() / of_alone.len() as f64)
+        let error = deviation(&of_alone) / (of_alone.len() as f64).sqrt();
+        (mean(&of_alone), error)
     })
 }
 
