@@ -26,6 +26,7 @@ pub mod rate;
 mod rng;
 pub mod stats;
 pub mod trace;
+pub mod walk;
 
 pub use braid_core::Time;
 pub use config::{Config, ConfigError, Settings};

@@ -19,9 +19,8 @@ use crate::world::{LinkSpec, START, World, line, quantile};
 
 mod floor;
 mod survey;
-pub mod walk;
 
-use walk::Rates;
+use braid_emulate::walk::Rates;
 
 /// One radio link: its rates in both directions, and the second of them at which the flow begins.
 #[derive(Clone)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use braid_multipath::schedule::{Adaptive, Class};
 
-use crate::radio::walk::Rates;
 use crate::tcp::TcpSender;
 use crate::world::{LinkSpec, START, World, line, quantile};
+use braid_emulate::walk::Rates;
 
 /// One CUBIC flow for 8 s beside a packet of 100 bytes every 20 ms.
 struct Bulk {

@@ -7,8 +7,8 @@ use braid_multipath::schedule::{Adaptive, Class};
 
 use super::{Inner, Radio, mbit, sender};
 use crate::alone;
-use crate::radio::walk::Rates;
 use crate::world::{LinkSpec, START, World, line, quantile};
+use braid_emulate::walk::Rates;
 
 fn radio(there: Rates) -> Radio {
     Radio {

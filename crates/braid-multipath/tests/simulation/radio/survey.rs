@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Inner, Outcome, Radio, compare, drive, inners, lte, wide_drive};
-use crate::radio::walk::Rates;
+use braid_emulate::walk::Rates;
 
 struct Case {
     group: &'static str,

@@ -1,10 +1,11 @@
-//! Rates of radio links: recordings from a directory, and random walks with similar statistics.
+//! Rates of radio links over time, to be played by a [`Link`](crate::Link): recordings, and random walks with similar
+//! statistics.
 
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use braid_emulate::trace::Trace;
+use crate::trace::Trace;
 
 /// Seconds and Mbit/s; a rate holds until the next one, the last as long as the one before it.
 #[derive(Debug, Clone)]
@@ -18,13 +19,18 @@ const OPPORTUNITY: f64 = 12_112.0;
 
 impl Rates {
     /// Reads a recording: `seconds,Mbit/s`.
+    ///
+    /// # Panics
+    /// If the file cannot be read, or has fewer than two rates.
     pub fn read(path: &Path) -> Rates {
         let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         let row = |row: &str| {
             let (at, mbit) = row.split_once(',')?;
             Some((at.parse().ok()?, mbit.parse().ok()?))
         };
-        Rates(text.lines().filter_map(row).collect())
+        let rates: Vec<_> = text.lines().filter_map(row).collect();
+        assert!(rates.len() > 1, "{path:?} has no rates");
+        Rates(rates)
     }
 
     /// Builds rates from seconds, each with the rate from then on.
@@ -32,6 +38,7 @@ impl Rates {
         Rates(steps.to_vec())
     }
 
+    /// Builds the rates of a line that does not change.
     pub fn fixed(mbit: f64) -> Rates {
         Rates(vec![(0.0, mbit), (1.0, mbit)])
     }
@@ -86,7 +93,8 @@ impl Rates {
         Rates(rates)
     }
 
-    fn period(&self) -> f64 {
+    /// Returns the length of the rates in seconds, after which they repeat.
+    pub fn period(&self) -> f64 {
         match self.0.as_slice() {
             [.., before, last] => last.0 + (last.0 - before.0),
             _ => 1.0,
@@ -137,7 +145,7 @@ impl Rates {
     }
 }
 
-/// xorshift64*: the walks are the same everywhere.
+/// Draws of a walk, by xorshift64*: the walks are the same everywhere.
 struct Rng(u64);
 
 impl Rng {
