@@ -5,7 +5,7 @@
 
 // Number of the map layout. Raise it whenever a map's name, key, value or meaning changes: programs
 // of another layout must not take the maps over.
-#define LAYOUT_VERSION 11
+#define LAYOUT_VERSION 12
 
 #define MAX_UPLINKS 32
 #define SLOTS	    1024

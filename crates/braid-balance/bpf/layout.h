@@ -155,6 +155,12 @@ struct uplink_counters {
 	// Of flows that move data: by how much their round trips exceed the flow's shortest.
 	__u64 queueing_us_sum;
 	__u64 queueing_samples;
+	// For how long they show a queue: by how much each exceeds the flow's shortest, without the
+	// uplink's silence before its end, as far back as the last one that showed a queue.
+	__u64 queued_us;
+	// Time of the last one that did, ns of the monotonic clock.
+	__u64 queue_seen;
+	__u64 last_rx; // time of the last packet received, ns of the monotonic clock
 	// Of the same round trips: their sum, and the sum of the changes from one to the next of a
 	// flow, with the number of these.
 	__u64 flow_rtt_us_sum;
@@ -343,7 +349,7 @@ _Static_assert(sizeof(struct stored_packet) == 16 + MAX_REPLAY_BYTES, "stored_pa
 _Static_assert(sizeof(struct replay_buffer) == 4 * sizeof(struct stored_packet) + 8,
 	       "replay_buffer");
 _Static_assert(sizeof(struct slot_bank) == 16 + SLOTS, "slot_bank");
-_Static_assert(sizeof(struct uplink_counters) == 144, "uplink_counters");
+_Static_assert(sizeof(struct uplink_counters) == 168, "uplink_counters");
 _Static_assert(sizeof(struct shape_rate) == 28, "shape_rate");
 _Static_assert(sizeof(struct virtual_queue) == 48, "virtual_queue");
 _Static_assert(sizeof(struct shape_counters) == 40, "shape_counters");

@@ -24,6 +24,8 @@ ARRAY_MAP(lease, BPF_MAP_TYPE_ARRAY, 1, __u64);
 ARRAY_MAP(slots, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES * 2, struct slot_bank);
 ARRAY_MAP(rr_cursors, BPF_MAP_TYPE_ARRAY, CLASSES *FAMILIES, struct rr_cursor);
 ARRAY_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, MAX_UPLINKS, struct uplink_counters);
+// Time of the last round trip that tells of an uplink's queue, ns of the monotonic clock.
+ARRAY_MAP(queue_seen, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS, __u64);
 
 // By uplink * SHAPED_DIRECTIONS + direction.
 ARRAY_MAP(shape_rates, BPF_MAP_TYPE_ARRAY, MAX_UPLINKS *SHAPED_DIRECTIONS, struct shape_rate);

@@ -387,6 +387,11 @@ pub struct UplinkCounters {
     pub queueing_us_sum: u64,
     /// Round trips measured in such flows, by TCP timestamps.
     pub queueing_samples: u64,
+    /// Microseconds for which a queue is seen to have stood: of each of these round trips the growth, without the uplink's
+    /// silence before its end, as far back as the last one that showed a queue.
+    pub queued_us: u64,
+    /// Microseconds from the last one that did to this reading of the counters.
+    pub queue_unseen_us: u64,
     /// Microseconds of these round trips themselves, summed over [`UplinkCounters::queueing_samples`].
     pub flow_rtt_us_sum: u64,
     /// Microseconds by which one of them differs from the one before in the same flow, summed over

@@ -1,7 +1,7 @@
 //! Capacity of an uplink in each direction, as its own traffic shows it.
 //!
-//! In: for each short interval the bytes sent and received, and by how much round trips inside the
-//! flows exceed their shortest. Out: for each direction a capacity, the way it is known, its error,
+//! In: for each short interval the bytes sent and received, by how much round trips inside the
+//! flows exceed their shortest, and for how long that shows a queue. Out: for each direction a capacity, the way it is known, its error,
 //! and its age. Nothing is sent for it, and the far end needs nothing.
 //!
 //! Active measurements are taken as well: a transfer ([`TransferCapacity`]), or trains of packets
@@ -87,6 +87,11 @@ pub struct UplinkInterval {
     pub repeated: Bytes,
     /// Mean growth of round trips in flows that moved data; `None` if none was measured.
     pub queueing: Option<Duration>,
+    /// Time in which a queue is seen to have stood: of each round trip the growth, without the line's silence before its
+    /// end, as far back as the last one that showed a queue. A part of it may lie before the interval.
+    pub queued: Duration,
+    /// Time from the last one that did to the end of the interval.
+    pub unseen: Duration,
 }
 
 /// Estimates of both directions of an uplink.
@@ -128,6 +133,8 @@ impl UplinkCapacity {
             carried: interval.rx,
             opposite: interval.tx,
             queueing: interval.queueing,
+            queued: interval.queued,
+            unseen: interval.unseen,
         });
         // Packets that were dropped on the way out are sent again one round trip later.
         if let Some((sent, before)) = last {
@@ -137,6 +144,8 @@ impl UplinkCapacity {
                 carried: drained(&sent, before, interval.repeated),
                 opposite: sent.rx,
                 queueing: sent.queueing,
+                queued: sent.queued,
+                unseen: sent.unseen,
             });
         }
     }

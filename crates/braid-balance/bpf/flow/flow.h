@@ -425,19 +425,24 @@ static __always_inline void note_sent(struct __sk_buff *skb, const struct packet
 	}
 }
 
-static __always_inline void note_received(struct __sk_buff *skb, const struct packet *packet,
-					  struct flow *flow, __u32 uplink, __u64 now)
+// Returns for how many us this CPU had received nothing by the uplink, as far as it fits.
+static __always_inline __u32 note_received(struct __sk_buff *skb, const struct packet *packet,
+					   struct flow *flow, __u32 uplink, __u64 now)
 {
 	struct uplink_counters *counters = bpf_map_lookup_elem(&traffic, &uplink);
 	__u32 packets = packets_in(skb), bytes = bytes_in(skb, packet);
+	__u64 silence = 0;
 
 	flow->last_seen = now;
 	__sync_fetch_and_add(&flow->rx_packets, packets);
 	__sync_fetch_and_add(&flow->rx_bytes, bytes);
 	if (counters) {
+		silence = (now - counters->last_rx) / 1000;
+		counters->last_rx = now;
 		counters->rx_packets += packets;
 		counters->rx_bytes += bytes;
 	}
+	return silence < ~0U ? silence : ~0U;
 }
 
 #endif

@@ -66,7 +66,7 @@ static __noinline void note_spin(const struct __sk_buff *skb, const struct packe
 
 // Takes the round trip if a packet from outside shows the awaited spin bit.
 static __noinline void note_spin_answer(const struct __sk_buff *skb, const struct packet *packet,
-					struct flow *flow, __u64 now)
+					struct flow *flow, __u32 silence, __u64 now)
 {
 	__u32 rtt;
 
@@ -76,7 +76,7 @@ static __noinline void note_spin_answer(const struct __sk_buff *skb, const struc
 	if (rtt < flow->min_rtt / MIN_SPIN_PART)
 		ignore_spin(flow);
 	else
-		take_round_trip(flow, rtt);
+		take_round_trip(flow, rtt, silence, now);
 }
 
 // Notes a datagram to QUIC's port that is sent before the first answer. A client that sends again

@@ -8,7 +8,8 @@
 struct reply {
 	struct tuple key; // forward key
 	struct found found;
-	int late; // it came to a mapping that has moved
+	int late;      // it came to a mapping that has moved
+	__u32 silence; // us for which the uplink was silent before
 };
 
 // Result of lookup_reverse(): the entry belongs to an attempt of a race that has not won.

@@ -58,8 +58,26 @@ static __always_inline void await_round_trip(const struct __sk_buff *skb, struct
 	flow->stamp_packets = packets_of(flow);
 }
 
-// Takes the awaited round trip.
-static __always_inline void take_round_trip(struct flow *flow, __u32 rtt)
+// Counts for how long a queue was there: a packet that came `waited` us later than it could has met
+// one for as long, or a line that carried nothing. What two CPUs see in the same moment may count
+// twice.
+static __always_inline void count_queued(struct uplink_counters *counters, __u32 uplink,
+					 __u32 waited, __u64 now)
+{
+	__u64 *seen = bpf_map_lookup_elem(&queue_seen, &uplink);
+	__u64 since;
+
+	if (!seen || now <= *seen)
+		return;
+	since = (now - *seen) / 1000;
+	*seen = now;
+	counters->queue_seen = now;
+	counters->queued_us += waited < since ? waited : since;
+}
+
+// Takes the awaited round trip, which ends now. In the `silence` us before, the uplink's senders
+// may have had nothing to send.
+static __always_inline void take_round_trip(struct flow *flow, __u32 rtt, __u32 silence, __u64 now)
 {
 	__u32 uplink = flow->uplink;
 	struct uplink_counters *counters;
@@ -74,6 +92,8 @@ static __always_inline void take_round_trip(struct flow *flow, __u32 rtt)
 		return;
 	counters->queueing_us_sum += rtt - flow->min_rtt;
 	counters->queueing_samples++;
+	if (rtt - flow->min_rtt > silence)
+		count_queued(counters, uplink, rtt - flow->min_rtt - silence, now);
 	counters->flow_rtt_us_sum += rtt;
 	if (flow->last_rtt) {
 		__s32 change = rtt - flow->last_rtt;
@@ -101,7 +121,7 @@ static __noinline void note_stamp(const struct __sk_buff *skb, const struct pack
 
 // Takes the round trip if a segment from outside echoes the awaited timestamp.
 static __noinline void note_echo(const struct __sk_buff *skb, const struct packet *packet,
-				 struct flow *flow, __u64 now)
+				 struct flow *flow, __u32 silence, __u64 now)
 {
 	struct tcp_timestamps timestamps;
 
@@ -113,7 +133,7 @@ static __noinline void note_echo(const struct __sk_buff *skb, const struct packe
 			flow->stamp_at = 0;
 		return;
 	}
-	take_round_trip(flow, (__u32)(now / 1000) - flow->stamp_at);
+	take_round_trip(flow, (__u32)(now / 1000) - flow->stamp_at, silence, now);
 }
 
 #endif

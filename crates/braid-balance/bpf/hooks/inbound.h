@@ -60,7 +60,7 @@ static __always_inline void track_reply(const struct __sk_buff *skb, const struc
 				forget_path(&reply->key.remote, flow->uplink, 0);
 		}
 		note_arrival(packet, flow, packets_in(skb));
-		note_echo(skb, packet, flow, now);
+		note_echo(skb, packet, flow, reply->silence, now);
 		// Before the flow ends: it is busy no longer then.
 		if (flow->seen >= LOSS_BATCH_PACKETS || (flow->seen && is_last(flow, packet)))
 			update_losses(&reply->key.remote, flow);
@@ -72,7 +72,7 @@ static __always_inline void track_reply(const struct __sk_buff *skb, const struc
 		if (packet->source_port == bpf_htons(QUIC_PORT))
 			note_initial_answer(&reply->key.remote, flow, now);
 	} else if (packet->source_port == bpf_htons(QUIC_PORT) && packet->protocol == IPPROTO_UDP) {
-		note_spin_answer(skb, packet, flow, now);
+		note_spin_answer(skb, packet, flow, reply->silence, now);
 	}
 	// An answered echo does not promote a flow.
 	if (!reply->found.assured && !is_icmp(packet))
@@ -197,7 +197,8 @@ static __noinline int inbound_whole(struct __sk_buff *skb, const struct packet *
 	flow = reply.found.flow;
 	if (is_for_socket(skb, packet, flow))
 		return leave(REASON_in_local, PASS);
-	note_received(skb, packet, flow, reply.late ? flow->came_from - 1 : flow->uplink, now);
+	reply.silence = note_received(skb, packet, flow,
+				      reply.late ? flow->came_from - 1 : flow->uplink, now);
 	rewrite.from = packet->dest;
 	rewrite.to = reply.key.local;
 	rewrite.from_port = reverse.local_port;

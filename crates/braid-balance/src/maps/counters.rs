@@ -5,7 +5,7 @@ use braid_core::{MAX_UPLINKS, UplinkId};
 use crate::generated::REASONS;
 use crate::maps::layout::TrafficValue;
 use crate::maps::tables::{Tables, refused};
-use crate::{Counters, Error, Traffic, UplinkCounters};
+use crate::{Counters, Error, KernelTime, Traffic, UplinkCounters};
 
 /// Sums every counter over the CPUs.
 pub(crate) fn read(tables: &Tables) -> Result<Counters, Error> {
@@ -26,7 +26,16 @@ pub(crate) fn uplinks(tables: &Tables) -> Result<Vec<(UplinkId, UplinkCounters)>
         let values = tables.traffic.get(&u32::from(id.0), 0);
         let values = values.map_err(|error| refused("map traffic", &error))?;
         let sum = values.iter().fold(UplinkCounters::default(), add);
-        uplinks.push((id, sum));
+        let seen = values.iter().map(|cpu| cpu.queue_seen).max();
+        let unseen = KernelTime::now().since(KernelTime::from_nanos(seen.unwrap_or_default()));
+        let queue_unseen_us = unseen.as_micros() as u64;
+        uplinks.push((
+            id,
+            UplinkCounters {
+                queue_unseen_us,
+                ..sum
+            },
+        ));
     }
     Ok(uplinks)
 }
@@ -65,6 +74,8 @@ fn add(sum: UplinkCounters, cpu: &TrafficValue) -> UplinkCounters {
         lost: sum.lost + cpu.lost,
         queueing_us_sum: sum.queueing_us_sum + cpu.queueing_us_sum,
         queueing_samples: sum.queueing_samples + cpu.queueing_samples,
+        queued_us: sum.queued_us + cpu.queued_us,
+        queue_unseen_us: 0,
         flow_rtt_us_sum: sum.flow_rtt_us_sum + cpu.flow_rtt_us_sum,
         jitter_us_sum: sum.jitter_us_sum + cpu.jitter_us_sum,
         jitter_samples: sum.jitter_samples + cpu.jitter_samples,

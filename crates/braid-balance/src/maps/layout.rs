@@ -133,6 +133,9 @@ pub(crate) struct TrafficValue {
     pub lost: u64,
     pub queueing_us_sum: u64,
     pub queueing_samples: u64,
+    pub queued_us: u64,
+    pub queue_seen: u64,
+    pub last_rx: u64,
     pub flow_rtt_us_sum: u64,
     pub jitter_us_sum: u64,
     pub jitter_samples: u64,
@@ -285,7 +288,7 @@ const _: () = {
     assert!(offset_of!(UplinkValue, resets_tcp) == 86);
     assert!(offset_of!(UplinkValue, leased) == 92);
     assert!(size_of::<SlotBank>() == 16 + SLOTS as usize);
-    assert!(size_of::<TrafficValue>() == 144);
+    assert!(size_of::<TrafficValue>() == 168);
     assert!(size_of::<ShapeRateValue>() == 28);
     assert!(size_of::<VirtualQueueValue>() == 48);
     assert!(size_of::<ShapeCountersValue>() == 40);

@@ -18,8 +18,9 @@ use super::layout::{
 use crate::pins::Pins;
 use crate::{Error, MapMemory};
 
-/// The maps that are pinned, by name. The others (`pkt_scratch`, `blank_entry`, `refused`, `subjects`) are scratch space of
-/// the programs; each build has its own, and their contents are no part of the layout.
+/// The maps that are pinned, by name. The others (`pkt_scratch`, `blank_entry`, `refused`, `subjects`, and the times in
+/// `queued_until` and `queue_seen`, which soon are over) are scratch space of the programs; each build has its own, and their
+/// contents are no part of the layout.
 pub(crate) const MAPS: [&str; 36] = [
     "upcall_quotas",
     "client_macs",

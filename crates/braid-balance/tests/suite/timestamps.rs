@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use braid_balance::RaceSettings;
 use braid_packet::{build, protocol};
 
 use crate::support::probe::{Probe, Verdict};
@@ -68,7 +69,10 @@ fn round_trips_of_flows_that_move_data_show_their_growth() {
     send(201);
     echo(100, 6);
     sleep(shortest_at_most + Duration::from_millis(20));
+    let went_on = Instant::now();
+    echo(100, 1);
     echo(200, 1);
+    let went_on = went_on.elapsed();
     let (samples, sum) = queueing();
     assert_eq!(samples, 2);
     assert!(
@@ -77,6 +81,20 @@ fn round_trips_of_flows_that_move_data_show_their_growth() {
     );
     // The second is the shortest and its growth, and differs from the first by that.
     assert_eq!(jitter(), ([shortest * 2 + sum, sum], 1));
+    let queued = || {
+        let counters = probe.datapath.borrow().counters().expect("counters");
+        let counters = counters.uplinks[uplink].1;
+        [counters.queued_us, counters.queue_unseen_us].map(Duration::from_micros)
+    };
+    let began = Instant::now();
+    let before = queued();
+    // No other round trip tells of that time.
+    assert!((sum.saturating_sub(went_on)..=sum).contains(&before[0]));
+    sleep(Duration::from_millis(5));
+    let after = queued();
+    assert_eq!(after[0], before[0]);
+    let unseen = after[1] - before[1];
+    assert!((Duration::from_millis(5)..began.elapsed()).contains(&unseen));
     // A flow that moves nothing: the remote may delay its acknowledgement.
     send(300);
     echo(300, 1);
@@ -93,6 +111,16 @@ fn round_trips_of_flows_that_move_data_show_their_growth() {
     let third = all - (shortest * 2 + sum);
     assert_eq!(changes, sum + (shortest + sum - third));
     assert_eq!(number, 2);
+    // A sender that pauses makes no queue.
+    let ([before, _], (_, sum)) = (queued(), queueing());
+    let sent = Instant::now();
+    send(600);
+    echo(500, 6);
+    let sent = sent.elapsed();
+    sleep(Duration::from_millis(20));
+    echo(600, 1);
+    assert!(queueing().1 - sum >= Duration::from_millis(15));
+    assert!(queued()[0] - before <= sent);
 }
 
 /// Opens a connection from the host whose SYN is answered after a while; returns the uplink it takes.
@@ -111,6 +139,14 @@ fn begin(probe: &Probe, port: u16, after: Duration) -> usize {
 fn a_flow_that_begins_behind_a_queue_is_compared_with_what_its_path_has_shown() {
     const QUEUE: Duration = Duration::from_millis(60);
     let probe = Probe::new();
+    // Without a time to remember it, what a path has shown is forgotten with its second.
+    let race = RaceSettings {
+        cache_ttl: Duration::from_secs(60),
+        explore_one_in: 0,
+        per_prefix: 0,
+        total: 0,
+    };
+    probe.datapath.borrow_mut().set_race(race).expect("set");
     // The path has shown how short it is only by a handshake that the machine did not hold up.
     let uplink = (3000..4000)
         .find_map(|port| {
@@ -135,8 +171,9 @@ fn a_flow_that_begins_behind_a_queue_is_compared_with_what_its_path_has_shown() 
     let counters = probe.datapath.borrow().counters().expect("counters");
     let counters = counters.uplinks[uplink].1;
     assert_eq!(counters.queueing_samples, 1);
-    // A full packet may take 20 ms longer than a SYN on a slow line.
+    // A full packet may take 20 ms longer than a SYN on a slow line. If a second has passed, what the path has shown rises by
+    // a quarter of the difference.
     let growth = Duration::from_micros(counters.queueing_us_sum);
-    let least = QUEUE - Duration::from_millis(25);
+    let least = QUEUE * 3 / 4 - Duration::from_millis(25);
     assert!(growth >= least, "{growth:?} in {:?}", began.elapsed());
 }

@@ -7,8 +7,12 @@
 //!   some lines (Starlink: [ePPing](https://doi.org/10.1007/978-3-031-28486-1_9) measures inside
 //!   flows for that reason).
 //! - Slow start sends in bursts, which queue for a moment on a line that is idle for the rest of the
-//!   round trip. So two intervals of a queue must also agree on the rate: a full line's is the same
-//!   in each.
+//!   round trip. So two intervals of a queue must also agree on the rate: a steady line's is the same
+//!   in each while it is full.
+//! - A radio link's is not. There it counts how long the queue stood: a packet that was delayed by
+//!   300 ms has met a queue for all of these 300 ms, or a line that carried nothing. If such spans
+//!   cover a second, what was carried in it is the capacity, however it has changed meanwhile. After
+//!   the last packet of a transfer nothing is covered, so its end is not taken for a slower line.
 //! - Loss alone is no sign either: a line that loses one packet in a hundred does so at any load.
 //!   A policer, which drops without a queue, is therefore known by its lower bound alone.
 //! - Jitter grows round trips without a queue. The growth must exceed twice what quiet intervals
@@ -54,8 +58,15 @@ const MAX_WINDOW: Duration = Duration::from_secs(2);
 const SECOND: Duration = Duration::from_secs(1);
 /// Least growth of round trips that shows a queue: above scheduling and interrupt moderation.
 const MIN_QUEUEING: Duration = Duration::from_millis(4);
+/// Least mean growth of round trips that cover a second: above the jitter of most lines, by which the packets of many flows
+/// are late at any time.
+const MIN_COVERING: Duration = Duration::from_millis(40);
+/// Part of a time that packets that waited must cover for the line to be full.
+const COVERED_FRACTION: f64 = 0.9;
 /// Growth that shows a queue, as a multiple of that of quiet intervals.
 const JITTER_FACTOR: u32 = 2;
+/// Growth of round trips from which it is no jitter: a radio link that has become slower carries little behind a long queue.
+const MAX_JITTER: Duration = Duration::from_millis(100);
 /// Rate up to which an interval is quiet, as a fraction of the capacity as known.
 const QUIET_FRACTION: f64 = 0.5;
 /// Time over which the growth of quiet intervals is averaged.
@@ -88,6 +99,20 @@ pub(super) struct DirectionInterval {
     pub opposite: Bytes,
     /// Mean growth of round trips in flows that moved data; `None` if none was measured.
     pub queueing: Option<Duration>,
+    /// See [`UplinkInterval::queued`](super::UplinkInterval::queued).
+    pub queued: Duration,
+    /// See [`UplinkInterval::unseen`](super::UplinkInterval::unseen).
+    pub unseen: Duration,
+}
+
+/// An interval of the last second.
+#[derive(Clone, Copy, Debug)]
+struct SecondPart {
+    interval: DirectionInterval,
+    /// Time of it that is covered by packets that waited, as known by now.
+    covered: Duration,
+    /// True if round trips in it had grown.
+    has_queue: bool,
 }
 
 /// Estimates the capacity of one direction of an uplink.
@@ -108,8 +133,8 @@ pub(super) struct PassiveCapacity {
     rates: VecDeque<(Time, Duration, u64)>,
     /// Rate of the last interval if a queue stood in it.
     queue: Option<f64>,
-    /// The last intervals, a second of them if a queue has stood for so long: their spans and rates.
-    full: VecDeque<(Duration, f64)>,
+    /// The intervals of the last second.
+    second: VecDeque<SecondPart>,
     /// Growth of round trips while little is carried.
     quiet: Duration,
 }
@@ -138,29 +163,27 @@ impl PassiveCapacity {
         let before = std::mem::take(&mut self.queue);
         if interval.span < MIN_INTERVAL / 2 || interval.span > MAX_INTERVAL {
             self.rates.clear();
-            self.full.clear();
+            self.second.clear();
             return;
         }
         let bits = interval.carried.get() as f64 * 8.0 / interval.span.as_secs_f64();
         self.note_bound(interval);
-        let Some(queueing) = interval.queueing else {
-            self.full.clear();
-            return;
-        };
-        if bits < self.known() * QUIET_FRACTION {
+        if let Some(queueing) = interval.queueing
+            && bits < self.known() * QUIET_FRACTION
+            && queueing < MAX_JITTER
+        {
             self.note_quiet(queueing, interval.span);
         }
-        let queue = queueing >= MIN_QUEUEING + self.jitter()
+        let least = MIN_QUEUEING + self.jitter();
+        let has_queue = interval.queueing.is_some_and(|queueing| queueing >= least)
             && interval.carried.get() >= MIN_BYTES
-            && interval.carried.get() >= interval.opposite.get().saturating_mul(DOMINANCE);
-        if !queue {
-            self.full.clear();
-            return;
-        }
-        self.queue = Some(bits);
-        self.note_full(interval.span, bits);
-        if before.is_some_and(|before| agree(bits, before)) {
-            self.note_saturated(interval.end, bits);
+            && is_dominant(interval.carried, interval.opposite);
+        self.note_second(interval, has_queue);
+        self.queue = has_queue.then_some(bits);
+        let is_plateau = has_queue && before.is_some_and(|before| agree(bits, before));
+        let is_steady = is_plateau && self.note_saturated(interval.end, bits);
+        if !is_steady && let Some((rate, error)) = self.covered_second(interval.end) {
+            self.set_estimate(interval.end, rate, error);
         }
     }
 
@@ -195,9 +218,10 @@ impl PassiveCapacity {
     #[must_use]
     pub fn last_second(&self, now: Time) -> Option<CapacityEstimate> {
         let found = self.estimate(now)?;
-        let mean = self.full_mean().filter(|mean| {
+        let has_queue = self.second.iter().all(|part| part.has_queue);
+        let mean = self.second_mean().filter(|mean| {
             let is_measured = found.basis == CapacityBasis::Saturated && found.age <= SECOND;
-            is_measured && !agree(*mean, found.rate.bits_per_sec() as f64)
+            has_queue && is_measured && !agree(*mean, found.rate.bits_per_sec() as f64)
         });
         Some(mean.map_or(found, |mean| CapacityEstimate {
             rate: Rate::from_bits_per_sec(mean as u64),
@@ -266,28 +290,80 @@ impl PassiveCapacity {
         }
     }
 
-    fn note_full(&mut self, span: Duration, rate: f64) {
-        self.full.push_back((span, rate));
-        while self.full_span().saturating_sub(self.full[0].0) >= SECOND {
-            self.full.pop_front();
+    fn note_second(&mut self, interval: &DirectionInterval, has_queue: bool) {
+        self.second.push_back(SecondPart {
+            interval: *interval,
+            covered: Duration::ZERO,
+            has_queue,
+        });
+        // A packet that waited for longer than the interval tells of those before as well.
+        let (mut queued, mut unseen) = (interval.queued, interval.unseen);
+        for part in self.second.iter_mut().rev() {
+            let uncovered = part.interval.span.saturating_sub(part.covered);
+            let here = queued.min(uncovered.saturating_sub(unseen));
+            part.covered += here;
+            queued -= here;
+            unseen = unseen.saturating_sub(part.interval.span);
+        }
+        while self
+            .second_span()
+            .saturating_sub(self.second[0].interval.span)
+            >= SECOND
+        {
+            self.second.pop_front();
         }
     }
 
-    fn full_span(&self) -> Duration {
-        self.full.iter().map(|(span, _)| *span).sum()
+    fn second_span(&self) -> Duration {
+        self.second.iter().map(|part| part.interval.span).sum()
     }
 
-    /// Returns the mean rate of the last second if a queue stood in all of it, in bits per second.
-    fn full_mean(&self) -> Option<f64> {
-        let span = self.full_span();
-        let bits = self
-            .full
+    /// Returns the mean rate of the last second in bits per second; `None` if less than a second is known.
+    fn second_mean(&self) -> Option<f64> {
+        let span = self.second_span();
+        let carried = self.second.iter().map(|part| part.interval.carried);
+        let bits = carried.map(|bytes| bytes.get() as f64 * 8.0).sum::<f64>();
+        (span >= SECOND).then(|| bits / span.as_secs_f64())
+    }
+
+    /// Returns the mean rate of the last second and its relative error if packets that waited cover all of it.
+    fn covered_second(&self, now: Time) -> Option<(f64, f64)> {
+        let rate = self.second_mean()?;
+        // In what need not be covered a transfer may have ended.
+        let has_ended = |(at, known, _): (Time, f64, f64)| {
+            let part = rate / known;
+            now.since(at) <= SECOND && (COVERED_FRACTION..1.0).contains(&part)
+        };
+        if self.estimate.is_some_and(has_ended) {
+            return None;
+        }
+        let covered: Duration = self.second.iter().map(|part| part.covered).sum();
+        if covered < self.second_span().mul_f64(COVERED_FRACTION) {
+            return None;
+        }
+        let bytes = |of: fn(&DirectionInterval) -> Bytes| {
+            let parts = self.second.iter().map(|part| of(&part.interval).get());
+            Bytes::new(parts.sum())
+        };
+        let carried = bytes(|interval| interval.carried);
+        let growths: Vec<Duration> = self
+            .second
             .iter()
-            .map(|(span, rate)| span.as_secs_f64() * rate);
-        (span >= SECOND).then(|| bits.sum::<f64>() / span.as_secs_f64())
+            .filter_map(|part| part.interval.queueing)
+            .collect();
+        let growth = growths.iter().sum::<Duration>();
+        let shows = growth.checked_div(growths.len() as u32)? >= MIN_COVERING + self.jitter()
+            && carried.get() >= MIN_BYTES
+            && is_dominant(carried, bytes(|interval| interval.opposite));
+        let off = |SecondPart { interval, .. }: &SecondPart| {
+            interval.carried.get() as f64 * 8.0 / interval.span.as_secs_f64() / rate - 1.0
+        };
+        let squares: f64 = self.second.iter().map(|part| off(part).powi(2)).sum();
+        shows.then(|| (rate, squares.sqrt() / self.second.len() as f64))
     }
 
-    fn note_saturated(&mut self, end: Time, rate: f64) {
+    /// Takes an interval that agrees with the one before. Returns true if the line has this rate.
+    fn note_saturated(&mut self, end: Time, rate: f64) -> bool {
         self.saturated.push_back((end, rate));
         let is_old = |intervals: &VecDeque<(Time, f64)>| {
             let age = end.since(intervals[0].0);
@@ -303,7 +379,7 @@ impl PassiveCapacity {
             self.saturated.drain(..self.saturated.len() - alike);
         }
         if self.saturated.len() < LEAST_SATURATED {
-            return;
+            return false;
         }
         let mut rates: Vec<f64> = self.saturated.iter().map(|(_, rate)| *rate).collect();
         rates.sort_by(f64::total_cmp);
@@ -311,10 +387,15 @@ impl PassiveCapacity {
         let found = rates[place];
         let upper = rates[rates.len() * 3 / 4];
         let spread = (upper - rates[rates.len() / 4]) / found.max(1.0);
-        self.estimate = Some((end, found, spread / (rates.len() as f64).sqrt()));
-        self.note_drift(end, found);
+        self.set_estimate(end, found, spread / (rates.len() as f64).sqrt());
+        alike >= LEAST_SATURATED
+    }
+
+    fn set_estimate(&mut self, end: Time, rate: f64, error: f64) {
+        self.estimate = Some((end, rate, error));
+        self.note_drift(end, rate);
         // A saturated line carries no more than this, whatever it carried before.
-        self.bound = Some((end, found));
+        self.bound = Some((end, rate));
     }
 
     fn note_drift(&mut self, end: Time, rate: f64) {
@@ -341,6 +422,11 @@ pub(super) fn refutes(least: Rate, estimate: Rate) -> bool {
 
 fn exceeds(least: f64, rate: f64) -> bool {
     least > rate * REFUTING_FACTOR
+}
+
+/// Returns true if a queue stands in the direction of the first of these bytes rather than in the other one.
+fn is_dominant(carried: Bytes, opposite: Bytes) -> bool {
+    carried.get() >= opposite.get().saturating_mul(DOMINANCE)
 }
 
 /// Returns true if two rates may be one capacity.

@@ -31,6 +31,8 @@ struct Line {
     /// Bits dropped in this interval and in the one before, which are sent again in this one.
     dropped: [f64; 2],
     reduced: f64,
+    /// Time of this interval in which a queue stood.
+    stood: Duration,
     now: Time,
     noise: Noise,
 }
@@ -47,6 +49,7 @@ impl Line {
             queued: 0.0,
             dropped: [0.0; 2],
             reduced: 0.0,
+            stood: Duration::ZERO,
             now: Time::ZERO,
             noise: Noise(seed),
         }
@@ -58,6 +61,7 @@ impl Line {
     fn interval(&mut self, rate: f64, wanted: f64) -> (u64, u64, u64, Duration) {
         self.dropped = [0.0, self.dropped[0]];
         let (mut left, mut sent, mut growth) = (0.0, 0.0, 0.0);
+        self.stood = Duration::ZERO;
         let steps = INTERVAL.as_millis() / STEP.as_millis();
         let step = STEP.as_secs_f64();
         for _ in 0..steps {
@@ -83,6 +87,9 @@ impl Line {
                 self.window += self.senders * SEGMENT * step / rtt;
             }
             self.window = self.window.max(2.0 * SEGMENT);
+            if self.queued > 0.0 {
+                self.stood += STEP;
+            }
             growth += self.queued / rate.max(1.0) + self.jitter * 2.0 * self.noise.next();
         }
         self.now = self.now + INTERVAL;
@@ -116,6 +123,8 @@ impl Line {
             rx: Bytes::new(rx),
             repeated: Bytes::new(repeated),
             queueing: (tx + rx > 2_000).then_some(growth),
+            queued: self.stood,
+            unseen: Duration::ZERO,
         }
     }
 }
@@ -220,6 +229,84 @@ fn an_estimate_falls_with_the_line_within_two_seconds_and_rises_again() {
                 let now = bits(&found.rx(line.now).unwrap()) / (rate * MBIT);
                 assert!((0.85..1.15).contains(&now), "{rate} Mbit/s: {now}");
             }
+        }
+    }
+}
+
+/// An interval of a download behind a queue: bytes, growth, and time of a queue that it shows, in ms.
+fn behind_a_queue(step: u32, bytes: u64, growth: Option<u64>, queued: u64) -> UplinkInterval {
+    UplinkInterval {
+        end: Time::ZERO + INTERVAL * step,
+        span: INTERVAL,
+        tx: Bytes::new(bytes / 40),
+        rx: Bytes::new(bytes),
+        repeated: Bytes::new(0),
+        queueing: growth.map(Duration::from_millis),
+        queued: Duration::from_millis(queued),
+        unseen: Duration::ZERO,
+    }
+}
+
+/// Intervals of a radio link that was full differ by any factor.
+#[test]
+fn a_second_that_waiting_packets_cover_shows_its_mean() {
+    let mut found = UplinkCapacity::default();
+    let (bytes, mean) = ([100_000, 30_000, 250_000, 60_000, 160_000], 4_800_000);
+    for (step, bytes) in (1..).zip(bytes) {
+        found.note(&behind_a_queue(step, bytes, Some(150), 200));
+    }
+    let now = Time::ZERO + INTERVAL * 5;
+    let shown = found.rx(now).expect("an estimate");
+    assert_eq!(shown.basis, CapacityBasis::Saturated, "{shown:?}");
+    assert_eq!(shown.rate.bits_per_sec(), mean);
+    assert!((0.1..0.5).contains(&shown.error), "{shown:?}");
+    // It carries nothing for a while, and then a packet that has waited all that time.
+    for step in 6..=9 {
+        found.note(&behind_a_queue(step, 0, None, 0));
+    }
+    let now = Time::ZERO + INTERVAL * 9;
+    assert_eq!(
+        found.rx(now).unwrap().rate.bits_per_sec(),
+        mean,
+        "not known"
+    );
+    found.note(&behind_a_queue(10, 50_000, Some(900), 1_000));
+    let now = Time::ZERO + INTERVAL * 10;
+    assert_eq!(found.rx(now).unwrap().rate.bits_per_sec(), 400_000);
+}
+
+/// After a transfer nothing waits: how little comes then says nothing of the line.
+#[test]
+fn the_end_of_a_transfer_is_no_slower_line() {
+    let mut found = UplinkCapacity::default();
+    for (step, bytes) in (1..).zip([100_000, 30_000, 250_000, 60_000, 160_000]) {
+        found.note(&behind_a_queue(step, bytes, Some(150), 200));
+    }
+    let known = found.rx(Time::ZERO + INTERVAL * 5).unwrap().rate;
+    // The last packet, which has waited for 150 ms, comes in the middle of an interval.
+    found.note(&UplinkInterval {
+        unseen: Duration::from_millis(100),
+        ..behind_a_queue(6, 80_000, Some(120), 150)
+    });
+    for step in 7..20 {
+        found.note(&behind_a_queue(step, 2_000, None, 0));
+        let shown = found.rx(Time::ZERO + INTERVAL * step).unwrap();
+        assert_eq!((shown.rate, shown.basis), (known, CapacityBasis::Saturated));
+    }
+}
+
+/// The packets of many flows are late at any time, by the line's jitter: no queue, however long it lasts.
+#[test]
+fn jitter_that_covers_a_second_is_no_queue() {
+    for (growth, seldom_seen_for) in [(3, 0), (15, 0), (35, 0), (60, 400)] {
+        let mut found = UplinkCapacity::default();
+        // What programs want is never twice the same.
+        for (step, bytes) in (1..=900).zip([900_000, 30_000, 100_000].into_iter().cycle()) {
+            let covered = if step > seldom_seen_for { 200 } else { growth };
+            found.note(&behind_a_queue(step, bytes, Some(growth), covered));
+            let shown = found.rx(Time::ZERO + INTERVAL * step);
+            let basis = shown.map(|shown| shown.basis);
+            assert_ne!(basis, Some(CapacityBasis::Saturated), "{growth} ms, {step}");
         }
     }
 }

@@ -1,20 +1,17 @@
-//! Capacity estimates over lines whose rate is played from traces: recordings of radio links, and one made up.
+//! Capacity estimates over lines whose rate is played from traces: recordings of radio links, and walks like them.
 //!
 //! `BRAID_TRACES=DIR cargo test --release -p braid-core --test suite -- traces --nocapture` plays every `.csv` of a
-//! directory (`seconds,Mbit/s`; a rate holds until the next line) and prints the errors. Without it the made-up trace
-//! is played alone.
+//! directory (`seconds,Mbit/s`; a rate holds until the next line) and prints the errors. Without it the walks are played
+//! alone.
 
-use std::fmt::Write;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use braid_core::capacity::{CapacityBasis, UplinkCapacity, UplinkInterval};
 use braid_core::{Bytes, Time};
-use braid_emulate::trace::Trace;
+use braid_emulate::walk::Rates;
 
-use crate::support::Noise;
-use crate::support::network::{Event, LineSpec, Network};
+use crate::support::network::{Event, LineSpec, Network, RoundTrips};
 use crate::transfer_lines::{Case, Transfer};
 
 /// The lines count Ethernet frames, estimates IP packets.
@@ -22,98 +19,42 @@ const IP_SHARE: f64 = 1500.0 / 1514.0;
 const INTERVAL: Duration = Duration::from_millis(200);
 const INTERVALS_PER_SECOND: u64 = 5;
 const FLOWS: usize = 4;
+/// Length of a walk.
+const WALK_SECONDS: f64 = 90.0;
 /// Seconds of a recording that are played to the passive estimate, and those in which the line fills.
 const PASSIVE_SECONDS: u64 = 60;
 const FILLING_SECONDS: u64 = 3;
-/// Seconds with a saturated estimate from which its error is judged.
-const MIN_KNOWN_SECONDS: usize = 20;
 const OBJECT: u64 = 1_000_000_000;
 const RADIO: LineSpec = LineSpec {
     delay_ms: 20,
     queue_ms: 300,
 };
 
-/// A rate in Mbit/s from each time in seconds on.
+/// A recording or a walk.
 struct Recording {
     name: String,
-    rates: Vec<(f64, f64)>,
+    rates: Rates,
 }
 
 impl Recording {
-    fn parse(name: &str, text: &str) -> Recording {
-        let row = |row: &str| {
-            let (at, mbit) = row.split_once(',')?;
-            Some((at.parse().ok()?, mbit.parse().ok()?))
-        };
-        let rates: Vec<_> = text.lines().filter_map(row).collect();
-        assert!(rates.len() > 1, "{name} has no rates");
-        Recording {
-            name: name.to_owned(),
-            rates,
-        }
-    }
-
-    /// A moving phone: opportunities of 10 ms, of a rate that changes by a fifth a second in the median, with pauses of
-    /// 150 ms.
-    fn made_up(seed: u64) -> Recording {
-        let mut noise = Noise(seed);
-        let (mut text, mut level) = ("seconds,Mbit/s\n".to_owned(), 12.0_f64);
-        for slot in 0..7_000 {
-            if slot % 100 == 0 {
-                level = (level * (0.28 * noise.normal()).exp()).clamp(3.0, 40.0);
-            }
-            let pauses = slot % 400 >= 385;
-            let mbit = level * (0.5 + noise.next()) * f64::from(u8::from(!pauses));
-            writeln!(text, "{:.2},{mbit:.2}", f64::from(slot) / 100.0).expect("a text");
-        }
-        Recording::parse("made up", &text)
-    }
-
-    /// The last rate holds as long as the one before it.
-    fn seconds(&self) -> f64 {
-        let [before, last] = [2, 1].map(|back| self.rates[self.rates.len() - back].0);
-        2.0 * last - before
-    }
-
-    /// Returns it as the emulator plays it, beginning at a time of it.
-    fn from(&self, seconds: f64) -> Arc<Trace> {
-        let (before, after): (Vec<_>, Vec<_>) =
-            self.rates.iter().partition(|(at, _)| *at <= seconds);
-        let mut text = "seconds,Mbit/s\n".to_owned();
-        let now = before.last().map_or(0.0, |(_, mbit)| *mbit);
-        let rest = after.iter().map(|(at, mbit)| (at - seconds, *mbit));
-        let again = before
-            .iter()
-            .map(|(at, mbit)| (at + self.seconds() - seconds, *mbit));
-        for (at, mbit) in [(0.0, now)].into_iter().chain(rest).chain(again) {
-            // The last row is where it began.
-            if at < self.seconds() {
-                writeln!(text, "{at:.6},{mbit}").expect("a text");
-            }
-        }
-        let name = Path::new(&self.name);
-        Arc::new(Trace::parse(name, &text).unwrap_or_else(|error| panic!("{error}")))
-    }
-
     /// Returns the mean rate in a span, in bits of IP packets per second.
     fn mean(&self, from: f64, to: f64) -> f64 {
-        let whole = self.seconds();
-        let until = |time: f64| {
-            let (rounds, rest) = ((time / whole).floor(), time.rem_euclid(whole));
-            let ends = self.rates.iter().skip(1).map(|(at, _)| *at).chain([whole]);
-            let within = |end: f64| -> f64 {
-                let held = self.rates.iter().zip(ends.clone());
-                held.map(|((at, mbit), next)| mbit * (next.min(end) - at).max(0.0))
-                    .sum()
-            };
-            rounds * within(whole) + within(rest)
-        };
-        (until(to) - until(from)) / (to - from) * 1e6 * IP_SHARE
+        self.rates.mean(from, to - from) * 1e6 * IP_SHARE
     }
 }
 
+/// Moving phones at some mean rates, a satellite, and the recordings of a directory.
 fn recordings() -> Vec<Recording> {
-    let mut found = vec![Recording::made_up(1)];
+    let mut found: Vec<_> = [(2.0, 1), (5.0, 2), (12.0, 3), (40.0, 4)]
+        .map(|(mean, seed)| Recording {
+            name: format!("LTE of {mean} Mbit/s"),
+            rates: Rates::lte(mean, WALK_SECONDS, seed),
+        })
+        .into();
+    found.push(Recording {
+        name: "satellite".to_owned(),
+        rates: Rates::satellite(100.0, WALK_SECONDS, 5),
+    });
     let Some(folder) = std::env::var_os("BRAID_TRACES") else {
         return found;
     };
@@ -123,11 +64,14 @@ fn recordings() -> Vec<Recording> {
     paths.sort();
     assert!(!paths.is_empty(), "{folder:?} has no recordings");
     found.extend(paths.iter().map(|path| {
-        let text = std::fs::read_to_string(path).expect("a recording");
-        Recording::parse(
-            &path.file_stem().unwrap_or_default().to_string_lossy(),
-            &text,
-        )
+        Recording {
+            name: path
+                .file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into(),
+            rates: Rates::read(path),
+        }
     }));
     found
 }
@@ -137,11 +81,11 @@ fn percentile(values: &mut [f64], of: f64) -> f64 {
     values[((values.len() - 1) as f64 * of) as usize]
 }
 
-/// Downloads by four connections while a recording is played. Returns the estimates at the ends of seconds: the second,
-/// the rate, and true if it is saturated.
-fn passive(recording: &Recording) -> Vec<(u64, f64, bool)> {
-    let mut network = Network::new(&[RADIO]);
-    network.play(0, &recording.from(0.0));
+/// Downloads of objects of this size, one after the other by each of four connections, while a recording is played. Returns
+/// the estimates at the ends of seconds: the second, the rate, and true if it is saturated.
+fn passive(recording: &Recording, line: LineSpec, object: u64) -> Vec<(u64, f64, bool)> {
+    let mut network = Network::new(&[line]);
+    network.play(0, &recording.rates.trace(0.0, 0.0));
     (0..FLOWS).for_each(|_| {
         network.connect(Duration::ZERO);
     });
@@ -149,14 +93,15 @@ fn passive(recording: &Recording) -> Vec<(u64, f64, bool)> {
     let mut capacity = UplinkCapacity::default();
     let (mut estimates, mut ended) = (Vec::new(), 0);
     let (mut tx, mut rx, mut repeated) = (0, 0, 0);
-    let mut growth: Vec<Duration> = Vec::new();
-    let seconds = PASSIVE_SECONDS.min(recording.seconds() as u64 - 1);
+    let mut round_trips = RoundTrips::default();
+    let seconds = PASSIVE_SECONDS.min(recording.rates.period() as u64 - 1);
     while ended < seconds * INTERVALS_PER_SECOND {
         match network.next() {
             Event::SynDue { flow, .. } => network.send_syn(flow, &[0], None),
             Event::SynAnswered {
                 flow, opens: true, ..
-            } => network.request(flow, OBJECT),
+            }
+            | Event::Done { flow, .. } => network.request(flow, object),
             Event::Sent {
                 bytes,
                 repeated: again,
@@ -166,22 +111,26 @@ fn passive(recording: &Recording) -> Vec<(u64, f64, bool)> {
                 repeated += u64::from(bytes) * u64::from(again);
             }
             Event::Received {
-                bytes, queueing, ..
+                bytes, round_trip, ..
             } => {
                 rx += u64::from(bytes);
-                growth.extend(queueing);
+                if let Some(round_trip) = round_trip {
+                    round_trips.note(network.now, round_trip);
+                }
             }
             Event::Timer => {
                 ended += 1;
-                let samples = growth.len() as u32;
-                let sum: Duration = std::mem::take(&mut growth).into_iter().sum();
+                let trips = round_trips.take();
+                let mean = trips.mean();
                 capacity.note(&UplinkInterval {
                     end: network.now,
                     span: INTERVAL,
                     tx: Bytes::new(std::mem::take(&mut tx)),
                     rx: Bytes::new(std::mem::take(&mut rx)),
                     repeated: Bytes::new(std::mem::take(&mut repeated)),
-                    queueing: sum.checked_div(samples),
+                    queueing: mean.map(|mean| mean.growth),
+                    queued: trips.queued,
+                    unseen: trips.unseen(network.now),
                 });
                 network.set_timer(network.now + INTERVAL);
                 let second = ended / INTERVALS_PER_SECOND;
@@ -199,62 +148,81 @@ fn passive(recording: &Recording) -> Vec<(u64, f64, bool)> {
     estimates
 }
 
-/// "`error_vs_last_second` (at most 1.1)": the error of the passive estimate for the next second, as a multiple of that
-/// of the last second's true rate, in the seconds in which a queue has shown the capacity. A line whose rate doubles and
-/// halves within a second refutes most estimates at once; then there are few such seconds, and nothing is asserted of them.
+/// "`error_vs_last_second` (at most 1.1)": errors of the passive estimate for the next second, also where it is a lower
+/// bound, beside those of the last second's true rate. "Never: a saturated slow uplink taken for a fast one": it is too
+/// high not much more often than that rate is.
 #[test]
 fn a_full_line_that_plays_a_trace_is_tracked() {
     for recording in recordings() {
-        let estimates = passive(&recording);
-        let error = |second: u64, rate: f64| {
-            let next = recording.mean(second as f64, second as f64 + 1.0);
-            (rate / next - 1.0).abs()
+        let estimates = passive(&recording, RADIO, OBJECT);
+        let second_from = |second: u64| recording.mean(second as f64, second as f64 + 1.0);
+        // Of the next second's rate, that of the line and of the estimate.
+        let of_next = |(second, rate, _): &(u64, f64, bool)| {
+            let next = second_from(*second);
+            [second_from(second - 1), *rate].map(|rate| rate / next)
         };
-        let of_last =
-            |second: u64| error(second, recording.mean(second as f64 - 1.0, second as f64));
-        let known: Vec<_> = estimates
-            .iter()
-            .filter(|(.., saturated)| *saturated)
-            .collect();
-        let median = |mut errors: Vec<f64>| percentile(&mut errors, 0.5);
-        let all = median(
-            estimates
-                .iter()
-                .map(|(second, rate, _)| error(*second, *rate))
-                .collect(),
-        );
-        let all_last = median(
-            estimates
-                .iter()
-                .map(|(second, ..)| of_last(*second))
-                .collect(),
-        );
+        // That of a second in which the line stalls is another matter (`stall.rs`).
+        let least = recording.mean(0.0, recording.rates.period()) / 10.0;
+        let stalls = |second: u64| second_from(second) < least;
+        let kept = estimates.iter().filter(|(second, ..)| !stalls(*second));
+        let found: Vec<_> = kept.map(of_next).collect();
+        let [last, estimated] = [0, 1].map(|which| {
+            let ratios = found.iter().map(|pair| pair[which]);
+            let mut errors: Vec<f64> = ratios.clone().map(|ratio| (ratio - 1.0).abs()).collect();
+            [
+                percentile(&mut errors, 0.5),
+                percentile(&mut ratios.collect::<Vec<_>>(), 0.9),
+            ]
+        });
+        let saturated = estimates.iter().filter(|(.., saturated)| *saturated);
         println!(
-            "{}: {} s, {} of them saturated; error for the next second of all {all:.3}, of the last second's rate {all_last:.3}",
+            "{}: {} s, {} of them saturated; error for the next second {:.3}, of the last second's rate {:.3}; of the next one at the 90th percentile {:.2} and {:.2}",
             recording.name,
             estimates.len(),
-            known.len(),
+            saturated.count(),
+            estimated[0],
+            last[0],
+            estimated[1],
+            last[1],
         );
-        if known.len() < MIN_KNOWN_SECONDS {
-            continue;
-        }
-        let estimated = median(
-            known
-                .iter()
-                .map(|(second, rate, _)| error(*second, *rate))
-                .collect(),
+        assert!(estimates.len() >= 50, "{}", recording.name);
+        assert!(
+            estimated[0] <= 1.25 * last[0],
+            "{}: {estimated:?} {last:?}",
+            recording.name
         );
-        let last = median(known.iter().map(|(second, ..)| of_last(*second)).collect());
-        let ratio = estimated / last;
-        println!(
-            "    of saturated ones {estimated:.3}, of the last second's rate {last:.3}: {ratio:.2}"
+        assert!(
+            estimated[1] <= 1.4 * last[1],
+            "{}: {estimated:?} {last:?}",
+            recording.name
         );
-        assert!(ratio <= 1.25, "{}: {ratio}", recording.name);
     }
-    // The made-up one is always judged.
-    let made_up = passive(&Recording::made_up(1));
-    let known = made_up.iter().filter(|(.., saturated)| *saturated);
-    assert!(known.count() >= MIN_KNOWN_SECONDS);
+}
+
+/// Slow start sends in bursts: over a far line these queue for a moment, and the line is idle for the rest of the round trip.
+#[test]
+fn bursts_over_a_far_line_are_no_capacity() {
+    const FAR: LineSpec = LineSpec {
+        delay_ms: 300,
+        queue_ms: 300,
+    };
+    for mbit in [5.0, 20.0, 60.0] {
+        let recording = Recording {
+            name: format!("{mbit} Mbit/s"),
+            rates: Rates::steps(&[(0.0, mbit), (WALK_SECONDS, mbit)]),
+        };
+        for object in [50_000, 200_000, 1_000_000] {
+            let estimates = passive(&recording, FAR, object);
+            assert!(estimates.len() >= 50);
+            for (second, rate, saturated) in estimates {
+                let truth = recording.mean(0.0, 1.0);
+                assert!(
+                    !saturated || rate > 0.85 * truth,
+                    "{mbit} Mbit/s, {object} bytes, second {second}: {rate}"
+                );
+            }
+        }
+    }
 }
 
 /// A transfer measures the rate that the line has meanwhile. Of a line that changes it says nothing more.
@@ -262,12 +230,12 @@ fn a_full_line_that_plays_a_trace_is_tracked() {
 fn a_transfer_over_a_line_that_plays_a_trace_measures_what_it_carries() {
     for recording in recordings() {
         let (mut errors, mut full, mut took) = (Vec::new(), 0, Vec::new());
-        let starts = (recording.seconds() / 8.0) as u32;
+        let starts = (recording.rates.period() / 8.0) as u32;
         for start in 0..starts {
             let from = f64::from(start) * 8.0;
             let mut network = Network::with_seed(&[RADIO], u64::from(start));
-            network.play(0, &recording.from(from));
-            let mbit = recording.mean(0.0, recording.seconds()) / IP_SHARE / 1e6;
+            network.play(0, &recording.rates.trace(from, 0.0));
+            let mbit = recording.mean(0.0, recording.rates.period()) / IP_SHARE / 1e6;
             let case = Case::new(mbit, RADIO.queue_ms, 0);
             let end = Transfer::over(network, case, 0);
             let began = from + end.began.since(Time::ZERO).as_secs_f64();

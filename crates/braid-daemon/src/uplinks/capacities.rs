@@ -260,6 +260,8 @@ fn interval(
         rx: Bytes::new(more(|counters| counters.rx.bytes)),
         repeated: Bytes::new(repeated),
         queueing: queueing.map(Duration::from_micros),
+        queued: Duration::from_micros(more(|counters| counters.queued_us)),
+        unseen: Duration::from_micros(after.queue_unseen_us),
     }
 }
 

@@ -87,6 +87,8 @@ struct Line {
     /// Interval between datagrams of others towards the client, and their bytes that have arrived.
     datagrams: Option<Duration>,
     datagram_bytes: u64,
+    /// Time of the last segment with data.
+    heard: Time,
 }
 
 impl Line {
@@ -118,6 +120,65 @@ pub struct LineSpec {
     pub delay_ms: u64,
     /// Longest queue, in milliseconds.
     pub queue_ms: u64,
+}
+
+/// A round trip of a connection that moves data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundTrip {
+    /// All of it.
+    pub whole: Duration,
+    /// Its growth over the connection's shortest one.
+    pub growth: Duration,
+    /// Time at its end for which the line was silent.
+    pub silence: Duration,
+}
+
+/// Sums of the round trips over a line in an interval.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RoundTrips {
+    whole: Duration,
+    growth: Duration,
+    count: u32,
+    /// Time of the interval and before it in which a queue stood, as far as they show it.
+    pub queued: Duration,
+    /// Time until which that was counted.
+    shown: Time,
+}
+
+impl RoundTrips {
+    pub fn note(&mut self, now: Time, round_trip: RoundTrip) {
+        self.whole += round_trip.whole;
+        self.growth += round_trip.growth;
+        self.count += 1;
+        let waited = round_trip.growth.saturating_sub(round_trip.silence);
+        if !waited.is_zero() {
+            self.queued += waited.min(now.since(self.shown));
+            self.shown = now;
+        }
+    }
+
+    /// Returns those of the interval, and starts the next one.
+    pub fn take(&mut self) -> RoundTrips {
+        let next = RoundTrips {
+            shown: self.shown,
+            ..RoundTrips::default()
+        };
+        std::mem::replace(self, next)
+    }
+
+    /// Returns the time since the last one.
+    pub fn unseen(&self, now: Time) -> Duration {
+        now.since(self.shown)
+    }
+
+    /// Returns their mean; `None` if there was none.
+    pub fn mean(&self) -> Option<RoundTrip> {
+        Some(RoundTrip {
+            whole: self.whole.checked_div(self.count)?,
+            growth: self.growth.checked_div(self.count)?,
+            silence: Duration::ZERO,
+        })
+    }
 }
 
 /// An event for the host.
@@ -167,8 +228,8 @@ pub enum Event {
         bytes: u32,
         /// True if segments before it are missing.
         gap: bool,
-        /// Growth of a round trip that it ended, see `bpf/flow/timestamps.h`.
-        queueing: Option<Duration>,
+        /// A round trip that it ended, see `bpf/flow/timestamps.h`.
+        round_trip: Option<RoundTrip>,
     },
     /// An object has arrived.
     Done {
@@ -481,6 +542,7 @@ impl Network {
                 links: [link(0), link(1)],
                 rate,
                 recorded: None,
+                heard: Time::ZERO,
                 delay,
                 queue,
                 losses: [Share::NONE; 2],
@@ -874,13 +936,14 @@ impl Network {
 
     fn receive(&mut self, flow: usize, line: usize, segment: usize, echo: u64, bytes: u32) {
         let now = self.now;
+        let silence = now.since(std::mem::replace(&mut self.lines[line].heard, now));
         let client = &mut self.flows[flow].client;
         client.again = None;
         client.packets += 1;
         client.note_echo(now, echo);
         let gap = segment > client.highest;
         client.highest = client.highest.max(segment + 1);
-        let mut queueing = None;
+        let mut round_trip = None;
         if let Some((stamp, at, packets)) = client.stamp {
             if echo >= stamp {
                 client.stamp = None;
@@ -890,7 +953,11 @@ impl Network {
                 let least = client.min_rtt.map_or(rtt, |least| least.min(rtt));
                 client.min_rtt = Some(least);
                 if client.packets - packets >= 6 {
-                    queueing = Some(rtt - least);
+                    round_trip = Some(RoundTrip {
+                        whole: rtt,
+                        growth: rtt - least,
+                        silence,
+                    });
                 }
             }
         }
@@ -906,7 +973,7 @@ impl Network {
             line,
             bytes,
             gap,
-            queueing,
+            round_trip,
         });
         let stamp = self.stamp(flow);
         let body = Body::Ack {

@@ -17,7 +17,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use braid_balance::{Traffic, UplinkCounters};
 use braid_device::{Direction, PacketTap, wait, watch};
@@ -95,6 +95,8 @@ impl FlowReader {
         UplinkCounters {
             queueing_us_sum: flows.queueing_us_sum,
             queueing_samples: flows.queueing_samples,
+            queued_us: flows.queued_us,
+            queue_unseen_us: since_epoch().saturating_sub(flows.queue_seen).as_micros() as u64,
             flow_rtt_us_sum: flows.flow_rtt_us_sum,
             jitter_us_sum: flows.jitter_us_sum,
             jitter_samples: flows.jitter_samples,
@@ -102,6 +104,13 @@ impl FlowReader {
             ..self.counters
         }
     }
+}
+
+/// Returns the time as the kernel stamps packets.
+fn since_epoch() -> Duration {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 fn lock(flows: &Mutex<Flows>) -> MutexGuard<'_, Flows> {
@@ -186,6 +195,11 @@ struct Flows {
     searched: Duration,
     queueing_us_sum: u64,
     queueing_samples: u64,
+    queued_us: u64,
+    /// Time of the last round trip that tells of the queue.
+    queue_seen: Duration,
+    /// Time of the last packet received.
+    heard: Duration,
     flow_rtt_us_sum: u64,
     jitter_us_sum: u64,
     jitter_samples: u64,
@@ -263,9 +277,19 @@ impl Flows {
                 self.repeats += u64::from(is_repeat);
             }
             Direction::In => {
-                if let Some(trip) = flow.note_echo(at, times) {
+                let trip = flow.note_echo(at, times);
+                // The senders may have had nothing to send.
+                let silence = at.saturating_sub(self.heard);
+                self.heard = at;
+                if let Some(trip) = trip {
                     self.queueing_us_sum += trip.queueing.as_micros() as u64;
                     self.queueing_samples += 1;
+                    let waited = trip.queueing.saturating_sub(silence);
+                    let since = at.saturating_sub(self.queue_seen);
+                    if !waited.is_zero() && !since.is_zero() {
+                        self.queued_us += waited.min(since).as_micros() as u64;
+                        self.queue_seen = at;
+                    }
                     self.flow_rtt_us_sum += trip.rtt.as_micros() as u64;
                     self.jitter_us_sum += trip.change.unwrap_or_default().as_micros() as u64;
                     self.jitter_samples += u64::from(trip.change.is_some());
@@ -425,6 +449,37 @@ mod tests {
         assert_eq!(flows.jitter_us_sum, (10 + 20 + 50) * 1000);
         assert_eq!(flows.jitter_samples, 3);
         assert_eq!(flows.repeats, 0);
+        assert_eq!(flows.queued_us, 0, "the sender may have paused");
+    }
+
+    #[test]
+    fn a_time_in_which_two_flows_show_a_queue_counts_once() {
+        let mut flows = Flows::default();
+        let other = "100.64.0.2:16401";
+        let mut note = |at: u32, direction: Direction, from: &'static str, stamp: u32| {
+            let (at, times) = (Duration::from_secs(1000) + MS * at, [stamp, stamp]);
+            let ends = match direction {
+                Direction::Out => (from, REMOTE),
+                Direction::In => (REMOTE, from),
+            };
+            for _ in 0..7 {
+                flows.note(at, direction, &segment(ends, ACK, 1, times, 1000));
+            }
+        };
+        // Both have shown 10 ms; then one waits from 100 to 150 ms, and the other from 120 to 160 ms, and nothing comes for
+        // a millisecond before.
+        for (from, stamp) in [(OUTER, 1), (other, 2)] {
+            note(10 * stamp, Direction::Out, from, stamp);
+            note(10 * stamp + 10, Direction::In, from, stamp);
+        }
+        note(90, Direction::Out, OUTER, 3);
+        note(110, Direction::Out, other, 4);
+        for (at, from, stamp) in [(150, OUTER, 3), (160, other, 4)] {
+            note(at - 1, Direction::In, from, 2);
+            note(at, Direction::In, from, stamp);
+        }
+        assert_eq!(flows.queueing_us_sum, (50 + 40) * 1000);
+        assert_eq!(flows.queued_us, (49 + 10) * 1000);
     }
 
     #[test]
