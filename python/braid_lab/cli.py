@@ -56,7 +56,10 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(form="full")
     run.add_argument("--case", action="append", default=[], help="only this case; may be repeated")
     run.add_argument(
-        "--traces", type=Path, metavar="DIR", help="recordings NAME-down.csv and NAME-up.csv for bond/radio"
+        "--traces",
+        type=Path,
+        metavar="DIR",
+        help="recordings NAME-down.csv and NAME-up.csv for bond/radio and measure/tracking",
     )
     run.add_argument("--loader", choices=("browser", "fast"), help="what loads the web pages of pages/*")
     run.add_argument("--corpus", type=Path, metavar="FILE", help="other web sites for pages/* (braid lab corpus)")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from braid_lab.experiments.bond.rate_traces import RateTrace
 from braid_lab.net.faults import black_hole
 from braid_lab.net.links import LinkSpec
+from braid_lab.net.rate_traces import RateTrace
 from braid_lab.net.topology import Topology, UplinkSpec
 from braid_lab.process import Process, wait_until
 from braid_lab.product import Braid, binary

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from braid_lab.experiments.measure.capacity import IP_SHARE, lag_s
+from braid_lab.experiments.measure.capacity import lag_s
 from braid_lab.experiments.measure.walks import campus, cellular
 from braid_lab.net.egress import Egress, counted_egress
 from braid_lab.net.topology import UplinkSpec
@@ -18,7 +18,7 @@ from conftest import MakeNetwork
 def test_a_lag_is_found_however_long_it_is(lag: int, seed: int) -> None:
     for walk in (cellular(40, seed), campus(seed, seconds=60).wifi):
         rows = [
-            {"s": second, "mbit": rate, "estimate": 1.01 * IP_SHARE * walk[max(0, second - lag)]}
+            {"s": second, "mbit": rate, "estimate": 1.01 * walk[max(0, second - lag)]}
             for second, rate in enumerate(walk)
         ]
         # Seconds without an estimate are missing.

@@ -26,18 +26,15 @@ from braid_lab.experiments.bond.figures import (
     goodput_table,
     loaded_round_trips,
 )
-from braid_lab.experiments.bond.rate_traces import RateTrace, fixed, lte, satellite
 from braid_lab.experiments.bond.site import Site, emulators_kept_up, site
 from braid_lab.experiments.race.figures import percentile
 from braid_lab.fixtures import echo_train
 from braid_lab.net.links import LinkSpec
 from braid_lab.net.namespace import use_congestion_control
+from braid_lab.net.rate_traces import FROM_SECONDS, RateTrace, fixed, lte, satellite
 from braid_lab.process import CommandError, LabError, Process
 
 DELAY_MS = 20.0
-
-#: Start of recordings that is skipped, s: most begin before the vehicle moves.
-FROM_SECONDS = 10.0
 
 #: Upstream rate of a recording without upstream data, Mbit/s.
 UP_MBIT = 12.0

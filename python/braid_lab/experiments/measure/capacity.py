@@ -8,9 +8,10 @@ transfers; each of its results counts, also one that says of itself that it is a
 methods: *dispersion* with the same URL, *echo*, which is dispersion without one, and *packet_size*, the variable
 packet size.
 
-`measure/tracking`: the rate walks, once a second; each second's estimate is compared with the rate of the next, and
-so is the last second's true rate; the lag is the one at which the estimates are nearest to the line's earlier rates.
-New flows that are sent into a gap are counted where there is a choice, by `balance/dynamic`.
+`measure/tracking`: the rate walks, once a second or, as a radio link's, at any moment; `--traces DIR` plays all
+recordings of a directory instead. Each second's estimate, also one that is a lower bound, is compared with the rate
+of the next, and so is the last second's true rate; the lag is the one at which the estimates are nearest to the
+line's earlier rates. New flows that are sent into a gap are counted where there is a choice, by `balance/dynamic`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from braid_lab.experiment import Run, experiment
@@ -28,6 +30,7 @@ from braid_lab.experiments.measure.walks import campus, cellular
 from braid_lab.fixtures import serve
 from braid_lab.net.egress import Egress, counted_egress
 from braid_lab.net.links import End, LinkSpec
+from braid_lab.net.rate_traces import FROM_SECONDS, RateTrace, lte
 from braid_lab.net.topology import OBSERVER_NEAR, Topology, Uplink, UplinkSpec, network
 from braid_lab.plots import COLOURS
 from braid_lab.process import LabError, Process
@@ -50,6 +53,15 @@ LOOK_SECONDS = 0.25
 
 #: An estimate counts from this time after the first one, s.
 SETTLED_SECONDS = 2.0
+
+#: Mean rate of the made-up radio link, Mbit/s.
+RADIO_MBIT = 8.0
+
+#: A line with less than this part of its mean rate stalls.
+STALLED_SHARE = 0.1
+
+#: The first seconds of a walk fill the line.
+FILLING_SECONDS = 3
 
 #: Error of a transfer from which it is wrong that the line was full at the rate it says, and that of other methods.
 WRONG_ERROR = 0.1
@@ -336,36 +348,71 @@ def _percentile(values: Sequence[float], of: float) -> float:
     return sorted(values)[round((len(values) - 1) * of)]
 
 
-@experiment("measure/tracking", "Capacity of a line whose rate walks", paper="host-flow-balancing §6.1")
-def tracking(run: Run) -> None:
-    """Follow a cellular walk and the paper's WiFi."""
-    seconds = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE).walk_seconds
-    walks = {
-        "cellular": cellular(seconds, run.seed),
-        "campus": campus(run.seed, seconds=seconds).wifi,
+@dataclass(frozen=True)
+class Walk:
+    """Rates of a line in the direction that is filled, from a second of them on."""
+
+    rates: RateTrace
+    down: bool = True
+    start: float = 0.0
+
+    def mbit(self, second: int) -> float:
+        """Return the mean rate of a second as Braid counts it, Mbit/s."""
+        return self.rates.mean(self.start + second, 1) * IP_SHARE
+
+
+def _recorded(folder: Path) -> dict[str, Walk]:
+    """Return the recordings of a directory; LabError if there are none."""
+    files = {file.stem: file for file in sorted(folder.glob("*-down.csv")) + sorted(folder.glob("*-up.csv"))}
+    if not files:
+        raise LabError(f"{folder}: recordings NAME-down.csv or NAME-up.csv are wanted, none found")
+    return {
+        name: Walk(RateTrace.read(file), down=name.endswith("-down"), start=FROM_SECONDS)
+        for name, file in files.items()
     }
+
+
+def _made_up(run: Run, seconds: int) -> dict[str, Walk]:
+    steps = {"cellular": cellular(seconds + 1, run.seed), "campus": campus(run.seed, seconds=seconds + 1).wifi}
+    walks = {name: Walk(RateTrace(tuple(enumerate(rates)))) for name, rates in steps.items()}
+    return {**walks, "radio": Walk(lte(RADIO_MBIT, seconds + 1, run.seed))}
+
+
+@experiment(
+    "measure/tracking", "Capacity of a line whose rate walks", paper="host-flow-balancing §6.1", recordings=True
+)
+def tracking(run: Run) -> None:
+    """Follow a cellular walk, the paper's WiFi and a radio link, or recordings."""
+    seconds = run.of_form(full=FULL, quick=QUICK, smoke=SMOKE).walk_seconds
+    walks = _recorded(run.traces) if run.traces else _made_up(run, seconds)
     run.display.expect(len(walks))
     for name, walk in walks.items():
-        with run.part(name), run.step(f"{name}: {seconds} s"):
-            _track(run, name, walk)
+        length = min(seconds, int(walk.rates.seconds - walk.start) - 1)
+        if length < FILLING_SECONDS:
+            raise LabError(f"{name}: it is too short: {walk.start + FILLING_SECONDS + 1:g} s at least are wanted")
+        with run.part(name), run.step(f"{name}: {length} s"):
+            _track(run, name, walk, length)
 
 
-def _track(run: Run, name: str, walk: tuple[float, ...]) -> None:
-    line = LinkSpec(rate=f"{walk[0]:.3f}Mbit/s", delay=DELAY, queue="300ms")
+def _track(run: Run, name: str, walk: Walk, seconds: int) -> None:
+    mean = walk.rates.mean(walk.start, seconds)
+    line = LinkSpec(rate=f"{mean:.3f}Mbit/s", delay=DELAY, queue="300ms")
     with network((UplinkSpec("line", line, observed=True),)) as net:
         serve(net, "iperf3")
-        rows = list(_steps(net, net.uplinks["line"], walk))
+        rows = list(_seconds(net, net.uplinks["line"], walk, seconds))
     run.series(f"walk_{name}", rows)
-    # The first seconds fill the line.
-    known = [row for row in rows[3:] if row["estimate"] > 0]
+    # A second in which the line carries next to nothing is a stall, which nothing before it tells.
+    least = STALLED_SHARE * mean * IP_SHARE
+    known = [row for row in rows[FILLING_SECONDS:] if row["estimate"] > 0 and row["next"] >= least]
     if not known:
         raise LabError("no estimate was seen")
     estimated = [abs(row["estimate"] / row["next"] - 1) for row in known]
-    last = [abs(row["mbit"] * IP_SHARE / row["next"] - 1) for row in known]
+    last = [abs(row["mbit"] / row["next"] - 1) for row in known]
     ratio = statistics.median(estimated) / statistics.median(last)
     run.figure(f"error_vs_last_second_{name}", ratio, better="lower", runs=len(known))
     run.figure(f"error_p50_{name}", statistics.median(estimated), better="lower", runs=len(known))
     run.figure(f"error_p50_last_second_{name}", statistics.median(last), runs=len(known))
+    run.figure(f"saturated_share_{name}", statistics.mean(row["saturated"] for row in known), better="higher")
     run.figure(f"lag_s_{name}", lag_s(known), unit="s", better="lower")
     with run.plot(f"walk_{name}") as plot:
         axes = plot.subplots()
@@ -386,33 +433,37 @@ def lag_s(rows: Sequence[dict[str, float]]) -> int:
 
     Half of the rows are compared at any lag, so that few pairs that are alike by chance do not decide.
     """
-    rates = {row["s"]: row["mbit"] * IP_SHARE for row in rows}
+    rates = {row["s"]: row["mbit"] for row in rows}
     errors: dict[int, float] = {}
     for lag in range(len(rows)):
         then = [(row["estimate"], rates.get(row["s"] - lag)) for row in rows]
-        pairs = [(estimate, rate) for estimate, rate in then if rate is not None]
+        pairs = [(estimate, rate) for estimate, rate in then if rate]
         if 2 * len(pairs) >= len(rows):
             errors[lag] = statistics.median(abs(estimate / rate - 1) for estimate, rate in pairs)
     return min(errors, key=lambda lag: errors[lag])
 
 
-def _steps(net: Topology, uplink: Uplink, walk: tuple[float, ...]) -> Iterator[dict[str, float]]:
+def _seconds(net: Topology, uplink: Uplink, walk: Walk, seconds: int) -> Iterator[dict[str, float]]:
     """Play a walk while transfers fill the line; each row has the estimate at the end of a second."""
     emulator = uplink.emulator
     if emulator is None:
         raise LabError("the line is not emulated")
-    with braid(net.host, net.scratch / "braid") as daemon, _transfer(net, len(walk) + 2, down=True):
+    file = net.scratch / "walk.csv"
+    # The line goes on after the transfers, so that its queue drains.
+    walk.rates.write(file, walk.start, seconds + 30)
+    down = walk.down
+    with braid(net.host, net.scratch / "braid") as daemon, _transfer(net, seconds + 2, down=down):
+        emulator.request({"set": {"direction": "down" if down else "up", "trace": str(file)}})
         start = time.monotonic()
-        for second, (rate, after) in enumerate(itertools.pairwise(walk)):
-            emulator.request({"set": {"rate": f"{rate:.3f}Mbit/s"}})
+        for second in range(seconds):
             # The walk's steps are instants of the wall clock, as the paper's are.
             time.sleep(max(0.0, start + second + 1 - time.monotonic()))
-            look = _look(daemon, uplink.name, down=True, start=start)
-            estimate = look.mbit if look and look.saturated else 0.0
+            look = _look(daemon, uplink.name, down=down, start=start)
             yield {
                 "s": second,
-                "mbit": rate,
-                "next": after * IP_SHARE,
-                "estimate": estimate,
+                "mbit": walk.mbit(second),
+                "next": walk.mbit(second + 1),
+                "estimate": look.mbit if look else 0.0,
+                "saturated": float(look.saturated) if look else 0.0,
                 "age_s": look.age_s if look else -1.0,
             }

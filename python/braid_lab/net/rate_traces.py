@@ -1,6 +1,6 @@
 """Rates of radio links over time: recordings, and random walks with similar statistics, for `braid emulate --trace`.
 
-The walks are those of `tests/simulation/radio/walk.rs` in `crates/braid-multipath`, with another generator.
+The walks are those of `src/walk.rs` in `crates/braid-emulate`, with another generator.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from braid_lab.process import LabError
 
 #: A walk's step, s.
 STEP_SECONDS = 0.01
+
+#: Start of recordings that is skipped, s: most begin before the vehicle moves.
+FROM_SECONDS = 10.0
 
 #: Bits that a radio's scheduler sends at once: a full frame.
 OPPORTUNITY_BITS = 8 * 1514
@@ -33,9 +36,12 @@ class RateTrace:
         lines = [line for line in file.read_text().splitlines() if line and not line.startswith("#")]
         rows = [line.split(",") for line in lines[1:]]
         try:
-            return cls(tuple((float(at), float(mbit)) for at, mbit in rows))
+            found = tuple((float(at), float(mbit)) for at, mbit in rows)
         except ValueError as error:
             raise LabError(f"{file}: {error}: lines of seconds,Mbit/s after a heading are wanted") from error
+        if len(found) < 2:
+            raise LabError(f"{file}: two rates at least are wanted")
+        return cls(found)
 
     @property
     def seconds(self) -> float:
