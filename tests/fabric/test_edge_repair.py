@@ -78,5 +78,7 @@ def test_one_paths_losses_are_hidden_from_tcp(network: EdgedNetwork) -> None:
     assert goodput > 1.4 * MBIT
     sent, asked, came = (after[name] - before[name] for name in ("sent again", "asked", "came"))
     # Half of some 10,000 packets, of which one in 200 is lost. What is asked for are gaps, of one packet or several.
+    # Some are filled by what comes late.
     assert asked >= 5
-    assert sent >= came >= 5
+    assert came >= 5
+    assert sent >= 0.8 * came
