@@ -131,6 +131,8 @@ impl UplinkCapacity {
             end: interval.end,
             span: interval.span,
             carried: interval.rx,
+            entered: interval.rx,
+            grown: 0.0,
             opposite: interval.tx,
             queueing: interval.queueing,
             queued: interval.queued,
@@ -142,6 +144,8 @@ impl UplinkCapacity {
                 end: sent.end,
                 span: sent.span,
                 carried: drained(&sent, before, interval.repeated),
+                entered: entered(&sent, interval.repeated),
+                grown: grown(&sent, before),
                 opposite: sent.rx,
                 queueing: sent.queueing,
                 queued: sent.queued,
@@ -334,11 +338,20 @@ impl DirectionCapacity {
 /// queueing of the interval before, `dropped` the bytes that have to be sent again.
 fn drained(interval: &UplinkInterval, before: Option<Duration>, dropped: Bytes) -> Bytes {
     let passed = interval.span.as_secs_f64();
-    let growth = match (before, interval.queueing) {
+    let entered = entered(interval, dropped).get() as f64;
+    let drained = entered * passed / (passed + grown(interval, before)).max(passed / 2.0);
+    Bytes::new(drained as u64)
+}
+
+/// Returns the bytes that went into the queue.
+fn entered(interval: &UplinkInterval, dropped: Bytes) -> Bytes {
+    Bytes::new(interval.tx.get().saturating_sub(dropped.get()))
+}
+
+/// Returns the seconds by which the queue has grown in an interval.
+fn grown(interval: &UplinkInterval, before: Option<Duration>) -> f64 {
+    match (before, interval.queueing) {
         (Some(before), Some(after)) => after.as_secs_f64() - before.as_secs_f64(),
         _ => 0.0,
-    };
-    let arrived = interval.tx.get().saturating_sub(dropped.get()) as f64;
-    let drained = arrived * passed / (passed + growth).max(passed / 2.0);
-    Bytes::new(drained as u64)
+    }
 }

@@ -87,7 +87,7 @@ const DRIFT_GAIN: f64 = 0.1;
 const MIN_ERROR: f64 = 0.01;
 
 /// Traffic of an uplink's direction in an interval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct DirectionInterval {
     /// Time of its end.
     pub end: Time,
@@ -95,6 +95,10 @@ pub(super) struct DirectionInterval {
     pub span: Duration,
     /// Bytes that crossed the line in this direction.
     pub carried: Bytes,
+    /// Bytes that went into its queue, if they are counted before that; else the same.
+    pub entered: Bytes,
+    /// Seconds by which the queue has grown meanwhile, if they are.
+    pub grown: f64,
     /// Bytes of the other direction.
     pub opposite: Bytes,
     /// Mean growth of round trips in flows that moved data; `None` if none was measured.
@@ -321,9 +325,12 @@ impl PassiveCapacity {
     /// Returns the mean rate of the last second in bits per second; `None` if less than a second is known.
     fn second_mean(&self) -> Option<f64> {
         let span = self.second_span();
-        let carried = self.second.iter().map(|part| part.interval.carried);
-        let bits = carried.map(|bytes| bytes.get() as f64 * 8.0).sum::<f64>();
-        (span >= SECOND).then(|| bits / span.as_secs_f64())
+        let entered = self.second.iter().map(|part| part.interval.entered);
+        let bits = entered.map(|bytes| bytes.get() as f64 * 8.0).sum::<f64>();
+        // What was sent in a second leaves the queue within as much longer as the last packet waits longer than the first.
+        let grown: f64 = self.second.iter().map(|part| part.interval.grown).sum();
+        let seconds = span.as_secs_f64();
+        (span >= SECOND).then(|| bits / (seconds + grown).max(seconds / 2.0))
     }
 
     /// Returns the mean rate of the last second and its relative error if packets that waited cover all of it.

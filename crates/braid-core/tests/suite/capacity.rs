@@ -275,6 +275,34 @@ fn a_second_that_waiting_packets_cover_shows_its_mean() {
     assert_eq!(found.rx(now).unwrap().rate.bits_per_sec(), 400_000);
 }
 
+/// Packets sent are counted before the queue. Of those of a second the last one waits longer than the first by as much as the
+/// queue has grown, so they leave within as much more than a second, however it went up and down meanwhile.
+#[test]
+fn what_is_sent_in_a_second_counts_by_the_time_in_which_it_leaves() {
+    let mut found = UplinkCapacity::default();
+    // Bytes, growth of round trips, and time that is covered. Packets that are sent again are known an interval later.
+    let intervals = [
+        (90_000, 300, 0),
+        (100_000, 500, 200),
+        (30_000, 250, 200),
+        (250_000, 600, 200),
+        (60_000, 300, 200),
+        (160_000, 500, 200),
+        (0, 500, 200),
+    ];
+    for (step, (bytes, growth, covered)) in (1..).zip(intervals) {
+        found.note(&UplinkInterval {
+            tx: Bytes::new(bytes),
+            rx: Bytes::new(bytes / 40),
+            ..behind_a_queue(step, 0, Some(growth), covered)
+        });
+    }
+    let shown = found.tx(Time::ZERO + INTERVAL * 7).expect("an estimate");
+    assert_eq!(shown.basis, CapacityBasis::Saturated, "{shown:?}");
+    // 600 kB in 1.2 s.
+    assert_eq!(shown.rate.bits_per_sec(), 4_000_000);
+}
+
 /// After a transfer nothing waits: how little comes then says nothing of the line.
 #[test]
 fn the_end_of_a_transfer_is_no_slower_line() {
