@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use braid_balance::RaceSettings;
 use braid_packet::{build, protocol};
+use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
+use nix::unistd::Pid;
 
 use crate::support::probe::{Probe, Verdict};
 use crate::support::talk::{ACK, INNER, SERVER, SYN, answer, handshake, tcp};
@@ -25,9 +27,20 @@ fn stamped(source: End, dest: End, stamps: [u32; 2], payload: &[u8]) -> Vec<u8> 
     build::packet(source.0, dest.0, protocol::TCP, segment, Some(16))
 }
 
+/// Keeps this thread on its processor: the programs note for each one apart when something came by an uplink.
+fn stay_on_this_processor() {
+    let mut processors = CpuSet::new();
+    let this = sched_getcpu().expect("a processor");
+    processors
+        .set(this)
+        .expect("a number that is not too large");
+    sched_setaffinity(Pid::from_raw(0), &processors).expect("allowed");
+}
+
 #[test]
 fn round_trips_of_flows_that_move_data_show_their_growth() {
     const PORT: u16 = 4000;
+    stay_on_this_processor();
     let probe = Probe::new();
     let (uplink, _) = handshake(&probe, PORT);
     let outer = probe.flow((INNER, PORT)).expect("open").outer;
