@@ -79,7 +79,7 @@ static __always_inline void count_queued(struct uplink_counters *counters, __u32
 // may have had nothing to send.
 static __always_inline void take_round_trip(struct flow *flow, __u32 rtt, __u32 silence, __u64 now)
 {
-	__u32 uplink = flow->uplink;
+	__u32 uplink = flow->uplink, growth;
 	struct uplink_counters *counters;
 
 	flow->stamp_at = 0;
@@ -90,10 +90,11 @@ static __always_inline void take_round_trip(struct flow *flow, __u32 rtt, __u32 
 	counters = bpf_map_lookup_elem(&traffic, &uplink);
 	if (!counters || packets_of(flow) - flow->stamp_packets < MIN_STAMP_PACKETS)
 		return;
-	counters->queueing_us_sum += rtt - flow->min_rtt;
+	growth = rtt - flow->min_rtt;
+	counters->queueing_us_sum += growth;
 	counters->queueing_samples++;
-	if (rtt - flow->min_rtt > silence)
-		count_queued(counters, uplink, rtt - flow->min_rtt - silence, now);
+	if (growth > silence)
+		count_queued(counters, uplink, growth - silence, now);
 	counters->flow_rtt_us_sum += rtt;
 	if (flow->last_rtt) {
 		__s32 change = rtt - flow->last_rtt;

@@ -22,20 +22,15 @@ pub(crate) fn read(tables: &Tables) -> Result<Counters, Error> {
 /// The counters of every uplink that has an entry.
 pub(crate) fn uplinks(tables: &Tables) -> Result<Vec<(UplinkId, UplinkCounters)>, Error> {
     let mut uplinks = Vec::new();
+    let now = KernelTime::now();
     for (id, _) in devices(tables)? {
         let values = tables.traffic.get(&u32::from(id.0), 0);
         let values = values.map_err(|error| refused("map traffic", &error))?;
-        let sum = values.iter().fold(UplinkCounters::default(), add);
+        let mut sum = values.iter().fold(UplinkCounters::default(), add);
         let seen = values.iter().map(|cpu| cpu.queue_seen).max();
-        let unseen = KernelTime::now().since(KernelTime::from_nanos(seen.unwrap_or_default()));
-        let queue_unseen_us = unseen.as_micros() as u64;
-        uplinks.push((
-            id,
-            UplinkCounters {
-                queue_unseen_us,
-                ..sum
-            },
-        ));
+        let seen = KernelTime::from_nanos(seen.unwrap_or_default());
+        sum.queue_unseen_us = now.since(seen).as_micros() as u64;
+        uplinks.push((id, sum));
     }
     Ok(uplinks)
 }

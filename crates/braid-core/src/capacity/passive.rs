@@ -327,7 +327,7 @@ impl PassiveCapacity {
         let span = self.second_span();
         let entered = self.second.iter().map(|part| part.interval.entered);
         let bits = entered.map(|bytes| bytes.get() as f64 * 8.0).sum::<f64>();
-        // What was sent in a second leaves the queue within as much longer as the last packet waits longer than the first.
+        // The packets of a second leave the queue within as much longer as the last one waits longer than the first.
         let grown: f64 = self.second.iter().map(|part| part.interval.grown).sum();
         let seconds = span.as_secs_f64();
         (span >= SECOND).then(|| bits / (seconds + grown).max(seconds / 2.0))

@@ -328,7 +328,7 @@ fn the_end_of_a_transfer_is_no_slower_line() {
 fn jitter_that_covers_a_second_is_no_queue() {
     for (growth, seldom_seen_for) in [(3, 0), (15, 0), (35, 0), (60, 400)] {
         let mut found = UplinkCapacity::default();
-        // What programs want is never twice the same.
+        // Programs never want the same twice.
         for (step, bytes) in (1..=900).zip([900_000, 30_000, 100_000].into_iter().cycle()) {
             let covered = if step > seldom_seen_for { 200 } else { growth };
             found.note(&behind_a_queue(step, bytes, Some(growth), covered));

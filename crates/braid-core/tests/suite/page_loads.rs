@@ -605,14 +605,13 @@ impl Browser {
             let repeated =
                 counters.repeats * counters.tx.checked_div(counters.tx_packets).unwrap_or(0);
             let round_trips = uplink.round_trips.take();
-            let round_trip = round_trips.mean();
             uplink.capacity.note(&UplinkInterval {
                 end: now,
                 span: TICK,
                 tx: Bytes::new(counters.tx),
                 rx: Bytes::new(counters.rx),
                 repeated: Bytes::new(repeated),
-                queueing: round_trip.map(|mean| mean.growth),
+                queueing: round_trips.growth(),
                 queued: round_trips.queued,
                 unseen: round_trips.unseen(now),
             });

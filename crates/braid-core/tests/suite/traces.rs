@@ -121,14 +121,13 @@ fn passive(recording: &Recording, line: LineSpec, object: u64) -> Vec<(u64, f64,
             Event::Timer => {
                 ended += 1;
                 let trips = round_trips.take();
-                let mean = trips.mean();
                 capacity.note(&UplinkInterval {
                     end: network.now,
                     span: INTERVAL,
                     tx: Bytes::new(std::mem::take(&mut tx)),
                     rx: Bytes::new(std::mem::take(&mut rx)),
                     repeated: Bytes::new(std::mem::take(&mut repeated)),
-                    queueing: mean.map(|mean| mean.growth),
+                    queueing: trips.growth(),
                     queued: trips.queued,
                     unseen: trips.unseen(network.now),
                 });

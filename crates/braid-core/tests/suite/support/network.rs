@@ -125,8 +125,6 @@ pub struct LineSpec {
 /// A round trip of a connection that moves data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoundTrip {
-    /// All of it.
-    pub whole: Duration,
     /// Its growth over the connection's shortest one.
     pub growth: Duration,
     /// Time at its end for which the line was silent.
@@ -136,7 +134,6 @@ pub struct RoundTrip {
 /// Sums of the round trips over a line in an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RoundTrips {
-    whole: Duration,
     growth: Duration,
     count: u32,
     /// Time of the interval and before it in which a queue stood, as far as they show it.
@@ -147,7 +144,6 @@ pub struct RoundTrips {
 
 impl RoundTrips {
     pub fn note(&mut self, now: Time, round_trip: RoundTrip) {
-        self.whole += round_trip.whole;
         self.growth += round_trip.growth;
         self.count += 1;
         let waited = round_trip.growth.saturating_sub(round_trip.silence);
@@ -166,18 +162,14 @@ impl RoundTrips {
         std::mem::replace(self, next)
     }
 
-    /// Returns the time since the last one.
+    /// Returns the time since the last one that showed a queue.
     pub fn unseen(&self, now: Time) -> Duration {
         now.since(self.shown)
     }
 
-    /// Returns their mean; `None` if there was none.
-    pub fn mean(&self) -> Option<RoundTrip> {
-        Some(RoundTrip {
-            whole: self.whole.checked_div(self.count)?,
-            growth: self.growth.checked_div(self.count)?,
-            silence: Duration::ZERO,
-        })
+    /// Returns their mean growth; `None` if there was none.
+    pub fn growth(&self) -> Option<Duration> {
+        self.growth.checked_div(self.count)
     }
 }
 
@@ -954,7 +946,6 @@ impl Network {
                 client.min_rtt = Some(least);
                 if client.packets - packets >= 6 {
                     round_trip = Some(RoundTrip {
-                        whole: rtt,
                         growth: rtt - least,
                         silence,
                     });
