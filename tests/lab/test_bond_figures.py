@@ -26,8 +26,8 @@ def test_headers_leave_what_is_on_the_wire_less_headers() -> None:
     assert one.ceiling_mbit(TCP) == pytest.approx(100 * 1382 / 1471)
     # IPv4 and UDP headers take 6 of their 28 bytes.
     assert one.ceiling_mbit(UDP) == pytest.approx(100 * 1412 / 1492)
-    # QUIC's datagrams have 1200 bytes; its headers, the AEAD tag and a STREAM frame's header take 35 of them.
-    assert one.ceiling_mbit(QUIC) == pytest.approx(100 * 1165 / (14 + 20 + 8 + 32 + 6 + 1200))
+    # QUIC's datagrams have 1406 bytes; its headers, the AEAD tag and a STREAM frame's header take 35 of them.
+    assert one.ceiling_mbit(QUIC) == pytest.approx(100 * 1371 / (14 + 20 + 8 + 32 + 6 + 1406))
     lossy = Case("x", {"one": Link(50, 5), "two": Link(50, 5, loss=0.1)})
     assert lossy.ceiling_mbit(TCP) == pytest.approx(95 * 1382 / 1471)
 

@@ -15,6 +15,7 @@ mod error;
 mod hold;
 mod percentile;
 mod ping_train;
+mod quic;
 mod serve;
 mod socket;
 mod stop_signal;
@@ -54,6 +55,10 @@ enum Role {
     SynFlood(syn_flood::SynFloodArgs),
     /// Send numbered datagrams at a fixed rate and count the missing echoes
     PingTrain(ping_train::PingTrainArgs),
+    /// Send one stream over QUIC to each client that connects
+    QuicServe(quic::QuicServeArgs),
+    /// Receive such a stream for some seconds
+    QuicTake(quic::QuicTakeArgs),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +69,8 @@ fn main() -> ExitCode {
         Role::UdpRate(args) => udp_rate::run(&args).and_then(|report| print_line(&report)),
         Role::SynFlood(args) => syn_flood::run(&args).and_then(|report| print_line(&report)),
         Role::PingTrain(args) => ping_train::run(&args).and_then(|report| print_line(&report)),
+        Role::QuicServe(args) => quic::serve(&args),
+        Role::QuicTake(args) => quic::take(&args).and_then(|report| print_line(&report)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -38,8 +38,8 @@ pub(crate) struct ServeArgs {
 
 /// First line: every port is listening.
 #[derive(Debug, Serialize)]
-struct Ready {
-    ready: bool,
+pub(crate) struct Ready {
+    pub ready: bool,
 }
 
 /// Last line.

@@ -1,4 +1,4 @@
-"""The loads of `bond/aggregate`: one TCP stream with CUBIC or BBR, eight, datagrams, a download over HTTP/3."""
+"""The loads of `bond/aggregate`: one TCP stream with CUBIC or BBR, eight, datagrams, one QUIC stream."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 from braid_lab.experiments.bond import cases
@@ -15,6 +16,8 @@ from braid_lab.experiments.bond.figures import GoodputTrace
 from braid_lab.experiments.bond.site import Site
 from braid_lab.fixtures import serve
 from braid_lab.net.namespace import use_congestion_control
+from braid_lab.process import Process
+from braid_lab.product import binary
 from braid_lab.servers.catalog import IPERF3_PORT
 
 #: Rate of datagrams over that of the links: the bond must drop the excess.
@@ -40,15 +43,14 @@ class LoadRequest:
         """The source address to bind to; None for the bond."""
         return None if self.kind == "bond" else self.place.net.uplinks[self.best].address4
 
-    def run(self, *argv: str) -> dict[str, Any]:
+    def run(self, *argv: str | Path) -> dict[str, Any]:
         """Run a program at the host, and return its report."""
         said: dict[str, Any] = json.loads(self.place.net.host.run(argv, timeout=self.seconds + 60).stdout)
         return said
 
-    def receive(self, module: str, *words: str) -> GoodputTrace:
+    def receive(self, *argv: str | Path) -> GoodputTrace:
         """Run one of the lab's receivers, and return its trace."""
-        said = self.run(sys.executable, "-m", module, *words)
-        return GoodputTrace.unbroken(said, f"{self.case.name}, {self.kind}:")
+        return GoodputTrace.unbroken(self.run(*argv), f"{self.case.name}, {self.kind}:")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def _streams(flows: int) -> Callable[[LoadRequest], GoodputTrace]:
         words = ["take", request.place.server, f"{request.seconds:g}", "--flows", str(flows)]
         words += ["--from", request.source] if request.source else []
         words += ["--mptcp"] if request.kind == "mptcp" else []
-        return request.receive("braid_lab.clients.tcp_stream", *words)
+        return request.receive(sys.executable, "-m", "braid_lab.clients.tcp_stream", *words)
 
     return take
 
@@ -85,18 +87,22 @@ def _datagrams(request: LoadRequest) -> GoodputTrace:
     return GoodputTrace(IPERF3_INTERVAL_SECONDS, tuple(bins[: round(request.seconds / IPERF3_INTERVAL_SECONDS)]))
 
 
-def _download(request: LoadRequest) -> GoodputTrace:
+def _quic_stream(request: LoadRequest) -> GoodputTrace:
     words = ["--from", request.source] if request.source else []
-    return request.receive("braid_lab.clients.http3_stream", request.place.server, f"{request.seconds:g}", *words)
+    return request.receive(binary("braid-load"), "quic-take", request.place.server, f"{request.seconds:g}", *words)
 
 
 def _serve_streams(place: Site) -> None:
     place.background(place.net.internet.name, "braid_lab.clients.tcp_stream", "serve", place.server)
 
 
-def _serve_http3(place: Site) -> None:
+def _serve_quic(place: Site) -> None:
     """Serve at one address: the echo server needs the port of the others."""
-    place.background(place.net.internet.name, "braid_lab.servers.http3", place.server)
+    argv: list[str | Path] = [binary("braid-load"), "quic-serve", place.server]
+    internet = place.net.internet.name
+    process = Process(argv, log=place.net.scratch / f"{internet}-quic", namespace=internet)
+    place.net.stack.callback(process.stop)
+    process.wait_output('"ready":true')
 
 
 def _serve_bbr(place: Site) -> None:
@@ -109,4 +115,4 @@ TCP = Load("", cases.TCP, ("bond", "mptcp", "single"), _serve_streams, _streams(
 BBR = Load("_bbr", cases.TCP, ("bond", "mptcp", "single"), _serve_bbr, _streams(1), best=attrgetter("fastest"))
 TCP8 = Load("_tcp8", cases.TCP, ("bond", "mptcp", "single"), _serve_streams, _streams(8))
 UDP = Load("_udp", cases.UDP, ("bond", "single"), lambda place: serve(place.net, "iperf3"), _datagrams)
-HTTP3 = Load("_http3", cases.QUIC, ("bond", "single"), _serve_http3, _download)
+QUIC = Load("_quic", cases.QUIC, ("bond", "single"), _serve_quic, _quic_stream)
