@@ -9,6 +9,7 @@
 
 pub mod ack_filter;
 pub mod bond;
+pub mod delivery_pacer;
 pub mod estimate;
 pub mod fec;
 mod flow_table;

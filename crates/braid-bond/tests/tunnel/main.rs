@@ -2,6 +2,7 @@
 
 mod acknowledgements;
 mod cleartext;
+mod datagrams;
 #[path = "../support/epochs.rs"]
 mod epochs;
 mod forged;

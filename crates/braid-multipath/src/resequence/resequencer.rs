@@ -80,6 +80,8 @@ pub struct Delivery<T> {
     pub seq: LaneSeq,
     /// Time for which it was held.
     pub waited: Duration,
+    /// Order in which it is delivered.
+    pub order: DeliveryOrder,
     /// The packet.
     pub item: T,
 }
@@ -163,7 +165,7 @@ impl<T> Resequencer<T> {
             Position::Late => {
                 lane.note_late(seq);
                 self.counters.late[link] += 1;
-                self.deliver(tag.lane, seq, Duration::ZERO, item);
+                self.deliver(tag.lane, seq, Duration::ZERO, tag.order, item);
             }
             Position::Next if lane.pass() => {
                 self.credit = (self.credit + CREDIT_PER_PACKET).min(self.limits.all);
@@ -171,7 +173,7 @@ impl<T> Resequencer<T> {
                     DeliveryOrder::InOrder => self.counters.in_order += 1,
                     DeliveryOrder::Immediate => self.counters.unordered += 1,
                 }
-                self.deliver(tag.lane, seq, Duration::ZERO, item);
+                self.deliver(tag.lane, seq, Duration::ZERO, tag.order, item);
             }
             Position::Next | Position::Ahead => {
                 self.credit = (self.credit + CREDIT_PER_PACKET).min(self.limits.all);
@@ -192,7 +194,7 @@ impl<T> Resequencer<T> {
                     DeliveryOrder::Immediate => {
                         lane.skip(seq);
                         self.counters.unordered += 1;
-                        self.deliver(tag.lane, seq, Duration::ZERO, item);
+                        self.deliver(tag.lane, seq, Duration::ZERO, tag.order, item);
                     }
                 }
                 self.grown(index, before, capacity);
@@ -403,7 +405,7 @@ impl<T> Resequencer<T> {
                         true => self.counters.in_order += 1,
                         false => self.counters.held += 1,
                     }
-                    self.deliver(id, seq, waited, item);
+                    self.deliver(id, seq, waited, DeliveryOrder::InOrder, item);
                 }
             }
         }
@@ -414,11 +416,12 @@ impl<T> Resequencer<T> {
         }
     }
 
-    fn deliver(&mut self, lane: LaneId, seq: u64, waited: Duration, item: T) {
+    fn deliver(&mut self, lane: LaneId, seq: u64, waited: Duration, order: DeliveryOrder, item: T) {
         self.ready.push_back(Delivery {
             lane,
             seq: LaneSeq(seq),
             waited,
+            order,
             item,
         });
     }

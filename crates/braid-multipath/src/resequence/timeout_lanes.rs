@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use braid_core::Time;
 
-use super::resequencer::{Delivery, Limits, PacketMeta};
+use super::resequencer::{Delivery, DeliveryOrder, Limits, PacketMeta};
 use super::{Counters, TimeoutResequencer};
 use crate::{LANES, LaneId, LaneSeq, LinkId};
 
@@ -117,6 +117,7 @@ fn deliver<T>(id: LaneId, lane: &mut TimeoutResequencer<Stamped<T>>, out: &mut O
             lane: id,
             seq: LaneSeq(seq),
             waited,
+            order: DeliveryOrder::InOrder,
             item,
         });
     }

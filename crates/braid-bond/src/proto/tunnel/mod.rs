@@ -45,7 +45,9 @@ use std::time::Duration;
 use braid_core::{Bytes, Histogram, Time};
 use braid_multipath::ack_filter::{AckFilter, Segment};
 use braid_multipath::bond::{InnerPacket, Receiver, Sender, SenderSettings};
+use braid_multipath::delivery_pacer::DeliveryPacer;
 use braid_multipath::liveness::Verdict;
+use braid_multipath::resequence::DeliveryOrder;
 use braid_multipath::spurious::{DataSegment, SpuriousFilter};
 use braid_multipath::window_limit::WindowLimits;
 use braid_multipath::{LinkId, MAX_LINKS};
@@ -112,6 +114,8 @@ pub struct Tunnel {
     /// Acknowledgements for flows of this end, and of this end for flows of the other.
     ack_filter: AckFilter<Packet>,
     bulk_ack_filter: AckFilter<Packet>,
+    /// Datagrams that were released with others.
+    delivery_pacer: DeliveryPacer<Packet>,
     window_limits: WindowLimits,
     lowered_windows: u64,
     spurious_filter: SpuriousFilter,
@@ -193,6 +197,7 @@ impl Tunnel {
             reorder_delay: Histogram::default(),
             ack_filter: AckFilter::for_new_flows(),
             bulk_ack_filter: AckFilter::for_bulk_flows(),
+            delivery_pacer: DeliveryPacer::default(),
             window_limits: WindowLimits::default(),
             lowered_windows: 0,
             spurious_filter: SpuriousFilter::default(),
@@ -397,11 +402,25 @@ impl Tunnel {
             if let Some(packet) = self.ack_filter.poll() {
                 return Some(self.limit_window(now, packet));
             }
+            if let Some(packet) = self.delivery_pacer.poll(now) {
+                return Some(packet);
+            }
             let delivery = self.receiver.poll_delivery()?;
             self.reorder_delay.record(delivery.waited);
             let Some(packet) = self.decompress(delivery.lane, delivery.item) else {
                 continue;
             };
+            if delivery.order == DeliveryOrder::InOrder && is_udp(&packet) {
+                let (lane, bytes) = (delivery.lane, packet.len());
+                let arrived = now.before(delivery.waited);
+                let passes = self
+                    .delivery_pacer
+                    .handle(now, arrived, lane, bytes, packet);
+                match passes {
+                    Some(packet) => return Some(packet),
+                    None => continue,
+                }
+            }
             let Some(segment) = TcpSegment::parse_short(&packet) else {
                 return Some(self.limit_window(now, packet));
             };
@@ -589,6 +608,15 @@ fn receiver(settings: &TunnelSettings) -> Receiver<Packet, RepairSymbol> {
     let mut receiver = Receiver::new(settings.receiver);
     receiver.set_reordering(settings.policy.ordering);
     receiver
+}
+
+/// Returns true for a UDP packet without IPv6 extension headers.
+fn is_udp(packet: &[u8]) -> bool {
+    let protocol = match packet.first().map(|byte| byte >> 4) {
+        Some(4) => packet.get(9),
+        _ => packet.get(6),
+    };
+    protocol == Some(&protocol::UDP)
 }
 
 fn push(events: &mut VecDeque<Event>, event: Event) {

@@ -210,6 +210,7 @@ impl Tunnel {
         self.receiver.forget_repairs();
         if is_full(&mut self.receive_pool) {
             self.receiver.release(now);
+            self.delivery_pacer.release();
             // They are delivered before the next batch of datagrams.
             self.receive_pool.forget();
         }

@@ -39,6 +39,7 @@ impl Tunnel {
             .chain(self.receiver.next_report())
             .chain(self.ack_filter.poll_timeout())
             .chain(self.bulk_ack_filter.poll_timeout())
+            .chain(self.delivery_pacer.poll_timeout())
             .chain(self.policy_timeout().filter(|_| session.is_some()))
             .chain(self.gre_probe_timeout().filter(|_| session.is_some()))
             .min()

@@ -1,0 +1,83 @@
+//! Datagrams of programs with sockets of a usual size.
+
+use std::time::Duration;
+
+use braid_core::Time;
+use braid_packet::build;
+
+use crate::line::Lines;
+use crate::sim::Pair;
+
+/// Linux's default for a socket's receive buffer, bytes, of which each packet takes some 800 for the kernel.
+const SOCKET_BUFFER: usize = 212_992;
+const KERNEL_BYTES: usize = 800;
+
+/// Headers of IPv6 and UDP.
+const HEADERS: usize = 40 + 8;
+
+/// First bytes of a packet of QUIC after the handshake, with its fixed bit greased (RFC 9287).
+const SHORT: [u8; 4] = [0x20, 1, 2, 3];
+
+/// A packet of QUIC of so many bytes that a server sends, with its number.
+fn quic(bytes: usize, number: u32) -> Vec<u8> {
+    quic_with(SHORT, bytes, number)
+}
+
+fn quic_with(first: [u8; 4], bytes: usize, number: u32) -> Vec<u8> {
+    let [server, client] = ["2001:db8::1", "2001:db8::2"].map(|at| at.parse().expect("an address"));
+    let mut payload = [first, number.to_be_bytes()].concat();
+    payload.resize(bytes - HEADERS, 0);
+    build::udp((server, 443), (client, 50_000), &payload)
+}
+
+fn number(packet: &[u8]) -> u32 {
+    let number = packet[HEADERS + SHORT.len()..]
+        .first_chunk()
+        .expect("it has a number");
+    u32::from_be_bytes(*number)
+}
+
+fn connected() -> Pair {
+    let mut pair = Pair::new(5, vec![Lines::new(1, 60, 20), Lines::new(2, 60, 20)]);
+    pair.connect();
+    pair
+}
+
+#[test]
+fn what_waited_for_one_packet_does_not_overflow_a_socket() {
+    let mut pair = connected();
+    // 90 Mbit/s. One line is silent for a moment, so all that the other one brings waits.
+    let (tick, mut sent) = (Duration::from_millis(1), 0);
+    pair.tick(Duration::from_secs(6), tick, |pair, tick| {
+        for line in &mut pair.lines[..1] {
+            line.down.hole = (4_000..4_060).contains(&tick);
+        }
+        for _ in 0..8 {
+            pair.inner_at_hub(quic(1_400, sent));
+            sent += 1;
+        }
+    });
+    pair.run_for(Duration::from_secs(1));
+    let numbers: Vec<u32> = pair
+        .at_client
+        .iter()
+        .map(|(_, packet)| number(packet))
+        .collect();
+    assert!(numbers.is_sorted(), "they have changed their order");
+    assert!(
+        numbers.len() * 100 >= sent as usize * 98,
+        "{} of {sent}",
+        numbers.len()
+    );
+    // A program that reads each 3 ms: so long others may have its processor.
+    let mut most = (0, Time::ZERO);
+    for (start, (begin, _)) in pair.at_client.iter().enumerate() {
+        let end = *begin + Duration::from_millis(3);
+        let span = pair.at_client[start..].iter();
+        let bytes = span
+            .take_while(|(at, _)| *at < end)
+            .map(|(_, packet)| packet.len() + KERNEL_BYTES);
+        most = most.max((bytes.sum::<usize>(), *begin));
+    }
+    assert!(most.0 <= SOCKET_BUFFER, "{most:?}");
+}

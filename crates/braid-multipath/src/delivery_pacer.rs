@@ -1,0 +1,344 @@
+//! Spreads datagrams that the reorder buffer releases at once.
+//!
+//! While a packet is waited for, all that follow it are held, and then leave together: 75 ms of 140 Mbit/s are 1.3 MB. TCP has
+//! advertised a window for them. A datagram is dropped if its socket's receive buffer is full, and Linux's default is 212,992 bytes with
+//! the kernel's own of each packet, some 90 packets. QUIC takes that for a loss on the way, and slows down each time. So at most
+//! [`BURST`] bytes of a lane leave at once, and as much each millisecond from then on, which leaves a program on a busy machine some 3 ms
+//! to read them. A lane that carries more has [`RATE_FACTOR`] times what it carries in the mean, so that a backlog of some time is gone
+//! after as long again.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use braid_core::Time;
+
+use crate::{LANES, LaneId};
+
+/// Bytes that may leave at once, and in each [`STEP`]: some 200 Mbit/s.
+const BURST: u64 = 24_576;
+/// Interval in which packets of a lane leave.
+const STEP: Duration = Duration::from_millis(1);
+
+/// Least interval in which the allowance grows.
+const REFILL: Duration = Duration::from_micros(125);
+
+/// The rate as a multiple of what is carried in the mean.
+const RATE_FACTOR: u64 = 2;
+/// The mean is that of the busiest [`MEAN_BINS`] bins in a row, by the times of arrival.
+const BIN: Duration = Duration::from_millis(25);
+const MEAN_BINS: usize = 4;
+const BINS: usize = 16;
+
+/// Packets for which an empty queue keeps its memory.
+const KEPT_CAPACITY: usize = 128;
+
+/// Holds datagrams back that would leave in bursts, in the order of each lane.
+#[derive(Debug)]
+pub struct DeliveryPacer<T> {
+    /// Empty before the first packet.
+    lanes: Vec<PacedLane<T>>,
+    /// Lanes with packets that wait, one bit each.
+    waiting: [u64; LANES / 64],
+    /// True if all that waits leaves now.
+    is_released: bool,
+}
+
+#[derive(Debug)]
+struct PacedLane<T> {
+    queue: VecDeque<(usize, T)>,
+    /// Bytes that may leave, as of `refilled`. A packet that begins within them may exceed them.
+    allowance: i64,
+    refilled: Time,
+    /// Bytes that arrived, by bins of time, and the number of the newest bin.
+    bins: [u64; BINS],
+    newest: u64,
+}
+
+impl<T> Default for DeliveryPacer<T> {
+    fn default() -> DeliveryPacer<T> {
+        DeliveryPacer {
+            lanes: Vec::new(),
+            waiting: [0; LANES / 64],
+            is_released: false,
+        }
+    }
+}
+
+impl<T> DeliveryPacer<T> {
+    /// Takes a packet of so many bytes that arrived at a time and was held until now. Returns it if it leaves at once.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        arrived: Time,
+        lane: LaneId,
+        bytes: usize,
+        item: T,
+    ) -> Option<T> {
+        if self.lanes.is_empty() {
+            self.lanes.resize_with(LANES, || PacedLane::new(now));
+        }
+        let index = lane.index();
+        let lane = &mut self.lanes[index];
+        lane.count(arrived, bytes);
+        if lane.queue.is_empty() && lane.take(now, bytes) {
+            return Some(item);
+        }
+        lane.queue.push_back((bytes, item));
+        self.waiting[index / 64] |= 1 << (index % 64);
+        None
+    }
+
+    /// Returns the next packet whose time has come.
+    pub fn poll(&mut self, now: Time) -> Option<T> {
+        for word in 0..self.waiting.len() {
+            let mut bits = self.waiting[word];
+            while bits != 0 {
+                let bit = bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                let lane = &mut self.lanes[word * 64 + bit];
+                let &(bytes, _) = lane.queue.front()?;
+                if !lane.take(now, bytes) && !self.is_released {
+                    continue;
+                }
+                let (_, item) = lane.queue.pop_front()?;
+                if lane.queue.is_empty() {
+                    lane.queue.shrink_to(KEPT_CAPACITY);
+                    self.waiting[word] &= !(1 << bit);
+                }
+                return Some(item);
+            }
+        }
+        self.is_released = false;
+        None
+    }
+
+    /// Lets all that waits leave with the next calls of [`DeliveryPacer::poll`].
+    pub fn release(&mut self) {
+        self.is_released = true;
+    }
+
+    /// Returns the time at which [`DeliveryPacer::poll`] has something again; none if nothing waits.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        if self.waiting == [0; LANES / 64] {
+            return None;
+        }
+        let waiting = self.lanes.iter().filter(|lane| !lane.queue.is_empty());
+        waiting.map(|lane| lane.refilled + STEP).min()
+    }
+}
+
+impl<T> PacedLane<T> {
+    fn new(now: Time) -> PacedLane<T> {
+        PacedLane {
+            queue: VecDeque::new(),
+            allowance: BURST as i64,
+            refilled: now,
+            bins: [0; BINS],
+            newest: 0,
+        }
+    }
+
+    /// Counts a packet in the bin of its arrival: the one that ends a gap arrived last, and is delivered first.
+    fn count(&mut self, arrived: Time, bytes: usize) {
+        let bin = arrived.as_nanos() / BIN.as_nanos() as u64;
+        if bin > self.newest {
+            let passed = (bin - self.newest).min(BINS as u64);
+            for empty in bin + 1 - passed..=bin {
+                self.bins[empty as usize % BINS] = 0;
+            }
+            self.newest = bin;
+        }
+        if self.newest - bin < BINS as u64 {
+            self.bins[bin as usize % BINS] += bytes as u64;
+        }
+    }
+
+    /// Bytes that may leave in a step.
+    fn step_bytes(&self) -> u64 {
+        let oldest = self.newest as usize + 1;
+        let bins = |first: usize| (first..first + MEAN_BINS).map(|bin| self.bins[bin % BINS]);
+        let windows = (oldest..=oldest + BINS - MEAN_BINS).map(|first| bins(first).sum::<u64>());
+        let steps = (BIN * MEAN_BINS as u32).as_nanos() / STEP.as_nanos();
+        let mean = windows.max().unwrap_or_default() / steps as u64;
+        BURST.max(RATE_FACTOR * mean)
+    }
+
+    /// Takes a packet's bytes off the allowance. Returns false if there is none.
+    fn take(&mut self, now: Time, bytes: usize) -> bool {
+        let passed = now.since(self.refilled);
+        if passed >= REFILL {
+            let step_bytes = self.step_bytes();
+            let more = step_bytes * passed.min(STEP).as_nanos() as u64 / STEP.as_nanos() as u64;
+            self.allowance = (self.allowance + more as i64).min(step_bytes as i64);
+            self.refilled = now;
+        }
+        let has_left = self.allowance > 0;
+        if has_left {
+            self.allowance -= bytes as i64;
+        }
+        has_left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKET: usize = 1_400;
+
+    fn at(micros: u64) -> Time {
+        Time::ZERO + Duration::from_micros(micros)
+    }
+
+    /// Takes all that leaves by a time, each with the time at which it does.
+    fn drain(pacer: &mut DeliveryPacer<u32>, until: Time) -> Vec<(Time, u32)> {
+        let mut left = Vec::new();
+        while let Some(now) = pacer.poll_timeout().filter(|due| *due <= until) {
+            let next = std::iter::from_fn(|| pacer.poll(now));
+            left.extend(next.map(|item| (now, item)));
+        }
+        left
+    }
+
+    #[test]
+    fn a_burst_leaves_in_order_and_in_steps_that_a_socket_holds() {
+        let mut pacer = DeliveryPacer::default();
+        let now = at(5_000_000);
+        // 300 packets, 420 kB.
+        let at_once = (0..300).filter_map(|item| pacer.handle(now, now, LaneId(7), PACKET, item));
+        let at_once: Vec<u32> = at_once.collect();
+        assert_eq!(at_once, (0..18).collect::<Vec<_>>());
+        let rest = drain(&mut pacer, at(6_000_000));
+        let items: Vec<u32> = rest.iter().map(|(_, item)| *item).collect();
+        assert_eq!(items, (18..300).collect::<Vec<_>>());
+        for step in 0..20 {
+            let end = now + STEP * step;
+            let here = rest.iter().filter(|(left, _)| *left == end).count();
+            assert!(here <= 19, "{here} packets after {step} ms");
+        }
+        assert!(rest.last().unwrap().0 <= now + Duration::from_millis(17));
+        assert_eq!(pacer.poll_timeout(), None);
+    }
+
+    #[test]
+    fn what_was_held_for_a_while_is_gone_after_as_long_again() {
+        for held in [60_u64, 100, 200, 300] {
+            // 400 Mbit/s, and a gap that its last packet ends: that one is delivered first.
+            let (mut pacer, mut last, mut left) = (DeliveryPacer::default(), 0, Vec::new());
+            for tick in 0..3_000_u64 {
+                let now = at(1_000_000 + tick * 1_000);
+                while pacer.poll(now).is_some() {
+                    last = tick;
+                    left.push(tick);
+                }
+                let mut arrivals: Vec<u64> = match tick {
+                    tick if tick < 2_000 || tick > 2_000 + held => vec![tick],
+                    tick if tick == 2_000 + held => (2_000..=tick).collect(),
+                    _ => Vec::new(),
+                };
+                if let Some(newest) = arrivals.pop() {
+                    arrivals.insert(0, newest);
+                }
+                for arrived in arrivals {
+                    let arrived = at(1_000_000 + arrived * 1_000);
+                    for item in 0..36 {
+                        let passes = pacer.handle(now, arrived, LaneId(1), PACKET, item);
+                        left.extend(passes.map(|_| tick));
+                    }
+                }
+            }
+            let (soonest, latest) = (2_000 + held * 17 / 10, 2_000 + held * 23 / 10);
+            assert!(
+                (soonest..=latest).contains(&last),
+                "{held} ms: gone at {last}"
+            );
+            let busiest = left.chunk_by(|a, b| a == b).map(<[_]>::len).max().unwrap();
+            assert!(
+                busiest <= 2 * 36 + 10,
+                "{held} ms: {busiest} packets in one"
+            );
+        }
+    }
+
+    #[test]
+    fn a_datagram_that_is_longer_than_a_step_passes() {
+        let mut pacer = DeliveryPacer::default();
+        let now = at(1_000_000);
+        for item in 0..10 {
+            pacer.handle(now, now, LaneId(1), 65_535, item);
+        }
+        let rest = drain(&mut pacer, at(1_100_000));
+        assert_eq!(rest.last().map(|(_, item)| *item), Some(9));
+    }
+
+    #[test]
+    fn all_leaves_at_once_where_memory_is_short() {
+        let mut pacer = DeliveryPacer::default();
+        let now = at(1_000_000);
+        let held = (0..400_u32).filter(|item| {
+            let lane = LaneId((item % 2) as u8);
+            pacer.handle(now, now, lane, PACKET, *item).is_none()
+        });
+        let held = held.count();
+        assert!(held > 300);
+        pacer.release();
+        assert_eq!(std::iter::from_fn(|| pacer.poll(now)).count(), held);
+        assert_eq!(pacer.poll_timeout(), None);
+        // What comes later is spread again.
+        let next = (0..400).filter_map(|item| pacer.handle(now, now, LaneId(0), PACKET, item));
+        assert!(next.count() < 20);
+    }
+
+    #[test]
+    fn what_comes_at_the_rate_of_links_is_not_delayed() {
+        let mut pacer = DeliveryPacer::default();
+        // 150 Mbit/s in batches of 16 packets.
+        for batch in 0..1_000 {
+            let now = at(1_000_000 + batch * 1_195);
+            for item in 0..16 {
+                assert_eq!(pacer.handle(now, now, LaneId(1), PACKET, item), Some(item));
+            }
+        }
+    }
+
+    #[test]
+    fn a_faster_lane_is_delayed_at_its_start_at_most() {
+        let mut pacer = DeliveryPacer::default();
+        // 5 Gbit/s.
+        let mut delays = Vec::new();
+        for tick in 0..4_000_u64 {
+            let now = at(1_000_000 + tick * 100);
+            while let Some(came) = pacer.poll(now) {
+                delays.push((came, now.since(came)));
+            }
+            for _ in 0..45 {
+                if let Some(came) = pacer.handle(now, now, LaneId(1), PACKET, now) {
+                    delays.push((came, Duration::ZERO));
+                }
+            }
+        }
+        let longest = delays.iter().map(|(_, delay)| *delay).max().unwrap();
+        assert!(longest <= Duration::from_millis(30), "{longest:?}");
+        let late = delays.iter().filter(|(came, _)| *came >= at(1_150_000));
+        let late = late.map(|(_, delay)| *delay).max().unwrap();
+        assert!(late <= STEP, "{late:?}");
+    }
+
+    #[test]
+    fn a_lane_does_not_wait_for_another() {
+        let mut pacer = DeliveryPacer::default();
+        let now = at(1);
+        for item in 0..100 {
+            pacer.handle(now, now, LaneId(3), PACKET, item);
+        }
+        let other = pacer.handle(now, now, LaneId(131), PACKET, 1_000);
+        assert_eq!(other, Some(1_000));
+        assert_eq!(pacer.handle(now, now, LaneId(3), 60, 2_000), None);
+        let rest = drain(&mut pacer, at(1_000_000));
+        assert_eq!(rest.last().map(|(_, item)| *item), Some(2_000));
+        // Nothing is kept of a burst.
+        let capacity = pacer.lanes.iter().map(|lane| lane.queue.capacity());
+        assert!(capacity.max().unwrap() <= KEPT_CAPACITY);
+    }
+}
