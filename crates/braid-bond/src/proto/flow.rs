@@ -78,6 +78,13 @@ impl FlowInfo {
         })
     }
 
+    /// Returns true for a packet of QUIC.
+    #[must_use]
+    pub fn is_quic(&self) -> bool {
+        let ports = self.ports.filter(|_| self.protocol == protocol::UDP);
+        ports.is_some_and(|ports| ports.contains(&QUIC_PORT))
+    }
+
     /// A hash of the flow's addresses, protocol and ports. Fragments hash without ports, so that
     /// those of a packet stay together. Flows of one hash share a queue, and their acknowledgements take turns in the filter: who finds
     /// collisions can slow down flows of his own bond, and no others.

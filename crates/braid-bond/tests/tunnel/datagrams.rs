@@ -1,4 +1,4 @@
-//! Datagrams of programs with sockets of a usual size.
+//! Datagrams of programs with sockets of a usual size, and of QUIC, which asks what a path carries.
 
 use std::time::Duration;
 
@@ -15,8 +15,9 @@ const KERNEL_BYTES: usize = 800;
 /// Headers of IPv6 and UDP.
 const HEADERS: usize = 40 + 8;
 
-/// First bytes of a packet of QUIC after the handshake, with its fixed bit greased (RFC 9287).
+/// First bytes of a packet of QUIC after the handshake, with its fixed bit greased (RFC 9287), and of one in it.
 const SHORT: [u8; 4] = [0x20, 1, 2, 3];
+const LONG: [u8; 4] = [0xe0, 0, 0, 1];
 
 /// A packet of QUIC of so many bytes that a server sends, with its number.
 fn quic(bytes: usize, number: u32) -> Vec<u8> {
@@ -41,6 +42,12 @@ fn connected() -> Pair {
     let mut pair = Pair::new(5, vec![Lines::new(1, 60, 20), Lines::new(2, 60, 20)]);
     pair.connect();
     pair
+}
+
+/// Lengths of the packets that arrived since then.
+fn lengths(pair: &Pair, since: usize) -> Vec<usize> {
+    let arrived = pair.at_client[since..].iter();
+    arrived.map(|(_, packet)| packet.len()).collect()
 }
 
 #[test]
@@ -80,4 +87,60 @@ fn what_waited_for_one_packet_does_not_overflow_a_socket() {
         most = most.max((bytes.sum::<usize>(), *begin));
     }
     assert!(most.0 <= SOCKET_BUFFER, "{most:?}");
+}
+
+#[test]
+fn a_probe_for_a_size_that_would_be_fragmented_is_lost() {
+    let mut pair = connected();
+    let whole = pair.hub().max_whole_packet();
+    pair.inner_at_hub(quic_with(LONG, 1_300, 0));
+    pair.run_for(Duration::from_secs(1));
+    assert!((1_300..1_480).contains(&whole), "{whole}");
+    let before = pair.at_client.len();
+    pair.tick(
+        Duration::from_millis(300),
+        Duration::from_millis(1),
+        |pair, tick| {
+            let bytes = if tick % 100 == 50 { whole + 1 } else { whole };
+            pair.inner_at_hub(quic(bytes, 0));
+        },
+    );
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(lengths(&pair, before), vec![whole; 297]);
+}
+
+#[test]
+fn a_sender_that_does_not_ask_is_served() {
+    let mut pair = connected();
+    let before = pair.at_client.len();
+    pair.tick(
+        Duration::from_millis(300),
+        Duration::from_millis(1),
+        |pair, _| {
+            pair.inner_at_hub(quic(1_480, 0));
+        },
+    );
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(lengths(&pair, before), vec![1_480; 300]);
+}
+
+#[test]
+fn packets_of_the_handshake_pass_whatever_their_size() {
+    let mut pair = connected();
+    let before = pair.at_client.len();
+    pair.tick(
+        Duration::from_millis(300),
+        Duration::from_millis(1),
+        |pair, tick| {
+            let (first, bytes) = match tick % 100 {
+                50 => (LONG, 1_480),
+                _ => (SHORT, 1_300),
+            };
+            pair.inner_at_hub(quic_with(first, bytes, 0));
+        },
+    );
+    pair.run_for(Duration::from_secs(1));
+    let lengths = lengths(&pair, before);
+    assert_eq!(lengths.len(), 300);
+    assert_eq!(lengths.iter().filter(|length| **length == 1_480).count(), 3);
 }

@@ -47,11 +47,12 @@ use braid_multipath::ack_filter::{AckFilter, Segment};
 use braid_multipath::bond::{InnerPacket, Receiver, Sender, SenderSettings};
 use braid_multipath::delivery_pacer::DeliveryPacer;
 use braid_multipath::liveness::Verdict;
+use braid_multipath::mtu_probe::{self, MtuProbes};
 use braid_multipath::resequence::DeliveryOrder;
 use braid_multipath::spurious::{DataSegment, SpuriousFilter};
 use braid_multipath::window_limit::WindowLimits;
 use braid_multipath::{LinkId, MAX_LINKS};
-use braid_packet::protocol;
+use braid_packet::{Ip, protocol};
 use client::HandshakeClient;
 use clock::{PeerClock, PeerLanes};
 use lane_shares::LaneShares;
@@ -116,6 +117,7 @@ pub struct Tunnel {
     bulk_ack_filter: AckFilter<Packet>,
     /// Datagrams that were released with others.
     delivery_pacer: DeliveryPacer<Packet>,
+    mtu_probes: MtuProbes,
     window_limits: WindowLimits,
     lowered_windows: u64,
     spurious_filter: SpuriousFilter,
@@ -198,6 +200,7 @@ impl Tunnel {
             ack_filter: AckFilter::for_new_flows(),
             bulk_ack_filter: AckFilter::for_bulk_flows(),
             delivery_pacer: DeliveryPacer::default(),
+            mtu_probes: MtuProbes::default(),
             window_limits: WindowLimits::default(),
             lowered_windows: 0,
             spurious_filter: SpuriousFilter::default(),
@@ -315,6 +318,8 @@ impl Tunnel {
             if !passes {
                 return;
             }
+        } else if info.is_some_and(|info| info.is_quic()) && self.is_mtu_probe(now, packet, flow) {
+            return;
         }
         let places = self.send_inner(now, packet, info.as_ref(), flow, is_limited);
         if let Some(data) = data {
@@ -326,6 +331,17 @@ impl Tunnel {
     fn is_spurious(&mut self, flow: u32, data: DataSegment) -> bool {
         let (filter, sender) = (&mut self.spurious_filter, &self.sender);
         filter.is_spurious(flow, data, || sender.places(flow))
+    }
+
+    /// Returns true for a probe of a QUIC flow for a size that would be fragmented.
+    fn is_mtu_probe(&mut self, now: Time, packet: &[u8], flow: u32) -> bool {
+        // Routers may not fragment a probe.
+        if packet.len() < mtu_probe::MIN_FULL_BYTES || may_fragment(packet) {
+            return false;
+        }
+        let fits = packet.len() <= self.max_whole_packet();
+        let has_long_header = has_long_header(packet);
+        self.mtu_probes.handle(now, flow, fits, has_long_header)
     }
 
     /// Sends the acknowledgements whose wait is over.
@@ -608,6 +624,19 @@ fn receiver(settings: &TunnelSettings) -> Receiver<Packet, RepairSymbol> {
     let mut receiver = Receiver::new(settings.receiver);
     receiver.set_reordering(settings.policy.ordering);
     receiver
+}
+
+/// Returns true for a packet of QUIC with a long header (RFC 9000 §17.2), as those of the handshake.
+fn has_long_header(packet: &[u8]) -> bool {
+    const UDP_HEADER: usize = 8;
+    let header = Ip::parse(packet).map(|ip| ip.header + UDP_HEADER);
+    let first = header.ok().and_then(|at| packet.get(at));
+    first.is_some_and(|first| first & 0x80 != 0)
+}
+
+/// Returns true for an IPv4 packet that routers may fragment.
+fn may_fragment(packet: &[u8]) -> bool {
+    packet[0] >> 4 == 4 && packet[6] & 0x40 == 0
 }
 
 /// Returns true for a UDP packet without IPv6 extension headers.
