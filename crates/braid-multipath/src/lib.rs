@@ -15,7 +15,7 @@ pub mod fec;
 mod flow_table;
 mod link;
 pub mod liveness;
-pub mod mtu_probe;
+pub mod quic_flows;
 pub mod resequence;
 pub mod retransmit;
 pub mod schedule;

@@ -16,17 +16,17 @@ const KERNEL_BYTES: usize = 800;
 const HEADERS: usize = 40 + 8;
 
 /// First bytes of a packet of QUIC after the handshake, with its fixed bit greased (RFC 9287), and of one in it.
-const SHORT: [u8; 4] = [0x20, 1, 2, 3];
-const LONG: [u8; 4] = [0xe0, 0, 0, 1];
+const SHORT: [u8; 5] = [0x20, 0, 0, 0, 1];
+const LONG: [u8; 5] = [0xe0, 0, 0, 0, 1];
 
 /// A packet of QUIC of so many bytes that a server sends, with its number.
 fn quic(bytes: usize, number: u32) -> Vec<u8> {
     quic_with(SHORT, bytes, number)
 }
 
-fn quic_with(first: [u8; 4], bytes: usize, number: u32) -> Vec<u8> {
+fn quic_with(first: [u8; 5], bytes: usize, number: u32) -> Vec<u8> {
     let [server, client] = ["2001:db8::1", "2001:db8::2"].map(|at| at.parse().expect("an address"));
-    let mut payload = [first, number.to_be_bytes()].concat();
+    let mut payload = [&first[..], &number.to_be_bytes()].concat();
     payload.resize(bytes - HEADERS, 0);
     build::udp((server, 443), (client, 50_000), &payload)
 }
@@ -93,7 +93,7 @@ fn what_waited_for_one_packet_does_not_overflow_a_socket() {
 fn a_probe_for_a_size_that_would_be_fragmented_is_lost() {
     let mut pair = connected();
     let whole = pair.hub().max_whole_packet();
-    pair.inner_at_hub(quic_with(LONG, 1_300, 0));
+    pair.inner_at_hub(quic_with(LONG, 1_300, 1));
     pair.run_for(Duration::from_secs(1));
     assert!((1_300..1_480).contains(&whole), "{whole}");
     let before = pair.at_client.len();
@@ -134,6 +134,7 @@ fn packets_of_the_handshake_pass_whatever_their_size() {
         |pair, tick| {
             let (first, bytes) = match tick % 100 {
                 50 => (LONG, 1_480),
+                0 => (LONG, 1_300),
                 _ => (SHORT, 1_300),
             };
             pair.inner_at_hub(quic_with(first, bytes, 0));
@@ -143,4 +144,29 @@ fn packets_of_the_handshake_pass_whatever_their_size() {
     let lengths = lengths(&pair, before);
     assert_eq!(lengths.len(), 300);
     assert_eq!(lengths.iter().filter(|length| **length == 1_480).count(), 3);
+}
+
+/// Bytes that a far line carries of a flow of 25 Mbit/s, whose first packet is this, beside a near one of 20.
+fn far_bytes(first: Vec<u8>) -> u64 {
+    let mut pair = Pair::new(5, vec![Lines::new(1, 20, 10), Lines::new(2, 20, 160)]);
+    pair.connect();
+    pair.inner_at_hub(first);
+    pair.tick(
+        Duration::from_secs(6),
+        Duration::from_millis(5),
+        |pair, _| {
+            for _ in 0..12 {
+                pair.inner_at_hub(quic(1_300, 0));
+            }
+        },
+    );
+    pair.lines[1].down.bytes
+}
+
+#[test]
+fn a_far_link_carries_what_quic_sends_and_no_other_datagrams() {
+    let handshake = far_bytes(quic_with(LONG, 1_300, 0));
+    assert!(handshake > 2_500_000, "{handshake}");
+    let other = far_bytes(quic(1_300, 0));
+    assert!(other < 500_000, "{other}");
 }

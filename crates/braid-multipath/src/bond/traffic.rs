@@ -16,7 +16,7 @@ pub struct InnerPacket {
     pub class: Class,
     /// Size.
     pub len: Bytes,
-    /// True if its flow is a byte stream, whose sender adapts to the delay: it may use far links.
+    /// True if its flow is a stream of TCP or QUIC, whose sender adapts to drops and delay: it may use far links.
     pub is_stream: bool,
     /// True if its flow keeps to a limit of its window ([`WindowLimits`](crate::window_limit::WindowLimits)): nothing of it is dropped.
     pub is_limited: bool,

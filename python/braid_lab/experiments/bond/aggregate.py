@@ -40,7 +40,7 @@ class Trial:
         return f"{self.case.name}{self.load.suffix}"
 
 
-#: Links of which one is too slow for all but bulk TCP flows. A ping runs beside the bond's load there.
+#: Links of which one is too slow for all but bulk flows. A ping runs beside the bond's load there.
 FAR = ("far", "geo")
 
 #: Links for QUIC and BBR: steady ones, those that lose or reorder packets, and those whose delays differ.

@@ -29,6 +29,7 @@ mod header_compression;
 mod lane_shares;
 mod link;
 mod policy_sync;
+mod quic;
 mod receive;
 mod receive_window;
 mod reports;
@@ -47,12 +48,12 @@ use braid_multipath::ack_filter::{AckFilter, Segment};
 use braid_multipath::bond::{InnerPacket, Receiver, Sender, SenderSettings};
 use braid_multipath::delivery_pacer::DeliveryPacer;
 use braid_multipath::liveness::Verdict;
-use braid_multipath::mtu_probe::{self, MtuProbes};
+use braid_multipath::quic_flows::{QuicFlows, QuicVerdict};
 use braid_multipath::resequence::DeliveryOrder;
 use braid_multipath::spurious::{DataSegment, SpuriousFilter};
 use braid_multipath::window_limit::WindowLimits;
 use braid_multipath::{LinkId, MAX_LINKS};
-use braid_packet::{Ip, protocol};
+use braid_packet::protocol;
 use client::HandshakeClient;
 use clock::{PeerClock, PeerLanes};
 use lane_shares::LaneShares;
@@ -101,6 +102,13 @@ struct Closing {
     links: u32,
 }
 
+/// The sender of a flow, see [`InnerPacket`].
+#[derive(Clone, Copy, Debug)]
+struct FlowKind {
+    is_stream: bool,
+    is_limited: bool,
+}
+
 /// One end of a bond.
 #[derive(Debug)]
 pub struct Tunnel {
@@ -117,7 +125,7 @@ pub struct Tunnel {
     bulk_ack_filter: AckFilter<Packet>,
     /// Datagrams that were released with others.
     delivery_pacer: DeliveryPacer<Packet>,
-    mtu_probes: MtuProbes,
+    quic_flows: QuicFlows,
     window_limits: WindowLimits,
     lowered_windows: u64,
     spurious_filter: SpuriousFilter,
@@ -200,7 +208,7 @@ impl Tunnel {
             ack_filter: AckFilter::for_new_flows(),
             bulk_ack_filter: AckFilter::for_bulk_flows(),
             delivery_pacer: DeliveryPacer::default(),
-            mtu_probes: MtuProbes::default(),
+            quic_flows: QuicFlows::default(),
             window_limits: WindowLimits::default(),
             lowered_windows: 0,
             spurious_filter: SpuriousFilter::default(),
@@ -288,7 +296,7 @@ impl Tunnel {
         let info = FlowInfo::of(packet);
         // All packets that cannot be parsed count as one flow.
         let flow = info.as_ref().map_or(0, FlowInfo::hash);
-        let (mut is_limited, mut data) = (false, None);
+        let (mut is_stream, mut is_limited, mut data) = (false, false, None);
         if info
             .as_ref()
             .is_some_and(|info| info.protocol == protocol::TCP)
@@ -318,10 +326,19 @@ impl Tunnel {
             if !passes {
                 return;
             }
-        } else if info.is_some_and(|info| info.is_quic()) && self.is_mtu_probe(now, packet, flow) {
-            return;
+            is_stream = true;
+        } else if info.is_some_and(|info| info.is_quic()) {
+            match self.handle_quic(now, packet, flow) {
+                QuicVerdict::Unknown => {}
+                QuicVerdict::Stream => is_stream = true,
+                QuicVerdict::Probe => return,
+            }
         }
-        let places = self.send_inner(now, packet, info.as_ref(), flow, is_limited);
+        let kind = FlowKind {
+            is_stream,
+            is_limited,
+        };
+        let places = self.send_inner(now, packet, info.as_ref(), flow, kind);
         if let Some(data) = data {
             self.spurious_filter.handle_sent(now, flow, data, places);
         }
@@ -333,15 +350,11 @@ impl Tunnel {
         filter.is_spurious(flow, data, || sender.places(flow))
     }
 
-    /// Returns true for a probe of a QUIC flow for a size that would be fragmented.
-    fn is_mtu_probe(&mut self, now: Time, packet: &[u8], flow: u32) -> bool {
-        // Routers may not fragment a probe.
-        if packet.len() < mtu_probe::MIN_FULL_BYTES || may_fragment(packet) {
-            return false;
+    fn handle_quic(&mut self, now: Time, packet: &[u8], flow: u32) -> QuicVerdict {
+        match quic::parse(packet, self.max_whole_packet()) {
+            Some(parsed) => self.quic_flows.handle(now, flow, parsed),
+            None => QuicVerdict::Unknown,
         }
-        let fits = packet.len() <= self.max_whole_packet();
-        let has_long_header = has_long_header(packet);
-        self.mtu_probes.handle(now, flow, fits, has_long_header)
     }
 
     /// Sends the acknowledgements whose wait is over.
@@ -349,11 +362,15 @@ impl Tunnel {
         while let Some(packet) = self.bulk_ack_filter.poll() {
             let info = FlowInfo::of(&packet);
             let flow = info.as_ref().map_or(0, FlowInfo::hash);
-            self.send_inner(now, &packet, info.as_ref(), flow, false);
+            let kind = FlowKind {
+                is_stream: true,
+                is_limited: false,
+            };
+            self.send_inner(now, &packet, info.as_ref(), flow, kind);
         }
     }
 
-    /// Sends a packet of a flow, which keeps to a limit of its window or not. Returns the places in its queue up to its own, if it waits
+    /// Sends a packet of a flow. Returns the places in its queue up to its own, if it waits
     /// in one.
     fn send_inner(
         &mut self,
@@ -361,7 +378,7 @@ impl Tunnel {
         packet: &[u8],
         info: Option<&FlowInfo>,
         flow: u32,
-        is_limited: bool,
+        kind: FlowKind,
     ) -> Option<Range<u64>> {
         let class = self.settings.policy.class(info, self.remote_side());
         let lane = self.sender.lane(flow);
@@ -369,7 +386,10 @@ impl Tunnel {
         let len = Bytes::new(buffer.len() as u64);
         self.busy = true;
         let packet = self.send_pool.lend(buffer);
-        let is_stream = info.is_some_and(|info| info.protocol == protocol::TCP);
+        let FlowKind {
+            is_stream,
+            is_limited,
+        } = kind;
         let inner = InnerPacket {
             flow,
             class,
@@ -624,19 +644,6 @@ fn receiver(settings: &TunnelSettings) -> Receiver<Packet, RepairSymbol> {
     let mut receiver = Receiver::new(settings.receiver);
     receiver.set_reordering(settings.policy.ordering);
     receiver
-}
-
-/// Returns true for a packet of QUIC with a long header (RFC 9000 §17.2), as those of the handshake.
-fn has_long_header(packet: &[u8]) -> bool {
-    const UDP_HEADER: usize = 8;
-    let header = Ip::parse(packet).map(|ip| ip.header + UDP_HEADER);
-    let first = header.ok().and_then(|at| packet.get(at));
-    first.is_some_and(|first| first & 0x80 != 0)
-}
-
-/// Returns true for an IPv4 packet that routers may fragment.
-fn may_fragment(packet: &[u8]) -> bool {
-    packet[0] >> 4 == 4 && packet[6] & 0x40 == 0
 }
 
 /// Returns true for a UDP packet without IPv6 extension headers.

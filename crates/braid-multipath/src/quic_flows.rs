@@ -1,13 +1,16 @@
-//! Probes of QUIC for the largest packet that a path carries (DPLPMTUD, RFC 8899; RFC 9000 §14.3).
+//! Flows of QUIC, known by their handshakes, and their probes for the largest packet that a path carries.
 //!
-//! The bond's device takes packets of 1,500 bytes, and fragments those that no datagram of a link holds. Programs that send such packets
-//! without asking work so, but each takes two datagrams, and no repair symbol covers it. QUIC does ask: once in a while it sends one packet
-//! that is larger than those before, and keeps to the smaller size if that is not acknowledged. So such a probe is dropped, and the flow's
-//! packets are then whole. A sender takes no lost probe for congestion (RFC 8899 §3).
+//! A flow of QUIC has a window that adapts to drops once in a round trip, as TCP's, so it is treated as a stream: a call to a port of QUIC is
+//! not, since it has another handshake.
 //!
-//! A sender has one probe under way at a time. So a large packet is a probe if its flow began with a handshake of QUIC that fits, and
-//! since the last large one has sent [`MIN_FITTING`] packets of full size that fit, or no large one for [`MIN_INTERVAL`]. The latter is true of a sender that
-//! repeats one lost packet and no other as well, so it counts [`MAX_IN_A_ROW`] times at most. A flow that sends large packets otherwise
+//! **Probes** (DPLPMTUD, RFC 8899; RFC 9000 §14.3). The bond's device takes packets of 1,500 bytes, and fragments those that no datagram of
+//! a link holds. Programs that send such packets without asking work so, but each takes two datagrams, and no repair symbol covers it. QUIC
+//! does ask: once in a while it sends one packet that is larger than those before, and keeps to the smaller size if that is not
+//! acknowledged. So such a probe is dropped, and the flow's packets are then whole. A sender takes no lost probe for congestion (RFC 8899 §3).
+//!
+//! A sender has one probe under way at a time. So a large packet is a probe if its flow began with a handshake that fits, and since the last
+//! large one has sent [`MIN_FITTING`] packets of full size that fit, or no large one for [`MIN_INTERVAL`]. The latter is true of a sender
+//! that repeats one lost packet and no other as well, so it counts [`MAX_IN_A_ROW`] times at most. A flow that sends large packets otherwise
 //! loses no more from then on.
 
 use std::time::Duration;
@@ -23,7 +26,7 @@ const FLOWS: usize = 256;
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Length of a packet of full size, at least: each path of QUIC carries 1,200 bytes (RFC 9000 §14), behind headers of IPv4 and UDP.
-pub const MIN_FULL_BYTES: usize = 1_228;
+const MIN_FULL_BYTES: usize = 1_228;
 
 /// Packets of full size between two probes.
 const MIN_FITTING: u32 = 4;
@@ -37,9 +40,33 @@ const MAX_IN_A_ROW: u32 = 2;
 /// Most packets of a flow that are dropped: a few sizes, each asked for three times.
 const MAX_PROBES: u32 = 16;
 
-/// Tells probes from other large packets.
+/// A packet to or from a port of QUIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuicPacket {
+    /// Length, headers included.
+    pub bytes: usize,
+    /// True if a datagram of each link holds it.
+    pub fits: bool,
+    /// True if its header is long, as in a handshake and in no probe.
+    pub has_long_header: bool,
+    /// True if it is a handshake's of a version that is known.
+    pub is_handshake: bool,
+}
+
+/// The treatment of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuicVerdict {
+    /// It is a datagram like any other.
+    Unknown,
+    /// Its flow is QUIC's.
+    Stream,
+    /// It is a probe for a size that would be fragmented.
+    Probe,
+}
+
+/// The flows that are known.
 #[derive(Debug)]
-pub struct MtuProbes {
+pub struct QuicFlows {
     flows: FlowTable<Flow>,
 }
 
@@ -47,7 +74,9 @@ pub struct MtuProbes {
 struct Flow {
     /// Time of the last packet of full size.
     seen: Time,
-    /// False for one that did not begin with a handshake, or sends large packets without asking.
+    /// True for one that began with a handshake.
+    is_quic: bool,
+    /// False for one that began with large packets, or sends them without asking.
     asks: bool,
     /// Packets of full size that fitted since the last large one.
     fitting: u32,
@@ -57,25 +86,36 @@ struct Flow {
     probes: u32,
 }
 
-impl Default for MtuProbes {
-    fn default() -> MtuProbes {
-        MtuProbes {
+impl Default for QuicFlows {
+    fn default() -> QuicFlows {
+        QuicFlows {
             flows: FlowTable::new(FLOWS),
         }
     }
 }
 
-impl MtuProbes {
-    /// Takes a packet of full size, which fits into a datagram of each link or not. Returns true for a probe. Handshakes have the long
-    /// header, and no probe has.
-    pub fn handle(&mut self, now: Time, flow: u32, fits: bool, has_long_header: bool) -> bool {
+impl QuicFlows {
+    /// Takes a packet of this flow.
+    pub fn handle(&mut self, now: Time, flow: u32, packet: QuicPacket) -> QuicVerdict {
+        if packet.bytes >= MIN_FULL_BYTES && self.take_full(now, flow, packet) {
+            return QuicVerdict::Probe;
+        }
+        match self.flows.get(flow).is_some_and(|of| of.is_quic) {
+            true => QuicVerdict::Stream,
+            false => QuicVerdict::Unknown,
+        }
+    }
+
+    /// Takes a packet of full size. Returns true for a probe.
+    fn take_full(&mut self, now: Time, flow: u32, packet: QuicPacket) -> bool {
         let is_idle = |of: &Flow| now.since(of.seen) >= IDLE;
         if !self.flows.rival(flow).is_none_or(is_idle) {
             return false;
         }
         let begin = || Flow {
             seen: now,
-            asks: fits && has_long_header,
+            is_quic: packet.is_handshake,
+            asks: packet.is_handshake && packet.fits,
             fitting: 0,
             large: None,
             in_a_row: 0,
@@ -83,10 +123,10 @@ impl MtuProbes {
         };
         let of = self.flows.get_or_insert_with(flow, begin);
         of.seen = now;
-        if fits {
+        if packet.fits {
             of.fitting = of.fitting.saturating_add(1);
         }
-        !fits && !has_long_header && of.is_probe(now)
+        !packet.fits && !packet.has_long_header && of.is_probe(now)
     }
 }
 
@@ -110,23 +150,32 @@ mod tests {
 
     const WHOLE: usize = 1_434;
 
+    fn packet(bytes: usize, is_handshake: bool) -> QuicPacket {
+        QuicPacket {
+            bytes,
+            fits: bytes <= WHOLE,
+            has_long_header: is_handshake,
+            is_handshake,
+        }
+    }
+
     /// Sends packets of a flow, each with its time in ms and its length; the first one is a handshake's. Returns which of them are dropped.
     fn dropped_of(
-        probes: &mut MtuProbes,
+        probes: &mut QuicFlows,
         flow: u32,
         packets: impl IntoIterator<Item = (u64, usize)>,
     ) -> Vec<usize> {
         let packets = packets.into_iter().enumerate();
         let is_probe = |(index, (ms, bytes)): (usize, (u64, usize))| {
             let now = Time::ZERO + Duration::from_millis(ms);
-            let is_full = bytes >= MIN_FULL_BYTES;
-            (is_full && probes.handle(now, flow, bytes <= WHOLE, index == 0)).then_some(index)
+            let verdict = probes.handle(now, flow, packet(bytes, index == 0));
+            (verdict == QuicVerdict::Probe).then_some(index)
         };
         packets.filter_map(is_probe).collect()
     }
 
     fn dropped(packets: impl IntoIterator<Item = (u64, usize)>) -> Vec<usize> {
-        dropped_of(&mut MtuProbes::default(), 7, packets)
+        dropped_of(&mut QuicFlows::default(), 7, packets)
     }
 
     #[test]
@@ -174,13 +223,33 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_does_not_begin_as_quic_has_no_probes() {
-        let mut probes = MtuProbes::default();
-        let dropped = (0..100).filter(|at| {
-            let now = Time::ZERO + Duration::from_millis(*at);
-            probes.handle(now, 7, at % 10 > 0, false)
-        });
-        assert_eq!(dropped.count(), 0);
+    fn a_flow_that_does_not_begin_as_quic_is_none() {
+        let mut flows = QuicFlows::default();
+        for at in 0..100 {
+            let now = Time::ZERO + Duration::from_millis(at);
+            let bytes = if at % 10 == 0 { 1_480 } else { 1_300 };
+            let verdict = flows.handle(now, 7, packet(bytes, false));
+            assert_eq!(verdict, QuicVerdict::Unknown);
+        }
+        // RTP has the first bit, too.
+        let rtp = QuicPacket {
+            has_long_header: true,
+            ..packet(1_300, false)
+        };
+        assert_eq!(flows.handle(Time::ZERO, 8, rtp), QuicVerdict::Unknown);
+    }
+
+    #[test]
+    fn all_packets_of_a_flow_that_began_as_quic_are_a_streams() {
+        let mut flows = QuicFlows::default();
+        for (at, bytes) in [1_228, 60, 1_400, 60].into_iter().enumerate() {
+            let verdict = flows.handle(Time::ZERO, 7, packet(bytes, at == 0));
+            assert_eq!(verdict, QuicVerdict::Stream);
+        }
+        assert_eq!(
+            flows.handle(Time::ZERO, 8, packet(60, false)),
+            QuicVerdict::Unknown
+        );
     }
 
     #[test]
@@ -190,12 +259,17 @@ mod tests {
 
     #[test]
     fn a_flow_without_a_place_has_no_probes_and_takes_none() {
-        let mut probes = MtuProbes::default();
+        let mut probes = QuicFlows::default();
         let (one, other) = (7, 7 + FLOWS as u32);
         assert_eq!(dropped_of(&mut probes, one, [(0, 1_400); 9]), [0; 0]);
         let asks = [(500, 1_400), (510, 1_480), (600, 1_480)];
         assert_eq!(dropped_of(&mut probes, other, asks), [0; 0]);
-        assert!(probes.handle(Time::ZERO + Duration::from_millis(700), one, false, false));
+        let verdict = probes.handle(
+            Time::ZERO + Duration::from_millis(700),
+            one,
+            packet(1_480, false),
+        );
+        assert_eq!(verdict, QuicVerdict::Probe);
         // Once the first one is idle.
         let later = [(1_700, 1_400), (1_800, 1_480)];
         assert_eq!(dropped_of(&mut probes, other, later), [1]);
