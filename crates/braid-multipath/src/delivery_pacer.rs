@@ -5,7 +5,7 @@
 //! the kernel's own of each packet, some 90 packets. QUIC takes that for a loss on the way, and slows down each time. So at most
 //! [`BURST`] bytes of a lane leave at once, and as much each millisecond from then on, which leaves a program on a busy machine some 3 ms
 //! to read them. A lane that carries more has [`RATE_FACTOR`] times what it carries in the mean, so that a backlog of some time is gone
-//! after as long again.
+//! after as long again. Flows of other lanes may go to the same socket, and have steps of their own.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,8 +14,11 @@ use braid_core::Time;
 
 use crate::{LANES, LaneId};
 
-/// Bytes that may leave at once, and in each [`STEP`]: some 200 Mbit/s.
-const BURST: u64 = 24_576;
+/// Bytes that the kernel takes for a packet in a socket besides its own, about.
+const KERNEL_BYTES: u64 = 800;
+
+/// Bytes that may leave at once, and in each [`STEP`], with those of the kernel: 18 full packets, some 200 Mbit/s.
+const BURST: u64 = 39_600;
 /// Interval in which packets of a lane leave.
 const STEP: Duration = Duration::from_millis(1);
 
@@ -24,6 +27,10 @@ const REFILL: Duration = Duration::from_micros(125);
 
 /// The rate as a multiple of what is carried in the mean.
 const RATE_FACTOR: u64 = 2;
+/// A process that is late lets leave what is due for so many steps at most, which a socket still holds, or the mean of all that time and a
+/// quarter more.
+const MAX_LATE_STEPS: f64 = 4.0;
+const LATE_FACTOR: f64 = 1.25;
 /// The mean is that of the busiest [`MEAN_BINS`] bins in a row, by the times of arrival.
 const BIN: Duration = Duration::from_millis(25);
 const MEAN_BINS: usize = 4;
@@ -39,13 +46,16 @@ pub struct DeliveryPacer<T> {
     lanes: Vec<PacedLane<T>>,
     /// Lanes with packets that wait, one bit each.
     waiting: [u64; LANES / 64],
-    /// True if all that waits leaves now.
+    /// True if all leaves at once.
     is_released: bool,
+    /// No lane has an allowance before that.
+    empty_until: Time,
 }
 
 #[derive(Debug)]
 struct PacedLane<T> {
-    queue: VecDeque<(usize, T)>,
+    /// Packets that wait, with their bytes.
+    queue: VecDeque<(u64, T)>,
     /// Bytes that may leave, as of `refilled`. A packet that begins within them may exceed them.
     allowance: i64,
     refilled: Time,
@@ -60,6 +70,7 @@ impl<T> Default for DeliveryPacer<T> {
             lanes: Vec::new(),
             waiting: [0; LANES / 64],
             is_released: false,
+            empty_until: Time::ZERO,
         }
     }
 }
@@ -79,8 +90,9 @@ impl<T> DeliveryPacer<T> {
         }
         let index = lane.index();
         let lane = &mut self.lanes[index];
+        let bytes = bytes as u64 + KERNEL_BYTES;
         lane.count(arrived, bytes);
-        if lane.queue.is_empty() && lane.take(now, bytes) {
+        if lane.queue.is_empty() && (lane.take(now, bytes) || self.is_released) {
             return Some(item);
         }
         lane.queue.push_back((bytes, item));
@@ -90,6 +102,9 @@ impl<T> DeliveryPacer<T> {
 
     /// Returns the next packet whose time has come.
     pub fn poll(&mut self, now: Time) -> Option<T> {
+        if now < self.empty_until && !self.is_released {
+            return None;
+        }
         for word in 0..self.waiting.len() {
             let mut bits = self.waiting[word];
             while bits != 0 {
@@ -108,23 +123,33 @@ impl<T> DeliveryPacer<T> {
                 return Some(item);
             }
         }
-        self.is_released = false;
+        self.empty_until = now + REFILL;
         None
     }
 
-    /// Lets all that waits leave with the next calls of [`DeliveryPacer::poll`].
+    /// Lets everything leave at once, what waits and what comes, until [`DeliveryPacer::end_release`].
     pub fn release(&mut self) {
         self.is_released = true;
+    }
+
+    /// Spreads packets again.
+    pub fn end_release(&mut self) {
+        self.is_released = false;
     }
 
     /// Returns the time at which [`DeliveryPacer::poll`] has something again; none if nothing waits.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        if self.waiting == [0; LANES / 64] {
-            return None;
+        let mut earliest: Option<Time> = None;
+        for (word, &bits) in self.waiting.iter().enumerate() {
+            let mut bits = bits;
+            while bits != 0 {
+                let due = self.lanes[word * 64 + bits.trailing_zeros() as usize].refilled + STEP;
+                bits &= bits - 1;
+                earliest = Some(earliest.map_or(due, |earliest| earliest.min(due)));
+            }
         }
-        let waiting = self.lanes.iter().filter(|lane| !lane.queue.is_empty());
-        waiting.map(|lane| lane.refilled + STEP).min()
+        earliest
     }
 }
 
@@ -140,7 +165,7 @@ impl<T> PacedLane<T> {
     }
 
     /// Counts a packet in the bin of its arrival: the one that ends a gap arrived last, and is delivered first.
-    fn count(&mut self, arrived: Time, bytes: usize) {
+    fn count(&mut self, arrived: Time, bytes: u64) {
         let bin = arrived.as_nanos() / BIN.as_nanos() as u64;
         if bin > self.newest {
             let passed = (bin - self.newest).min(BINS as u64);
@@ -150,27 +175,34 @@ impl<T> PacedLane<T> {
             self.newest = bin;
         }
         if self.newest - bin < BINS as u64 {
-            self.bins[bin as usize % BINS] += bytes as u64;
+            self.bins[bin as usize % BINS] += bytes;
         }
     }
 
-    /// Bytes that may leave in a step.
-    fn step_bytes(&self) -> u64 {
+    /// Returns the bytes that arrive in a step, in the mean.
+    fn mean_bytes(&self) -> u64 {
         let oldest = self.newest as usize + 1;
         let bins = |first: usize| (first..first + MEAN_BINS).map(|bin| self.bins[bin % BINS]);
         let windows = (oldest..=oldest + BINS - MEAN_BINS).map(|first| bins(first).sum::<u64>());
         let steps = (BIN * MEAN_BINS as u32).as_nanos() / STEP.as_nanos();
-        let mean = windows.max().unwrap_or_default() / steps as u64;
-        BURST.max(RATE_FACTOR * mean)
+        windows.max().unwrap_or_default() / steps as u64
     }
 
     /// Takes a packet's bytes off the allowance. Returns false if there is none.
-    fn take(&mut self, now: Time, bytes: usize) -> bool {
+    fn take(&mut self, now: Time, bytes: u64) -> bool {
         let passed = now.since(self.refilled);
         if passed >= REFILL {
-            let step_bytes = self.step_bytes();
-            let more = step_bytes * passed.min(STEP).as_nanos() as u64 / STEP.as_nanos() as u64;
-            self.allowance = (self.allowance + more as i64).min(step_bytes as i64);
+            let steps = passed.as_secs_f64() / STEP.as_secs_f64();
+            let mean = self.mean_bytes();
+            let step_bytes = BURST.max(RATE_FACTOR * mean) as f64;
+            // While packets wait, polls are a step apart at most, unless the process is late.
+            let (most, late) = match self.queue.is_empty() {
+                true => (1.0, 0.0),
+                false => (MAX_LATE_STEPS, mean as f64 * steps * LATE_FACTOR),
+            };
+            let more = (step_bytes * steps.min(most)).max(late);
+            let limit = step_bytes.max(more);
+            self.allowance = (self.allowance as f64 + more).min(limit) as i64;
             self.refilled = now;
         }
         let has_left = self.allowance > 0;
@@ -262,6 +294,40 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_is_late_each_time_keeps_up() {
+        for late in [2_u64, 4, 8, 20] {
+            // 200 Mbit/s.
+            let (mut pacer, mut longest) = (DeliveryPacer::default(), Duration::ZERO);
+            for tick in 0..2_000 / late {
+                let now = at(1_000_000 + tick * late * 1_000);
+                while let Some(came) = pacer.poll(now) {
+                    longest = longest.max(now.since(came));
+                }
+                for _ in 0..18 * late {
+                    pacer.handle(now, now, LaneId(1), PACKET, now);
+                }
+            }
+            let allowed = Duration::from_millis(20 + 4 * late);
+            assert!(longest <= allowed, "each {late} ms: {longest:?}");
+        }
+    }
+
+    #[test]
+    fn small_packets_are_as_few() {
+        for bytes in [60, 400] {
+            let mut pacer = DeliveryPacer::default();
+            let now = at(5_000_000);
+            let at_once =
+                (0..1_000).filter_map(|item| pacer.handle(now, now, LaneId(7), bytes, item));
+            let at_once = at_once.count();
+            assert!(
+                at_once * (bytes + 800) < 42_000,
+                "{at_once} of {bytes} bytes"
+            );
+        }
+    }
+
+    #[test]
     fn a_datagram_that_is_longer_than_a_step_passes() {
         let mut pacer = DeliveryPacer::default();
         let now = at(1_000_000);
@@ -285,6 +351,10 @@ mod tests {
         pacer.release();
         assert_eq!(std::iter::from_fn(|| pacer.poll(now)).count(), held);
         assert_eq!(pacer.poll_timeout(), None);
+        // So does what comes then.
+        let next = (0..400).filter_map(|item| pacer.handle(now, now, LaneId(0), PACKET, item));
+        assert_eq!(next.count(), 400);
+        pacer.end_release();
         // What comes later is spread again.
         let next = (0..400).filter_map(|item| pacer.handle(now, now, LaneId(0), PACKET, item));
         assert!(next.count() < 20);

@@ -22,11 +22,11 @@ use crate::flow_table::FlowTable;
 /// Flows followed at a time, by their hashes.
 const FLOWS: usize = 256;
 
-/// A flow keeps its place in the table for this long without a packet of full size. Another one has no probes meanwhile.
+/// A flow keeps its place in the table for this long without a packet of full size. Another one is not known meanwhile.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Length of a packet of full size, at least: each path of QUIC carries 1,200 bytes (RFC 9000 §14), behind headers of IPv4 and UDP.
-const MIN_FULL_BYTES: usize = 1_228;
+pub const MIN_FULL_BYTES: usize = 1_228;
 
 /// Packets of full size between two probes.
 const MIN_FITTING: u32 = 4;
@@ -45,7 +45,7 @@ const MAX_PROBES: u32 = 16;
 pub struct QuicPacket {
     /// Length, headers included.
     pub bytes: usize,
-    /// True if a datagram of each link holds it.
+    /// True if it is sent whole: a datagram of each link holds it, or routers may fragment it as well.
     pub fits: bool,
     /// True if its header is long, as in a handshake and in no probe.
     pub has_long_header: bool,
@@ -108,8 +108,10 @@ impl QuicFlows {
 
     /// Takes a packet of full size. Returns true for a probe.
     fn take_full(&mut self, now: Time, flow: u32, packet: QuicPacket) -> bool {
-        let is_idle = |of: &Flow| now.since(of.seen) >= IDLE;
-        if !self.flows.rival(flow).is_none_or(is_idle) {
+        // A handshake takes the place of what is no QUIC.
+        let gives_way =
+            |of: &Flow| now.since(of.seen) >= IDLE || (packet.is_handshake && !of.is_quic);
+        if !self.flows.rival(flow).is_none_or(gives_way) {
             return false;
         }
         let begin = || Flow {
@@ -123,6 +125,7 @@ impl QuicFlows {
         };
         let of = self.flows.get_or_insert_with(flow, begin);
         of.seen = now;
+        of.is_quic |= packet.is_handshake;
         if packet.fits {
             of.fitting = of.fitting.saturating_add(1);
         }
@@ -136,7 +139,10 @@ impl Flow {
         let sent_others = std::mem::take(&mut self.fitting) >= MIN_FITTING;
         let last = self.large.replace(now);
         let is_close = last.is_some_and(|last| now.since(last) < MIN_INTERVAL);
-        self.in_a_row = if sent_others { 1 } else { self.in_a_row + 1 };
+        self.in_a_row = match sent_others {
+            true => 1,
+            false => self.in_a_row.saturating_add(1),
+        };
         self.asks &= sent_others || (!is_close && self.in_a_row <= MAX_IN_A_ROW);
         self.asks &= self.probes < MAX_PROBES;
         self.probes += u32::from(self.asks);
@@ -237,6 +243,21 @@ mod tests {
             ..packet(1_300, false)
         };
         assert_eq!(flows.handle(Time::ZERO, 8, rtp), QuicVerdict::Unknown);
+    }
+
+    #[test]
+    fn a_handshake_takes_the_place_of_what_is_no_quic() {
+        let mut flows = QuicFlows::default();
+        let (one, other) = (7, 7 + FLOWS as u32);
+        flows.handle(Time::ZERO, one, packet(1_300, false));
+        let verdict = flows.handle(Time::ZERO, other, packet(1_300, true));
+        assert_eq!(verdict, QuicVerdict::Stream);
+        // Two that are have their turns.
+        let verdict = flows.handle(Time::ZERO, one, packet(1_300, true));
+        assert_eq!(verdict, QuicVerdict::Unknown);
+        let later = Time::ZERO + IDLE;
+        let verdict = flows.handle(later, one, packet(1_300, true));
+        assert_eq!(verdict, QuicVerdict::Stream);
     }
 
     #[test]

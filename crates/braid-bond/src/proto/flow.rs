@@ -78,9 +78,9 @@ impl FlowInfo {
         })
     }
 
-    /// Returns true for a packet of QUIC.
+    /// Returns true for a packet to or from QUIC's port.
     #[must_use]
-    pub fn is_quic(&self) -> bool {
+    pub fn has_quic_port(&self) -> bool {
         let ports = self.ports.filter(|_| self.protocol == protocol::UDP);
         ports.is_some_and(|ports| ports.contains(&QUIC_PORT))
     }

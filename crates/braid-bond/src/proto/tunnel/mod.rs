@@ -327,7 +327,7 @@ impl Tunnel {
                 return;
             }
             is_stream = true;
-        } else if info.is_some_and(|info| info.is_quic()) {
+        } else if info.is_some_and(|info| info.has_quic_port()) {
             match self.handle_quic(now, packet, flow) {
                 QuicVerdict::Unknown => {}
                 QuicVerdict::Stream => is_stream = true,
@@ -351,7 +351,7 @@ impl Tunnel {
     }
 
     fn handle_quic(&mut self, now: Time, packet: &[u8], flow: u32) -> QuicVerdict {
-        match quic::parse(packet, self.max_whole_packet()) {
+        match quic::parse(packet, || self.max_whole_packet()) {
             Some(parsed) => self.quic_flows.handle(now, flow, parsed),
             None => QuicVerdict::Unknown,
         }
@@ -441,7 +441,10 @@ impl Tunnel {
             if let Some(packet) = self.delivery_pacer.poll(now) {
                 return Some(packet);
             }
-            let delivery = self.receiver.poll_delivery()?;
+            let Some(delivery) = self.receiver.poll_delivery() else {
+                self.delivery_pacer.end_release();
+                return None;
+            };
             self.reorder_delay.record(delivery.waited);
             let Some(packet) = self.decompress(delivery.lane, delivery.item) else {
                 continue;

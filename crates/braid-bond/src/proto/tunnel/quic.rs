@@ -1,6 +1,6 @@
 //! Packets of inner QUIC flows.
 
-use braid_multipath::quic_flows::QuicPacket;
+use braid_multipath::quic_flows::{MIN_FULL_BYTES, QuicPacket};
 use braid_packet::Ip;
 
 const UDP_HEADER: usize = 8;
@@ -11,8 +11,8 @@ const LONG_HEADER: u8 = 0x80;
 /// Versions 1 (RFC 9000) and 2 (RFC 9369).
 const VERSIONS: [[u8; 4]; 2] = [[0, 0, 0, 1], [0x6b, 0x33, 0x43, 0xcf]];
 
-/// Parses a UDP packet to or from a port of QUIC. `max_whole` is the length of the largest packet that a datagram of each link holds.
-pub(super) fn parse(packet: &[u8], max_whole: usize) -> Option<QuicPacket> {
+/// Parses a UDP packet to or from a port of QUIC. `max_whole` returns the length of the largest packet that a datagram of each link holds.
+pub(super) fn parse(packet: &[u8], max_whole: impl FnOnce() -> usize) -> Option<QuicPacket> {
     let ip = Ip::parse(packet).ok()?;
     let payload = packet.get(ip.header + UDP_HEADER..)?;
     let (first, rest) = payload.split_first()?;
@@ -22,7 +22,7 @@ pub(super) fn parse(packet: &[u8], max_whole: usize) -> Option<QuicPacket> {
     let is_free = ip.source.is_ipv4() && packet[6] & 0x40 == 0;
     Some(QuicPacket {
         bytes: packet.len(),
-        fits: is_free || packet.len() <= max_whole,
+        fits: is_free || packet.len() < MIN_FULL_BYTES || packet.len() <= max_whole(),
         has_long_header,
         is_handshake: has_long_header && version.is_some_and(|version| VERSIONS.contains(version)),
     })
@@ -40,7 +40,7 @@ mod tests {
     }
 
     fn read(payload: &[u8]) -> [bool; 2] {
-        let read = parse(&packet(payload), 1_400).expect("it is whole");
+        let read = parse(&packet(payload), || 1_400).expect("it is whole");
         [read.has_long_header, read.is_handshake]
     }
 
@@ -53,15 +53,15 @@ mod tests {
         // RTP, and a packet that ends early.
         assert_eq!(read(&[0x80, 0x60, 0x12, 0x34, 0]), [true, false]);
         assert_eq!(read(&[0xc0, 0, 0]), [true, false]);
-        assert_eq!(parse(&packet(&[]), 1_400), None);
-        assert_eq!(parse(&[], 1_400), None);
+        assert_eq!(parse(&packet(&[]), || 1_400), None);
+        assert_eq!(parse(&[], || 1_400), None);
     }
 
     #[test]
     fn a_packet_that_routers_may_fragment_fits_in_any_case() {
         let mut large = packet(&[0x40; 1_452]);
         large[6] &= !0x40;
-        let read = |packet: &[u8]| parse(packet, 1_400).map(|read| read.fits);
+        let read = |packet: &[u8]| parse(packet, || 1_400).map(|read| read.fits);
         assert_eq!(read(&large), Some(true));
         large[6] |= 0x40;
         assert_eq!(read(&large), Some(false));
