@@ -24,7 +24,7 @@ use crate::{Bytes, Rate, Time};
 pub use dispersion::{BURST_PACKETS, DispersionCapacity, MAX_BURSTS, TrainPacket};
 pub use packet_size::PacketSizeCapacity;
 pub use passive::MIN_INTERVAL;
-use passive::{DirectionInterval, PassiveCapacity};
+use passive::{DirectionInterval, PassiveCapacity, drained};
 pub use stall::{StallInterval, StallMonitor};
 pub use transfer::{
     FIRST_CONNECTIONS, MAX_CONNECTIONS, MIN_SAMPLE, TransferCapacity, TransferSample, TransferStep,
@@ -130,7 +130,6 @@ impl UplinkCapacity {
         self.rx.passive.note(&DirectionInterval {
             end: interval.end,
             span: interval.span,
-            carried: interval.rx,
             entered: interval.rx,
             grown: 0.0,
             opposite: interval.tx,
@@ -143,7 +142,6 @@ impl UplinkCapacity {
             self.tx.passive.note(&DirectionInterval {
                 end: sent.end,
                 span: sent.span,
-                carried: drained(&sent, before, interval.repeated),
                 entered: entered(&sent, interval.repeated),
                 grown: grown(&sent, before),
                 opposite: sent.rx,
@@ -228,8 +226,7 @@ impl UplinkCapacity {
         let Some((last, before)) = &self.last else {
             return sent;
         };
-        let interval = UplinkInterval { tx: sent, ..*last };
-        drained(&interval, *before, Bytes::default())
+        drained(sent, last.span, grown(last, *before))
     }
 
     /// Returns by how much, as a fraction, the capacity to send changes in a second, as far as it was seen.
@@ -333,22 +330,13 @@ impl DirectionCapacity {
     }
 }
 
-/// Returns the bytes that left the queue. Packets are counted when they are sent, before the queue:
-/// some are dropped there, and while the queue grows more are sent than leave it. `before` is the
-/// queueing of the interval before, `dropped` the bytes that have to be sent again.
-fn drained(interval: &UplinkInterval, before: Option<Duration>, dropped: Bytes) -> Bytes {
-    let passed = interval.span.as_secs_f64();
-    let entered = entered(interval, dropped).get() as f64;
-    let drained = entered * passed / (passed + grown(interval, before)).max(passed / 2.0);
-    Bytes::new(drained as u64)
-}
-
-/// Returns the bytes that went into the queue.
+/// Returns the bytes that went into the queue: packets are counted when they are sent, and some are dropped there. `dropped` has to be
+/// sent again.
 fn entered(interval: &UplinkInterval, dropped: Bytes) -> Bytes {
     Bytes::new(interval.tx.get().saturating_sub(dropped.get()))
 }
 
-/// Returns the seconds by which the queue has grown in an interval.
+/// Returns the seconds by which the queue has grown in an interval; `before` is the queueing of the interval before.
 fn grown(interval: &UplinkInterval, before: Option<Duration>) -> f64 {
     match (before, interval.queueing) {
         (Some(before), Some(after)) => after.as_secs_f64() - before.as_secs_f64(),

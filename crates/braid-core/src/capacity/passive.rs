@@ -93,9 +93,7 @@ pub(super) struct DirectionInterval {
     pub end: Time,
     /// Its length.
     pub span: Duration,
-    /// Bytes that crossed the line in this direction.
-    pub carried: Bytes,
-    /// Bytes that went into its queue, if they are counted before that; else the same.
+    /// Bytes that went into its queue, if they are counted before that; else those that crossed the line.
     pub entered: Bytes,
     /// Seconds by which the queue has grown meanwhile, if they are.
     pub grown: f64,
@@ -107,6 +105,13 @@ pub(super) struct DirectionInterval {
     pub queued: Duration,
     /// See [`UplinkInterval::unseen`](super::UplinkInterval::unseen).
     pub unseen: Duration,
+}
+
+impl DirectionInterval {
+    /// Returns the bytes that crossed the line.
+    fn carried(&self) -> Bytes {
+        drained(self.entered, self.span, self.grown)
+    }
 }
 
 /// An interval of the last second.
@@ -170,7 +175,7 @@ impl PassiveCapacity {
             self.second.clear();
             return;
         }
-        let bits = interval.carried.get() as f64 * 8.0 / interval.span.as_secs_f64();
+        let bits = interval.carried().get() as f64 * 8.0 / interval.span.as_secs_f64();
         self.note_bound(interval);
         if let Some(queueing) = interval.queueing
             && bits < self.known() * QUIET_FRACTION
@@ -180,8 +185,8 @@ impl PassiveCapacity {
         }
         let least = MIN_QUEUEING + self.jitter();
         let has_queue = interval.queueing.is_some_and(|queueing| queueing >= least)
-            && interval.carried.get() >= MIN_BYTES
-            && is_dominant(interval.carried, interval.opposite);
+            && interval.carried().get() >= MIN_BYTES
+            && is_dominant(interval.carried(), interval.opposite);
         self.note_second(interval, has_queue);
         self.queue = has_queue.then_some(bits);
         let is_plateau = has_queue && before.is_some_and(|before| agree(bits, before));
@@ -271,7 +276,7 @@ impl PassiveCapacity {
     /// Raises the lower bound to the rate of the last second, or replaces one that is old.
     fn note_bound(&mut self, interval: &DirectionInterval) {
         let end = interval.end;
-        let bytes = interval.carried.get();
+        let bytes = interval.carried().get();
         self.rates.push_back((end, interval.span, bytes));
         while self.rates.len() > 1 && end.since(self.rates[0].0) >= WINDOW {
             self.rates.pop_front();
@@ -282,7 +287,7 @@ impl PassiveCapacity {
             return;
         }
         // The last interval alone shows when the line has become slower.
-        let last = interval.carried.get() as f64 / interval.span.as_secs_f64();
+        let last = interval.carried().get() as f64 / interval.span.as_secs_f64();
         let rate = last.min(bytes as f64 / span.as_secs_f64()) * 8.0;
         self.raise_bound(end, rate);
     }
@@ -327,10 +332,8 @@ impl PassiveCapacity {
         let span = self.second_span();
         let entered = self.second.iter().map(|part| part.interval.entered);
         let bits = entered.map(|bytes| bytes.get() as f64 * 8.0).sum::<f64>();
-        // The packets of a second leave the queue within as much longer as the last one waits longer than the first.
         let grown: f64 = self.second.iter().map(|part| part.interval.grown).sum();
-        let seconds = span.as_secs_f64();
-        (span >= SECOND).then(|| bits / (seconds + grown).max(seconds / 2.0))
+        (span >= SECOND).then(|| bits / leaving_time(span, grown))
     }
 
     /// Returns the mean rate of the last second and its relative error if packets that waited cover all of it.
@@ -352,7 +355,7 @@ impl PassiveCapacity {
             let parts = self.second.iter().map(|part| of(&part.interval).get());
             Bytes::new(parts.sum())
         };
-        let carried = bytes(|interval| interval.carried);
+        let carried = bytes(DirectionInterval::carried);
         let growths: Vec<Duration> = self
             .second
             .iter()
@@ -363,7 +366,7 @@ impl PassiveCapacity {
             && carried.get() >= MIN_BYTES
             && is_dominant(carried, bytes(|interval| interval.opposite));
         let off = |SecondPart { interval, .. }: &SecondPart| {
-            interval.carried.get() as f64 * 8.0 / interval.span.as_secs_f64() / rate - 1.0
+            interval.carried().get() as f64 * 8.0 / interval.span.as_secs_f64() / rate - 1.0
         };
         let squares: f64 = self.second.iter().map(|part| off(part).powi(2)).sum();
         shows.then(|| (rate, squares.sqrt() / self.second.len() as f64))
@@ -429,6 +432,19 @@ pub(super) fn refutes(least: Rate, estimate: Rate) -> bool {
 
 fn exceeds(least: f64, rate: f64) -> bool {
     least > rate * REFUTING_FACTOR
+}
+
+/// Returns the bytes that leave a queue in a span in which it grows by so many seconds: more go into it then than leave it.
+pub(super) fn drained(entered: Bytes, span: Duration, grown: f64) -> Bytes {
+    let part = span.as_secs_f64() / leaving_time(span, grown);
+    Bytes::new((entered.get() as f64 * part) as u64)
+}
+
+/// Returns the seconds in which the packets of a span leave a queue that has grown by so many seconds: the last one waits as much longer than
+/// the first.
+fn leaving_time(span: Duration, grown: f64) -> f64 {
+    let seconds = span.as_secs_f64();
+    (seconds + grown).max(seconds / 2.0)
 }
 
 /// Returns true if a queue stands in the direction of the first of these bytes rather than in the other one.
