@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use braid_core::Time;
 
+use crate::lane_set::LaneSet;
 use crate::{LANES, LaneId};
 
 /// Bytes that the kernel takes for a packet in a socket besides its own, about.
@@ -44,8 +45,8 @@ const KEPT_CAPACITY: usize = 128;
 pub struct DeliveryPacer<T> {
     /// Empty before the first packet.
     lanes: Vec<PacedLane<T>>,
-    /// Lanes with packets that wait, one bit each.
-    waiting: [u64; LANES / 64],
+    /// Lanes with packets that wait.
+    waiting: LaneSet,
     /// True if all leaves at once.
     is_released: bool,
     /// No lane has an allowance before that.
@@ -68,7 +69,7 @@ impl<T> Default for DeliveryPacer<T> {
     fn default() -> DeliveryPacer<T> {
         DeliveryPacer {
             lanes: Vec::new(),
-            waiting: [0; LANES / 64],
+            waiting: LaneSet::default(),
             is_released: false,
             empty_until: Time::ZERO,
         }
@@ -88,15 +89,14 @@ impl<T> DeliveryPacer<T> {
         if self.lanes.is_empty() {
             self.lanes.resize_with(LANES, || PacedLane::new(now));
         }
-        let index = lane.index();
-        let lane = &mut self.lanes[index];
+        let paced = &mut self.lanes[lane.index()];
         let bytes = bytes as u64 + KERNEL_BYTES;
-        lane.count(arrived, bytes);
-        if lane.queue.is_empty() && (lane.take(now, bytes) || self.is_released) {
+        paced.count(arrived, bytes);
+        if paced.queue.is_empty() && (paced.take(now, bytes) || self.is_released) {
             return Some(item);
         }
-        lane.queue.push_back((bytes, item));
-        self.waiting[index / 64] |= 1 << (index % 64);
+        paced.queue.push_back((bytes, item));
+        self.waiting.insert(lane);
         None
     }
 
@@ -105,23 +105,18 @@ impl<T> DeliveryPacer<T> {
         if now < self.empty_until && !self.is_released {
             return None;
         }
-        for word in 0..self.waiting.len() {
-            let mut bits = self.waiting[word];
-            while bits != 0 {
-                let bit = bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                let lane = &mut self.lanes[word * 64 + bit];
-                let &(bytes, _) = lane.queue.front()?;
-                if !lane.take(now, bytes) && !self.is_released {
-                    continue;
-                }
-                let (_, item) = lane.queue.pop_front()?;
-                if lane.queue.is_empty() {
-                    lane.queue.shrink_to(KEPT_CAPACITY);
-                    self.waiting[word] &= !(1 << bit);
-                }
-                return Some(item);
+        for lane in self.waiting.iter() {
+            let paced = &mut self.lanes[lane.index()];
+            let &(bytes, _) = paced.queue.front()?;
+            if !paced.take(now, bytes) && !self.is_released {
+                continue;
             }
+            let (_, item) = paced.queue.pop_front()?;
+            if paced.queue.is_empty() {
+                paced.queue.shrink_to(KEPT_CAPACITY);
+                self.waiting.remove(lane);
+            }
+            return Some(item);
         }
         self.empty_until = now + REFILL;
         None
@@ -140,16 +135,8 @@ impl<T> DeliveryPacer<T> {
     /// Returns the time at which [`DeliveryPacer::poll`] has something again; none if nothing waits.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let mut earliest: Option<Time> = None;
-        for (word, &bits) in self.waiting.iter().enumerate() {
-            let mut bits = bits;
-            while bits != 0 {
-                let due = self.lanes[word * 64 + bits.trailing_zeros() as usize].refilled + STEP;
-                bits &= bits - 1;
-                earliest = Some(earliest.map_or(due, |earliest| earliest.min(due)));
-            }
-        }
-        earliest
+        let waiting = self.waiting.iter().map(|lane| &self.lanes[lane.index()]);
+        waiting.map(|paced| paced.refilled + STEP).min()
     }
 }
 
@@ -351,11 +338,11 @@ mod tests {
         pacer.release();
         assert_eq!(std::iter::from_fn(|| pacer.poll(now)).count(), held);
         assert_eq!(pacer.poll_timeout(), None);
-        // So does what comes then.
+        // Packets that come then leave at once as well.
         let next = (0..400).filter_map(|item| pacer.handle(now, now, LaneId(0), PACKET, item));
         assert_eq!(next.count(), 400);
         pacer.end_release();
-        // What comes later is spread again.
+        // Later packets are spread again.
         let next = (0..400).filter_map(|item| pacer.handle(now, now, LaneId(0), PACKET, item));
         assert!(next.count() < 20);
     }

@@ -13,6 +13,7 @@ pub mod delivery_pacer;
 pub mod estimate;
 pub mod fec;
 mod flow_table;
+mod lane_set;
 mod link;
 pub mod liveness;
 pub mod quic_flows;

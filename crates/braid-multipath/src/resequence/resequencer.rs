@@ -8,6 +8,7 @@ use braid_core::Time;
 use super::Counters;
 use super::lane::{Lane, Position, Released};
 use super::timeout_lanes::{Out, TimeoutLanes};
+use crate::lane_set::LaneSet;
 use crate::{LANES, LaneId, LaneSeq, LinkId, Stamp};
 
 /// Missing numbers that may be waited for per packet that arrives; the credit grows up to
@@ -96,8 +97,8 @@ pub struct Delivery<T> {
 pub struct Resequencer<T> {
     limits: Limits,
     lanes: Vec<Lane<T>>,
-    /// Lanes that hold something, one bit each.
-    waiting: [u64; LANES / 64],
+    /// Lanes that hold something.
+    waiting: LaneSet,
     slots: usize,
     /// Missing numbers that may still be waited for.
     credit: usize,
@@ -119,7 +120,7 @@ impl<T> Resequencer<T> {
         Resequencer {
             limits,
             lanes: (0..LANES).map(|_| Lane::default()).collect(),
-            waiting: [0; LANES / 64],
+            waiting: LaneSet::default(),
             slots: 0,
             credit: limits.all,
             capacity: 0,
@@ -258,22 +259,15 @@ impl<T> Resequencer<T> {
     /// missing.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let mut earliest = self
+        let earliest = self
             .timeout_lanes
             .as_ref()
             .and_then(TimeoutLanes::poll_timeout);
-        for (word, &bits) in self.waiting.iter().enumerate() {
-            let mut bits = bits;
-            while bits != 0 {
-                let index = word * 64 + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                earliest = match (earliest, self.lanes[index].deadline()) {
-                    (Some(a), Some(b)) => Some(a.min(b)),
-                    (a, b) => a.or(b),
-                };
-            }
-        }
+        let waiting = self.waiting.iter().map(|lane| &self.lanes[lane.index()]);
         earliest
+            .into_iter()
+            .chain(waiting.filter_map(Lane::deadline))
+            .min()
     }
 
     /// Returns the next packet to deliver.
@@ -345,7 +339,7 @@ impl<T> Resequencer<T> {
         let lane = &mut self.lanes[index];
         let (before, capacity) = (lane.slots(), lane.capacity());
         lane.miss_below(seq, after, now + hold);
-        self.waiting[index / 64] |= 1 << (index % 64);
+        self.waiting.insert(LaneId(index as u8));
         self.grown(index, before, capacity);
     }
 
@@ -411,7 +405,7 @@ impl<T> Resequencer<T> {
         }
         self.slots -= before - self.lanes[index].slots();
         if self.lanes[index].slots() == 0 {
-            self.waiting[index / 64] &= !(1 << (index % 64));
+            self.waiting.remove(id);
             self.shrink(index);
         }
     }
@@ -427,13 +421,8 @@ impl<T> Resequencer<T> {
     }
 
     fn for_waiting(&mut self, mut each: impl FnMut(&mut Self, usize)) {
-        for word in 0..self.waiting.len() {
-            let mut bits = self.waiting[word];
-            while bits != 0 {
-                let index = word * 64 + bits.trailing_zeros() as usize;
-                bits &= bits - 1;
-                each(self, index);
-            }
+        for lane in self.waiting.iter() {
+            each(self, lane.index());
         }
     }
 }
