@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use quinn::congestion::{BbrConfig, CubicConfig, NewRenoConfig};
 use quinn::crypto::rustls::QuicClientConfig;
-use quinn::{ClientConfig, Endpoint, RecvStream, ServerConfig, TransportConfig, VarInt};
+use quinn::{ClientConfig, Endpoint, ServerConfig, TransportConfig, VarInt};
 use rustls::DigitallySignedStruct;
 use rustls::SignatureScheme;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -144,7 +144,7 @@ async fn receive(args: &QuicTakeArgs, start: Instant, bins: &mut [u64]) -> io::R
     let server = SocketAddr::new(args.address, args.port);
     let connecting = endpoint.connect(server, NAME).map_err(io::Error::other)?;
     let connection = connecting.await?;
-    let mut stream: RecvStream = connection.accept_uni().await?;
+    let mut stream = connection.accept_uni().await?;
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let Some(bytes) = stream.read(&mut chunk).await? else {

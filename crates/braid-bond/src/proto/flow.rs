@@ -81,8 +81,16 @@ impl FlowInfo {
     /// Returns true for a packet to or from QUIC's port.
     #[must_use]
     pub fn has_quic_port(&self) -> bool {
-        let ports = self.ports.filter(|_| self.protocol == protocol::UDP);
-        ports.is_some_and(|ports| ports.contains(&QUIC_PORT))
+        self.has_udp_port(QUIC_PORT)
+    }
+
+    /// Returns true for a UDP packet to or from this port.
+    fn has_udp_port(&self, port: u16) -> bool {
+        self.udp_ports().is_some_and(|ports| ports.contains(&port))
+    }
+
+    fn udp_ports(&self) -> Option<[u16; 2]> {
+        self.ports.filter(|_| self.protocol == protocol::UDP)
     }
 
     /// A hash of the flow's addresses, protocol and ports. Fragments hash without ports, so that
@@ -108,11 +116,10 @@ impl FlowInfo {
     /// are not held for order.
     #[must_use]
     pub fn class(&self) -> Class {
-        let ports = self.ports.filter(|_| self.protocol == protocol::UDP);
-        let either = |port: u16| ports.is_some_and(|ports| ports.contains(&port));
-        let is_dns = either(DNS_PORT);
-        let is_small =
-            ports.is_some() && self.length <= MAX_SMALL_PACKET_BYTES && !either(QUIC_PORT);
+        let is_dns = self.has_udp_port(DNS_PORT);
+        let is_small = self.udp_ports().is_some()
+            && self.length <= MAX_SMALL_PACKET_BYTES
+            && !self.has_quic_port();
         let is_icmp = matches!(self.protocol, protocol::ICMP | protocol::ICMPV6);
         if self.dscp == DSCP_EF || is_dns || is_small || is_icmp {
             Class::Unordered

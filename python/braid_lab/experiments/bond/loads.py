@@ -16,7 +16,6 @@ from braid_lab.experiments.bond.figures import GoodputTrace
 from braid_lab.experiments.bond.site import Site
 from braid_lab.fixtures import serve
 from braid_lab.net.namespace import use_congestion_control
-from braid_lab.process import Process
 from braid_lab.product import binary
 from braid_lab.servers.catalog import IPERF3_PORT
 
@@ -99,10 +98,7 @@ def _serve_streams(place: Site) -> None:
 def _serve_quic(place: Site) -> None:
     """Serve at one address: the echo server needs the port of the others."""
     argv: list[str | Path] = [binary("braid-load"), "quic-serve", place.server]
-    internet = place.net.internet.name
-    process = Process(argv, log=place.net.scratch / f"{internet}-quic", namespace=internet)
-    place.net.stack.callback(process.stop)
-    process.wait_output('"ready":true')
+    place.start(place.net.internet.name, "quic", argv, ready='"ready":true')
 
 
 def _serve_bbr(place: Site) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import random
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,9 +65,12 @@ class Site:
         return emulator(self.net.uplinks[name])
 
     def background(self, place: str, *words: str, ready: str = READY) -> Process:
-        """Run `python -m WORDS…` in a namespace for as long as the network lives; returns when it is ready."""
-        log = self.net.scratch / f"{place}-{words[0].rpartition('.')[2]}"
-        process = Process([sys.executable, "-m", *words], log=log, namespace=place)
+        """Run `python -m WORDS…` as `start` does."""
+        return self.start(place, words[0].rpartition(".")[2], [sys.executable, "-m", *words], ready=ready)
+
+    def start(self, place: str, name: str, argv: Sequence[str | Path], *, ready: str) -> Process:
+        """Run a program in a namespace for as long as the network lives; returns when it is ready."""
+        process = Process(argv, log=self.net.scratch / f"{place}-{name}", namespace=place)
         self.net.stack.callback(process.stop)
         process.wait_output(ready, timeout=20)
         return process

@@ -386,16 +386,12 @@ impl Tunnel {
         let len = Bytes::new(buffer.len() as u64);
         self.busy = true;
         let packet = self.send_pool.lend(buffer);
-        let FlowKind {
-            is_stream,
-            is_limited,
-        } = kind;
         let inner = InnerPacket {
             flow,
             class,
             len,
-            is_stream,
-            is_limited,
+            is_stream: kind.is_stream,
+            is_limited: kind.is_limited,
         };
         self.sender.handle_packet(now, inner, packet)
     }
