@@ -206,6 +206,7 @@ def test_the_controllers_package_has_what_it_needs_and_nothing_of_the_programs(
         "usr/share/doc/braid-sdn/copyright",
         "usr/share/doc/braid-sdn/changelog.gz",
         "usr/share/doc/braid-sdn/fabric.md",
+        "usr/share/doc/braid-sdn/fabric-core.md",
         "usr/share/doc/braid-sdn/web.md",
     }
     sources = {f"usr/share/braid-sdn/{file.relative_to(repository() / 'python')}" for file in _sources("braid_sdn")}

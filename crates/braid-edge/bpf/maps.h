@@ -109,7 +109,7 @@ struct queue {
 	__u32 zero;
 };
 
-// Follows the Ethernet header of a numbered packet: docs/fabric.md.
+// Follows the Ethernet header of a numbered packet: docs/fabric-core.md.
 struct shim {
 	__u8 epoch;
 	__u8 lane;

@@ -22,7 +22,7 @@ const MIN_LATENCY_CHANGE_RATIO: f64 = 0.1;
 /// Shortest time between two plans, unless a path went up or down.
 const REPLAN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Slack of the reorder buffer. \[mpsdn\] §III-D leaves T and S to the controller; docs/fabric.md has
+/// Slack of the reorder buffer. \[mpsdn\] §III-D leaves T and S to the controller; docs/fabric-core.md has
 /// ours.
 const BUFFER_HEADROOM: f64 = 1.25;
 const BUFFER_SLACK_PACKETS: usize = 16;

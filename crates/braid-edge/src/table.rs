@@ -1,4 +1,4 @@
-//! The controller's table for an edge (docs/fabric.md, `/v1/fabric/edges/NAME`), validated.
+//! The controller's table for an edge (docs/fabric-core.md, `/v1/fabric/edges/NAME`), validated.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

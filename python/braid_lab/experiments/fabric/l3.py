@@ -35,7 +35,7 @@ GOODPUT_SHARE = 1448 / 1514
 
 IPERF3_PORT = 5201
 
-#: Paths, and the edges' `--order` option, by kind of measurement.
+#: Paths, and the edges' `--reordering` option, by kind of measurement.
 KINDS: dict[str, tuple[tuple[int, ...], str]] = {"single": ((1,), "adaptive"), "multi": ((1, 2), "adaptive")}
 UNORDERED = {"unordered": ((1, 2), "off")}
 

@@ -180,7 +180,7 @@ enum Kind {
     Sequenced,
 }
 
-/// Kind of a packet, as docs/fabric.md has it.
+/// Kind of a packet, as docs/fabric-core.md has it.
 fn kind_of(frame: &[u8]) -> Kind {
     let packet = &frame[ETHERNET..];
     let (header, length) = match protocol_of(frame) {
