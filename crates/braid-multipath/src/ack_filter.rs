@@ -6,8 +6,9 @@
 //! use, so a flow would stop at a part of what the links carry, and need seconds to find the rest. HyStart wants eight samples in a
 //! round trip, and each acknowledgement is one. So until the links are full, those pass by which another part of what was in flight as a
 //! round trip began is acknowledged ([`Spacing::steps`]), the last of it, and any that comes a quarter of a round trip after the one before:
-//! a quarter of the links' round trip, of which the flow's own has more over links that jitter. While those begin, none passes for its time
-//! alone once three have passed in the flow's own. An acknowledgement with data, or of nothing new, is not counted.
+//! a quarter of the links' round trip, of which the flow's own has more over links that jitter, and in a queue that is to be as long as a
+//! far link's extra delay. While links that jitter begin, and beside a far link, none passes for its time alone once three have passed
+//! in the flow's own. An acknowledgement with data, or of nothing new, is not counted.
 //! A round trip takes no longer by that: the last of a small window, on which the rest of a short flow waits, passes at once. Linux also
 //! takes a train of acknowledgements for a full link, 2 ms apart at most, that lasts for half a round trip; there are so few parts that they
 //! cannot last as long. A flow whose links are full, or that lost something, is left alone from then on.
@@ -37,8 +38,9 @@ const MAX_STEP: u64 = 24_000;
 /// needed (RFC 3522).
 const RECOVERY: Duration = Duration::from_secs(1);
 
-/// While a link that jitters begins, none of a new flow's acknowledgements passes for its time alone once so many of its round trip
-/// have. With those that end one of five parts HyStart has no ninth one, however much longer than the links' the round trip is.
+/// While a link that jitters begins, and beside a far one, none of a new flow's acknowledgements passes for its time alone once so many of
+/// its round trip have. With those that end one of five parts HyStart has no ninth one, however much longer than the links' the round trip
+/// is.
 const MAX_TIMED: u32 = 3;
 
 /// But one that none follows passes after so many intervals.
@@ -54,7 +56,7 @@ pub struct Spacing {
     pub interval: Duration,
     /// Equal parts of what is in flight as a round trip of a new flow begins; one passes after each of them. Zero for none.
     pub steps: u32,
-    /// True if few pass for their time alone, since a link that jitters begins.
+    /// True if few pass for their time alone: a link that jitters begins, or one is far or may turn out to be.
     pub few: bool,
 }
 

@@ -154,6 +154,8 @@ pub struct Sender<T> {
     limited_queue: Option<(Rate, Duration)>,
     /// When a link last had a queue.
     queued_at: Option<Time>,
+    /// When the first link was added.
+    begun_at: Option<Time>,
     sparse: SparseFlows<T>,
     far: FarFlows,
 }
@@ -183,6 +185,7 @@ impl<T: Clone> Sender<T> {
             queue_limit: QueueLimit::default(),
             limited_queue: None,
             queued_at: None,
+            begun_at: None,
             sparse: SparseFlows::default(),
             far: FarFlows::default(),
         }
@@ -519,6 +522,9 @@ fn with_views<T>(
     let mut views = [empty; MAX_LINKS];
     let paced = scheduler.is_paced();
     let works = links.iter().any(SenderLink::is_usable);
+    // Copies hold up nothing, and other schedulers do not compare delays.
+    let compares = scheduler.reorder_budget().is_some() && head.except.is_none();
+    let first_unmeasured = first_unmeasured_link(links);
     let beside_steady = links
         .iter()
         .any(|link| link.is_usable() && link.estimator.stall(now).is_zero());
@@ -528,6 +534,17 @@ fn with_views<T>(
             true => link.view(now, len, paced, beside_steady),
             false => link.last_resort(now, len, paced),
         };
+        let may_begin = link.has_delay() || first_unmeasured == Some(link.id);
+        view.usable &= may_begin || !works || !compares;
     }
     scheduler.choose(now, head, &views[..links.len().min(MAX_LINKS)])
+}
+
+/// Returns the one link without a known delay that may carry data, if any. A delay that no report has told yet compares with no other, and
+/// packets in order over a link that turns out to be slow hold up a flow's first window. So such a link waits for its first report beside
+/// one of its tier or a cheaper one that has had it. Where there is none, the first link of the cheapest tier begins.
+fn first_unmeasured_link<T>(links: &[SenderLink<LanePacket<T>>]) -> Option<LinkId> {
+    let usable = links.iter().filter(|link| link.is_usable());
+    let first = usable.min_by_key(|link| (link.settings.tier, !link.has_delay()))?;
+    (!first.has_delay()).then_some(first.id)
 }

@@ -119,6 +119,16 @@ impl<T> SenderLink<T> {
         self.liveness.share() > 0.0 && self.has_quota()
     }
 
+    /// Returns true once a report has told the link's delay.
+    pub fn has_delay(&self) -> bool {
+        self.estimator.delay().is_some()
+    }
+
+    /// Returns true if nothing that asks for a report is on its way.
+    pub fn is_empty(&self) -> bool {
+        self.estimator.in_flight().get() == 0
+    }
+
     fn has_quota(&self) -> bool {
         self.quota.is_none_or(|left| left.get() > 0)
     }
@@ -169,8 +179,7 @@ impl<T> SenderLink<T> {
         };
         let rtt = self.estimator.rtt().smoothed();
         let lost = rtt.mul_f64(self.estimator.loss().slow());
-        // Before the first report nothing is known: assume neither better nor worse than the
-        // others.
+        // Without a report nothing is known: neither better nor worse than any.
         let delay = self.estimator.delay().unwrap_or_default();
         delay.plus(lost + stall + self.estimator.jitter() * 3 / 2)
     }

@@ -154,6 +154,14 @@ fn far() -> [LinkSpec; 2] {
     [line(50.0, 10), line(50.0, 160)]
 }
 
+fn geo() -> [LinkSpec; 2] {
+    let satellite = LinkSpec {
+        queue_ms: 300,
+        ..line(20.0, 300)
+    };
+    [line(40.0, 25), satellite]
+}
+
 #[test]
 fn a_bulk_flow_fills_a_far_link_and_nothing_else_waits_for_it() {
     let outcome = compare("far", &far(), &[cubic], 40, |_, _| {});
@@ -166,11 +174,7 @@ fn a_bulk_flow_fills_a_far_link_and_nothing_else_waits_for_it() {
 
 #[test]
 fn a_geostationary_satellite_adds_up() {
-    let satellite = LinkSpec {
-        queue_ms: 300,
-        ..line(20.0, 300)
-    };
-    let outcome = compare("geo", &[line(40.0, 25), satellite], &[cubic], 60, |_, _| {});
+    let outcome = compare("geo", &geo(), &[cubic], 60, |_, _| {});
     assert!(outcome.share(2.0, 15.0) >= 0.80);
     assert!(outcome.share(15.0, 60.0) >= 0.9);
     assert!(outcome.worst() >= 0.95);
@@ -322,5 +326,70 @@ fn bbr_over_links_of_different_delay() {
     ];
     for (name, lines) in cases {
         compare(name, &lines, &[bbr], 40, |_, _| {});
+    }
+}
+
+/// Runs a flow that begins at the handshake, while one link has joined and none is known; the others join after so many of their one-way
+/// delays. Returns its share of the links in the first five seconds, and in the ten after.
+fn run_first(name: &str, lines: &[LinkSpec], ways: u32, flow: fn() -> TcpSender) -> [f64; 2] {
+    let mut world = World::at_handshake(lines, 1, || Box::new(Adaptive::default()));
+    world.sparing = true;
+    world.add_flow(flow());
+    let begun = world.now;
+    for (index, line) in lines.iter().enumerate().skip(1) {
+        world.run_until(begun + ways * line.delay);
+        world.add_link(index);
+    }
+    world.run_until(START + Duration::from_secs(15));
+    let shares =
+        [(0.0, 5.0), (5.0, 15.0)].map(|(from, to)| world.goodput(from, to) / world.ceiling());
+    let flow = &world.flows[0].sender;
+    println!(
+        "{name}: {:.3} in the first five seconds, {:.3} in the ten after; {} cuts, {} timeouts",
+        shares[0], shares[1], flow.cuts, flow.timeouts
+    );
+    shares
+}
+
+type NewSender = fn() -> TcpSender;
+
+fn kinds() -> [(&'static str, NewSender); 2] {
+    [("QUIC", TcpSender::quic), ("TCP", cubic)]
+}
+
+#[test]
+fn the_first_flow_of_a_session_fills_a_far_link() {
+    for (name, lines) in [("far", far()), ("geo", geo())] {
+        for (kind, flow) in kinds() {
+            // At once, and after a challenge and its answer.
+            for ways in [0, 3] {
+                let name = format!("{name} after {ways} ways, {kind}");
+                let [first, after] = run_first(&name, &lines, ways, flow);
+                assert!(first >= 0.75);
+                assert!(after >= 0.9);
+            }
+        }
+    }
+}
+
+/// The flow's first packets have no other way.
+#[test]
+fn a_far_link_that_joins_first_is_no_harm() {
+    let [near, far] = far();
+    for (kind, flow) in kinds() {
+        let name = format!("far first, {kind}");
+        let [_, after] = run_first(&name, &[far.clone(), near.clone()], 3, flow);
+        assert!(after >= 0.9);
+    }
+}
+
+/// Acknowledgements are filtered until it is clear that no other link joins.
+#[test]
+fn a_tcp_flow_fills_a_link_alone() {
+    for delay_ms in [4, 10, 25] {
+        let name = format!("alone, {delay_ms} ms");
+        let [first, after] = run_first(&name, &[line(50.0, delay_ms)], 0, cubic);
+        assert!(first >= 0.9);
+        assert!(after >= 0.99);
     }
 }

@@ -90,6 +90,8 @@ pub struct TcpSender {
     bbr: Option<Bbr>,
     undo: bool,
     grows_at_first: bool,
+    /// As QUIC with quinn's CUBIC: nobody else can read or limit it, and slow start ends with a loss.
+    quic: bool,
     receive_window: u64,
     /// Number below which a limit to its window permits it to send.
     limit: u64,
@@ -132,6 +134,7 @@ impl TcpSender {
             bbr: None,
             undo: false,
             grows_at_first: false,
+            quic: false,
             receive_window: WINDOW,
             limit: u64::MAX,
             limited: false,
@@ -169,6 +172,18 @@ impl TcpSender {
             bbr: Some(Bbr::new()),
             ..TcpSender::new()
         }
+    }
+
+    /// Returns a sender of QUIC: CUBIC without HyStart, by packets that only its two ends can read.
+    pub fn quic() -> TcpSender {
+        TcpSender {
+            quic: true,
+            ..TcpSender::new()
+        }
+    }
+
+    pub fn is_quic(&self) -> bool {
+        self.quic
     }
 
     /// Enables the undo by timestamps: a reduction is undone once an acknowledgement shows that the
@@ -413,6 +428,9 @@ impl TcpSender {
 
     /// Ends slow start if the links are full.
     fn end_slow_start(&mut self, now: Time, rtt: Duration) {
+        if self.quic {
+            return;
+        }
         let flow = View {
             una: self.una,
             next: self.next,

@@ -68,24 +68,23 @@ pub fn ms(ms: u64) -> Time {
 
 impl World {
     pub fn new(lines: &[LinkSpec], seed: u64, scheduler: impl Fn() -> Box<dyn Scheduler>) -> World {
+        let mut world = World::at_handshake(lines, seed, scheduler);
+        (1..lines.len()).for_each(|link| world.add_link(link));
+        world.run_until(START);
+        world
+    }
+
+    /// Returns the world at the moment of the handshake: the trains that begin a session are on their way over the first link, and the
+    /// others have not joined.
+    pub fn at_handshake(
+        lines: &[LinkSpec],
+        seed: u64,
+        scheduler: impl Fn() -> Box<dyn Scheduler>,
+    ) -> World {
         let now = ms(500);
         let end = |at| {
             let mut sender = Sender::new(scheduler(), SenderSettings::default());
             sender.set_fec(Some(Bytes::new(u64::from(FULL))));
-            for (id, line) in lines.iter().enumerate() {
-                let settings = LinkSettings {
-                    tier: line.tier,
-                    overhead: Bytes::new(u64::from(OVERHEAD)),
-                    initial: line.initial.map(rate),
-                    train: if line.initial.is_some() {
-                        0
-                    } else {
-                        TRAIN_PACKETS
-                    },
-                    ..LinkSettings::default()
-                };
-                sender.add_link(now, LinkId(id as u8), settings);
-            }
             End {
                 sender,
                 receiver: Receiver::new(ReceiverSettings::default()),
@@ -104,7 +103,7 @@ impl World {
             [0, 1]
                 .map(|dir| Link::new(line.config(dir), seed * 100 + index as u64 * 2 + dir as u64))
         };
-        World {
+        let mut world = World {
             now,
             links: lines.iter().enumerate().map(link).collect(),
             lines: lines.to_vec(),
@@ -116,16 +115,29 @@ impl World {
             spurious: 0,
             sparing: false,
             changes: Vec::new(),
-        }
-        .after_handshake()
+        };
+        world.add_link(0);
+        world
     }
 
-    /// Sends the trains that begin a session and takes their reports.
-    fn after_handshake(mut self) -> World {
-        self.pump(0);
-        self.pump(1);
-        self.run_until(START);
-        self
+    /// Adds a link at both ends, and sends the trains with which it begins.
+    pub fn add_link(&mut self, index: usize) {
+        let line = &self.lines[index];
+        let settings = LinkSettings {
+            tier: line.tier,
+            overhead: Bytes::new(u64::from(OVERHEAD)),
+            initial: line.initial.map(rate),
+            train: if line.initial.is_some() {
+                0
+            } else {
+                TRAIN_PACKETS
+            },
+            ..LinkSettings::default()
+        };
+        for at in [0, 1] {
+            (self.ends[at].sender).add_link(self.now, LinkId(index as u8), settings);
+            self.pump(at);
+        }
     }
 
     pub fn sender(&self, end: usize) -> &Sender<Packet> {

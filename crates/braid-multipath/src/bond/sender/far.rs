@@ -351,7 +351,7 @@ impl<T: Clone> Sender<T> {
 
     /// Returns the usable far links and by how much each is slower than the fastest near one,
     /// queues included.
-    fn far_links(&self, now: Time) -> impl Iterator<Item = (LinkId, Duration)> {
+    pub(super) fn far_links(&self, now: Time) -> impl Iterator<Item = (LinkId, Duration)> {
         let usable = || self.links.iter().filter(|link| link.is_usable());
         let near = usable().filter(|link| !self.far.has_link(link.id));
         let quick = near.filter_map(|link| link.estimator.delay()).min();

@@ -14,6 +14,7 @@ impl<T: Clone> Sender<T> {
     /// Adds a link whose handshake is complete. A link with this id is replaced.
     pub fn add_link(&mut self, now: Time, id: LinkId, settings: LinkSettings) {
         self.remove_link(now, id);
+        self.begun_at.get_or_insert(now);
         let retransmit_buffer = RetransmitBuffer::new(
             self.settings.retransmit_buffer,
             self.settings.retransmit_age,
@@ -90,7 +91,9 @@ impl<T: Clone> Sender<T> {
             }
             let urgent = !works && link.liveness.poll_urgent_probe(now);
             let asked = link.liveness.poll_rx_probe(now, newest) || link.liveness.poll_probe(now);
-            if urgent || asked || link.estimator.needs_probe() {
+            // A link carries no data before its first report, so something else has to ask for it.
+            let unmeasured = link.is_usable() && !link.has_delay() && link.is_empty();
+            if urgent || asked || unmeasured || link.estimator.needs_probe() {
                 let kind = ControlKind::Probe;
                 return Some(Control {
                     link: link.id,

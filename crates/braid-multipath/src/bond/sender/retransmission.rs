@@ -184,11 +184,13 @@ impl<T: Clone> Sender<T> {
     }
 
     /// Returns the link with the lowest delay, plus a penalty for its loss. The link that lost the
-    /// packet is used only if there is no other, and a far one if there is no near one.
+    /// packet is used only if there is no other, one without a known delay if there is none with it,
+    /// and a far one if there is no near one.
     pub(super) fn best(&self, except: Option<LinkId>) -> Option<LinkId> {
         let cost = |link: &&SenderLink<LanePacket<T>>| {
             let is_far = self.is_far_link(link.id);
-            (is_far, Some(link.id) == except, link.cost())
+            let is_excepted = Some(link.id) == except;
+            (is_far, !link.has_delay(), is_excepted, link.cost())
         };
         let usable = self.links.iter().filter(|link| link.is_usable());
         usable.min_by_key(cost).map(|link| link.id)

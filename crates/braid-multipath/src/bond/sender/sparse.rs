@@ -132,13 +132,14 @@ impl<T: Clone> Sender<T> {
         takes
     }
 
-    /// Returns the best link of the cheapest usable tier other than `except`.
+    /// Returns the best link of the cheapest usable tier other than `except`, of those with a known delay if there are any.
     fn cheapest_best(&self, except: Option<LinkId>) -> Option<LinkId> {
         let near = |link: LinkId| !self.is_far_link(link);
         let usable = || (self.links.iter()).filter(|link| link.is_usable() && near(link.id));
         let tier = usable().map(|link| link.settings.tier).min()?;
         let cheap = usable().filter(|link| link.settings.tier == tier && Some(link.id) != except);
-        cheap.min_by_key(|link| link.cost()).map(|link| link.id)
+        let best = cheap.min_by_key(|link| (!link.has_delay(), link.cost()));
+        best.map(|link| link.id)
     }
 }
 

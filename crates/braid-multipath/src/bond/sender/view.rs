@@ -24,6 +24,9 @@ const ACK_TRAIN_GAP: Duration = Duration::from_millis(2);
 /// Bounds of the interval for bulk flows at the end that receives them.
 const MAX_BULK_ACK_INTERVAL: Duration = Duration::from_millis(5);
 const MIN_BULK_ACK_INTERVAL: Duration = Duration::from_millis(1);
+/// Links join within this time of the first one: the handshake over it is followed by a challenge and an answer over each of them, of
+/// which the farthest takes three round trips.
+const JOIN_SPAN: Duration = Duration::from_secs(2);
 /// Time for which a queue on a link counts.
 const BURDEN_SPAN: Duration = Duration::from_secs(10);
 
@@ -49,26 +52,39 @@ impl<T: Clone> Sender<T> {
     /// Returns which acknowledgements of a flow that looks for its rate pass ([`AckFilter`](crate::ack_filter::AckFilter)): one a quarter of
     /// the longest round trip over a link in use after the last, and those that end a part of what is in flight. So many parts that a train
     /// of them lasts for half of the shortest round trip at most. None if such a flow is to be left alone from now on: there are no two
-    /// links, or those that work are full and a queue of 100 ms waits for them.
+    /// links and the session is older than [`JOIN_SPAN`], or there are, those that work are full, and a queue of 100 ms waits for them. Few
+    /// pass for their time alone beside links that are doubtful or far, or may turn out to be.
     #[must_use]
     pub fn ack_spacing(&self, now: Time) -> Option<Spacing> {
         let usable = || self.links.iter().filter(|link| link.is_usable());
         let rate = Rate::from_bits_per_sec(usable().map(|link| link.rate().bits_per_sec()).sum());
         let waits = self.queue.bytes() > rate.bytes_in(FULL_QUEUE);
         let are_full = usable().next().is_some() && usable().all(|link| link.is_full(now));
+        let is_alone = self.links.len() < 2;
+        let begins = (self.begun_at).is_some_and(|begun| now.since(begun) < JOIN_SPAN);
         // A link that is silent for a moment ends nothing: it will be one of two again.
-        if self.links.len() < 2 || (waits && are_full) {
+        let has_ended = match is_alone {
+            true => !begins,
+            false => waits && are_full,
+        };
+        if has_ended {
             return None;
         }
         let longest = self.used_rtts(now).map(Rtt::smoothed).max();
         let quarter = |longest: Duration| (longest / 4).clamp(MIN_ACK_INTERVAL, MAX_ACK_INTERVAL);
         let shortest = self.used_rtts(now).map(Rtt::min).min().unwrap_or_default();
         let steps = shortest.as_nanos() / 2 / ACK_TRAIN_GAP.as_nanos();
+        let are_doubtful =
+            || (self.used_links(now)).any(|link| link.estimator.capacity().is_doubtful());
+        let may_be_far = || {
+            is_alone
+                || self.far_links(now).next().is_some()
+                || usable().any(|link| !link.has_delay())
+        };
         Some(Spacing {
             interval: longest.map_or(MAX_ACK_INTERVAL, quarter),
             steps: steps.clamp(1, MAX_ACK_STEPS) as u32,
-            few: steps >= MAX_ACK_STEPS
-                && (self.used_links(now)).any(|link| link.estimator.capacity().is_doubtful()),
+            few: steps >= MAX_ACK_STEPS && (may_be_far() || are_doubtful()),
         })
     }
 

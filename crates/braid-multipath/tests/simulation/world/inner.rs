@@ -40,11 +40,20 @@ impl World {
     }
 
     pub fn add_flow(&mut self, sender: TcpSender) {
+        let is_quic = sender.is_quic();
         self.flows.push(Flow {
             sender,
             receiver: TcpReceiver::default(),
         });
         let flow = self.flows.len() - 1;
+        if !is_quic {
+            self.handle_handshake(flow);
+        }
+        self.pump_flow(flow);
+        self.pump(0);
+    }
+
+    fn handle_handshake(&mut self, flow: usize) {
         let ack = Ack {
             next: 0,
             sacks: Vec::new(),
@@ -63,8 +72,6 @@ impl World {
             limits.handle_syn(self.now, flow as u32, is_sent, syn);
         }
         while self.ends[0].ack_filter.poll().is_some() {}
-        self.pump_flow(flow);
-        self.pump(0);
     }
 
     pub fn add_stream(&mut self, len: u32, every: Duration, class: Class) {
@@ -112,7 +119,7 @@ impl World {
                 end: end as u32,
                 acknowledgement: 0,
                 window: 0,
-                is_plain: true,
+                is_plain: !self.flows[flow].sender.is_quic(),
             };
             let End {
                 sender, spurious, ..
