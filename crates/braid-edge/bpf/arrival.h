@@ -134,12 +134,12 @@ static __always_inline __u64 loss_ratio(__u64 lost, __u64 sent)
 static __always_inline __u64 delay_of(const struct path *path, __u64 now, __u64 *excess)
 {
 	__u32 tag = path->tag;
-	struct excess_queue *queue = bpf_map_lookup_elem(&excess_queues, &tag);
+	struct path_queue *queue = bpf_map_lookup_elem(&path_queues, &tag);
 
 	*excess = 0;
 	if (!queue || now >= queue->end_ns)
 		return path->delay_us * 1000ULL;
-	*excess = queue->ns < MAX_QUEUE_NS ? queue->ns : MAX_QUEUE_NS;
+	*excess = queue->excess_ns < MAX_QUEUE_NS ? queue->excess_ns : MAX_QUEUE_NS;
 	return path->latency_us * 1000ULL;
 }
 

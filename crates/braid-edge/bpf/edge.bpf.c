@@ -88,7 +88,8 @@ int braid_tagged(struct __sk_buff *skb)
 	return join(skb, settings);
 }
 
-// For tests alone: calls should_drop() with the time, rate, flow and size in a made-up packet.
+// For tests alone: accounts a packet to the first target, and calls should_drop(), with the time,
+// rate, flow and size in a made-up packet.
 SEC("classifier")
 int braid_fair(struct __sk_buff *skb)
 {
@@ -100,14 +101,17 @@ int braid_fair(struct __sk_buff *skb)
 	} step;
 	__u32 target = 0;
 	struct queue *queue = bpf_map_lookup_elem(&queues, &target);
+	struct slot_table *table = table_of(target);
 	struct flow_load *flow;
+	__u64 measured;
 
-	if (!queue || bpf_skb_load_bytes(skb, ETH_HLEN, &step, sizeof(step)))
+	if (!queue || !table || bpf_skb_load_bytes(skb, ETH_HLEN, &step, sizeof(step)))
 		return leave(REASON_not_set_up, TC_ACT_SHOT);
 	flow = bpf_map_lookup_elem(&flows, &step.flow_index);
 	if (!flow)
 		return leave(REASON_not_set_up, TC_ACT_SHOT);
-	if (should_drop(queue, flow, step.flow_index, step.bytes, step.rate, step.now))
+	measured = own_queue(queue, table, step.bytes, step.rate, step.now);
+	if (should_drop(queue, flow, step.flow_index, step.bytes, step.rate, measured, step.now))
 		return leave(REASON_fair_drop, TC_ACT_SHOT);
 	return leave(REASON_split, TC_ACT_REDIRECT);
 }

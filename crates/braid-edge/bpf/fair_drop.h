@@ -3,9 +3,13 @@
 // half of another's rate for seconds. So before the queues are full, one packet of the heaviest
 // flow is dropped now and then; that flow slows down and the others catch up.
 //
-// The queue is estimated: bytes sent minus the configured capacity of the paths. If others fill the
-// lines too, or they carry less than configured, the real queue is longer and drops packets first,
-// as it would without this. A flow that carries nearly everything is spared: no other would gain.
+// The queue is estimated: bytes sent minus the configured capacity of the paths. Such an estimate
+// loses sight of a standing queue within seconds, since other packets take a part of the lines:
+// this edge's probes take a hundredth of slow ones. So while this edge sends nearly the capacity,
+// the queue is at least what its probes measure, on the way there and back. If others fill the
+// lines too, or they carry less than configured by a sixteenth or more, the real queue is longer
+// and drops packets first, as it would without this. A flow that carries nearly everything is
+// spared: no other would gain.
 //
 // A race of two processors may miscount a packet, which does not matter.
 #ifndef BRAID_EDGE_FAIR_DROP_H
@@ -25,6 +29,9 @@
 // Interval of drops at that queue, us, times the flow's part of the load, so that each flow has the
 // same time to grow. The interval is inversely proportional to the queue.
 #define FAIR_DROP_INTERVAL_US 3000000ULL
+// What this edge sends counts as all that fills the lines from this many sixteenths of their
+// capacity on.
+#define FAIR_MIN_LOAD_SIXTEENTHS 15
 
 static __always_inline __u64 decayed(const struct flow_load *flow, __u64 now)
 {
@@ -35,10 +42,13 @@ static __always_inline __u64 decayed(const struct flow_load *flow, __u64 now)
 	return flow->bytes - flow->bytes * (past >> 10) / (FAIR_LOAD_WINDOW_NS >> 10);
 }
 
+// The part of a time that `decayed` rounds away counts the next time.
 static __always_inline void add_load(struct flow_load *flow, __u32 bytes, __u64 now)
 {
+	__u64 past = now - flow->at;
+
 	flow->bytes = decayed(flow, now) + bytes;
-	flow->at = now;
+	flow->at = past < FAIR_LOAD_WINDOW_NS ? now - (past & 1023) : now;
 }
 
 // Drains the estimated queue at the paths' rate (bytes a second) since the last call, in whole us;
@@ -51,6 +61,36 @@ static __always_inline void drain(struct queue *queue, __u64 rate, __u64 now)
 	gone = us < 1000000 ? us * rate / 1000000 : rate;
 	queue->at = us < 1000000 ? queue->at + us * 1000 : now;
 	queue->bytes = queue->bytes > gone ? queue->bytes - gone : 0;
+}
+
+// Returns true if what this edge sent to the target within the window, a second, is nearly all that
+// the paths carry.
+static __always_inline int fills(const struct queue *queue, __u64 rate)
+{
+	return 16 * queue->sent.bytes >= FAIR_MIN_LOAD_SIXTEENTHS * rate;
+}
+
+// Returns the bytes in the queues of those paths to a target of which this edge's probes tell them.
+static __always_inline __u64 measured_queue(const struct slot_table *table, __u64 now)
+{
+	__u64 bytes = 0;
+
+#pragma unroll
+	for (int i = 0; i < MAX_PATHS; i++) {
+		const struct path *path = &table->paths[i];
+		__u32 tag = path->tag;
+		struct path_queue *queue;
+		__u64 ns;
+
+		if (i >= table->path_count || !path->ns_per_kib)
+			continue;
+		queue = bpf_map_lookup_elem(&path_queues, &tag);
+		if (!queue || now >= queue->end_ns)
+			continue;
+		ns = queue->ns < MAX_QUEUE_NS ? queue->ns : MAX_QUEUE_NS;
+		bytes += (ns << 10) / path->ns_per_kib;
+	}
+	return bytes;
 }
 
 // Returns true if a packet of the heaviest flow is to be dropped now.
@@ -70,12 +110,15 @@ static __always_inline int heaviest_must_yield(struct queue *queue, __u64 rate, 
 }
 
 // Accounts a packet to a target; returns true if it is to be dropped instead. `rate`: bytes a
-// second.
+// second; `measured`: bytes in the queue by probes, while this edge fills the paths; else 0.
 static __always_inline int should_drop(struct queue *queue, struct flow_load *flow,
-				       __u32 flow_index, __u32 bytes, __u64 rate, __u64 now)
+				       __u32 flow_index, __u32 bytes, __u64 rate, __u64 measured,
+				       __u64 now)
 {
 	drain(queue, rate, now);
 	add_load(&queue->all, bytes, now);
+	if (queue->bytes < measured)
+		queue->bytes = measured;
 	add_load(flow, bytes, now);
 	if (queue->heaviest_flow != flow_index && flow->bytes < decayed(&queue->heaviest, now)) {
 		queue->bytes += bytes;
@@ -94,19 +137,32 @@ static __always_inline int should_drop(struct queue *queue, struct flow_load *fl
 	return 1;
 }
 
-// The same for a packet. Small and merged segments, and all but sequenced TCP segments, are spared.
+// Returns the bytes in the queue by probes, after a packet to the target; 0 unless this edge fills
+// the paths.
+static __always_inline __u64 own_queue(struct queue *queue, const struct slot_table *table,
+				       __u32 bytes, __u64 rate, __u64 now)
+{
+	add_load(&queue->sent, bytes, now);
+	return fills(queue, rate) ? measured_queue(table, now) : 0;
+}
+
+// should_drop() for a packet. Small and merged segments, and all but sequenced TCP segments, are
+// spared.
 static __always_inline int fair_drop(struct __sk_buff *skb, struct slot_table *table, __u32 target,
 				     enum segment segment)
 {
 	struct queue *queue = bpf_map_lookup_elem(&queues, &target);
 	__u32 flow_index = bpf_get_hash_recalc(skb) & (FLOWS - 1);
 	struct flow_load *flow = bpf_map_lookup_elem(&flows, &flow_index);
+	__u64 now = bpf_ktime_get_ns(), measured;
 
-	if (!table->rate || !queue || !flow || segment != SEQUENCED_SEGMENT ||
-	    skb->len < SLOT_BYTES / 2 || skb->gso_segs > 1)
+	if (!table->rate || !queue || !flow)
 		return 0;
-	return should_drop(queue, flow, flow_index, skb->len + TAG_BYTES, table->rate,
-			   bpf_ktime_get_ns());
+	measured = own_queue(queue, table, skb->len + TAG_BYTES, table->rate, now);
+	if (segment != SEQUENCED_SEGMENT || skb->len < SLOT_BYTES / 2 || skb->gso_segs > 1)
+		return 0;
+	return should_drop(queue, flow, flow_index, skb->len + TAG_BYTES, table->rate, measured,
+			   now);
 }
 
 #endif

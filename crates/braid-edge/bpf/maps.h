@@ -85,10 +85,12 @@ struct path_loss {
 	__u64 resent;	// packets, since the beginning
 };
 
-// Queue in front of a path beyond the estimated one, by this edge's probes: others' packets, and
-// this edge's own that the estimate has lost sight of.
-struct excess_queue {
+// Queue in front of a path by this edge's probes.
+struct path_queue {
 	__u64 ns;
+	// The part beyond the estimated queue: others' packets, and this edge's own that the
+	// estimate has lost sight of.
+	__u64 excess_ns;
 	__u64 end_ns; // of its validity, by the monotonic clock
 };
 
@@ -103,7 +105,8 @@ struct queue {
 	__u64 bytes;
 	__u64 at; // ns
 	__u64 dropped;
-	struct flow_load all;
+	struct flow_load sent; // all packets
+	struct flow_load all;  // those that may be dropped
 	struct flow_load heaviest;
 	__u32 heaviest_flow; // its bucket
 	__u32 zero;
@@ -175,7 +178,7 @@ ARRAY_MAP(flows, BPF_MAP_TYPE_ARRAY, FLOWS, struct flow_load);
 ARRAY_MAP(sent_segments, BPF_MAP_TYPE_ARRAY, SENT_SEGMENTS, struct sent_segment);
 // By tag.
 ARRAY_MAP(path_losses, BPF_MAP_TYPE_ARRAY, VLANS, struct path_loss);
-ARRAY_MAP(excess_queues, BPF_MAP_TYPE_ARRAY, VLANS, struct excess_queue);
+ARRAY_MAP(path_queues, BPF_MAP_TYPE_ARRAY, VLANS, struct path_queue);
 ARRAY_MAP(last_arrivals, BPF_MAP_TYPE_ARRAY, VLANS, struct last_arrival);
 // By tag: true if the edge's process gets a copy of each numbered packet.
 ARRAY_MAP(copied_tags, BPF_MAP_TYPE_ARRAY, VLANS, __u32);

@@ -13,6 +13,7 @@ use nix::net::if_::if_nametoindex;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::Error;
+use crate::pair_monitor::PathQueue;
 use crate::pair_repair::{LOSS_WINDOW, Repairs};
 use crate::shared::{
     MAX_PATHS, MAX_TARGETS, NO_TARGET, OFFER_BYTES, REASONS, SLOTS, TAG_DROP, TAG_FORWARD,
@@ -199,17 +200,18 @@ struct CursorEntry {
 #[allow(unsafe_code)]
 unsafe impl Pod for CursorEntry {}
 
-/// `struct excess_queue`.
+/// `struct path_queue`.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
-struct ExcessQueueEntry {
+struct PathQueueEntry {
     ns: u64,
+    excess_ns: u64,
     end_ns: u64,
 }
 
 // SAFETY: integers without padding.
 #[allow(unsafe_code)]
-unsafe impl Pod for ExcessQueueEntry {}
+unsafe impl Pod for PathQueueEntry {}
 
 /// `struct offer`.
 type OfferEntry = [u8; OFFER_BYTES as usize];
@@ -555,20 +557,21 @@ impl Datapath {
         Ok(lines.map(|line| (line.tag as u16, queue(line))).collect())
     }
 
-    /// Sets the queues in front of paths beyond the estimated ones, which hold until `end` by the monotonic clock.
-    pub fn set_excess_queues(
+    /// Sets the queues in front of paths, which hold until `end` by the monotonic clock.
+    pub fn set_path_queues(
         &mut self,
-        queues: &BTreeMap<u16, Duration>,
+        queues: &BTreeMap<u16, PathQueue>,
         end: Duration,
     ) -> Result<(), Error> {
-        let mut map = self.array::<ExcessQueueEntry>("excess_queues")?;
+        let mut map = self.array::<PathQueueEntry>("path_queues")?;
         for (tag, queue) in queues {
-            let entry = ExcessQueueEntry {
-                ns: queue.as_nanos() as u64,
+            let entry = PathQueueEntry {
+                ns: queue.whole.as_nanos() as u64,
+                excess_ns: queue.excess.as_nanos() as u64,
                 end_ns: end.as_nanos() as u64,
             };
             map.set((*tag).into(), entry, 0)
-                .map_err(|error| map_refused("excess_queues", &error))?;
+                .map_err(|error| map_refused("path_queues", &error))?;
         }
         Ok(())
     }

@@ -92,13 +92,22 @@ struct Path {
     shortest: Option<Duration>,
     /// The shortest one by each path back.
     shortest_by: BTreeMap<u16, Duration>,
-    /// Queues beyond the estimated ones, by the last replies.
-    excesses: VecDeque<Duration>,
+    /// Queues by the last replies.
+    queues: VecDeque<PathQueue>,
     /// Beginning of a window, and the longest queues in it and in the one before.
     longest: (Time, Duration, Duration),
     silent: bool,
     signs: u32,
     failures: FailureHistory,
+}
+
+/// The queue in front of a path, as time, by its probes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PathQueue {
+    /// All of it, and of the queue on the way back.
+    pub whole: Duration,
+    /// The part beyond the estimated one.
+    pub excess: Duration,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -134,7 +143,7 @@ impl Path {
             round_trips: VecDeque::new(),
             shortest: None,
             shortest_by: BTreeMap::new(),
-            excesses: VecDeque::new(),
+            queues: VecDeque::new(),
             longest: (now, Duration::ZERO, Duration::ZERO),
             silent: false,
             signs: 0,
@@ -176,19 +185,23 @@ impl Path {
     }
 
     /// Takes in the round trip of a probe that was sent into an estimated queue, and answered by the path `back`.
-    fn handle_excess(&mut self, back: u16, round_trip: Duration, estimated: Duration) {
+    fn handle_queue(&mut self, back: u16, round_trip: Duration, estimated: Duration) {
         let shortest = self.shortest_by.entry(back).or_insert(round_trip);
         *shortest = round_trip.min(*shortest);
-        let excess = round_trip.saturating_sub(*shortest + estimated);
-        if self.excesses.len() == QUEUE_SAMPLES {
-            self.excesses.pop_front();
+        let whole = round_trip.saturating_sub(*shortest);
+        if self.queues.len() == QUEUE_SAMPLES {
+            self.queues.pop_front();
         }
-        self.excesses.push_back(excess);
+        self.queues.push_back(PathQueue {
+            whole,
+            excess: whole.saturating_sub(estimated),
+        });
     }
 
-    /// Returns the queue beyond the estimated one; none before there were enough replies.
-    fn excess_queue(&self, now: Time) -> Option<Duration> {
-        let answered = self.excesses.iter().min().copied()?;
+    /// Returns the queue; none before there were enough replies.
+    fn path_queue(&self, now: Time) -> Option<PathQueue> {
+        let whole = self.queues.iter().map(|queue| queue.whole).min()?;
+        let answered = self.queues.iter().map(|queue| queue.excess).min()?;
         let waiting = self.probes.iter().rev();
         let waiting: Vec<&Probe> = waiting.take_while(|probe| !probe.answered).collect();
         // The oldest one may be lost.
@@ -196,7 +209,10 @@ impl Path {
             .len()
             .checked_sub(2)
             .map(|place| self.waited(now, waiting[place]));
-        (self.excesses.len() == QUEUE_SAMPLES).then(|| answered.max(second.unwrap_or_default()))
+        (self.queues.len() == QUEUE_SAMPLES).then(|| PathQueue {
+            whole,
+            excess: answered.max(second.unwrap_or_default()),
+        })
     }
 
     /// Returns the least queue beyond the estimated one by a probe that is not answered yet.
@@ -354,7 +370,7 @@ impl PairMonitor {
         }
         if let Some(path) = self.paths.get_mut(&tag) {
             path.handle_round_trip(now, round_trip);
-            path.handle_excess(reply.tag, round_trip, estimated);
+            path.handle_queue(reply.tag, round_trip, estimated);
         }
         for report in reply.reports {
             self.handle_report(tag, asked_at, now, report);
@@ -425,10 +441,10 @@ impl PairMonitor {
         self.is_answered(now) && queue < LONG_QUEUE && is_short
     }
 
-    /// Returns the queue of each path beyond the one that was estimated, while the other edge answers.
-    pub fn excess_queues(&self, now: Time) -> impl Iterator<Item = (u16, Duration)> + '_ {
+    /// Returns the queue of each path, while the other edge answers.
+    pub fn queues(&self, now: Time) -> impl Iterator<Item = (u16, PathQueue)> + '_ {
         let paths = self.paths.iter().filter(move |_| self.is_answered(now));
-        paths.filter_map(move |(tag, path)| Some((*tag, path.excess_queue(now)?)))
+        paths.filter_map(move |(tag, path)| Some((*tag, path.path_queue(now)?)))
     }
 
     /// Returns the quickest path that works, none of those in `without`, and the time from a request until
@@ -600,8 +616,16 @@ mod tests {
 
         /// Returns the queues beyond the estimated ones, ms.
         fn excess_queues(&self) -> Vec<(u16, u128)> {
-            let queues = self.monitor.excess_queues(self.now);
-            queues.map(|(tag, it)| (tag, it.as_millis())).collect()
+            let queues = self.monitor.queues(self.now);
+            let excess = queues.map(|(tag, queue)| (tag, queue.excess.as_millis()));
+            excess.collect()
+        }
+
+        /// Returns the whole queues, ms.
+        fn whole_queues(&self) -> Vec<(u16, u128)> {
+            let queues = self.monitor.queues(self.now);
+            let whole = queues.map(|(tag, queue)| (tag, queue.whole.as_millis()));
+            whole.collect()
         }
 
         fn silent(&self) -> Vec<u16> {
@@ -639,6 +663,7 @@ mod tests {
         pair.estimated = Duration::from_millis(30);
         pair.run(Duration::from_millis(40) + 4 * INTERVAL);
         assert_eq!(pair.excess_queues(), [(1, 10), (2, 0)]);
+        assert_eq!(pair.whole_queues(), [(1, 40), (2, 0)]);
         pair.queues.clear();
         pair.run(4 * INTERVAL);
         assert_eq!(pair.excess_queues(), [(1, 0), (2, 0)]);
@@ -672,6 +697,7 @@ mod tests {
         for _ in 0..500 {
             pair.step();
             assert_eq!(pair.excess_queues(), [(1, 0), (2, 0)]);
+            assert_eq!(pair.whole_queues(), [(1, 0), (2, 0)]);
         }
     }
 

@@ -12,7 +12,7 @@ use braid_device::PacketSender;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::driver::{MAX_QUEUED_REPLIES, ProbeReply};
-use crate::pair_monitor::PairMonitor;
+use crate::pair_monitor::{PairMonitor, PathQueue};
 use crate::pair_repair::{AskedEdge, CopiedPath, PairRepair, PathLoss, Repairs};
 use crate::probe::{Offer, TAGGED_LENGTH, TaggedReply, TaggedRequest};
 use crate::table::Table;
@@ -33,10 +33,12 @@ const PACING_INTERVAL: Duration = Duration::from_millis(500);
 /// probes of a pair's paths are spread.
 const TURN_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Time for which a queue beyond the estimated one holds. An unused path is probed every 200 ms.
-pub const EXCESS_LIFETIME: Duration = Duration::from_millis(400);
-/// Smallest change of it that is followed at once: less than a frame at 6 Mbit/s.
+/// Time for which a measured queue holds. An unused path is probed every 200 ms.
+pub const QUEUE_LIFETIME: Duration = Duration::from_millis(400);
+/// Smallest change of the part beyond the estimate that is followed at once: less than a frame at 6 Mbit/s; and of the whole queue, by
+/// which flows are kept fair.
 const MIN_EXCESS_CHANGE: Duration = Duration::from_millis(2);
+const MIN_QUEUE_CHANGE: Duration = Duration::from_millis(10);
 
 /// The paths between this edge and another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -227,12 +229,10 @@ impl Pairs {
         self.paces.get(&tag).map(|pace| pace.target.as_str())
     }
 
-    /// Returns the queue of each path beyond the one that was estimated.
-    pub fn excess_queues(&self, now: Time) -> BTreeMap<u16, Duration> {
+    /// Returns the queue of each path.
+    pub fn queues(&self, now: Time) -> BTreeMap<u16, PathQueue> {
         let monitors = self.monitors.values();
-        monitors
-            .flat_map(|monitor| monitor.excess_queues(now))
-            .collect()
+        monitors.flat_map(|monitor| monitor.queues(now)).collect()
     }
 
     /// Takes in a reply.
@@ -335,10 +335,10 @@ impl Pairs {
     }
 }
 
-/// Queues beyond the estimated ones, as the program was told them. Pure.
+/// Queues as the program was told them. Pure.
 #[derive(Debug, Default)]
 struct ToldQueues {
-    queues: BTreeMap<u16, Duration>,
+    queues: BTreeMap<u16, PathQueue>,
     /// Time at which all were told.
     at: Time,
 }
@@ -348,14 +348,17 @@ impl ToldQueues {
     fn poll_changes(
         &mut self,
         now: Time,
-        mut queues: BTreeMap<u16, Duration>,
-    ) -> BTreeMap<u16, Duration> {
-        if now.since(self.at) >= EXCESS_LIFETIME / 4 {
+        mut queues: BTreeMap<u16, PathQueue>,
+    ) -> BTreeMap<u16, PathQueue> {
+        if now.since(self.at) >= QUEUE_LIFETIME / 4 {
             (self.at, self.queues) = (now, BTreeMap::new());
         }
         queues.retain(|tag, queue| {
             let before = self.queues.get(tag);
-            before.is_none_or(|before| before.abs_diff(*queue) >= MIN_EXCESS_CHANGE)
+            before.is_none_or(|before| {
+                before.excess.abs_diff(queue.excess) >= MIN_EXCESS_CHANGE
+                    || before.whole.abs_diff(queue.whole) >= MIN_QUEUE_CHANGE
+            })
         });
         self.queues.extend(&queues);
         queues
@@ -370,8 +373,8 @@ pub trait ProbedEdge {
     fn sent_packets(&self, tags: &[u16]) -> BTreeMap<u16, u64>;
     /// Returns the estimated queue of each path to another edge.
     fn estimated_queues(&self, target: &str) -> BTreeMap<u16, Duration>;
-    /// Follows queues of paths beyond the estimated ones, for [`EXCESS_LIFETIME`].
-    fn follow_excess_queues(&self, queues: &BTreeMap<u16, Duration>);
+    /// Follows queues of paths, for [`QUEUE_LIFETIME`].
+    fn follow_queues(&self, queues: &BTreeMap<u16, PathQueue>);
     /// Follows other states of paths.
     fn follow(&self, states: PathStates);
     /// Returns true if losses are to be repaired.
@@ -459,9 +462,9 @@ impl PairProber {
                     repairs = found;
                 }
             }
-            let queues = told.poll_changes(now, self.pairs.excess_queues(now));
+            let queues = told.poll_changes(now, self.pairs.queues(now));
             if !queues.is_empty() {
-                edge.follow_excess_queues(&queues);
+                edge.follow_queues(&queues);
             }
             self.send_probes(edge);
             let next = self.pairs.poll_timeout();
@@ -653,7 +656,11 @@ mod tests {
     #[test]
     fn queues_are_told_when_they_change_and_before_they_expire() {
         let ms = Duration::from_millis;
-        let queues = |one, other| BTreeMap::from([(2, ms(one)), (3, ms(other))]);
+        let queue = |excess, whole| PathQueue {
+            whole: ms(whole),
+            excess: ms(excess),
+        };
+        let queues = |one, other| BTreeMap::from([(2, queue(one, 50)), (3, queue(other, 50))]);
         let mut told = ToldQueues::default();
         let mut poll = |at: u64, queues| {
             let changes = told.poll_changes(Time::ZERO + ms(1000 + at), queues);
@@ -665,6 +672,10 @@ mod tests {
         assert_eq!(poll(30, queues(3, 28)), [3]);
         assert_eq!(poll(99, queues(3, 28)), [0; 0]);
         assert_eq!(poll(100, queues(3, 28)), [2, 3]);
+        let whole = |whole| BTreeMap::from([(2, queue(3, whole)), (3, queue(28, 50))]);
+        assert_eq!(poll(110, whole(59)), [0; 0]);
+        assert_eq!(poll(120, whole(60)), [2]);
+        assert_eq!(poll(130, whole(50)), [2]);
     }
 
     #[test]

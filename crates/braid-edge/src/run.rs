@@ -18,7 +18,8 @@ use crate::datapath::{
 use crate::driver::{Driver, Handle, MAX_QUEUED_REPLIES, Repair};
 use crate::l3_paths::L3Paths;
 use crate::l3_planner::Plan;
-use crate::pair_prober::{EXCESS_LIFETIME, PairProber, PathStates, ProbedEdge, ProbedPair};
+use crate::pair_monitor::PathQueue;
+use crate::pair_prober::{PairProber, PathStates, ProbedEdge, ProbedPair, QUEUE_LIFETIME};
 use crate::pair_repair::{PathLoss, Repairs};
 use crate::path_prober::PathProber;
 use crate::reorder_tap::ReorderTap;
@@ -473,11 +474,11 @@ impl ProbedEdge for Edge {
             .unwrap_or_default()
     }
 
-    fn follow_excess_queues(&self, queues: &BTreeMap<u16, Duration>) {
-        let end = monotonic_time().map(|now| now + EXCESS_LIFETIME);
-        let set = end.and_then(|end| locked(&self.datapath).set_excess_queues(queues, end));
+    fn follow_queues(&self, queues: &BTreeMap<u16, PathQueue>) {
+        let end = monotonic_time().map(|now| now + QUEUE_LIFETIME);
+        let set = end.and_then(|end| locked(&self.datapath).set_path_queues(queues, end));
         if let Err(error) = set {
-            tracing::warn!(%error, "paths are chosen by estimated queues");
+            tracing::warn!(%error, "paths are chosen, and flows kept fair, by estimated queues");
         }
     }
 

@@ -1,6 +1,7 @@
 //! The choice of the path on which a packet arrives first, at times that the test sets.
 
 use super::*;
+use crate::pair_monitor::PathQueue;
 use crate::table::EgressPath;
 
 const FRAME: u32 = 1514;
@@ -54,10 +55,14 @@ impl Splitter {
 
     /// Sets the queue in front of path 11 that the estimate does not have, for a second.
     fn set_excess(&mut self, ms: u64) {
-        let queues = [(10, Duration::ZERO), (11, Duration::from_millis(ms))];
+        let queue = |ms| PathQueue {
+            whole: Duration::ZERO,
+            excess: Duration::from_millis(ms),
+        };
+        let queues = [(10, queue(0)), (11, queue(ms))];
         let end = Duration::from_nanos(self.now + 1000 * MS);
         let mut datapath = self.trial.0.borrow_mut();
-        let set = datapath.set_excess_queues(&BTreeMap::from(queues), end);
+        let set = datapath.set_path_queues(&BTreeMap::from(queues), end);
         set.expect("a map");
     }
 

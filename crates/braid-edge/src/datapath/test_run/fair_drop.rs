@@ -1,12 +1,15 @@
 //! Fair dropping when several flows fill the paths.
 
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
+use crate::pair_monitor::PathQueue;
 use crate::shared::SLOT_BYTES;
+use crate::table::EgressPath;
 
 const FRAME: u32 = 1518;
 const SECOND: u64 = 1_000_000_000;
@@ -26,7 +29,31 @@ impl Reckoning {
             .borrow_mut()
             .load("braid_fair")
             .expect("the program");
+        let path = |tag| EgressPath {
+            tag,
+            rate_bit_s: rate / 2,
+            delay_ms: 10.0,
+            latency_ms: None,
+        };
+        let egress = Egress {
+            paths: vec![path(10), path(11)],
+            ..egress(false)
+        };
+        let set = trial.0.borrow_mut().set_egress(&[egress]);
+        set.expect("a table");
         Reckoning { trial, rate }
+    }
+
+    /// Has probes tell the queue of both paths until a second after `now`, in ns.
+    fn set_queue(&self, now: u64, queue: Duration) {
+        let queue = PathQueue {
+            whole: queue,
+            excess: Duration::ZERO,
+        };
+        let end = Duration::from_nanos(now + 1001 * SECOND);
+        let mut datapath = self.trial.0.borrow_mut();
+        let set = datapath.set_path_queues(&BTreeMap::from([(10, queue), (11, queue)]), end);
+        set.expect("a map");
     }
 
     /// Returns true if a packet of this flow has to be dropped; `now` in ns.
@@ -55,6 +82,8 @@ struct Line {
     rate: f64,
     trip: f64,
     longest: f64,
+    /// True if probes measure the queue.
+    probed: bool,
     /// Window in packets, and time of the last reduction, of each flow.
     flows: Vec<(f64, f64)>,
     /// Seconds of queue, and the time of that state.
@@ -69,6 +98,7 @@ impl Line {
             rate: rate as f64,
             trip,
             longest: 0.1,
+            probed: false,
             flows: vec![(4.0, 0.0); flows],
             queue: (0.0, 0.0),
             idle: 0.0,
@@ -81,10 +111,14 @@ impl Line {
         self.idle += (now - at - queued).max(0.0);
         let queued = (queued - (now - at)).max(0.0);
         self.queue = (queued, now);
-        let given_way = self
-            .reckoning
-            .as_ref()
-            .is_some_and(|reckoning| reckoning.drops((1e9 * now) as u64, number as u32, FRAME));
+        let drops = |reckoning: &Reckoning| {
+            let now = (1e9 * now) as u64;
+            if self.probed {
+                reckoning.set_queue(now, Duration::from_secs_f64(queued));
+            }
+            reckoning.drops(now, number as u32, FRAME)
+        };
+        let given_way = self.reckoning.as_ref().is_some_and(drops);
         let lost = given_way || queued > self.longest;
         let trip = self.trip + queued;
         let (window, slowed) = &mut self.flows[number];
@@ -153,6 +187,61 @@ fn flows_alike_get_alike_second_by_second_and_the_line_stays_full() {
             "{what}: idle {} s",
             line.idle
         );
+    }
+}
+
+/// Others take a hundredth of it, and the estimate alone loses sight of a standing queue.
+#[test]
+fn flows_alike_get_alike_over_a_line_that_carries_less_than_told() {
+    let (told, carried) = (20_000_000, 19_800_000);
+    let [(without, _), (with, idle)] = [false, true].map(|probed| {
+        let mut line = Line::new(Some(Reckoning::new(told)), carried, 0.04, 10);
+        line.probed = probed;
+        (fairness(&line.run(40, 20)), line.idle)
+    });
+    println!("{with:.3}, idle {idle:.3} of 20 s; {without:.3} without probes");
+    assert!(without < 0.97, "nothing to mend: {without}");
+    assert!(with >= 0.98, "{with}");
+    assert!(idle <= 0.12, "idle {idle} s");
+}
+
+/// Four flows send this share of 20 Mbit/s for 30 s into a queue that probes tell until the 20th second. Returns the drops until the 25th,
+/// when the estimate has drained by what is not sent, and after it.
+fn drops_at(share: f64, told: Duration) -> [usize; 2] {
+    let reckoning = Reckoning::new(20_000_000);
+    let gap = (f64::from(8 * FRAME) / 20e6 / share * 1e9) as u64;
+    reckoning.set_queue(19 * SECOND, told);
+    let mut drops = [0; 2];
+    for number in 0..30 * SECOND / gap {
+        let (now, flow) = (number * gap, (number % 4) as u32);
+        if reckoning.drops(now, flow, FRAME) {
+            drops[usize::from(now > 25 * SECOND)] += 1;
+        }
+    }
+    drops
+}
+
+#[test]
+fn nobody_gives_way_to_a_queue_of_others() {
+    let told = Duration::from_millis(200);
+    let own = drops_at(0.95, told);
+    assert!(own[0] >= 20, "{own:?}");
+    assert_eq!(own[1], 0, "what probes told has expired");
+    assert_eq!(drops_at(0.92, told), [0, 0]);
+    assert_eq!(drops_at(0.95, Duration::from_millis(10)), [0, 0]);
+}
+
+/// Parts of a microsecond between packets are not rounded away.
+#[test]
+fn a_load_is_the_same_at_any_packet_rate() {
+    for mbit in [20_u64, 1_000] {
+        let reckoning = Reckoning::new(1_000_000 * mbit);
+        let gap = u64::from(8 * FRAME) * 1000 / mbit * 100 / 92;
+        reckoning.set_queue(0, Duration::from_millis(200));
+        let packets = (2 * SECOND / gap).min(400_000);
+        let drops =
+            (0..packets).filter(|number| reckoning.drops(number * gap, (number % 4) as u32, FRAME));
+        assert_eq!(drops.count(), 0, "{mbit} Mbit/s");
     }
 }
 
