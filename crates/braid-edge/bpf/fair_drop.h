@@ -151,13 +151,19 @@ static __always_inline __u64 own_queue(struct queue *queue, const struct slot_ta
 static __always_inline int fair_drop(struct __sk_buff *skb, struct slot_table *table, __u32 target,
 				     enum segment segment)
 {
-	struct queue *queue = bpf_map_lookup_elem(&queues, &target);
-	__u32 flow_index = bpf_get_hash_recalc(skb) & (FLOWS - 1);
-	struct flow_load *flow = bpf_map_lookup_elem(&flows, &flow_index);
-	__u64 now = bpf_ktime_get_ns(), measured;
+	__u64 now, measured;
+	__u32 flow_index;
+	struct queue *queue;
+	struct flow_load *flow;
 
-	if (!table->rate || !queue || !flow)
+	if (!table->rate)
 		return 0;
+	flow_index = bpf_get_hash_recalc(skb) & (FLOWS - 1);
+	queue = bpf_map_lookup_elem(&queues, &target);
+	flow = bpf_map_lookup_elem(&flows, &flow_index);
+	if (!queue || !flow)
+		return 0;
+	now = bpf_ktime_get_ns();
 	measured = own_queue(queue, table, skb->len + TAG_BYTES, table->rate, now);
 	if (segment != SEQUENCED_SEGMENT || skb->len < SLOT_BYTES / 2 || skb->gso_segs > 1)
 		return 0;
