@@ -110,7 +110,8 @@ int braid_fair(struct __sk_buff *skb)
 	flow = bpf_map_lookup_elem(&flows, &step.flow_index);
 	if (!flow)
 		return leave(REASON_not_set_up, TC_ACT_SHOT);
-	measured = own_queue(queue, table, step.bytes, step.rate, step.now);
+	add_load(&queue->sent, step.bytes, step.now);
+	measured = own_queue(queue, table, step.rate, step.now);
 	if (should_drop(queue, flow, step.flow_index, step.bytes, step.rate, measured, step.now))
 		return leave(REASON_fair_drop, TC_ACT_SHOT);
 	return leave(REASON_split, TC_ACT_REDIRECT);

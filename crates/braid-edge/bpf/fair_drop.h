@@ -29,8 +29,8 @@
 // Interval of drops at that queue, us, times the flow's part of the load, so that each flow has the
 // same time to grow. The interval is inversely proportional to the queue.
 #define FAIR_DROP_INTERVAL_US 3000000ULL
-// What this edge sends counts as all that fills the lines from this many sixteenths of their
-// capacity on.
+// Least load at which an edge takes the queue on the lines for its own, in sixteenths of their
+// capacity.
 #define FAIR_MIN_LOAD_SIXTEENTHS 15
 
 static __always_inline __u64 decayed(const struct flow_load *flow, __u64 now)
@@ -137,12 +137,10 @@ static __always_inline int should_drop(struct queue *queue, struct flow_load *fl
 	return 1;
 }
 
-// Returns the bytes in the queue by probes, after a packet to the target; 0 unless this edge fills
-// the paths.
-static __always_inline __u64 own_queue(struct queue *queue, const struct slot_table *table,
-				       __u32 bytes, __u64 rate, __u64 now)
+// Returns the bytes in the queue by probes; 0 unless this edge fills the paths.
+static __always_inline __u64 own_queue(const struct queue *queue, const struct slot_table *table,
+				       __u64 rate, __u64 now)
 {
-	add_load(&queue->sent, bytes, now);
 	return fills(queue, rate) ? measured_queue(table, now) : 0;
 }
 
@@ -164,9 +162,10 @@ static __always_inline int fair_drop(struct __sk_buff *skb, struct slot_table *t
 	if (!queue || !flow)
 		return 0;
 	now = bpf_ktime_get_ns();
-	measured = own_queue(queue, table, skb->len + TAG_BYTES, table->rate, now);
+	add_load(&queue->sent, skb->len + TAG_BYTES, now);
 	if (segment != SEQUENCED_SEGMENT || skb->len < SLOT_BYTES / 2 || skb->gso_segs > 1)
 		return 0;
+	measured = own_queue(queue, table, table->rate, now);
 	return should_drop(queue, flow, flow_index, skb->len + TAG_BYTES, table->rate, measured,
 			   now);
 }

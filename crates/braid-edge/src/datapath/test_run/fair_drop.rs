@@ -238,9 +238,9 @@ fn a_load_is_the_same_at_any_packet_rate() {
         let reckoning = Reckoning::new(1_000_000 * mbit);
         let gap = u64::from(8 * FRAME) * 1000 / mbit * 100 / 92;
         reckoning.set_queue(0, Duration::from_millis(200));
-        let packets = (2 * SECOND / gap).min(400_000);
+        let packets = 0..2 * SECOND / gap;
         let drops =
-            (0..packets).filter(|number| reckoning.drops(number * gap, (number % 4) as u32, FRAME));
+            packets.filter(|number| reckoning.drops(number * gap, (number % 4) as u32, FRAME));
         assert_eq!(drops.count(), 0, "{mbit} Mbit/s");
     }
 }
