@@ -523,8 +523,8 @@ fn with_views<T>(
     let paced = scheduler.is_paced();
     let works = links.iter().any(SenderLink::is_usable);
     // Copies hold up nothing, and other schedulers do not compare delays.
-    let compares = scheduler.reorder_budget().is_some() && head.except.is_none();
-    let first_unmeasured = first_unmeasured_link(links);
+    let compares = works && scheduler.reorder_budget().is_some() && head.except.is_none();
+    let first_unmeasured = compares.then(|| first_unmeasured_link(links)).flatten();
     let beside_steady = links
         .iter()
         .any(|link| link.is_usable() && link.estimator.stall(now).is_zero());
@@ -534,8 +534,7 @@ fn with_views<T>(
             true => link.view(now, len, paced, beside_steady),
             false => link.last_resort(now, len, paced),
         };
-        let may_begin = link.has_delay() || first_unmeasured == Some(link.id);
-        view.usable &= may_begin || !works || !compares;
+        view.usable &= !compares || link.has_delay() || first_unmeasured == Some(link.id);
     }
     scheduler.choose(now, head, &views[..links.len().min(MAX_LINKS)])
 }
