@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use braid_core::Time;
+use braid_multipath::LaneId;
+use braid_multipath::delivery_pacer::DeliveryPacer;
 use braid_multipath::resequence::{
     Algorithm1, Algorithm1Settings, Missing, PathId, Segment, StreamCounters, StreamLimits, Streams,
 };
@@ -34,10 +36,18 @@ pub enum Reordering {
     Off,
 }
 
+/// A frame, when it came, and the lane that has numbered it.
+#[derive(Debug)]
+struct Arrival {
+    at: Time,
+    lane: Option<LaneId>,
+    frame: Frame,
+}
+
 #[derive(Debug)]
 enum Resequencer {
-    Adaptive(Box<Streams<StreamKey, Frame>>),
-    Algorithm1(Algorithm1<StreamKey, Frame>),
+    Adaptive(Box<Streams<StreamKey, Arrival>>),
+    Algorithm1(Algorithm1<StreamKey, Arrival>),
 }
 
 /// Counters of one source's resequencer.
@@ -51,6 +61,8 @@ pub struct ReorderStats {
 #[derive(Debug)]
 struct Source {
     resequencer: Resequencer,
+    /// Spreads datagrams that were held and leave together.
+    pacer: DeliveryPacer<Frame>,
     /// The paths set in the resequencer.
     paths: Vec<IngressPath>,
 }
@@ -119,6 +131,7 @@ impl Reorderer {
                             StreamLimits::default(),
                         ))),
                     },
+                    pacer: DeliveryPacer::default(),
                     paths: Vec::new(),
                 });
             // A table that is new because of another source changes nothing here.
@@ -193,19 +206,28 @@ impl Reorderer {
         let Some(source) = self.sources.get_mut(source) else {
             return out(frame);
         };
+        let lane = match key {
+            StreamKey::Lane { lane, .. } => Some(LaneId(lane)),
+            StreamKey::Flow(_) => None,
+        };
+        let arrival = Arrival {
+            at: now,
+            lane,
+            frame,
+        };
         match &mut source.resequencer {
-            Resequencer::Adaptive(streams) => streams.handle_segment(now, key, segment, frame),
-            Resequencer::Algorithm1(flows) => flows.handle_segment(key, segment, frame),
+            Resequencer::Adaptive(streams) => streams.handle_segment(now, key, segment, arrival),
+            Resequencer::Algorithm1(flows) => flows.handle_segment(key, segment, arrival),
         }
-        source.drain(&mut out);
+        source.drain(now, &mut out);
     }
 
-    /// Delivers frames whose deadline has passed.
+    /// Delivers frames whose deadline has passed, or whose turn has come.
     pub fn handle_timeout(&mut self, now: Time, mut out: impl FnMut(Frame)) {
         for source in self.sources.values_mut() {
             if let Resequencer::Adaptive(streams) = &mut source.resequencer {
                 streams.handle_timeout(now);
-                source.drain(&mut out);
+                source.drain(now, &mut out);
             }
         }
     }
@@ -237,18 +259,30 @@ impl Reorderer {
 impl Source {
     fn poll_timeout(&self) -> Option<Time> {
         match &self.resequencer {
-            Resequencer::Adaptive(streams) => streams.poll_timeout(),
+            Resequencer::Adaptive(streams) => {
+                let due = [streams.poll_timeout(), self.pacer.poll_timeout()];
+                due.into_iter().flatten().min()
+            }
             Resequencer::Algorithm1(_) => None,
         }
     }
 
-    fn drain(&mut self, out: &mut impl FnMut(Frame)) {
+    fn drain(&mut self, now: Time, out: &mut impl FnMut(Frame)) {
+        while let Some(frame) = self.pacer.poll(now) {
+            out(frame);
+        }
         let mut next = || match &mut self.resequencer {
             Resequencer::Adaptive(streams) => streams.poll_delivery(),
             Resequencer::Algorithm1(flows) => flows.poll_delivery(),
         };
-        while let Some(frame) = next() {
-            out(frame);
+        while let Some(Arrival { at, lane, frame }) = next() {
+            let passes = match lane {
+                Some(lane) => self.pacer.handle(now, at, lane, frame.0.len(), frame),
+                None => Some(frame),
+            };
+            if let Some(frame) = passes {
+                out(frame);
+            }
         }
     }
 }
