@@ -149,7 +149,6 @@ def test_what_cannot_be_is_refused_by_name(network: EdgedNetwork) -> None:
     )
     assert "is given twice" in refused(2, *devices, "--controller", where, "--controller", where)
     assert "one port" in refused(2, *devices, "--outside", "another", "--controller", where)
-    assert "--shim" in refused(2, *devices, "--shim", "--reordering", "off", "--controller", where)
     assert "--key-file" in refused(2, *devices, "--controller", "http://127.0.0.1:8653")
     said = run([binary(), "--run-dir", folder, "edge", "status", "nobody"], check=False)
     assert said.status == 3

@@ -5,9 +5,11 @@
 // in order, and while all paths are busy each gets its share by rate.
 //
 // A path that loses packets gets a penalty: the time for which the queue of a better path keeps
-// that busy while a flow that lost a packet has a smaller window. Lost is what the host sends
-// again; the path that a segment took is remembered by its flow and sequence number. Losses that
-// the paths together have alike are the flow's own, or lie behind the far edge, and count for none.
+// that busy while a flow that lost a packet has a smaller window. Losses are counted by the edge's
+// process (src/path_loss.rs). Where the far edge does not tell its counts, lost is what the host
+// sends again; the path that a segment took is remembered by its flow and sequence number. Losses
+// that the paths together have alike are the flow's own, or lie behind the far edge, and count for
+// none.
 //
 // A race of two processors may miscount a packet, which does not matter.
 #ifndef BRAID_EDGE_ARRIVAL_H
@@ -72,6 +74,11 @@ static __always_inline void decay(struct path_loss *loss, __u64 now)
 	loss->at = now;
 }
 
+static __always_inline int is_measured(const struct path_loss *loss, __u64 now)
+{
+	return now < loss->measured_end_ns;
+}
+
 // Accounts a segment that was sent into a queue of `queue_us` to a path, and to the path that it
 // took before if it was sent already.
 static __always_inline void account_loss(__u32 flow, __u32 seq, __u32 tag, __u32 queue_us,
@@ -87,9 +94,10 @@ static __always_inline void account_loss(__u32 flow, __u32 seq, __u32 tag, __u32
 	before = segment->tag;
 	if (before && segment->flow == flow && segment->seq == seq) {
 		loss = bpf_map_lookup_elem(&path_losses, &before);
-		if (loss) {
-			decay(loss, now);
+		if (loss)
 			loss->resent += 1;
+		if (loss && !is_measured(loss, now)) {
+			decay(loss, now);
 			if (segment->queue_us < OWN_QUEUE_US &&
 			    now - loss->event_at > LOSS_EVENT_NS) {
 				loss->event_at = now;
@@ -102,7 +110,7 @@ static __always_inline void account_loss(__u32 flow, __u32 seq, __u32 tag, __u32
 	segment->tag = tag;
 	segment->queue_us = queue_us;
 	loss = bpf_map_lookup_elem(&path_losses, &tag);
-	if (loss) {
+	if (loss && !is_measured(loss, now)) {
 		decay(loss, now);
 		loss->sent += bytes;
 	}
@@ -184,6 +192,15 @@ static __always_inline __u64 sending_time(const struct path *path, __u32 bytes)
 	return (__u64)bytes * path->ns_per_kib >> 10;
 }
 
+// Has a line stand for a path.
+static __always_inline void use_line(struct line *line, __u32 tag)
+{
+	if (line->tag != tag) {
+		line->tag = tag;
+		line->idle_at = 0;
+	}
+}
+
 // Adds a packet to the queue of a path that was chosen otherwise.
 static __always_inline void add_to_line(struct cursor *cursor, const struct slot_table *table,
 					__u32 tag, __u32 bytes, __u64 now)
@@ -193,8 +210,10 @@ static __always_inline void add_to_line(struct cursor *cursor, const struct slot
 	for (int i = 0; i < MAX_PATHS; i++) {
 		struct line *line = &cursor->lines[i];
 
-		if (i < table->path_count && table->paths[i].tag == tag && line->tag == tag &&
-		    line->idle_at < now + MAX_QUEUE_NS)
+		if (i >= table->path_count || table->paths[i].tag != tag)
+			continue;
+		use_line(line, tag);
+		if (line->idle_at < now + MAX_QUEUE_NS)
 			line->idle_at = (line->idle_at > now ? line->idle_at : now) +
 					sending_time(&table->paths[i], bytes);
 	}
@@ -219,10 +238,7 @@ static __always_inline __u32 earliest_arrival(struct cursor *cursor, const struc
 
 		if (i >= table->path_count)
 			continue;
-		if (line->tag != path->tag) {
-			line->tag = path->tag;
-			line->idle_at = 0;
-		}
+		use_line(line, path->tag);
 		sent = (line->idle_at > now ? line->idle_at : now) + sending_time(path, bytes);
 		if (sent + delays[i] < first) {
 			first = sent + delays[i];

@@ -52,6 +52,7 @@
 #define PROBE_BYTES	  16
 #define PATH_REPORT_BYTES 8
 #define OFFER_BYTES	  12
+#define PATH_COUNT_BYTES  4
 #define NO_DATA_AGE	  65535 // ms: no data for so long, or none ever
 
 #define ETH_P_PROBE 34997 // 0x88b5, the controller's probes

@@ -137,7 +137,7 @@ int braid_arrival(struct __sk_buff *skb)
 		return leave(REASON_not_set_up, TC_ACT_SHOT);
 	tag = earliest_arrival(cursor, table, step.bytes, step.now, &queue_us);
 	account_loss(step.flow, step.seq, tag, queue_us, step.bytes, step.now);
-	account(&tx_traffic, tag, step.bytes);
+	account(&tx_traffic, tag, 1, step.bytes);
 	return leave(REASON_split, TC_ACT_REDIRECT);
 }
 

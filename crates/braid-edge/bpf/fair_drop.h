@@ -15,10 +15,9 @@
 #ifndef BRAID_EDGE_FAIR_DROP_H
 #define BRAID_EDGE_FAIR_DROP_H
 
+#include "load.h"
 #include "slot.h"
 
-// Window over which a flow's load is measured, ns.
-#define FAIR_LOAD_WINDOW_NS 1000000000ULL
 // Queue at which packets of a flow with all of the load would be dropped: us of the paths' rate,
 // and frames for bursts. A flow with a part of the load is dropped at that part of it. With this
 // much, a flow that halves its window does not empty the queue, up to a round trip of some 300 ms.
@@ -32,24 +31,6 @@
 // Least load at which an edge takes the queue on the lines for its own, in sixteenths of their
 // capacity.
 #define FAIR_MIN_LOAD_SIXTEENTHS 15
-
-static __always_inline __u64 decayed(const struct flow_load *flow, __u64 now)
-{
-	__u64 past = now - flow->at;
-
-	if (past >= FAIR_LOAD_WINDOW_NS)
-		return 0;
-	return flow->bytes - flow->bytes * (past >> 10) / (FAIR_LOAD_WINDOW_NS >> 10);
-}
-
-// The part of a time that `decayed` rounds away counts the next time.
-static __always_inline void add_load(struct flow_load *flow, __u32 bytes, __u64 now)
-{
-	__u64 past = now - flow->at;
-
-	flow->bytes = decayed(flow, now) + bytes;
-	flow->at = past < FAIR_LOAD_WINDOW_NS ? now - (past & 1023) : now;
-}
 
 // Drains the estimated queue at the paths' rate (bytes a second) since the last call, in whole us;
 // the remainder counts the next time.

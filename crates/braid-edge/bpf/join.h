@@ -24,8 +24,8 @@ static __always_inline int join(struct __sk_buff *skb, struct settings *settings
 		return leave(REASON_unknown_tag, TC_ACT_SHOT);
 	if (protocol == bpf_htons(ETH_P_SHIM) && is_path_probe(skb))
 		return handle_path_probe(skb, settings, tag);
-	account(&rx_traffic, tag, skb->len);
-	note_data(tag);
+	account(&rx_traffic, tag, packets_of(skb), skb->len);
+	note_data(tag, packets_of(skb));
 	// The shim must be removed in any case.
 	if (protocol == bpf_htons(ETH_P_SHIM) && !settings->shim)
 		return leave(REASON_unexpected_shim, TC_ACT_SHOT);

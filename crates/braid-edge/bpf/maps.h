@@ -19,6 +19,8 @@ struct settings {
 	__u32 epoch;	       // tells shim numbers of this start from those of the last
 	__u32 shim;	       // true if other edges were asked for shims
 	__u32 max_frame_bytes; // bytes of the longest frame that the outside device carries
+	__u32 min_lane_bytes;  // recent load from which on a lane is numbered
+	__u32 zero;
 	// End of the lease, ns of the monotonic clock: after it the process that renews the lease
 	// is gone. 0: no lease, the programs end with their process.
 	__u64 lease_end_ns;
@@ -40,11 +42,6 @@ struct cursor {
 	__u32 unused;
 	__u64 bytes;
 	struct line lines[MAX_PATHS]; // as `paths` of the slot table
-};
-
-struct lane {
-	struct bpf_spin_lock lock;
-	__u32 next;
 };
 
 struct host {
@@ -83,6 +80,9 @@ struct path_loss {
 	__u64 lost;
 	__u64 event_at; // beginning of the last loss, ns
 	__u64 resent;	// packets, since the beginning
+	// Time until which `sent` and `lost` are those of the edge's process, which has them by the
+	// counts of both edges, ns.
+	__u64 measured_end_ns;
 };
 
 // Queue in front of a path by this edge's probes.
@@ -94,10 +94,22 @@ struct path_queue {
 	__u64 end_ns; // of its validity, by the monotonic clock
 };
 
-// Recent load of a flow: fair_drop.h.
+// Recent load of a flow: load.h.
 struct flow_load {
 	__u64 bytes;
 	__u64 at; // ns
+};
+
+// A lane of packets to a target, by the flow's hash: shim.h.
+struct lane {
+	struct bpf_spin_lock lock;
+	__u32 next;	       // number
+	struct flow_load load; // all packets
+	__u64 numbered_until;  // ns; 0: never
+	__u64 opened_at;       // time from which on it is numbered, ns
+	__u64 longest_until;   // time until which it has packets without room for a shim, ns
+	__u32 opening_tag;
+	__u32 zero;
 };
 
 // Estimated queue in front of the paths to a target.
@@ -122,9 +134,11 @@ struct shim {
 
 // The last arrivals by a path to here: path_probe.h.
 struct last_arrival {
-	__be32 nonce; // of a probe; 0: none
-	__u32 zero;
+	// Nonce of a probe, 0: none; and in the upper half the packets that had come before it. One
+	// word, so that both are of the same probe.
+	__u64 probe;
 	__u64 data_at; // ns; 0: never
+	__u64 packets; // all but probes
 };
 
 // Tells the other edge that copies are kept of what is sent to it. Whoever asks for one proves by
@@ -182,6 +196,8 @@ ARRAY_MAP(path_queues, BPF_MAP_TYPE_ARRAY, VLANS, struct path_queue);
 ARRAY_MAP(last_arrivals, BPF_MAP_TYPE_ARRAY, VLANS, struct last_arrival);
 // By tag: true if the edge's process gets a copy of each numbered packet.
 ARRAY_MAP(copied_tags, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
+// By tag: true if flows that keep to one path take others.
+ARRAY_MAP(avoided_tags, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
 // By tag of the path that a reply takes.
 ARRAY_MAP(offers, BPF_MAP_TYPE_ARRAY, VLANS, struct offer);
 ARRAY_MAP(tag_actions, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
@@ -217,12 +233,18 @@ struct {
 	__type(value, __u32);
 } prefix_pairs SEC(".maps");
 
-static __always_inline void account(void *map, __u32 tag, __u32 bytes)
+// Returns the packets of a merged one.
+static __always_inline __u32 packets_of(const struct __sk_buff *skb)
+{
+	return skb->gso_segs > 1 ? skb->gso_segs : 1;
+}
+
+static __always_inline void account(void *map, __u32 tag, __u32 packets, __u32 bytes)
 {
 	struct traffic *traffic = bpf_map_lookup_elem(map, &tag);
 
 	if (traffic) {
-		traffic->packets += 1;
+		traffic->packets += packets;
 		traffic->bytes += bytes;
 	}
 }

@@ -42,7 +42,7 @@ static __always_inline int route_out(struct __sk_buff *skb)
 		return leave(REASON_no_route, TC_ACT_SHOT);
 	if (skb->gso_segs > 1)
 		count(REASON_gso_packet);
-	account(&tx_traffic, tag, skb->len);
+	account(&tx_traffic, tag, packets_of(skb), skb->len);
 	if (rewrite_addresses(skb, &ip, &source, &dest))
 		return leave(REASON_rewrite_failed, TC_ACT_SHOT);
 	return leave(segment == NO_SEGMENT ? REASON_sticky : REASON_split, redirect_to(&next_hop));

@@ -23,7 +23,7 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *setting
 	__u32 *target, tag, seq = 0, queue_us = 0;
 	__be16 protocol;
 	enum segment segment;
-	int with_shim;
+	struct lane *lane = 0;
 
 	if (skb->vlan_present)
 		return leave(REASON_host_vlan, TC_ACT_SHOT);
@@ -42,9 +42,15 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *setting
 	segment = numbered_segment_of(skb, protocol, &seq);
 	if (fair_drop(skb, table, *target, segment))
 		return leave(REASON_fair_drop, TC_ACT_SHOT);
-	with_shim = segment == NO_SEGMENT && can_add_shim(skb, protocol, table, settings);
-	tag = next_tag(skb, table, *target,
-		       segment == NO_SEGMENT && !with_shim ? FLOW_SLOT : NEXT_SLOT, &queue_us);
+	if (segment == NO_SEGMENT && table->shim)
+		lane = lane_of(skb, *target);
+	if (lane && !is_numbered(skb, protocol, table, *target, settings, lane))
+		lane = 0;
+	if (lane)
+		tag = next_lane_tag(skb, table, *target, lane, &queue_us);
+	else
+		tag = next_tag(skb, table, *target, segment == NO_SEGMENT ? FLOW_SLOT : NEXT_SLOT,
+			       &queue_us);
 	// A table without paths.
 	if (!tag)
 		return leave(REASON_single_path, bpf_redirect(settings->outside, 0));
@@ -54,14 +60,14 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *setting
 			     bpf_ktime_get_ns());
 	if (skb->gso_segs > 1)
 		count(REASON_gso_packet);
-	if (with_shim && add_shim(skb, protocol, *target, settings->epoch))
+	if (lane && add_shim(skb, protocol, lane, settings->epoch))
 		return leave(REASON_rewrite_failed, TC_ACT_SHOT);
-	account(&tx_traffic, tag, skb->len);
+	account(&tx_traffic, tag, packets_of(skb), skb->len);
 	if (bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), tag))
 		return leave(REASON_rewrite_failed, TC_ACT_SHOT);
-	if (with_shim || segment == SEQUENCED_SEGMENT)
+	if (lane || segment == SEQUENCED_SEGMENT)
 		copy_to_process(skb, settings, tag);
-	if (with_shim)
+	if (lane)
 		return leave(REASON_shim_added, bpf_redirect(settings->outside, 0));
 	return leave(segment == NO_SEGMENT ? REASON_sticky : REASON_split,
 		     bpf_redirect(settings->outside, 0));

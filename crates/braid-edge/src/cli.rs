@@ -57,16 +57,33 @@ pub struct RunArgs {
         conflicts_with = "paths"
     )]
     pub repair: Repair,
-    /// Have other edges split UDP, QUIC and other packets too, numbered by a shim of 8 bytes that is
-    /// removed here; only packets that fit into the devices' MTU with it
-    #[arg(long, conflicts_with = "paths")]
-    pub shim: bool,
+    /// Have other edges split UDP, QUIC and other flows too, if they fill a path, numbered by a shim of 8 bytes
+    /// that is removed here; only flows whose packets fit into the devices' MTU with it
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "auto",
+        num_args = 0..=1,
+        default_missing_value = "auto",
+        conflicts_with = "paths"
+    )]
+    pub shim: Shim,
     /// Attach the programs by TCX (Linux 6.6 and later) or by clsact filters
     #[arg(long, value_name = "HOW", default_value = "auto")]
     pub hook: Hook,
     /// Name of the TAP device to create; packets that wait for missing ones pass through it
     #[arg(long, value_name = "DEVICE", default_value = "braid-hold")]
     pub hold: String,
+}
+
+/// Numbers for packets that have none that an edge can read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Shim {
+    /// With several paths, where all packets are put in order (`--reordering adaptive`)
+    #[default]
+    Auto,
+    /// None: each flow keeps to one path
+    Off,
 }
 
 /// Source of an edge's paths; exactly one is given.
@@ -127,9 +144,6 @@ pub struct StatusArgs {
 pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
     let key = arguments.key_file.as_deref().map(Key::read).transpose()?;
     let control = arguments.control.control(key)?;
-    if arguments.shim && arguments.reordering != Reordering::Adaptive {
-        return Err(Error::ShimUnused);
-    }
     if arguments.outside.contains(&arguments.inside) {
         return Err(Error::SameDevice(arguments.inside));
     }
@@ -138,6 +152,8 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
     {
         return Err(Error::SeveralOutside(second.clone()));
     }
+    let is_tagged = matches!(control, ControlSource::Controllers(_));
+    let is_adaptive = arguments.reordering == Reordering::Adaptive;
     let options = Options {
         devices: Devices {
             inside: arguments.inside,
@@ -148,7 +164,7 @@ pub fn run(run_dir: &Path, arguments: RunArgs) -> Result<(), Error> {
         control,
         reordering: arguments.reordering,
         repair: arguments.repair,
-        shim: arguments.shim,
+        shim: arguments.shim == Shim::Auto && is_tagged && is_adaptive,
         hook: arguments.hook,
         run_dir: run_dir.to_owned(),
     };

@@ -15,6 +15,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::Error;
 use crate::pair_monitor::PathQueue;
 use crate::pair_repair::{LOSS_WINDOW, Repairs};
+use crate::path_loss::RecentLoss;
 use crate::shared::{
     MAX_PATHS, MAX_TARGETS, NO_TARGET, OFFER_BYTES, REASONS, SLOTS, TAG_DROP, TAG_FORWARD,
     TAG_RESEQUENCE, verifier_error,
@@ -119,6 +120,9 @@ pub struct TrafficCounters {
 #[allow(unsafe_code)]
 unsafe impl Pod for TrafficCounters {}
 
+/// Bytes within a second from which on flows of a lane are numbered: more than a call carries.
+const MIN_LANE_BYTES: u32 = 32_768;
+
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Settings {
@@ -128,6 +132,8 @@ struct Settings {
     epoch: u32,
     shim: u32,
     max_frame_bytes: u32,
+    min_lane_bytes: u32,
+    zero: u32,
     lease_end_ns: u64,
     offers_end_ns: u64,
 }
@@ -171,6 +177,7 @@ struct PathLossEntry {
     lost: u64,
     event_at: u64,
     resent: u64,
+    measured_end_ns: u64,
 }
 
 // SAFETY: integers without padding.
@@ -220,9 +227,9 @@ type OfferEntry = [u8; OFFER_BYTES as usize];
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct LastArrivalEntry {
-    nonce: u32,
-    zero: u32,
+    probe: u64,
     data_at: u64,
+    packets: u64,
 }
 
 // SAFETY: integers without padding.
@@ -269,6 +276,7 @@ pub struct Datapath {
     hosts: BTreeMap<Mac, u32>,
     /// As in the maps.
     repairs: Repairs,
+    avoided: BTreeSet<u16>,
     settings: Settings,
     /// The device whose MTU decides if a shim fits.
     outside: Option<String>,
@@ -318,6 +326,8 @@ impl Datapath {
             epoch: epoch.into(),
             shim: shim.into(),
             max_frame_bytes: 0,
+            min_lane_bytes: MIN_LANE_BYTES,
+            zero: 0,
             lease_end_ns: 0,
             offers_end_ns: 0,
         };
@@ -370,6 +380,7 @@ impl Datapath {
             targets: BTreeMap::new(),
             hosts: BTreeMap::new(),
             repairs: Repairs::default(),
+            avoided: BTreeSet::new(),
             settings: Settings::default(),
             outside: None,
             leased: false,
@@ -544,6 +555,18 @@ impl Datapath {
         Ok(())
     }
 
+    /// Sets the paths that flows avoid which keep to one path.
+    pub fn set_avoided(&mut self, avoided: &BTreeSet<u16>) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.avoided, avoided.clone());
+        let mut map = self.array::<u32>("avoided_tags")?;
+        for tag in before.symmetric_difference(avoided) {
+            let is_avoided = u32::from(avoided.contains(tag));
+            map.set((*tag).into(), is_avoided, 0)
+                .map_err(|error| map_refused("avoided_tags", &error))?;
+        }
+        Ok(())
+    }
+
     /// Returns the estimated queue in front of each path to another edge; none of those that had no packet yet.
     pub fn estimated_queues(&mut self, target: &str) -> Result<BTreeMap<u16, Duration>, Error> {
         let Some(index) = self.targets.get(target).copied() else {
@@ -584,6 +607,29 @@ impl Datapath {
         // The program may count a packet meanwhile, which does not matter.
         map.set(tag.into(), PathLossEntry { lost: 0, ..entry }, 0)
             .map_err(refused)
+    }
+
+    /// Sets what each path lost lately, which takes the place of what hosts send again for so long.
+    pub fn set_losses(
+        &mut self,
+        losses: &BTreeMap<u16, RecentLoss>,
+        lifetime: Duration,
+    ) -> Result<(), Error> {
+        let refused = |error| map_refused("path_losses", &error);
+        let now = monotonic_time()?;
+        let mut map = self.array::<PathLossEntry>("path_losses")?;
+        for (tag, loss) in losses {
+            // The program may count a packet that is sent again meanwhile, which does not matter.
+            let entry = PathLossEntry {
+                at: now.as_nanos() as u64,
+                sent: loss.sent,
+                lost: loss.lost,
+                measured_end_ns: (now + lifetime).as_nanos() as u64,
+                ..map.get(&(*tag).into(), 0).map_err(refused)?
+            };
+            map.set((*tag).into(), entry, 0).map_err(refused)?;
+        }
+        Ok(())
     }
 
     /// Returns how many of the bytes sent by a path within [`LOSS_WINDOW`] there were, and how many were lost.

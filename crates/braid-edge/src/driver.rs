@@ -76,6 +76,8 @@ struct Inbox {
     repairs: Option<Repairs>,
     /// Packets that a path had lost and that were sent again, by its tag.
     repeated: BTreeMap<u16, u64>,
+    /// The same by the tags of the paths that they were sent by.
+    sent_copies: BTreeMap<u16, u64>,
     stats: BTreeMap<String, ReorderStats>,
     wants_stats: bool,
     end: bool,
@@ -116,6 +118,12 @@ impl Handle {
     pub fn repeated(&self) -> BTreeMap<u16, u64> {
         let inbox = self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         inbox.repeated.clone()
+    }
+
+    /// Returns how many of these were sent by each path, by its tag.
+    pub fn sent_copies(&self) -> BTreeMap<u16, u64> {
+        let inbox = self.0.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        inbox.sent_copies.clone()
     }
 
     /// Ends the thread.
@@ -273,6 +281,9 @@ impl Driver {
                     let inbox = self.shared.inbox.lock();
                     let mut inbox = inbox.unwrap_or_else(PoisonError::into_inner);
                     *inbox.repeated.entry(copy.tag).or_default() += 1;
+                    if let Some(by) = tag_of(&copy.frame) {
+                        *inbox.sent_copies.entry(by).or_default() += 1;
+                    }
                 }
                 Err(error) => tracing::debug!(tag = copy.tag, %error, "a copy was not sent"),
             }

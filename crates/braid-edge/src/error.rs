@@ -80,9 +80,6 @@ pub enum Error {
     /// The device for packets that wait belongs to another program.
     #[error("device {0}: another program has it (another edge here? give this one --hold NAME)")]
     HoldTaken(String),
-    /// Shims were asked for, but nothing reorders packets by them.
-    #[error("--shim needs --reordering adaptive, which reads the numbers (give both, or neither)")]
-    ShimUnused,
     /// The file of layer-3 paths is invalid.
     #[error(transparent)]
     L3Paths(#[from] L3PathsError),

@@ -14,6 +14,7 @@
 //! the kernel removes the programs; before Linux 6.6 they let everything pass soon after. The wire is
 //! then whatever the machine made of the two devices before, such as a bridge.
 
+mod avoided_paths;
 pub mod cli;
 pub mod controller;
 mod copies;
@@ -28,6 +29,7 @@ mod l3_planner;
 mod pair_monitor;
 mod pair_prober;
 mod pair_repair;
+mod path_loss;
 mod path_monitor;
 mod path_prober;
 pub mod probe;

@@ -21,6 +21,7 @@
 //! - **Queues**: a probe waits in the path's queue as any packet. Its time beyond the shortest one is that queue,
 //!   and as far as it is longer than the queue that this edge estimated when it sent the probe, it is the path's
 //!   *excess queue*. A probe that is not answered yet has been on its way as long.
+//! - **Losses**: a reply also tells how many packets had come when a probe did ([`LossMeter`]).
 //! - A silent path is used again after [`SIGNS_TO_RECOVER`] probes that came in a row, more if it keeps
 //!   failing.
 
@@ -31,6 +32,7 @@ use braid_core::Time;
 use braid_multipath::estimate::Rtt;
 use braid_multipath::liveness::FailureHistory;
 
+use crate::path_loss::{LossMeter, RecentLoss, SentCounters};
 use crate::probe::{MAX_REPORTS, Offer, PathReport, TaggedReply, TaggedRequest};
 
 /// Time that the missed probes of a silent path stand for, at the interval of its probes.
@@ -96,6 +98,9 @@ struct Path {
     queues: VecDeque<PathQueue>,
     /// Beginning of a window, and the longest queues in it and in the one before.
     longest: (Time, Duration, Duration),
+    losses: LossMeter,
+    /// Packets that it lost and that were sent again by another path, since the beginning.
+    repeated: u64,
     silent: bool,
     signs: u32,
     failures: FailureHistory,
@@ -119,6 +124,8 @@ struct Probe {
     back: u16,
     /// The estimated queue that it was sent into.
     estimated: Duration,
+    /// What was sent before it.
+    before: SentCounters,
     /// True if it is known to have come.
     came: bool,
 }
@@ -145,13 +152,21 @@ impl Path {
             shortest_by: BTreeMap::new(),
             queues: VecDeque::new(),
             longest: (now, Duration::ZERO, Duration::ZERO),
+            losses: LossMeter::new(now),
+            repeated: 0,
             silent: false,
             signs: 0,
             failures: FailureHistory::default(),
         }
     }
 
-    fn handle_probe_sent(&mut self, now: Time, nonce: u64, back: u16, estimated: Duration) {
+    fn handle_probe_sent(
+        &mut self,
+        now: Time,
+        nonce: u64,
+        back: u16,
+        (estimated, before): (Duration, SentCounters),
+    ) {
         while let Some(probe) = self.probes.front()
             && now.since(probe.sent) > PROBE_LIFETIME
         {
@@ -163,6 +178,7 @@ impl Path {
             answered: false,
             back,
             estimated,
+            before,
             came: false,
         });
     }
@@ -240,10 +256,20 @@ impl Path {
         match (came, self.heard) {
             (Some(probe), before) => {
                 probe.came = true;
-                let sent = probe.sent;
+                let Probe {
+                    sent,
+                    estimated,
+                    before: counters,
+                    ..
+                } = *probe;
                 if before.is_none_or(|(_, last)| last < sent) {
                     self.heard = Some((report.nonce, sent));
                     self.handle_sign(now);
+                    if let Some(packets) = report.packets {
+                        let repeated = self.repeated;
+                        self.losses
+                            .handle_sample(now, counters, packets, repeated, estimated);
+                    }
                 }
             }
             // Nothing since, or nothing ever.
@@ -316,13 +342,13 @@ impl PairMonitor {
 
     /// Records a probe of a path that is being sent, and returns it; none if no path leads back. Of each
     /// path every second one returns by the path by which the last reply came, the others by all in turn.
-    /// `estimated`: this edge's estimate of the queue that it is sent into.
+    /// `line`: this edge's estimate of the queue that it is sent into, and what was sent by the path before it.
     pub fn handle_probe_sent(
         &mut self,
         now: Time,
         tag: u16,
         nonce: u64,
-        estimated: Duration,
+        line: (Duration, SentCounters),
     ) -> Option<TaggedRequest> {
         let path = self.paths.get_mut(&tag)?;
         path.requests += 1;
@@ -334,7 +360,7 @@ impl PairMonitor {
             0 => best?,
             _ => next?,
         };
-        path.handle_probe_sent(now, nonce, *return_tag, estimated);
+        path.handle_probe_sent(now, nonce, *return_tag, line);
         let mut asked = [0; MAX_REPORTS];
         for (place, tag) in asked.iter_mut().zip(self.paths.keys()) {
             *place = *tag;
@@ -447,6 +473,26 @@ impl PairMonitor {
         paths.filter_map(move |(tag, path)| Some((*tag, path.path_queue(now)?)))
     }
 
+    /// Sets of which paths copies are kept.
+    pub fn set_copied(&mut self, is_copied: impl Fn(u16) -> bool) {
+        for (tag, path) in &mut self.paths {
+            path.losses.set_copied(is_copied(*tag));
+        }
+    }
+
+    /// Takes in how many packets that each path had lost were sent again by another one until now.
+    pub fn handle_repeated(&mut self, repeated: impl Fn(u16) -> u64) {
+        for (tag, path) in &mut self.paths {
+            path.repeated = repeated(*tag);
+        }
+    }
+
+    /// Returns what each path lost lately of which the other edge tells its counts.
+    pub fn losses(&self, now: Time) -> impl Iterator<Item = (u16, RecentLoss)> + '_ {
+        let paths = self.paths.iter().filter(move |_| self.is_answered(now));
+        paths.filter_map(move |(tag, path)| Some((*tag, path.losses.recent(now)?)))
+    }
+
     /// Returns the quickest path that works, none of those in `without`, and the time from a request until
     /// what is sent by it has arrived.
     #[must_use]
@@ -501,6 +547,8 @@ mod tests {
     struct Reflector {
         last: BTreeMap<u16, u32>,
         data: BTreeMap<u16, Time>,
+        /// Packets that had come before the last probe, of paths that carry some.
+        packets: BTreeMap<u16, u32>,
     }
 
     /// Two edges with paths 1… there and 101… back.
@@ -518,6 +566,8 @@ mod tests {
         cut: Vec<u16>,
         /// Tags that bring data all the time.
         busy: Vec<u16>,
+        /// Packets sent by each path, and how many of them are lost.
+        traffic: BTreeMap<u16, (u64, u64)>,
         /// Requests and replies under way, by when they arrive.
         requests: Vec<(Time, TaggedRequest)>,
         replies: Vec<(Time, TaggedReply)>,
@@ -548,6 +598,7 @@ mod tests {
                 queues: BTreeMap::new(),
                 cut: Vec::new(),
                 busy: Vec::new(),
+                traffic: BTreeMap::new(),
                 requests: Vec::new(),
                 replies: Vec::new(),
                 stopped: false,
@@ -576,9 +627,15 @@ mod tests {
                 let phase = u64::from(tag - 1) * 20 / u64::from(self.paths);
                 if !self.stopped && ms % 20 == phase {
                     self.nonce += 1;
-                    let sent =
-                        self.monitor
-                            .handle_probe_sent(self.now, tag, self.nonce, self.estimated);
+                    let (packets, _) = self.traffic.get(&tag).copied().unwrap_or_default();
+                    let sent = SentCounters {
+                        packets,
+                        bytes: 1_500 * packets,
+                    };
+                    let line = (self.estimated, sent);
+                    let sent = self
+                        .monitor
+                        .handle_probe_sent(self.now, tag, self.nonce, line);
                     let arrival = self.now + DELAY + queue_of(&self.queues, tag);
                     self.requests.push((arrival, sent.expect("a probe")));
                 }
@@ -591,10 +648,15 @@ mod tests {
                     continue;
                 }
                 self.far.last.insert(request.tag, request.nonce as u32);
+                if let Some((sent, lost)) = self.traffic.get(&request.tag) {
+                    let came = (sent - lost) as u32;
+                    self.far.packets.insert(request.tag, came);
+                }
                 let reports = request.asked.map(|tag| PathReport {
                     tag,
                     data_age: self.far.data.get(&tag).map(|at| self.now.since(*at)),
                     nonce: self.far.last.get(&tag).copied().unwrap_or(0),
+                    packets: self.far.packets.get(&tag).copied(),
                 });
                 if !self.cut.contains(&request.return_tag) {
                     let reply = TaggedReply {
@@ -953,7 +1015,7 @@ mod tests {
         let nonce = u64::MAX;
         let asked = pair
             .monitor
-            .handle_probe_sent(pair.now, 1, nonce, Duration::ZERO);
+            .handle_probe_sent(pair.now, 1, nonce, Default::default());
         assert!(asked.is_some());
         let answer = TaggedReply { nonce, ..offered };
         pair.monitor.handle_reply(pair.now, &answer);

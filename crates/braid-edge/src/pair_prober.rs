@@ -11,10 +11,12 @@ use braid_core::Time;
 use braid_device::PacketSender;
 use ring::rand::{SecureRandom, SystemRandom};
 
+use crate::avoided_paths::AvoidedPaths;
 use crate::driver::{MAX_QUEUED_REPLIES, ProbeReply};
 use crate::pair_monitor::{PairMonitor, PathQueue};
 use crate::pair_repair::{AskedEdge, CopiedPath, PairRepair, PathLoss, Repairs};
-use crate::probe::{Offer, TAGGED_LENGTH, TaggedReply, TaggedRequest};
+use crate::path_loss::{RecentLoss, SentCounters};
+use crate::probe::{Offer, TAGGED_REQUEST_LENGTH, TaggedReply, TaggedRequest};
 use crate::table::Table;
 
 /// Shortest interval of the probes of a path that packets take.
@@ -107,7 +109,7 @@ impl Pace {
             return UNUSED_INTERVAL;
         }
         let shared = Duration::from_secs(used as u64) / MAX_PROBES_PER_SECOND;
-        let bits = TAGGED_LENGTH as u64 * 8 * PROBE_SHARE * 1_000_000_000;
+        let bits = TAGGED_REQUEST_LENGTH as u64 * 8 * PROBE_SHARE * 1_000_000_000;
         let light = Duration::from_nanos(bits.checked_div(self.rate_bit_s).unwrap_or(0));
         USED_INTERVAL.max(shared).max(light).min(UNUSED_INTERVAL)
     }
@@ -119,6 +121,7 @@ pub struct Pairs {
     monitors: BTreeMap<String, PairMonitor>,
     /// Of pairs with a path that loses packets, or did lately, alone. With a token once copies are kept.
     repairs: BTreeMap<String, (PairRepair, Option<u64>)>,
+    avoided: BTreeMap<String, AvoidedPaths>,
     /// Paths that carry little.
     light: BTreeSet<u16>,
     paces: BTreeMap<u16, Pace>,
@@ -130,6 +133,8 @@ impl Pairs {
         self.monitors
             .retain(|target, _| pairs.iter().any(|pair| pair.target == *target));
         self.repairs
+            .retain(|target, _| self.monitors.contains_key(target));
+        self.avoided
             .retain(|target, _| self.monitors.contains_key(target));
         let mut before = std::mem::take(&mut self.paces);
         for pair in pairs {
@@ -217,11 +222,11 @@ impl Pairs {
         now: Time,
         tag: u16,
         nonce: u64,
-        estimated: Duration,
+        line: (Duration, SentCounters),
     ) -> Option<TaggedRequest> {
         let target = &self.paces.get(&tag)?.target;
         let monitor = self.monitors.get_mut(target)?;
-        monitor.handle_probe_sent(now, tag, nonce, estimated)
+        monitor.handle_probe_sent(now, tag, nonce, line)
     }
 
     /// Returns the other edge of a path.
@@ -235,6 +240,21 @@ impl Pairs {
         monitors.flat_map(|monitor| monitor.queues(now)).collect()
     }
 
+    /// Takes in how many packets that each path had lost were sent again by another one.
+    pub fn handle_repeated(&mut self, repeated: &BTreeMap<u16, u64>) {
+        for target in self.repairs.keys() {
+            if let Some(monitor) = self.monitors.get_mut(target) {
+                monitor.handle_repeated(|tag| repeated.get(&tag).copied().unwrap_or_default());
+            }
+        }
+    }
+
+    /// Returns what each path lost lately; none of those whose other edge does not tell.
+    pub fn losses(&self, now: Time) -> BTreeMap<u16, RecentLoss> {
+        let monitors = self.monitors.values();
+        monitors.flat_map(|monitor| monitor.losses(now)).collect()
+    }
+
     /// Takes in a reply.
     pub fn handle_reply(&mut self, now: Time, reply: &TaggedReply) {
         // It tells of the path that was probed, whatever path it came by.
@@ -245,20 +265,37 @@ impl Pairs {
         }
     }
 
-    /// Takes in what each path lost lately. `token` returns an unpredictable number.
+    /// Takes in what each path lost lately, once [`Pairs::handle_traffic`] has what it carried. Returns the paths that flows
+    /// are to avoid which keep to one path, if these are others than before.
     pub fn handle_losses(
         &mut self,
         now: Time,
         losses: &BTreeMap<u16, PathLoss>,
-        mut token: impl FnMut() -> Option<u64>,
-    ) {
+    ) -> Option<BTreeSet<u16>> {
         let is_light = |tag: &&u16| {
             let (loss, pace) = (losses.get(tag), self.paces.get(tag));
             loss.zip(pace)
                 .is_some_and(|(loss, pace)| loss.is_light(pace.rate_bit_s))
         };
         self.light = losses.keys().filter(is_light).copied().collect();
+        let mut is_changed = false;
         for (target, monitor) in &self.monitors {
+            let avoided = self.avoided.entry(target.clone()).or_default();
+            let is_clear = |tag| monitor.is_clear(now, tag, self.light.contains(&tag));
+            is_changed |= avoided.handle_losses(now, &monitor.losses(now).collect(), is_clear);
+        }
+        let avoided = self.avoided.values();
+        is_changed.then(|| avoided.flat_map(|each| each.avoided(now)).collect())
+    }
+
+    /// Has copies kept of what is sent by paths that lost some packets lately. `token` returns an unpredictable number.
+    pub fn handle_repairs(
+        &mut self,
+        now: Time,
+        losses: &BTreeMap<u16, PathLoss>,
+        mut token: impl FnMut() -> Option<u64>,
+    ) {
+        for (target, monitor) in &mut self.monitors {
             let loss = |tag: u16| Some((tag, *losses.get(&tag)?));
             let paths = monitor.tags().filter_map(loss).collect();
             let (mut repair, mut known) = self.repairs.remove(target).unwrap_or_default();
@@ -266,6 +303,8 @@ impl Pairs {
             if repair.losing().next().is_some() {
                 known = known.or_else(&mut token);
             }
+            let copied: BTreeSet<u16> = repair.losing().collect();
+            monitor.set_copied(|tag| copied.contains(&tag));
             if !repair.is_idle() {
                 self.repairs.insert(target.clone(), (repair, known));
             }
@@ -365,16 +404,50 @@ impl ToldQueues {
     }
 }
 
+/// Losses as the program was told them. Pure.
+#[derive(Debug, Default)]
+struct ToldLosses {
+    losses: BTreeMap<u16, RecentLoss>,
+    /// Time at which all were told.
+    at: Time,
+}
+
+impl ToldLosses {
+    /// Returns the losses of all paths if one has lost more, and before they expire.
+    fn poll_changes(
+        &mut self,
+        now: Time,
+        losses: BTreeMap<u16, RecentLoss>,
+    ) -> Option<BTreeMap<u16, RecentLoss>> {
+        let more = |(tag, loss): (&u16, &RecentLoss)| {
+            let before = self.losses.get(tag).copied().unwrap_or_default();
+            loss.events > before.events
+        };
+        let is_due = now.since(self.at) >= QUEUE_LIFETIME / 4 || losses.iter().any(more);
+        if losses.is_empty() || !is_due {
+            return None;
+        }
+        (self.at, self.losses) = (now, losses.clone());
+        Some(losses)
+    }
+}
+
 /// Edge's side of the thread.
 pub trait ProbedEdge {
     /// Returns the pairs if they are others than at the last call.
     fn poll_pairs(&self) -> Option<Vec<ProbedPair>>;
-    /// Returns the number of packets sent by each path.
-    fn sent_packets(&self, tags: &[u16]) -> BTreeMap<u16, u64>;
+    /// Returns what was sent by each path.
+    fn sent(&self, tags: &[u16]) -> BTreeMap<u16, SentCounters>;
+    /// Returns how many packets that each path had lost were sent again by another one.
+    fn repeated(&self) -> BTreeMap<u16, u64>;
     /// Returns the estimated queue of each path to another edge.
     fn estimated_queues(&self, target: &str) -> BTreeMap<u16, Duration>;
     /// Follows queues of paths, for [`QUEUE_LIFETIME`].
     fn follow_queues(&self, queues: &BTreeMap<u16, PathQueue>);
+    /// Follows what paths lost lately, for [`QUEUE_LIFETIME`].
+    fn follow_losses(&self, losses: &BTreeMap<u16, RecentLoss>);
+    /// Has flows that keep to one path avoid these paths, and no others.
+    fn avoid(&self, avoided: &BTreeSet<u16>);
     /// Follows other states of paths.
     fn follow(&self, states: PathStates);
     /// Returns true if losses are to be repaired.
@@ -415,6 +488,7 @@ impl PairProber {
         }
         let mut paced = Time::ZERO;
         let (mut states, mut told) = (PathStates::default(), ToldQueues::default());
+        let mut told_losses = ToldLosses::default();
         let (is_repairing, mut repairs) = (edge.repairs(), Repairs::default());
         loop {
             let now = self.time(Instant::now());
@@ -426,13 +500,20 @@ impl PairProber {
             if is_paced {
                 paced = now;
                 let tags: Vec<u16> = self.pairs.paces.keys().copied().collect();
-                let sent = edge.sent_packets(&tags);
-                let sent = |tag: u16| sent.get(&tag).copied().unwrap_or(0);
+                let sent = edge.sent(&tags);
+                let sent = |tag: u16| sent.get(&tag).map_or(0, |sent| sent.packets);
                 self.pairs.handle_traffic(now, sent);
+                let losses = edge.losses(&tags);
+                if let Some(avoided) = self.pairs.handle_losses(now, &losses) {
+                    edge.avoid(&avoided);
+                }
                 if is_repairing {
                     let token = || random_number(&self.random);
-                    self.pairs.handle_losses(now, &edge.losses(&tags), token);
+                    self.pairs.handle_repairs(now, &losses, token);
                 }
+            }
+            if is_repairing {
+                self.pairs.handle_repeated(&edge.repeated());
             }
             // Queued replies arrived in time, however late they are read. The limit guards against a
             // flood; a reply that is not read tells nothing.
@@ -466,6 +547,9 @@ impl PairProber {
             if !queues.is_empty() {
                 edge.follow_queues(&queues);
             }
+            if let Some(losses) = told_losses.poll_changes(now, self.pairs.losses(now)) {
+                edge.follow_losses(&losses);
+            }
             self.send_probes(edge);
             let next = self.pairs.poll_timeout();
             let wait = next.map_or(PACING_INTERVAL, |next| {
@@ -490,8 +574,10 @@ impl PairProber {
             let queues = estimated.entry(target);
             let queues = queues.or_insert_with_key(|target| edge.estimated_queues(target));
             let queue = queues.get(&tag).copied().unwrap_or_default();
+            let sent = edge.sent(&[tag]).remove(&tag).unwrap_or_default();
             let now = self.time(Instant::now());
-            let Some(request) = self.pairs.handle_probe_sent(now, tag, nonce, queue) else {
+            let line = (queue, sent);
+            let Some(request) = self.pairs.handle_probe_sent(now, tag, nonce, line) else {
                 continue;
             };
             // A probe that cannot be sent counts as missed.
@@ -600,12 +686,12 @@ mod tests {
     #[test]
     fn probes_of_slow_paths_leave_room() {
         // 10 Mbit/s, 1 Mbit/s, and next to nothing.
-        for (rate, least, most) in [(10_000_000, 49, 51), (1_000_000, 7, 9), (1_000, 4, 6)] {
+        for (rate, least, most) in [(10_000_000, 49, 51), (1_000_000, 5, 7), (1_000, 4, 6)] {
             let (mut pairs, now) = pairs(1, 1, rate);
             let counts = probed(&mut pairs, now);
             for count in counts.values() {
                 assert!((least..=most).contains(count), "{rate}: {counts:?}");
-                let bits = count * TAGGED_LENGTH * 8;
+                let bits = count * TAGGED_REQUEST_LENGTH * 8;
                 assert!(rate < 10_000 || bits as u64 <= rate / 150, "{rate}: {bits}");
             }
         }
@@ -639,7 +725,7 @@ mod tests {
             for tag in pairs.due(*now) {
                 let nonce = now.as_nanos() + u64::from(tag);
                 let request = pairs
-                    .handle_probe_sent(*now, tag, nonce, Duration::ZERO)
+                    .handle_probe_sent(*now, tag, nonce, Default::default())
                     .expect("a path");
                 let mut reply = TaggedReply {
                     tag: request.return_tag,
@@ -691,12 +777,13 @@ mod tests {
         };
         let losses: BTreeMap<u16, PathLoss> = (2..6).map(|tag| (tag, loss(0))).collect();
         let token = || -> Option<u64> { unreachable!("nothing was lost") };
-        pairs.handle_losses(now, &losses, token);
+        assert_eq!(pairs.handle_losses(now, &losses), None);
+        pairs.handle_repairs(now, &losses, token);
         assert_eq!(pairs.repairs(now), Repairs::default());
         let mut lossy = losses.clone();
         lossy.insert(3, loss(50_000));
-        pairs.handle_losses(now, &lossy, || Some(7));
-        pairs.handle_losses(now, &losses, token);
+        pairs.handle_repairs(now, &lossy, || Some(7));
+        pairs.handle_repairs(now, &losses, token);
         let repairs = pairs.repairs(now);
         let copied = CopiedPath {
             by: 2,
@@ -728,7 +815,7 @@ mod tests {
             now = now + Duration::from_millis(10);
             for tag in pairs.due(now) {
                 let request = pairs
-                    .handle_probe_sent(now, tag, nonce, Duration::ZERO)
+                    .handle_probe_sent(now, tag, nonce, Default::default())
                     .expect("a path");
                 let mut reply = TaggedReply {
                     tag: request.return_tag,

@@ -2,9 +2,10 @@
 //!
 //! Over layer-3 paths they are 16 bytes of UDP, port 27244 to port 27244 (`bpf/route_in.h`). Over tagged
 //! paths ([`TaggedRequest`], `bpf/path_probe.h`) the same 16 bytes follow a shim whose protocol is the
-//! shim's own, which no packet of a host can become, and reports on paths and an [`Offer`] of copies follow
-//! them. [`MissingRequest`], which asks for copies, is such a frame as well.
+//! shim's own, which no packet of a host can become. Reports on paths, an [`Offer`] of copies and packet counts
+//! follow them. [`MissingRequest`], which asks for copies, is such a frame as well, without counts.
 
+use std::iter;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -14,8 +15,8 @@ use braid_packet::{Packet, Transport};
 
 use crate::frame::{KEY_BYTES, StreamKey};
 use crate::shared::{
-    ETH_P_SHIM, MAX_PATHS, NO_DATA_AGE, OFFER_BYTES, PATH_REPORT_BYTES, PROBE_BYTES, PROBE_MAGIC,
-    PROBE_MISSING, PROBE_PORT, PROBE_REPLY, PROBE_REQUEST, SHIM_BYTES,
+    ETH_P_SHIM, MAX_PATHS, NO_DATA_AGE, OFFER_BYTES, PATH_COUNT_BYTES, PATH_REPORT_BYTES,
+    PROBE_BYTES, PROBE_MAGIC, PROBE_MISSING, PROBE_PORT, PROBE_REPLY, PROBE_REQUEST, SHIM_BYTES,
 };
 
 /// Bytes of a probe.
@@ -30,9 +31,12 @@ const TAGGED_MACS: [u8; 12] = *b"\x02BRAID\x06BRAID";
 const VLAN: [u8; 2] = [0x81, 0x00];
 const SHIM: usize = SHIM_BYTES as usize;
 const REPORT: usize = PATH_REPORT_BYTES as usize;
-/// Bytes of a probe of a tagged path: addresses, tag, EtherType, shim, probe, reports and offer.
+const COUNT: usize = PATH_COUNT_BYTES as usize;
+/// Bytes that all frames of tagged paths have: addresses, tag, EtherType, shim, probe, reports and offer.
 pub const TAGGED_LENGTH: usize =
     12 + 4 + 2 + SHIM + LENGTH + MAX_REPORTS * REPORT + OFFER_BYTES as usize;
+/// Bytes of a [`TaggedRequest`], and of its reply.
+pub const TAGGED_REQUEST_LENGTH: usize = TAGGED_LENGTH + MAX_REPORTS * COUNT;
 
 /// Returns a request. An unpredictable `nonce` prevents forged replies from off the path.
 #[must_use]
@@ -105,10 +109,12 @@ pub struct TaggedRequest {
 impl TaggedRequest {
     /// Returns the frame.
     #[must_use]
-    pub fn frame(&self) -> [u8; TAGGED_LENGTH] {
+    pub fn frame(&self) -> [u8; TAGGED_REQUEST_LENGTH] {
         let mut probe = request(self.nonce);
         probe[6..8].copy_from_slice(&self.return_tag.to_be_bytes());
-        tagged(self.tag, &probe, &self.asked)
+        let mut frame = [0; TAGGED_REQUEST_LENGTH];
+        frame[..TAGGED_LENGTH].copy_from_slice(&tagged(self.tag, &probe, &self.asked));
+        frame
     }
 }
 
@@ -191,6 +197,8 @@ pub struct PathReport {
     pub data_age: Option<Duration>,
     /// Second half of the nonce of the last probe that came by it; 0: none came.
     pub nonce: u32,
+    /// Packets that had come before that probe, modulo 2^32; none if that is not told.
+    pub packets: Option<u32>,
 }
 
 /// The reply to a probe of a tagged path.
@@ -213,10 +221,14 @@ impl TaggedReply {
         let (tag, probe, rest) = split_tagged(frame)?;
         let nonce = nonce_of(probe, PROBE_REPLY)?;
         let mut reports = [PathReport::default(); MAX_REPORTS];
-        let (told, offer) = rest.split_at_checked(MAX_REPORTS * REPORT)?;
+        let (told, rest) = rest.split_at_checked(MAX_REPORTS * REPORT)?;
         let (told, _) = told.as_chunks::<REPORT>();
-        for (report, [tag_high, tag_low, age_high, age_low, nonce @ ..]) in
-            reports.iter_mut().zip(told)
+        let (offer, counts) = rest.split_first_chunk()?;
+        // An edge of an earlier version leaves them as they are, 0, or has no room for them.
+        let counts = counts.as_chunks::<COUNT>().0.iter().copied();
+        let counts = counts.map(u32::from_be_bytes).chain(iter::repeat(0));
+        for ((report, [tag_high, tag_low, age_high, age_low, nonce @ ..]), packets) in
+            reports.iter_mut().zip(told).zip(counts)
         {
             let age_ms = u16::from_be_bytes([*age_high, *age_low]);
             *report = PathReport {
@@ -224,13 +236,14 @@ impl TaggedReply {
                 data_age: (u32::from(age_ms) != NO_DATA_AGE)
                     .then(|| Duration::from_millis(age_ms.into())),
                 nonce: u32::from_be_bytes(*nonce),
+                packets: (packets > 0).then_some(packets),
             };
         }
         Some(TaggedReply {
             tag,
             nonce,
             reports,
-            offer: Offer::from_bytes(*offer.first_chunk()?),
+            offer: Offer::from_bytes(*offer),
         })
     }
 }
@@ -282,7 +295,7 @@ mod tests {
     };
 
     /// The reply that tells of no arrival.
-    fn reply() -> [u8; TAGGED_LENGTH] {
+    fn reply() -> [u8; TAGGED_REQUEST_LENGTH] {
         let mut frame = REQUEST.frame();
         let kind = 18 + SHIM + 5;
         assert_eq!(frame[kind], PROBE_REQUEST as u8);
@@ -304,6 +317,7 @@ mod tests {
             tag: 77,
             data_age: Some(Duration::from_millis(9)),
             nonce: 0x0102_0304,
+            packets: None,
         };
         let silent = PathReport {
             tag: 79,
@@ -315,12 +329,19 @@ mod tests {
             wait: Duration::from_millis(60),
             token: u64::MAX - 1,
         };
-        frame[offer_at..].copy_from_slice(&offer.to_bytes());
+        frame[offer_at..TAGGED_LENGTH].copy_from_slice(&offer.to_bytes());
         let read = TaggedReply::parse(&frame).expect("a reply");
         assert_eq!(read.offer, Some(offer));
-        for length in 0..frame.len() {
+        frame[TAGGED_LENGTH + 3] = 7;
+        frame[TAGGED_LENGTH + COUNT] = 1;
+        let counted = TaggedReply::parse(&frame).expect("a reply");
+        let counts = counted.reports.map(|report| report.packets);
+        assert_eq!(counts, [Some(7), Some(1 << 24), None, None]);
+        for length in 0..TAGGED_LENGTH {
             assert_eq!(TaggedReply::parse(&frame[..length]), None);
         }
+        // Of an edge that does not count, whose frames end there.
+        assert_eq!(TaggedReply::parse(&frame[..TAGGED_LENGTH]), Some(read));
         // A packet with a shim of its own.
         frame[18 + 2..18 + 4].copy_from_slice(&[0x08, 0x00]);
         assert_eq!(TaggedReply::parse(&frame), None);
@@ -346,7 +367,7 @@ mod tests {
             assert_eq!(MissingRequest::parse(&frame[..length]), None);
         }
         assert_eq!(
-            MissingRequest::parse(&[reply().as_slice(), &[4; 48]].concat()),
+            MissingRequest::parse(&[&reply()[..TAGGED_LENGTH], &[4; 48]].concat()),
             None
         );
     }
@@ -360,7 +381,7 @@ mod tests {
             frame[30..30 + end].copy_from_slice(&bytes[..end]);
             let _ = TaggedReply::parse(&frame);
             frame[18 + SHIM + 5] = PROBE_MISSING as u8;
-            let _ = MissingRequest::parse(&[&frame[..], &bytes].concat());
+            let _ = MissingRequest::parse(&[&frame[..TAGGED_LENGTH], &bytes].concat());
         }
     }
 

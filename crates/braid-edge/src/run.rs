@@ -21,6 +21,7 @@ use crate::l3_planner::Plan;
 use crate::pair_monitor::PathQueue;
 use crate::pair_prober::{PairProber, PathStates, ProbedEdge, ProbedPair, QUEUE_LIFETIME};
 use crate::pair_repair::{PathLoss, Repairs};
+use crate::path_loss::{RecentLoss, SentCounters};
 use crate::path_prober::PathProber;
 use crate::reorder_tap::ReorderTap;
 use crate::reorderer::{Reordering, tag_action};
@@ -102,6 +103,8 @@ struct EdgeState {
     path_states: PathStates,
     /// Paths of which copies are kept.
     copied: BTreeSet<u16>,
+    /// Paths that flows avoid which keep to one path.
+    avoided: BTreeSet<u16>,
     /// Pairs to probe, until the prober has taken them.
     probed_pairs: Option<Vec<ProbedPair>>,
     /// Layer-3 paths that are down.
@@ -462,10 +465,19 @@ impl ProbedEdge for Edge {
         locked(&self.state).probed_pairs.take()
     }
 
-    fn sent_packets(&self, tags: &[u16]) -> BTreeMap<u16, u64> {
+    fn sent(&self, tags: &[u16]) -> BTreeMap<u16, SentCounters> {
+        let copies = self.driver.sent_copies();
         let mut datapath = locked(&self.datapath);
-        let sent = |tag: &u16| Some((*tag, datapath.traffic(true, *tag).ok()?.packets));
+        let sent = |tag: &u16| {
+            let TrafficCounters { packets, bytes } = datapath.traffic(true, *tag).ok()?;
+            let packets = packets + copies.get(tag).copied().unwrap_or_default();
+            Some((*tag, SentCounters { packets, bytes }))
+        };
         tags.iter().filter_map(sent).collect()
+    }
+
+    fn repeated(&self) -> BTreeMap<u16, u64> {
+        self.driver.repeated()
     }
 
     fn estimated_queues(&self, target: &str) -> BTreeMap<u16, Duration> {
@@ -480,6 +492,20 @@ impl ProbedEdge for Edge {
         if let Err(error) = set {
             tracing::warn!(%error, "paths are chosen, and flows kept fair, by estimated queues");
         }
+    }
+
+    fn follow_losses(&self, losses: &BTreeMap<u16, RecentLoss>) {
+        if let Err(error) = locked(&self.datapath).set_losses(losses, QUEUE_LIFETIME) {
+            tracing::warn!(%error, "paths are chosen by what hosts send again");
+        }
+    }
+
+    fn avoid(&self, avoided: &BTreeSet<u16>) {
+        if let Err(error) = locked(&self.datapath).set_avoided(avoided) {
+            tracing::warn!(%error, "flows keep to paths that lose packets");
+        }
+        tracing::info!(tags = ?avoided, "flows that keep to one path avoid these");
+        locked(&self.state).avoided.clone_from(avoided);
     }
 
     fn repairs(&self) -> bool {

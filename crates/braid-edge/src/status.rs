@@ -74,6 +74,9 @@ pub struct EgressPathStatus {
     /// True if copies are kept of what is sent by it, since it loses some packets.
     #[serde(default)]
     pub copied: bool,
+    /// True if flows that keep to one path take others, since it loses packets.
+    #[serde(default)]
+    pub avoided: bool,
     /// Packets that it lost and that were sent again by another path.
     #[serde(default)]
     pub repeated_packets: u64,

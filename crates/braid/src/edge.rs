@@ -26,8 +26,7 @@ fn failure(error: Error) -> UserError {
         | Error::NoKey
         | Error::SameController(_)
         | Error::SameDevice(_)
-        | Error::SeveralOutside(_)
-        | Error::ShimUnused => "usage",
+        | Error::SeveralOutside(_) => "usage",
         Error::NoEdge { .. } => "not-up",
         _ => "edge",
     };
@@ -99,6 +98,12 @@ fn text(status: &Status, paint: Paint) -> String {
         let paths = egress.paths.iter();
         for path in paths.filter(|path| path.copied || path.repeated_packets > 0) {
             text.push_str(&repair(&egress.target, path));
+        }
+        for path in egress.paths.iter().filter(|path| path.avoided) {
+            text.push_str(&format!(
+                "to {} by {}: it loses packets, so flows that keep to one path take others\n",
+                egress.target, path.tag
+            ));
         }
     }
     for ingress in status.ingress.iter().filter(|ingress| ingress.in_order) {
@@ -187,6 +192,7 @@ mod tests {
                     tx_bytes: 1_500_000,
                     resent_packets: 0,
                     copied: true,
+                    avoided: true,
                     repeated_packets: 4,
                     silent: false,
                 }],
@@ -215,6 +221,7 @@ edge ha: in0 inside, out0 outside, plan 3 of unix:/run/fabric.sock
 EDGE  WAY  PATH  SHARE %  LATENCY ms  PACKETS   MB
 hb    to      5     50.0           –       10  1.5
 repair to hb by 5: it loses some packets, and copies are kept, 4 sent again by another path
+to hb by 5: it loses packets, so flows that keep to one path take others
 order of hb: 7 at once, 2 waited 1.5 ms on average and 0.0 ms at most, 0 wait, 0 sent again, 0 late; \
 gaps given up: 0 known lost, 0 at their deadline, 0 for room; copies asked for 6 times, 5 came
 # health: controller-silent: does not answer

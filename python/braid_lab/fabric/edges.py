@@ -165,7 +165,7 @@ def edged_network(
     order: str | Mapping[str, str] = "adaptive",
     limits: str = "",
     plain: bool = False,
-    shims: Container[str] = (),
+    shims: Container[str] | None = None,
     hook: str = "auto",
     capacities: bool = True,
     more: str = "",
@@ -173,8 +173,8 @@ def edged_network(
     """Build a shape with its controller and edges.
 
     `limits` is the controller's `[paths]`; `order` is the edges' `--order`, one for all or by edge; `shims` are the
-    edges that request sequence numbers for packets without any; `hook` is how programs are attached to devices;
-    `capacities` tells the controller the lines' rates; `more` are further tables of its configuration.
+    edges that request sequence numbers for packets without any (None: all); `hook` is how programs are attached to
+    devices; `capacities` tells the controller the lines' rates; `more` are further tables of its configuration.
     """
     with contextlib.ExitStack() as stack:
         net = stack.enter_context(ovs_network(shape, boxes=True, plain=plain))
@@ -186,7 +186,7 @@ def edged_network(
                 how = order if isinstance(order, str) else order[station.name]
                 box = net.stations[station.name].box
                 assert box is not None  # noqa: S101
-                words = ["--shim"] if station.name in shims else []
+                words = [] if shims is None or station.name in shims else ["--shim", "off"]
                 where = ("--outside", OUTSIDE, "--controller", f"unix:{net.folder / 'fabric.sock'}")
                 transfer = Edge(box, net.folder, station.name, *where, "--reordering", how, "--hook", hook, *words)
                 stack.callback(transfer.stop)

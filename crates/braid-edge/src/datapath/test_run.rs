@@ -12,8 +12,9 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::*;
 use crate::pair_repair::CopiedPath;
-use crate::probe::{MAX_REPORTS, Offer, TAGGED_LENGTH, TaggedReply, TaggedRequest};
-use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, MAX_HOSTS, ReasonKind, SHIM_BYTES};
+use crate::probe::{MAX_REPORTS, Offer, TAGGED_REQUEST_LENGTH, TaggedReply, TaggedRequest};
+use crate::shared::{ETH_P_PROBE, ETH_P_SHIM, MAX_HOSTS, PATH_COUNT_BYTES, ReasonKind, SHIM_BYTES};
+use crate::table::EgressPath;
 
 mod arrival;
 mod fair_drop;
@@ -349,10 +350,17 @@ fn datagrams_are_numbered() {
         assert_eq!(&shim[4..], number.to_be_bytes());
         assert_eq!(rest, packet);
     }
-    assert_eq!(trial.sent([10, 11]), [2, 1]);
+    // A flow keeps to its path for a moment after it got numbers.
+    let mut sent = trial.sent([10, 11]);
+    sent.sort_unstable();
+    assert_eq!(sent, [0, 3]);
     let out = trial.run("braid_split", &framed(&datagram(longest + 1)));
     assert_eq!(out.events, ["no_shim_room"]);
     out.is(Verdict::Sent, "sticky");
+    // Others of that flow keep their order with it.
+    trial
+        .run("braid_split", &framed(&datagram(9)))
+        .is(Verdict::Sent, "sticky");
     // TCP has numbers of its own, and ARP is not IP: neither gets a shim.
     trial
         .run("braid_split", &framed(&data(9)))
@@ -368,10 +376,10 @@ fn a_number_has_room_as_long_as_the_device_has() {
         let trial = split(true);
         let full = framed(&datagram(1500 - 28));
         for (mtu, events, reason) in [
-            (1500, ["no_shim_room"].as_slice(), "sticky"),
-            (1508, &[], "shim_added"),
-            (1507, &["no_shim_room"], "sticky"),
+            (1508, [].as_slice(), "shim_added"),
             (9000, &[], "shim_added"),
+            (1507, &["no_shim_room"], "sticky"),
+            (1500, &["no_shim_room"], "sticky"),
         ] {
             command(&format!("ip link set lo mtu {mtu}"));
             trial.0.borrow_mut().renew().expect("settings");
@@ -380,6 +388,48 @@ fn a_number_has_room_as_long_as_the_device_has() {
             out.is(Verdict::Sent, reason);
         }
     });
+}
+
+#[test]
+fn a_flow_is_numbered_once_it_fills_its_path() {
+    // A thousand Mbit/s are not filled by the packets that a test sends.
+    for (mbit, first) in [(2, Some(26..40)), (1000, None)] {
+        let trial = split(true);
+        {
+            let mut datapath = trial.0.borrow_mut();
+            let settings = Settings {
+                min_lane_bytes: MIN_LANE_BYTES,
+                ..datapath.settings
+            };
+            datapath.set(settings).expect("settings");
+            let path = |tag| EgressPath {
+                tag,
+                rate_bit_s: 1_000_000 * mbit,
+                delay_ms: 10.0,
+                latency_ms: None,
+            };
+            let egress = Egress {
+                paths: [10, 11].map(path).to_vec(),
+                ..egress(true)
+            };
+            datapath.set_egress(&[egress]).expect("a table");
+        }
+        let frame = framed(&datagram(1200));
+        let numbered = |_: &usize| trial.run("braid_split", &frame).reason == "shim_added";
+        let found = (0..60).find(numbered);
+        match first {
+            Some(range) => assert!(found.is_some_and(|at| range.contains(&at)), "{found:?}"),
+            None => assert_eq!(found, None, "{mbit}"),
+        }
+        let Some(found) = found else { continue };
+        // It keeps to the path that it had, so that none comes before those without numbers.
+        let mut sent = trial.sent([10, 11]);
+        sent.sort_unstable();
+        assert_eq!(sent, [0, found as u64 + 1]);
+        thread::sleep(Duration::from_millis(210));
+        assert!((0..60).all(|at| numbered(&at)));
+        assert!(trial.sent([10, 11]).iter().all(|count| *count > 10));
+    }
 }
 
 /// As after a kill, where the programs do not end with their process.
@@ -424,7 +474,7 @@ fn answered(trial: &Trial, request: &TaggedRequest) -> TaggedReply {
     let frame = request.frame();
     let out = trial.run_by("braid_probed", request.tag.into(), &untagged(&frame));
     let mut reply = out.is(Verdict::Sent, "probe").frame;
-    assert_eq!(reply.len(), TAGGED_LENGTH - TAG);
+    assert_eq!(reply.len(), TAGGED_REQUEST_LENGTH - TAG);
     // The tag is beside the packet.
     reply.splice(
         12..12,
@@ -505,7 +555,44 @@ fn a_reply_offers_copies_to_the_edge_that_it_goes_to() {
     assert_eq!(offered(), Some(offer));
     // A probe of an earlier version has no room for one.
     let frame = untagged(&asking(10, 7, [10, 0, 0, 0]).frame());
-    let frame = &frame[..frame.len() - OFFER_BYTES as usize];
+    let frame = &frame[..frame.len() - COUNTS_BYTES - OFFER_BYTES as usize];
+    let out = trial.run_by("braid_probed", 10, frame);
+    assert_eq!(out.is(Verdict::Sent, "probe").frame.len(), frame.len());
+}
+
+/// Bytes behind an offer.
+const COUNTS_BYTES: usize = MAX_REPORTS * PATH_COUNT_BYTES as usize;
+
+#[test]
+fn a_reply_counts_the_packets_that_had_come_before_each_probe() {
+    let trial = prober();
+    let loaded = trial.0.borrow_mut().load("braid_tagged");
+    loaded.expect("a program");
+    let actions = [10, 11].map(|tag| (tag, TagAction::Forward));
+    let set = trial.0.borrow_mut().set_tag_actions(actions);
+    set.expect("a map");
+    let bring = |tag: u16, count: u32| {
+        for _ in 0..count {
+            let out = trial.run_by("braid_tagged", tag.into(), &framed(&data(9)));
+            out.is(Verdict::Sent, "forwarded");
+        }
+    };
+    let asked = [10, 11, 12, 0];
+    let counted = |tag, nonce| {
+        let reply = answered(&trial, &asking(tag, nonce, asked));
+        reply.reports.map(|report| report.packets)
+    };
+    bring(10, 3);
+    assert_eq!(counted(11, 1), [None; 4], "no probe came by the path");
+    assert_eq!(counted(10, 2), [Some(3), None, None, None]);
+    bring(10, 2);
+    bring(11, 4);
+    // Those that came after the last probe by their path are none of it.
+    assert_eq!(counted(11, 3), [Some(3), Some(4), None, None]);
+    assert_eq!(counted(10, 4), [Some(5), Some(4), None, None]);
+    // A probe of an earlier version has no room for counts.
+    let frame = untagged(&asking(10, 7, asked).frame());
+    let frame = &frame[..frame.len() - COUNTS_BYTES];
     let out = trial.run_by("braid_probed", 10, frame);
     assert_eq!(out.is(Verdict::Sent, "probe").frame.len(), frame.len());
 }
@@ -568,7 +655,7 @@ fn a_reply_goes_to_the_prober_and_what_is_no_probe_nowhere() {
     );
     assert_eq!(reply(&|frame| frame[kind + 10] = 0), dropped);
     assert_eq!(
-        reply(&|frame| frame.truncate(frame.len() - 1 - OFFER_BYTES as usize)),
+        reply(&|frame| frame.truncate(frame.len() - 1 - COUNTS_BYTES - OFFER_BYTES as usize)),
         dropped
     );
     let untouched = answered(&trial, &asking(11, 9, [10, 0, 0, 0]));

@@ -55,6 +55,7 @@ impl Edge {
                     tx_bytes: traffic.bytes,
                     resent_packets: datapath.resent(tag).unwrap_or_default(),
                     copied: state.copied.contains(&tag),
+                    avoided: state.avoided.contains(&tag),
                     repeated_packets: repeated.get(&tag).copied().unwrap_or_default(),
                     silent: state.path_states.silent.contains(&tag),
                 }

@@ -19,10 +19,17 @@ fn wants_shim(frame: &[u8]) -> bool {
     is_asked && [IPV4, IPV6].contains(&protocol_of(frame))
 }
 
+fn is_too_long(frame: &[u8]) -> bool {
+    frame.len() + SHIM_BYTES as usize > MAX_FRAME && kind_of(frame) == Kind::Other
+}
+
 /// The program of hosts' frames, and the numbers that the next ones get, by target and lane.
 struct Splitter {
     trial: Trial,
     next: RefCell<BTreeMap<(usize, u8), u32>>,
+    /// Targets to which a packet went that has no room for a number: its lane gets none for a moment, and its lane is not
+    /// known.
+    too_long: RefCell<BTreeSet<usize>>,
 }
 
 impl Splitter {
@@ -68,6 +75,7 @@ impl Splitter {
         Splitter {
             trial,
             next: RefCell::default(),
+            too_long: RefCell::default(),
         }
     }
 
@@ -103,7 +111,14 @@ impl Splitter {
             let exits = ["split", "fair_drop"];
             return (exits[..1 + usize::from(may_yield)].to_vec(), None);
         }
-        if !wants_shim(frame) || frame.len() + SHIM_BYTES as usize > MAX_FRAME {
+        if !wants_shim(frame) {
+            return (vec!["sticky"], None);
+        }
+        if is_too_long(frame) {
+            self.too_long.borrow_mut().insert(target);
+            return (vec!["sticky"], None);
+        }
+        if out.reason == "sticky" && self.too_long.borrow().contains(&target) {
             return (vec!["sticky"], None);
         }
         // The lane is a hash of the kernel's; each has its own numbers.
@@ -148,7 +163,7 @@ fn frames_of_hosts_leave_as_the_twin_says() {
         let kind = kind_of(&frame);
         let is_numbered = out.reason == "shim_added" || by_path && kind == Kind::Sequenced;
         let is_copied = is_numbered && frame[..6] == mac(COPIED);
-        let is_too_long = out.reason == "sticky" && wants_shim(&frame);
+        let is_too_long = wants_shim(&frame) && is_too_long(&frame);
         let events = [("copied", is_copied), ("no_shim_room", is_too_long)];
         let events = events.into_iter().filter(|(_, is_counted)| *is_counted);
         let events: Vec<&str> = events.map(|(event, _)| event).collect();

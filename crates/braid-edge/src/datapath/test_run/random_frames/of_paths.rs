@@ -7,8 +7,9 @@ use crate::shared::{NO_DATA_AGE, PROBE_MAGIC, PROBE_MISSING, PROBE_REPLY, PROBE_
 const PROBE: usize = ETHERNET + SHIM_BYTES as usize;
 const REPORTS: usize = PROBE + 16;
 const REPORT: usize = 8;
-/// End of the reports, where an offer begins.
+/// End of the reports, where an offer begins, and its end, where packet counts begin.
 const OFFER: usize = REPORTS + MAX_REPORTS * REPORT;
+const COUNTS: usize = OFFER + OFFER_BYTES as usize;
 
 /// Tags that come: to forward, to put in order, and to drop.
 const FORWARD: u16 = 10;
@@ -21,8 +22,9 @@ struct Joiner {
     has_shims: bool,
     /// By tag: second half of the nonce of the last probe.
     nonces: RefCell<BTreeMap<u16, [u8; 4]>>,
-    /// Tags by which data came.
-    with_data: RefCell<BTreeSet<u16>>,
+    /// By tag: packets that came, of paths by which some did; and those before the last probe.
+    packets: RefCell<BTreeMap<u16, u32>>,
+    counted: RefCell<BTreeMap<u16, u32>>,
 }
 
 const OFFERED: u16 = 20;
@@ -62,7 +64,8 @@ impl Joiner {
             trial,
             has_shims,
             nonces: RefCell::default(),
-            with_data: RefCell::default(),
+            packets: RefCell::default(),
+            counted: RefCell::default(),
         }
     }
 
@@ -87,7 +90,7 @@ impl Joiner {
         if is_shim && number(frame, 16) == ETH_P_SHIM as u16 {
             return self.probed(tag, frame, out);
         }
-        self.with_data.borrow_mut().insert(tag);
+        *self.packets.borrow_mut().entry(tag).or_default() += 1;
         match is_shim {
             true if !self.has_shims => ("unexpected_shim", None),
             true => ("to_lane_resequencer", None),
@@ -116,17 +119,26 @@ impl Joiner {
         }
         let mut nonces = self.nonces.borrow_mut();
         nonces.insert(tag, nonce.try_into().expect("four bytes"));
+        let packets = self.packets.borrow();
+        let mut counted = self.counted.borrow_mut();
+        counted.insert(tag, packets.get(&tag).copied().unwrap_or(0));
+        let mut counts = Vec::new();
         let mut reply = frame.to_vec();
         reply[PROBE + 5] = PROBE_REPLY as u8;
         for (at, report) in reply[REPORTS..OFFER].chunks_mut(REPORT).enumerate() {
             let tag = number(report, 0) & 0x0fff;
             report[2..4].copy_from_slice(&(NO_DATA_AGE as u16).to_be_bytes());
-            if self.with_data.borrow().contains(&tag) {
+            if packets.contains_key(&tag) {
                 // Any age but that of none.
                 let age = number(&out.frame, REPORTS + at * REPORT + 2);
                 report[2..4].copy_from_slice(&age.min(NO_DATA_AGE as u16 - 1).to_be_bytes());
             }
             report[4..].copy_from_slice(&nonces.get(&tag).copied().unwrap_or_default());
+            let count = counted.get(&tag).copied().unwrap_or(0);
+            counts.extend(count.to_be_bytes());
+        }
+        if let Some(place) = reply.get_mut(COUNTS..COUNTS + counts.len()) {
+            place.copy_from_slice(&counts);
         }
         if let Some(place) = reply.get_mut(OFFER..OFFER + OFFER_BYTES as usize) {
             let none = [0; OFFER_BYTES as usize];
