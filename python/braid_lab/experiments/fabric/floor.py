@@ -3,8 +3,8 @@
 Each case has two networks side by side, at the same time: one with the case's paths, and one with the best of them
 alone. Each has an Open vSwitch of its own, whose one thread forwards all that passes its switches: a common one
 divides its time between both, and at 100 Mbit/s that is what is measured. Hosts are unmodified, CUBIC, one iperf3
-stream each, or a fetch of a small file. [mpsdn] §V-3 names the weakness: a flow over several paths is as fragile as
-the worst of them.
+stream each, a QUIC stream of quinn's, or a fetch of a small file. [mpsdn] §V-3 names the weakness: a flow over
+several paths is as fragile as the worst of them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from braid_lab.concurrency import run_concurrently
 from braid_lab.experiment import Run, experiment
 from braid_lab.fabric.edges import EdgedNetwork, edged_network
 from braid_lab.fabric.file_servers import files
+from braid_lab.fabric.quic_transfer import quic_transfer
 from braid_lab.fabric.shapes import Shape, Station, parallel
 from braid_lab.fabric.tcp_transfer import Transfer, transfer
 from braid_lab.process import Process, wait_until
@@ -52,6 +53,8 @@ class Case:
     others_first: bool = False
     #: True if the controller knows the lines' rates.
     configured: bool = True
+    #: Sends from one station to another.
+    send: Callable[..., Transfer] = transfer
 
     @property
     def best(self) -> tuple[float, float]:
@@ -76,6 +79,10 @@ CASES = (
     Case("unknown_capacity", ((10, 20), (50, 20)), configured=False),
     Case("wide", ((100, 10), (100, 20))),
     Case("skew", ((10, 10), (10, 75))),
+    Case("healthy_quic", ((10, 20), (10, 20)), send=quic_transfer),
+    Case("loss_quic", ((10, 20), (10, 20)), loss="0.5%", send=quic_transfer),
+    Case("others_quic", ((10, 20), (10, 20)), others=True, send=quic_transfer),
+    Case("skew_quic", ((10, 10), (10, 75)), send=quic_transfer),
 )
 
 
@@ -161,7 +168,7 @@ def _short(run: Run, case: Case, number: int) -> None:
 
 def _together(networks: Networks, case: Case, seconds: int) -> tuple[Transfer, Transfer]:
     work = [
-        functools.partial(transfer, each.stations["ha"], each.stations["hb"], each.folder, seconds)
+        functools.partial(case.send, each.stations["ha"], each.stations["hb"], each.folder, seconds)
         for each in (networks.split.net, networks.alone.net)
     ]
     with contextlib.ExitStack() as stack:
