@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use braid_bond::proto::flow::FlowInfo;
 use braid_bond::proto::handshake::Options;
 use braid_bond::proto::policy::{Policy, Rule, Scheduling};
 use braid_bond::proto::tunnel::{Event, PolicyStatus, Tunnel, TunnelSettings};
@@ -219,4 +220,40 @@ fn the_order_of_the_paper_holds_in_both_directions() {
         assert!((90..=110).contains(&came), "{came}");
         assert_eq!(came as u64 + dropped, 200);
     }
+}
+
+#[test]
+fn pinned_packets_stay_on_a_link_beside_a_flow_that_fills_both() {
+    let rule = Rule {
+        ports: Some(5000..=5000),
+        class: Class::Pinned,
+        ..Rule::default()
+    };
+    let settings = settings(Scheduling::default(), vec![rule]);
+    let lines = vec![Lines::new(0, 20, 10), Lines::new(1, 20, 12)];
+    let mut pair = Pair::with(3, lines, settings);
+    pair.connect();
+    pair.run_for(Duration::from_secs(2));
+    let pinned = || {
+        let end = |last, port| (std::net::IpAddr::from([10, 9, 0, last]), port);
+        braid_packet::build::udp(end(1, 77), end(2, 5000), &[0; 1000])
+    };
+    let hash = FlowInfo::of(&pinned()).expect("a flow").hash();
+    let mut sent = None;
+    pair.tick(
+        Duration::from_secs(8),
+        Duration::from_micros(200),
+        |pair, n| {
+            // Some packets always wait.
+            if pair.client.sender().backlog().0 < 60 {
+                pair.inner_at_client(inner(5, n, 1400));
+            }
+            if n % 25 == 0 {
+                pair.inner_at_client(pinned());
+            }
+            sent = pair.client.flow_links(pair.now, [hash, 0]);
+        },
+    );
+    let sent = sent.expect("shares").sent;
+    assert_eq!(sent.len(), 1, "{sent:?}");
 }

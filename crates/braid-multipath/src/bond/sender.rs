@@ -301,7 +301,7 @@ impl<T: Clone> Sender<T> {
         }
         let (len, class, lane) = self.peek_head(now)?;
         let link = match self.run {
-            Some((link, left)) if left >= len.get() => link,
+            Some((link, left)) if left >= len.get() && may_run(class) => link,
             _ => self.choose(now, len, class, lane)?,
         };
         let packet = self.take_head(now, link)?;
@@ -319,9 +319,9 @@ impl<T: Clone> Sender<T> {
         room: Bytes,
         header: Bytes,
     ) -> Option<LanePacket<T>> {
-        let (len, _, _) = self.peek_head(now)?;
+        let (len, class, _) = self.peek_head(now)?;
         let (running, left) = self.run?;
-        let fits = len + header <= room && left >= len.get();
+        let fits = len + header <= room && left >= len.get() && may_run(class);
         if running != link || !fits || !self.retransmissions.is_empty() {
             return None;
         }
@@ -418,10 +418,7 @@ impl<T: Clone> Sender<T> {
         match with_views(links, now, len, self.scheduler.as_mut(), &head) {
             Choice::Send { link, run } => {
                 self.wait = None;
-                // A run may serve several flows; redundant and pinned packets are scheduled one by
-                // one.
-                let runs = matches!(class, Class::Ordered | Class::Unordered);
-                self.run = runs.then_some((link, run.get()));
+                self.run = may_run(class).then_some((link, run.get()));
                 Some(link)
             }
             Choice::Wait(until) => {
@@ -499,6 +496,12 @@ fn next_seq(lanes: &mut [u64], lane: LaneId) -> LaneSeq {
     LaneSeq(*seq - 1)
 }
 
+/// Returns true if packets of a class may follow others on a link. A run may serve several flows; redundant and pinned packets are
+/// scheduled one by one.
+fn may_run(class: Class) -> bool {
+    matches!(class, Class::Ordered | Class::Unordered)
+}
+
 fn packets_in_queue(rate: Rate) -> usize {
     (rate.bytes_in(QUEUE_SPAN).get() / 1500) as usize
 }
@@ -522,6 +525,7 @@ fn with_views<T>(
     let mut views = [empty; MAX_LINKS];
     let paced = scheduler.is_paced();
     let works = links.iter().any(SenderLink::is_usable);
+    let any_quarantined = !works && links.iter().any(SenderLink::is_quarantined);
     // Copies hold up nothing, and other schedulers do not compare delays.
     let compares = works && scheduler.reorder_budget().is_some() && head.except.is_none();
     let first_unmeasured = compares.then(|| first_unmeasured_link(links)).flatten();
@@ -532,7 +536,7 @@ fn with_views<T>(
         let len = len + link.settings.overhead;
         *view = match works {
             true => link.view(now, len, paced, beside_steady),
-            false => link.last_resort(now, len, paced),
+            false => link.last_resort(now, len, paced, any_quarantined),
         };
         view.usable &= !compares || link.has_delay() || first_unmeasured == Some(link.id);
     }

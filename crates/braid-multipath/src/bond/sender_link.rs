@@ -133,12 +133,24 @@ impl<T> SenderLink<T> {
         self.quota.is_none_or(|left| left.get() > 0)
     }
 
-    /// Returns the link's view for a bond in which no link is known to work. A link that is only
-    /// silent is then used within its window, as it would be without a bond.
-    pub fn last_resort(&self, now: Time, len: Bytes, paced: bool) -> LinkView {
-        let silent = self.liveness.verdict() == Verdict::Suspect;
+    /// Returns true if the link loses much, and is kept out for that alone.
+    pub fn is_quarantined(&self) -> bool {
+        self.liveness.verdict() == Verdict::Quarantined && self.has_quota()
+    }
+
+    /// Returns the link's view for a bond in which no link is known to work. A link that loses much carries something at
+    /// least; where there is none (`any_quarantined`), one that is only silent is used. Both are used within their windows, as
+    /// they would be without a bond.
+    pub fn last_resort(
+        &self,
+        now: Time,
+        len: Bytes,
+        paced: bool,
+        any_quarantined: bool,
+    ) -> LinkView {
+        let is_silent = self.liveness.verdict() == Verdict::Suspect && self.has_quota();
         LinkView {
-            usable: silent && self.has_quota(),
+            usable: self.is_quarantined() || is_silent && !any_quarantined,
             rate: self.capped(),
             ..self.view(now, len, paced, false)
         }
