@@ -35,6 +35,8 @@ enum State {
     },
     /// The search is complete.
     Known { raise: Option<Time> },
+    /// Nothing passes, or much is lost: probes would show nothing.
+    Paused,
 }
 
 /// The search of one link.
@@ -124,8 +126,20 @@ impl Mtu {
         };
     }
 
-    /// Large packets may be lost on this link: begins anew from [`BASE_PAYLOAD`] (RFC 8899 §4.3).
-    pub fn handle_black_hole(&mut self, now: Time) {
+    /// Large packets may be lost on this link: [`BASE_PAYLOAD`] holds until [`Mtu::handle_return`] (RFC 8899 §4.3).
+    pub fn handle_black_hole(&mut self) {
+        (self.payload, self.state) = (BASE_PAYLOAD, State::Paused);
+    }
+
+    /// The link carries packets again: the search begins anew after a black hole.
+    pub fn handle_return(&mut self, now: Time) {
+        if self.state == State::Paused {
+            self.state = search(now, 0, self.max_payload);
+        }
+    }
+
+    /// The link leads over another path, of which nothing is known.
+    pub fn handle_new_path(&mut self, now: Time) {
         *self = Mtu::new(now, self.max_payload);
     }
 
@@ -135,6 +149,7 @@ impl Mtu {
         match self.state {
             State::Searching { due, .. } => Some(due),
             State::Known { raise } => raise,
+            State::Paused => None,
         }
     }
 }
@@ -194,8 +209,19 @@ mod tests {
         );
         assert_eq!(mtu.poll_probe(raise).map(|probe| probe.size), Some(1472));
         assert_eq!(mtu.payload(), 1452, "what is proven is used meanwhile");
-        mtu.handle_black_hole(raise);
+        mtu.handle_return(raise);
+        assert_eq!(mtu.payload(), 1452, "there was no black hole");
+        mtu.handle_black_hole();
         assert_eq!(mtu.payload(), BASE_PAYLOAD);
+        assert_eq!(mtu.poll_timeout(), None, "probes are lost as well");
+        assert_eq!(mtu.poll_probe(raise + RAISE_INTERVAL), None);
+        let back = raise + 2 * RAISE_INTERVAL;
+        mtu.handle_return(back);
+        assert_eq!(mtu.poll_probe(back).map(|probe| probe.size), Some(1472));
+        assert!(mtu.handle_pong(back, 1472));
+        mtu.handle_new_path(back);
+        assert_eq!(mtu.payload(), BASE_PAYLOAD);
+        assert_eq!(mtu.poll_timeout(), Some(back));
     }
 
     proptest! {

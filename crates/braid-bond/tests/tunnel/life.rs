@@ -382,3 +382,73 @@ fn noise_is_refused_and_counted_and_disturbs_nobody() {
     let established = |event: &Event| matches!(event, Event::Established { .. });
     assert_eq!(count(&pair.client_events, established), 1);
 }
+
+/// Sends a full packet and a small one every 2 ms for a time; returns how many full ones came to the hub.
+fn full_beside_small(pair: &mut Pair, time: Duration, first: u64) -> usize {
+    let begin = pair.at_hub.len();
+    pair.tick(time, Duration::from_millis(2), |pair, n| {
+        pair.inner_at_client(inner(5, first + n, 1430));
+        pair.inner_at_client(inner(7, first + n, 100));
+    });
+    let came = pair.at_hub[begin..].iter();
+    came.filter(|(_, packet)| number(packet).0 == 5).count()
+}
+
+/// As when a router fails over to a line with PPPoE: nothing but full packets is lost, and small ones go on.
+#[test]
+fn a_path_that_becomes_narrower_carries_full_packets_soon_again() {
+    for links in [1, 2] {
+        let mut pair = Pair::new(2, two()[..links].to_vec());
+        pair.connect();
+        pair.run_for(Duration::from_secs(3));
+        pair.lines[0].both(|line| line.payload = 1412);
+        full_beside_small(&mut pair, Duration::from_secs(10), 0);
+        let came = full_beside_small(&mut pair, Duration::from_secs(10), 10_000);
+        assert!(came >= 4_990, "{links} links: {came} of 5,000");
+    }
+}
+
+#[test]
+fn a_link_that_was_silent_has_its_packet_size_again_at_once() {
+    for silent in [5, 30, 90] {
+        let mut pair = Pair::new(1, two());
+        pair.connect();
+        pair.run_for(Duration::from_secs(3));
+        for (hole, seconds) in [(false, 1), (true, silent), (false, 5)] {
+            pair.lines[0].both(|line| line.hole = hole);
+            full_beside_small(&mut pair, Duration::from_secs(seconds), 0);
+        }
+        let payloads = [
+            pair.client.max_payload(LinkId(0)),
+            pair.hub().max_payload(LinkId(0)),
+        ];
+        assert_eq!(payloads, [Some(1472); 2], "after {silent} s");
+    }
+}
+
+#[test]
+fn lines_that_lose_much_carry_what_they_can_where_there_is_no_other() {
+    // Two links of which one carries nothing, and one alone.
+    for (losses, least) in [(&[1.0, 0.4][..], 1_000), (&[0.4], 1_000), (&[0.33], 1_200)] {
+        let mut pair = Pair::new(2, two()[..losses.len()].to_vec());
+        pair.connect();
+        pair.run_for(Duration::from_secs(3));
+        for (lines, loss) in pair.lines.iter_mut().zip(losses) {
+            lines.both(|line| line.loss = *loss);
+        }
+        let mut send = |first: u64| {
+            let begin = pair.at_hub.len();
+            pair.tick(
+                Duration::from_secs(20),
+                Duration::from_millis(10),
+                |pair, n| {
+                    pair.inner_at_client(inner(7, first + n, 200));
+                },
+            );
+            pair.at_hub.len() - begin
+        };
+        send(0);
+        let came = send(10_000);
+        assert!(came >= least, "{losses:?}: {came} of 2,000");
+    }
+}

@@ -537,15 +537,19 @@ impl Tunnel {
         while let Some(change) = self.sender.poll_change() {
             if change.verdict == Verdict::Suspect {
                 self.receiver.set_live(now, change.link, false);
-                if let Some(link) = &mut self.links[change.link.index()] {
-                    link.mtu.handle_black_hole(now);
-                }
             }
             let is_out = matches!(change.verdict, Verdict::Suspect | Verdict::Quarantined);
-            if let Some(link) = self.links[change.link.index()].as_mut().filter(|_| is_out) {
-                // Sealed packets alone do not show that the link passes GRE.
-                link.gre_probe = cleartext::GreProbe::new(now);
+            if let Some(link) = &mut self.links[change.link.index()] {
+                if is_out {
+                    // Perhaps large packets alone are lost: small ones pass on a path that has become narrower.
+                    link.mtu.handle_black_hole();
+                    // Sealed packets alone do not show that the link passes GRE.
+                    link.gre_probe = cleartext::GreProbe::new(now);
+                } else {
+                    link.mtu.handle_return(now);
+                }
             }
+            self.update_parity_limit();
             push(&mut self.events, Event::LinkVerdict(change));
         }
     }

@@ -394,12 +394,14 @@ impl Tunnel {
             return;
         };
         if link.path.handle_response(origin.from, token) {
+            link.mtu.handle_new_path(now);
             let event = Event::PathMigrated {
                 link: origin.link,
                 to: origin.from,
             };
             push(&mut self.events, event);
             self.activate_link(now, origin.link);
+            self.update_parity_limit();
         }
     }
 }
