@@ -1,10 +1,10 @@
 //! Decides which paths to another edge flows avoid that keep to one path. Pure.
 //!
 //! Such a flow has the path of its hash ([`crate::table`]), and cannot use another one meanwhile, so a path that loses
-//! packets holds it up for as long as it lasts. It moves to another path, once, while one is known that loses less.
+//! packets holds it up for as long as it lasts. It moves to another path while one is known that loses less.
 //! Losses of a queue say nothing about a path: where flows fill it, they would fill any.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use braid_core::Time;
@@ -27,8 +27,6 @@ const MAX_HOLD: Duration = Duration::from_secs(960);
 #[derive(Debug, Default)]
 pub struct AvoidedPaths {
     paths: BTreeMap<u16, State>,
-    /// The avoided ones at the last look.
-    told: BTreeSet<u16>,
 }
 
 #[derive(Debug, Default)]
@@ -50,14 +48,13 @@ impl State {
 }
 
 impl AvoidedPaths {
-    /// Takes in what each path lost lately, and whether its queue is too short to lose packets. Returns true if other
-    /// paths are avoided than before.
+    /// Takes in what each path lost lately, and whether its queue is too short to lose packets.
     pub fn handle_losses(
         &mut self,
         now: Time,
         losses: &BTreeMap<u16, RecentLoss>,
         is_clear: impl Fn(u16) -> bool,
-    ) -> bool {
+    ) {
         self.paths.retain(|tag, _| losses.contains_key(tag));
         for (tag, loss) in losses {
             let state = self.paths.entry(*tag).or_default();
@@ -91,10 +88,6 @@ impl AvoidedPaths {
                 state.losses.clear();
             }
         }
-        let avoided: BTreeSet<u16> = self.avoided(now).collect();
-        let is_changed = avoided != self.told;
-        self.told = avoided;
-        is_changed
     }
 
     /// Returns the tags of the paths that are avoided.
@@ -130,6 +123,7 @@ mod tests {
 
         /// Loses a packet by some paths, and looks half a second later; returns true if others are avoided then.
         fn lose(&mut self, tags: &[u16]) -> bool {
+            let before = self.avoided();
             self.now = self.now + Duration::from_millis(500);
             for (tag, loss) in &mut self.losses {
                 loss.sent = 1_000_000;
@@ -140,7 +134,8 @@ mod tests {
             }
             let clear = self.clear;
             self.avoided
-                .handle_losses(self.now, &self.losses, |_| clear)
+                .handle_losses(self.now, &self.losses, |_| clear);
+            self.avoided() != before
         }
 
         fn avoided(&self) -> Vec<u16> {

@@ -122,6 +122,8 @@ pub struct Pairs {
     /// Of pairs with a path that loses packets, or did lately, alone. With a token once copies are kept.
     repairs: BTreeMap<String, (PairRepair, Option<u64>)>,
     avoided: BTreeMap<String, AvoidedPaths>,
+    /// The avoided paths as they were told last, those of pairs that have gone included.
+    told_avoided: BTreeSet<u16>,
     /// Paths that carry little.
     light: BTreeSet<u16>,
     paces: BTreeMap<u16, Pace>,
@@ -278,14 +280,16 @@ impl Pairs {
                 .is_some_and(|(loss, pace)| loss.is_light(pace.rate_bit_s))
         };
         self.light = losses.keys().filter(is_light).copied().collect();
-        let mut is_changed = false;
         for (target, monitor) in &self.monitors {
             let avoided = self.avoided.entry(target.clone()).or_default();
             let is_clear = |tag| monitor.is_clear(now, tag, self.light.contains(&tag));
-            is_changed |= avoided.handle_losses(now, &monitor.losses(now).collect(), is_clear);
+            avoided.handle_losses(now, &monitor.losses(now).collect(), is_clear);
         }
-        let avoided = self.avoided.values();
-        is_changed.then(|| avoided.flat_map(|each| each.avoided(now)).collect())
+        let each = self.avoided.values();
+        let avoided: BTreeSet<u16> = each.flat_map(|each| each.avoided(now)).collect();
+        let is_changed = avoided != self.told_avoided;
+        self.told_avoided.clone_from(&avoided);
+        is_changed.then_some(avoided)
     }
 
     /// Has copies kept of what is sent by paths that lost some packets lately. `token` returns an unpredictable number.
@@ -512,7 +516,7 @@ impl PairProber {
                     self.pairs.handle_repairs(now, &losses, token);
                 }
             }
-            if is_repairing {
+            if !self.pairs.repairs.is_empty() {
                 self.pairs.handle_repeated(&edge.repeated());
             }
             // Queued replies arrived in time, however late they are read. The limit guards against a
@@ -597,6 +601,7 @@ fn random_number(random: &SystemRandom) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::PathReport;
 
     fn pair(target: &str, tags: std::ops::Range<u16>, rate_bit_s: u64) -> ProbedPair {
         ProbedPair {
@@ -762,6 +767,56 @@ mod tests {
         assert_eq!(poll(110, whole(59)), [0; 0]);
         assert_eq!(poll(120, whole(60)), [2]);
         assert_eq!(poll(130, whole(50)), [2]);
+    }
+
+    /// Probes for half a second beside 400 packets a second by each path, of which path 3 loses one in forty; returns the
+    /// avoided paths if they are others than before.
+    fn avoided_after(pairs: &mut Pairs, now: &mut Time, sent: &mut u64) -> Option<BTreeSet<u16>> {
+        for _ in 0..50 {
+            *now = *now + Duration::from_millis(10);
+            *sent += 4;
+            for tag in pairs.due(*now) {
+                let nonce = ((now.as_nanos() / 1_000) << 8 | u64::from(tag)) & 0xffff_ffff;
+                let counters = SentCounters {
+                    packets: *sent,
+                    bytes: 1_500 * *sent,
+                };
+                let line = (Duration::ZERO, counters);
+                let request = pairs.handle_probe_sent(*now, tag, nonce, line);
+                let mut reply = TaggedReply {
+                    tag: request.expect("a path").return_tag,
+                    nonce,
+                    reports: Default::default(),
+                    offer: None,
+                };
+                let lost = if tag == 3 { *sent / 40 } else { 0 };
+                reply.reports[0] = PathReport {
+                    tag,
+                    data_age: None,
+                    nonce: nonce as u32,
+                    packets: Some((*sent - lost) as u32),
+                };
+                pairs.handle_reply(*now, &reply);
+            }
+        }
+        let losses = pairs.paces.keys().map(|tag| (*tag, PathLoss::default()));
+        pairs.handle_losses(*now, &losses.collect())
+    }
+
+    #[test]
+    fn paths_are_avoided_no_more_once_their_pair_has_gone() {
+        let mut pairs = Pairs::default();
+        let mut now = Time::ZERO + Duration::from_secs(1);
+        let pair = pair("hb", 2..4, 100_000_000);
+        pairs.set(now, std::slice::from_ref(&pair));
+        let mut sent = 1_000;
+        let mut look = |pairs: &mut Pairs| avoided_after(pairs, &mut now, &mut sent);
+        let found = (0..20).find_map(|_| look(&mut pairs));
+        assert_eq!(found, Some(BTreeSet::from([3])));
+        // One of its paths was withdrawn, so that nothing chooses among them.
+        pairs.set(Time::ZERO + Duration::from_secs(20), &[]);
+        assert_eq!(look(&mut pairs), Some(BTreeSet::new()));
+        assert_eq!(look(&mut pairs), None);
     }
 
     #[test]
