@@ -107,7 +107,7 @@ struct lane {
 	struct flow_load load; // all packets
 	__u64 numbered_until;  // ns; 0: never
 	__u64 opened_at;       // time from which on it is numbered, ns
-	__u64 longest_until;   // time until which it has packets without room for a shim, ns
+	__u64 no_room_until;   // time until which it has packets without room for a shim, ns
 	__u32 opening_tag;
 	__u32 zero;
 };

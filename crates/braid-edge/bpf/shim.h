@@ -66,19 +66,20 @@ static __always_inline int is_numbered(struct __sk_buff *skb, __be16 protocol,
 	// bpf_check_mtu() came with Linux 5.12, so the limit is a setting.
 	if (skb->len + SHIM_BYTES > settings->max_frame_bytes) {
 		// All of its packets keep their order, then.
-		lane->longest_until = now + LANE_NO_ROOM_NS;
+		lane->no_room_until = now + LANE_NO_ROOM_NS;
 		count(REASON_no_shim_room);
 		return 0;
 	}
-	if (now < lane->longest_until)
+	if (now < lane->no_room_until)
 		return 0;
-	tag = flow_tag(table, bpf_get_hash_recalc(skb));
 	bpf_spin_lock(&lane->lock);
 	add_load(&lane->load, skb->len, now);
 	load = lane->load.bytes;
 	bpf_spin_unlock(&lane->lock);
-	if (load < settings->min_lane_bytes ||
-	    (settings->min_lane_bytes && !fills_path(table, cursor, tag, load, now)))
+	if (load < settings->min_lane_bytes)
+		return now < lane->numbered_until;
+	tag = flow_tag(table, bpf_get_hash_recalc(skb));
+	if (settings->min_lane_bytes && !fills_path(table, cursor, tag, load, now))
 		return now < lane->numbered_until;
 	bpf_spin_lock(&lane->lock);
 	numbered = now < lane->numbered_until;
