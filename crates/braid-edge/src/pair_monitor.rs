@@ -32,7 +32,7 @@ use braid_core::Time;
 use braid_multipath::estimate::Rtt;
 use braid_multipath::liveness::FailureHistory;
 
-use crate::path_loss::{LossMeter, RecentLoss, SentCounters};
+use crate::path_loss::{LossMeter, OWN_QUEUE, RecentLoss, SentCounters};
 use crate::probe::{MAX_REPORTS, Offer, PathReport, TaggedReply, TaggedRequest};
 
 /// Time that the missed probes of a silent path stand for, at the interval of its probes.
@@ -51,8 +51,6 @@ const PROBE_LIFETIME: Duration = Duration::from_secs(3);
 const QUEUE_SAMPLES: usize = 3;
 /// Time for which the longest queue is remembered at least, and half of the time at most.
 const LONGEST_WINDOW: Duration = Duration::from_secs(15);
-/// Queue from which on losses may be those of a full one; as `OWN_QUEUE_US` in `bpf/arrival.h`.
-const LONG_QUEUE: Duration = Duration::from_millis(50);
 /// Longest time that a copy takes from the request on, and what is added to a round trip for it: the edges'
 /// threads, and other things that their processors do.
 const MAX_REPAIR_TIME: Duration = Duration::from_millis(250);
@@ -124,7 +122,7 @@ struct Probe {
     back: u16,
     /// The estimated queue that it was sent into.
     estimated: Duration,
-    /// What was sent before it.
+    /// Packets and bytes sent before it.
     before: SentCounters,
     /// True if it is known to have come.
     came: bool,
@@ -464,7 +462,7 @@ impl PairMonitor {
         };
         let (_, longest, before) = path.longest;
         let is_short = is_light || 2 * queue < longest.max(before);
-        self.is_answered(now) && queue < LONG_QUEUE && is_short
+        self.is_answered(now) && queue < OWN_QUEUE && is_short
     }
 
     /// Returns the queue of each path, while the other edge answers.
@@ -972,7 +970,7 @@ mod tests {
             path.handle_round_trip(pair.now, Duration::from_millis(60));
         }
         assert_eq!(path.rtt.min(), Duration::from_millis(60));
-        assert!(path.queue().is_some_and(|queue| queue >= LONG_QUEUE));
+        assert!(path.queue().is_some_and(|queue| queue >= OWN_QUEUE));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! for none of what hosts take for lost.
 //!
 //! - **A count is a lower bound**: packets that are sent while the probe is on its way out come before it, so the
-//!   loss between two probes may seem smaller. [`BASE_SAMPLES`] are therefore compared at the beginning.
+//!   loss between two probes may seem smaller. Of [`BASE_SAMPLES`] at the beginning the one with the most missing is the base.
 //! - **A probe may overtake** packets in front of another processor of the far edge. So losses count once
 //!   [`CONFIRMING_SAMPLES`] in a row show them; where copies are kept, once all of [`REPAIR_TIME`] do, since what is
 //!   sent again by another path is no loss.
@@ -19,7 +19,7 @@ use braid_core::Time;
 
 use crate::pair_repair::LOSS_WINDOW;
 
-/// Samples of which the one with the least loss is the base.
+/// Samples of which the one with the most missing is the base: packets that slip in before a probe hide as many losses.
 const BASE_SAMPLES: usize = 8;
 /// Samples in a row that show a loss.
 const CONFIRMING_SAMPLES: usize = 3;
@@ -28,7 +28,7 @@ const MAX_SLIPPED: u64 = 10_000;
 /// Time within which packets are sent again, of which copies are kept.
 const REPAIR_TIME: Duration = Duration::from_millis(400);
 /// Estimated queue from which on it may be the edge's own packets that fill a path; as `OWN_QUEUE_US` in `bpf/arrival.h`.
-const OWN_QUEUE: Duration = Duration::from_millis(50);
+pub const OWN_QUEUE: Duration = Duration::from_millis(50);
 /// Time after a loss within which more of them belong to it; as `LOSS_EVENT_NS`.
 const LOSS_EVENT: Duration = Duration::from_millis(50);
 
@@ -43,7 +43,7 @@ pub struct RecentLoss {
     pub events: u64,
 }
 
-/// What was sent by a path before a probe, since the beginning.
+/// Packets and bytes sent by a path before a probe, since the beginning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SentCounters {
     /// Packets, those that were repeated included.
