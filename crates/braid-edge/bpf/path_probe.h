@@ -36,7 +36,7 @@ struct path_probe {
 };
 
 // Behind the offer: for each report the packets that had come by the path before that probe, apart
-// from probes, and modulo 2^32; 0: not told.
+// from probes, and one more, modulo 2^32; 0: not told.
 struct path_counts {
 	__be32 packets[MAX_PATHS];
 };
@@ -81,7 +81,7 @@ static __always_inline void report_path(struct path_report *report, __be32 *pack
 		return;
 	probe = arrival->probe;
 	report->nonce = probe;
-	*packets = bpf_htonl(probe >> 32);
+	*packets = report->nonce ? bpf_htonl((probe >> 32) + 1) : 0;
 	age_ms = now > arrival->data_at ? (now - arrival->data_at) / 1000000 : 0;
 	if (arrival->data_at && age_ms < NO_DATA_AGE)
 		report->data_age_ms = bpf_htons(age_ms);

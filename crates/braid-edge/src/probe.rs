@@ -224,7 +224,7 @@ impl TaggedReply {
         let (told, rest) = rest.split_at_checked(MAX_REPORTS * REPORT)?;
         let (told, _) = told.as_chunks::<REPORT>();
         let (offer, counts) = rest.split_first_chunk()?;
-        // An edge of an earlier version leaves them as they are, 0, or has no room for them.
+        // One more than came. An edge of an earlier version leaves them as they are, 0, or has no room for them.
         let counts = counts.as_chunks::<COUNT>().0.iter().copied();
         let counts = counts.map(u32::from_be_bytes).chain(iter::repeat(0));
         for ((report, [tag_high, tag_low, age_high, age_low, nonce @ ..]), packets) in
@@ -236,7 +236,7 @@ impl TaggedReply {
                 data_age: (u32::from(age_ms) != NO_DATA_AGE)
                     .then(|| Duration::from_millis(age_ms.into())),
                 nonce: u32::from_be_bytes(*nonce),
-                packets: (packets > 0).then_some(packets),
+                packets: packets.checked_sub(1),
             };
         }
         Some(TaggedReply {
@@ -336,7 +336,7 @@ mod tests {
         frame[TAGGED_LENGTH + COUNT] = 1;
         let counted = TaggedReply::parse(&frame).expect("a reply");
         let counts = counted.reports.map(|report| report.packets);
-        assert_eq!(counts, [Some(7), Some(1 << 24), None, None]);
+        assert_eq!(counts, [Some(6), Some((1 << 24) - 1), None, None]);
         for length in 0..TAGGED_LENGTH {
             assert_eq!(TaggedReply::parse(&frame[..length]), None);
         }

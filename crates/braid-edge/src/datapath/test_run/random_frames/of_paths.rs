@@ -134,7 +134,8 @@ impl Joiner {
                 report[2..4].copy_from_slice(&age.min(NO_DATA_AGE as u16 - 1).to_be_bytes());
             }
             report[4..].copy_from_slice(&nonces.get(&tag).copied().unwrap_or_default());
-            let count = counted.get(&tag).copied().unwrap_or(0);
+            // One more, since 0 says that none is told.
+            let count = counted.get(&tag).map_or(0, |count| count + 1);
             counts.extend(count.to_be_bytes());
         }
         if let Some(place) = reply.get_mut(COUNTS..COUNTS + counts.len()) {
