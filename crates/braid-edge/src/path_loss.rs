@@ -39,6 +39,8 @@ pub struct RecentLoss {
     pub sent: u64,
     /// Among them those of one packet for each loss.
     pub lost: u64,
+    /// Among them those of all packets that were lost.
+    pub lost_bytes: u64,
     /// Losses since the beginning.
     pub events: u64,
 }
@@ -57,6 +59,8 @@ struct Sample {
     at: Time,
     /// Packets that were missing, modulo 2^32.
     missing: u32,
+    /// Packets that were sent again until then.
+    repeated: u64,
     /// The estimated queue in front of the probe.
     estimated: Duration,
 }
@@ -70,6 +74,8 @@ pub struct LossMeter {
     is_copied: bool,
     /// Packets missing that are none that were lost, and the number of samples that they are of.
     base: (u32, usize),
+    /// Packets that were sent again although none was lost since the base: those that were late.
+    needless: u64,
     /// Packets that count as lost.
     counted: u64,
     /// The last counters of both edges.
@@ -79,6 +85,7 @@ pub struct LossMeter {
     /// Bytes within [`LOSS_WINDOW`], as of `at`.
     sent: f64,
     lost: f64,
+    lost_bytes: f64,
     at: Time,
     /// Beginning of the last loss, and the number of all.
     event: Option<Time>,
@@ -93,11 +100,13 @@ impl LossMeter {
             samples: VecDeque::new(),
             is_copied: false,
             base: (0, 0),
+            needless: 0,
             counted: 0,
             last: None,
             packet_bytes: 0.0,
             sent: 0.0,
             lost: 0.0,
+            lost_bytes: 0.0,
             at: now,
             event: None,
             events: 0,
@@ -123,6 +132,7 @@ impl LossMeter {
             *self = LossMeter {
                 sent: self.sent,
                 lost: self.lost,
+                lost_bytes: self.lost_bytes,
                 at: self.at,
                 is_copied: self.is_copied,
                 events: self.events,
@@ -144,12 +154,14 @@ impl LossMeter {
         self.samples.push_back(Sample {
             at: now,
             missing,
+            repeated,
             estimated,
         });
         let (base, samples) = self.base;
         if samples < BASE_SAMPLES {
             let is_more = samples == 0 || beyond(missing, base) > 0;
             self.base = (if is_more { missing } else { base }, samples + 1);
+            self.needless = repeated;
             return;
         }
         let count = match self.is_copied {
@@ -158,15 +170,25 @@ impl LossMeter {
         };
         let last = || self.samples.iter().rev().take(count);
         let shown = last().map(|sample| beyond(sample.missing, base)).min();
-        let lost = u64::try_from(shown.unwrap_or_default()).unwrap_or_default();
-        let lost = lost.saturating_sub(repeated);
-        if lost <= self.counted {
+        let packets = |beyond: Option<i32>| u64::try_from(beyond.unwrap_or(0)).unwrap_or(0);
+        // A loss is seen before its packet has been sent again for that long.
+        let all = self.samples.iter();
+        let most = packets(all.map(|sample| beyond(sample.missing, base)).max());
+        let settled = self.samples.front().map_or(0, |sample| sample.repeated);
+        self.needless = self.needless.max(settled.saturating_sub(most));
+        let made_good = repeated.saturating_sub(self.needless);
+        let lost = packets(shown).saturating_sub(made_good);
+        let Some(more) = lost.checked_sub(self.counted).filter(|more| *more > 0) else {
             return;
-        }
+        };
         self.counted = lost;
         let is_own = last().any(|sample| sample.estimated >= OWN_QUEUE);
         let is_new = self.event.is_none_or(|at| now.since(at) > LOSS_EVENT);
-        if is_new && !is_own {
+        if is_own {
+            return;
+        }
+        self.lost_bytes += more as f64 * self.packet_bytes;
+        if is_new {
             self.event = Some(now);
             self.events += 1;
             self.lost += self.packet_bytes;
@@ -177,7 +199,7 @@ impl LossMeter {
     /// repaired.
     pub fn set_copied(&mut self, is_copied: bool) {
         if is_copied && !self.is_copied {
-            self.lost = 0.0;
+            (self.lost, self.lost_bytes) = (0.0, 0.0);
         }
         self.is_copied = is_copied;
     }
@@ -190,13 +212,17 @@ impl LossMeter {
         (samples == BASE_SAMPLES).then_some(RecentLoss {
             sent: (self.sent * part) as u64,
             lost: (self.lost * part) as u64,
+            lost_bytes: (self.lost_bytes * part) as u64,
             events: self.events,
         })
     }
 
     fn decay(&mut self, now: Time) {
         let part = remaining(now.since(self.at));
-        (self.sent, self.lost, self.at) = (self.sent * part, self.lost * part, now);
+        for bytes in [&mut self.sent, &mut self.lost, &mut self.lost_bytes] {
+            *bytes *= part;
+        }
+        self.at = now;
     }
 }
 
@@ -312,6 +338,8 @@ mod tests {
         }
         line.run(100);
         assert!((1_400..=1_500).contains(&line.recent().1));
+        let lost = line.meter.recent(line.now).expect("samples").lost_bytes;
+        assert!((14 * 1_500..=15 * 1_500).contains(&lost), "{lost}");
     }
 
     #[test]
@@ -362,6 +390,31 @@ mod tests {
         line.lost += 2;
         line.run(500);
         assert!(line.recent().1 > 0, "one that was not repaired");
+    }
+
+    #[test]
+    fn packets_that_were_sent_again_in_vain_hide_no_losses() {
+        let mut line = Line::with_offset(1 << 30);
+        line.meter.set_copied(true);
+        for _ in 0..20 {
+            // It was late alone.
+            line.repeated += 1;
+            line.run(500);
+        }
+        assert_eq!(line.recent().1, 0);
+        line.lost += 1;
+        line.run(500);
+        assert!(line.recent().1 > 0);
+        // Nor do those that were sent again before the far edge began anew.
+        line.lost += 50;
+        line.repeated += 50;
+        line.run(500);
+        line.offset = 0u32.wrapping_sub((line.sent - line.lost) as u32);
+        line.run(60_000);
+        assert!(line.recent().1 < 10);
+        line.lost += 1;
+        line.run(500);
+        assert!(line.recent().1 > 1_000, "{:?}", line.recent());
     }
 
     #[test]
