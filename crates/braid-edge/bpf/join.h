@@ -9,7 +9,7 @@
 
 static __always_inline int join(struct __sk_buff *skb, struct settings *settings)
 {
-	__u32 tag, *action;
+	__u32 tag, packets, *action;
 	__be16 protocol;
 
 	if (bpf_skb_load_bytes(skb, 2 * ETH_ALEN, &protocol, sizeof(protocol)))
@@ -24,8 +24,9 @@ static __always_inline int join(struct __sk_buff *skb, struct settings *settings
 		return leave(REASON_unknown_tag, TC_ACT_SHOT);
 	if (protocol == bpf_htons(ETH_P_SHIM) && is_path_probe(skb))
 		return handle_path_probe(skb, settings, tag);
-	account(&rx_traffic, tag, packets_of(skb), skb->len);
-	note_data(tag, packets_of(skb));
+	packets = packets_of(skb, protocol);
+	account(&rx_traffic, tag, packets, skb->len);
+	note_data(tag, packets);
 	// The shim must be removed in any case.
 	if (protocol == bpf_htons(ETH_P_SHIM) && !settings->shim)
 		return leave(REASON_unexpected_shim, TC_ACT_SHOT);

@@ -196,15 +196,17 @@ ARRAY_MAP(path_queues, BPF_MAP_TYPE_ARRAY, VLANS, struct path_queue);
 ARRAY_MAP(last_arrivals, BPF_MAP_TYPE_ARRAY, VLANS, struct last_arrival);
 // By tag: true if the edge's process gets a copy of each numbered packet.
 ARRAY_MAP(copied_tags, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
-// By tag: true if flows that keep to one path take others.
+// By tag: true if flows that keep to a path take others.
 ARRAY_MAP(avoided_tags, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
 // By tag of the path that a reply takes.
 ARRAY_MAP(offers, BPF_MAP_TYPE_ARRAY, VLANS, struct offer);
 ARRAY_MAP(tag_actions, BPF_MAP_TYPE_ARRAY, VLANS, __u32);
 // By tag; for layer-3 paths alone.
 ARRAY_MAP(l3_paths, BPF_MAP_TYPE_ARRAY, VLANS, struct l3_path);
-// By tag: packets sent and received by a path.
+// By tag: packets sent and received by a path, and among those sent the ones of flows that keep to
+// it.
 ARRAY_MAP(tx_traffic, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
+ARRAY_MAP(kept_traffic, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
 ARRAY_MAP(rx_traffic, BPF_MAP_TYPE_PERCPU_ARRAY, VLANS, struct traffic);
 _Static_assert(sizeof(struct shim) == SHIM_BYTES, "shim");
 
@@ -232,12 +234,6 @@ struct {
 	__type(key, struct prefix_pair);
 	__type(value, __u32);
 } prefix_pairs SEC(".maps");
-
-// Returns the packets of a merged one.
-static __always_inline __u32 packets_of(const struct __sk_buff *skb)
-{
-	return skb->gso_segs > 1 ? skb->gso_segs : 1;
-}
 
 static __always_inline void account(void *map, __u32 tag, __u32 packets, __u32 bytes)
 {

@@ -10,7 +10,7 @@
 	REASON(sticky, SENT, "packet without sequence numbers sent by its flow's path")            \
 	REASON(shim_added, SENT, "packet sent by the next slot's path with a shim")                \
 	REASON(copied, EVENT, "packet of which a copy is kept for a moment")                       \
-	REASON(no_shim_room, EVENT, "packet too long for a shim")                                  \
+	REASON(no_shim_room, EVENT, "packet too long for a shim, or several in one")               \
 	REASON(fair_drop, DROPPED, "packet of the heaviest flow, for fairness")                    \
 	REASON(single_path, SENT, "packet to a host behind no edge sent on a single path")         \
 	REASON(multicast, SENT, "broadcast or multicast sent to all")                              \

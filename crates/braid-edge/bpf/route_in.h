@@ -91,7 +91,7 @@ static __always_inline int route_in(struct __sk_buff *skb, struct settings *sett
 	action = bpf_map_lookup_elem(&tag_actions, &tag);
 	if (!path || !action)
 		return leave(REASON_no_l3_path, TC_ACT_OK);
-	account(&rx_traffic, tag, packets_of(skb), skb->len);
+	account(&rx_traffic, tag, packets_of(skb, protocol), skb->len);
 	translate(&source, &ip.source, &path->inner_remote, &path->remote_host_mask);
 	translate(&dest, &ip.dest, &path->inner_local, &path->local_host_mask);
 	if (rewrite_addresses(skb, &ip, &source, &dest))

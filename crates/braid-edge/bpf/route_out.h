@@ -15,7 +15,7 @@ static __always_inline int route_out(struct __sk_buff *skb)
 	enum segment segment;
 	struct l3_path *path;
 	__be16 protocol;
-	__u32 target, tag, queue_us;
+	__u32 target, tag, packets, queue_us;
 	int found;
 
 	if (skb->vlan_present ||
@@ -40,9 +40,10 @@ static __always_inline int route_out(struct __sk_buff *skb)
 		return leave(REASON_too_long, TC_ACT_OK);
 	if (found)
 		return leave(REASON_no_route, TC_ACT_SHOT);
-	if (skb->gso_segs > 1)
+	packets = packets_of(skb, protocol);
+	if (packets > 1)
 		count(REASON_gso_packet);
-	account(&tx_traffic, tag, packets_of(skb), skb->len);
+	account(&tx_traffic, tag, packets, skb->len);
 	if (rewrite_addresses(skb, &ip, &source, &dest))
 		return leave(REASON_rewrite_failed, TC_ACT_SHOT);
 	return leave(segment == NO_SEGMENT ? REASON_sticky : REASON_split, redirect_to(&next_hop));

@@ -22,7 +22,7 @@
 
 static __always_inline struct lane *lane_of(struct __sk_buff *skb, __u32 target)
 {
-	__u32 key = target * LANES + (bpf_get_hash_recalc(skb) & (LANES - 1));
+	__u32 key = target * LANES + lane_number(skb);
 
 	return bpf_map_lookup_elem(&lanes, &key);
 }
@@ -50,7 +50,7 @@ static __always_inline int fills_path(const struct slot_table *table, const stru
 }
 
 // Accounts a packet to its lane. Returns true if it is to be numbered.
-static __always_inline int is_numbered(struct __sk_buff *skb, __be16 protocol,
+static __always_inline int is_numbered(struct __sk_buff *skb, __be16 protocol, __u32 packets,
 				       const struct slot_table *table, __u32 target,
 				       const struct settings *settings, struct lane *lane)
 {
@@ -59,12 +59,11 @@ static __always_inline int is_numbered(struct __sk_buff *skb, __be16 protocol,
 	__u32 tag;
 	int numbered;
 
-	if (!cursor || skb->gso_segs > 1)
+	if (!cursor || (protocol != bpf_htons(ETH_P_IP) && protocol != bpf_htons(ETH_P_IPV6)))
 		return 0;
-	if (protocol != bpf_htons(ETH_P_IP) && protocol != bpf_htons(ETH_P_IPV6))
-		return 0;
+	// Each packet needs a number of its own, so a merged one has no room for them.
 	// bpf_check_mtu() came with Linux 5.12, so the limit is a setting.
-	if (skb->len + SHIM_BYTES > settings->max_frame_bytes) {
+	if (packets > 1 || skb->len + SHIM_BYTES > settings->max_frame_bytes) {
 		// All of its packets keep their order, then.
 		lane->no_room_until = now + LANE_NO_ROOM_NS;
 		count(REASON_no_shim_room);
@@ -78,7 +77,7 @@ static __always_inline int is_numbered(struct __sk_buff *skb, __be16 protocol,
 	bpf_spin_unlock(&lane->lock);
 	if (load < settings->min_lane_bytes)
 		return now < lane->numbered_until;
-	tag = flow_tag(table, bpf_get_hash_recalc(skb));
+	tag = flow_tag(table, lane_number(skb));
 	if (settings->min_lane_bytes && !fills_path(table, cursor, tag, load, now))
 		return now < lane->numbered_until;
 	bpf_spin_lock(&lane->lock);
@@ -123,7 +122,7 @@ static __always_inline int add_shim(struct __sk_buff *skb, __be16 protocol, stru
 	number = lane->next++;
 	bpf_spin_unlock(&lane->lock);
 	words.shim.epoch = epoch;
-	words.shim.lane = bpf_get_hash_recalc(skb) & (LANES - 1);
+	words.shim.lane = lane_number(skb);
 	words.shim.protocol = protocol;
 	words.shim.number = bpf_htonl(number);
 	// Behind the Ethernet header, whose EtherType then announces the shim.

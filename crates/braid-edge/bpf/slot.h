@@ -6,7 +6,7 @@
 
 #include "arrival.h"
 
-// Slots that are tried for a flow whose own path is avoided, and the way from one to the next:
+// Slots that are tried for a lane whose own path is avoided, and the way from one to the next:
 // prime, so that it meets the turns of a table in any order.
 #define MAX_SLOTS_TRIED 16
 #define SLOT_STEP	389
@@ -20,7 +20,14 @@ static __always_inline struct slot_table *table_of(__u32 target)
 	return target < MAX_TARGETS ? bpf_map_lookup_elem(&tables, &target) : 0;
 }
 
-// Returns the tag of a flow's path by its hash: that of the first slot whose path is not avoided.
+// Returns the lane of a packet's flow. The flows of a lane have one path while they keep to one,
+// and one order while they are numbered.
+static __always_inline __u32 lane_number(struct __sk_buff *skb)
+{
+	return bpf_get_hash_recalc(skb) & (LANES - 1);
+}
+
+// Returns the tag of a lane's path: that of the first slot whose path is not avoided.
 static __always_inline __u32 flow_tag(const struct slot_table *table, __u32 slot)
 {
 	__u32 tag, *avoided;
@@ -28,6 +35,16 @@ static __always_inline __u32 flow_tag(const struct slot_table *table, __u32 slot
 #pragma unroll
 	for (int i = 0; i < MAX_SLOTS_TRIED; i++) {
 		tag = table->tags[(slot + i * SLOT_STEP) & (SLOTS - 1)];
+		avoided = bpf_map_lookup_elem(&avoided_tags, &tag);
+		if (!avoided || !*avoided)
+			return tag;
+	}
+	// Another path has few slots.
+#pragma unroll
+	for (int i = 0; i < MAX_PATHS; i++) {
+		if (i >= table->path_count)
+			continue;
+		tag = table->paths[i].tag;
 		avoided = bpf_map_lookup_elem(&avoided_tags, &tag);
 		if (!avoided || !*avoided)
 			return tag;
@@ -47,7 +64,7 @@ static __always_inline __u32 next_tag(struct __sk_buff *skb, struct slot_table *
 	if (!cursor)
 		return 0;
 	if (choice == FLOW_SLOT) {
-		tag = flow_tag(table, bpf_get_hash_recalc(skb));
+		tag = flow_tag(table, lane_number(skb));
 		if (table->path_count)
 			add_to_line(cursor, table, tag, length, now);
 		return tag;

@@ -20,7 +20,7 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *setting
 {
 	struct slot_table *table;
 	struct host host = {};
-	__u32 *target, tag, seq = 0, queue_us = 0;
+	__u32 *target, tag, packets, seq = 0, queue_us = 0;
 	__be16 protocol;
 	enum segment segment;
 	struct lane *lane = 0;
@@ -42,9 +42,10 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *setting
 	segment = numbered_segment_of(skb, protocol, &seq);
 	if (fair_drop(skb, table, *target, segment))
 		return leave(REASON_fair_drop, TC_ACT_SHOT);
+	packets = packets_of(skb, protocol);
 	if (segment == NO_SEGMENT && table->shim)
 		lane = lane_of(skb, *target);
-	if (lane && !is_numbered(skb, protocol, table, *target, settings, lane))
+	if (lane && !is_numbered(skb, protocol, packets, table, *target, settings, lane))
 		lane = 0;
 	if (lane)
 		tag = next_lane_tag(skb, table, *target, lane, &queue_us);
@@ -58,11 +59,13 @@ static __always_inline int split(struct __sk_buff *skb, struct settings *setting
 	if (table->path_count && segment == SEQUENCED_SEGMENT && skb->len >= SLOT_BYTES / 2)
 		account_loss(bpf_get_hash_recalc(skb), seq, tag, queue_us, skb->len,
 			     bpf_ktime_get_ns());
-	if (skb->gso_segs > 1)
+	if (packets > 1)
 		count(REASON_gso_packet);
 	if (lane && add_shim(skb, protocol, lane, settings->epoch))
 		return leave(REASON_rewrite_failed, TC_ACT_SHOT);
-	account(&tx_traffic, tag, packets_of(skb), skb->len);
+	account(&tx_traffic, tag, packets, skb->len);
+	if (segment == NO_SEGMENT && !lane)
+		account(&kept_traffic, tag, packets, skb->len);
 	if (bpf_skb_vlan_push(skb, bpf_htons(ETH_P_8021Q), tag))
 		return leave(REASON_rewrite_failed, TC_ACT_SHOT);
 	if (lane || segment == SEQUENCED_SEGMENT)

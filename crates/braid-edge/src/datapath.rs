@@ -108,7 +108,18 @@ pub enum TagAction {
     Resequence,
 }
 
-/// Counters of one direction of a path.
+/// Packets of a path that are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// Sent by it.
+    Sent,
+    /// Among these those of flows that keep to it.
+    Kept,
+    /// Received by it.
+    Received,
+}
+
+/// Packets and bytes of a path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TrafficCounters {
@@ -655,9 +666,13 @@ impl Datapath {
             .resent)
     }
 
-    /// Returns the counters of a path from here (`sent`) or to here.
-    pub fn traffic(&mut self, sent: bool, tag: u16) -> Result<TrafficCounters, Error> {
-        let name = if sent { "tx_traffic" } else { "rx_traffic" };
+    /// Returns the counters of a path.
+    pub fn traffic(&mut self, counted: Counted, tag: u16) -> Result<TrafficCounters, Error> {
+        let name = match counted {
+            Counted::Sent => "tx_traffic",
+            Counted::Kept => "kept_traffic",
+            Counted::Received => "rx_traffic",
+        };
         let map = PerCpuArray::<_, TrafficCounters>::try_from(self.map(name)?)
             .map_err(|error| map_refused(name, &error))?;
         let values = map.get(&tag.into(), 0);

@@ -11,7 +11,7 @@ use braid_core::Time;
 use braid_device::PacketSender;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::avoided_paths::AvoidedPaths;
+use crate::avoided_paths::{AvoidedPaths, PathNow};
 use crate::driver::{MAX_QUEUED_REPLIES, ProbeReply};
 use crate::pair_monitor::{PairMonitor, PathQueue};
 use crate::pair_repair::{AskedEdge, CopiedPath, PairRepair, PathLoss, Repairs};
@@ -34,6 +34,9 @@ const PACING_INTERVAL: Duration = Duration::from_millis(500);
 /// Shortest time between two turns of the thread: a quarter of the shortest interval, over which the
 /// probes of a pair's paths are spread.
 const TURN_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Part of the load of flows that keep to their path which is that of the last look, as its inverse.
+const KEPT_LOAD_SHARE: u64 = 4;
 
 /// Time for which a measured queue holds. An unused path is probed every 200 ms.
 pub const QUEUE_LIFETIME: Duration = Duration::from_millis(400);
@@ -85,6 +88,31 @@ pub struct PathStates {
     pub silent: BTreeSet<u16>,
 }
 
+/// What flows that keep to one path send by a path.
+#[derive(Debug, Default, Clone, Copy)]
+struct KeptLoad {
+    /// Bytes since the beginning, and when they were counted.
+    last: Option<(Time, u64)>,
+    /// None before there were two counts.
+    bit_s: Option<u64>,
+}
+
+impl KeptLoad {
+    fn handle_bytes(&mut self, now: Time, bytes: u64) {
+        let Some((at, before)) = self.last.replace((now, bytes)) else {
+            return;
+        };
+        let (past, bits) = (
+            now.since(at).as_millis() as u64,
+            8 * bytes.saturating_sub(before),
+        );
+        if let Some(latest) = (1_000 * bits).checked_div(past) {
+            let before = self.bit_s.unwrap_or(latest);
+            self.bit_s = Some(before - before / KEPT_LOAD_SHARE + latest / KEPT_LOAD_SHARE);
+        }
+    }
+}
+
 /// Times at which a path is probed.
 #[derive(Debug)]
 struct Pace {
@@ -122,6 +150,7 @@ pub struct Pairs {
     /// Of pairs with a path that loses packets, or did lately, alone. With a token once copies are kept.
     repairs: BTreeMap<String, (PairRepair, Option<u64>)>,
     avoided: BTreeMap<String, AvoidedPaths>,
+    kept: BTreeMap<u16, KeptLoad>,
     /// The avoided paths as they were told last, those of pairs that have gone included.
     told_avoided: BTreeSet<u16>,
     /// Paths that carry little.
@@ -267,13 +296,19 @@ impl Pairs {
         }
     }
 
-    /// Takes in what each path lost lately, once [`Pairs::handle_traffic`] has what it carried. Returns the paths that flows
-    /// are to avoid which keep to one path, if these are others than before.
+    /// Takes in what each path lost lately, and the bytes that flows which keep to one path have sent by it since the
+    /// beginning. Returns the paths that such flows are to avoid, if these are others than before.
     pub fn handle_losses(
         &mut self,
         now: Time,
         losses: &BTreeMap<u16, PathLoss>,
+        kept_bytes: &BTreeMap<u16, u64>,
     ) -> Option<BTreeSet<u16>> {
+        self.kept.retain(|tag, _| kept_bytes.contains_key(tag));
+        for (tag, bytes) in kept_bytes {
+            let load = self.kept.entry(*tag).or_default();
+            load.handle_bytes(now, *bytes);
+        }
         let is_light = |tag: &&u16| {
             let (loss, pace) = (losses.get(tag), self.paces.get(tag));
             loss.zip(pace)
@@ -282,11 +317,19 @@ impl Pairs {
         self.light = losses.keys().filter(is_light).copied().collect();
         for (target, monitor) in &self.monitors {
             let avoided = self.avoided.entry(target.clone()).or_default();
-            let is_clear = |tag| monitor.is_clear(now, tag, self.light.contains(&tag));
-            avoided.handle_losses(now, &monitor.losses(now).collect(), is_clear);
+            let path = |(tag, loss)| {
+                let path = PathNow {
+                    loss,
+                    is_clear: monitor.is_clear(now, tag, self.light.contains(&tag)),
+                    rate_bit_s: self.paces.get(&tag).map_or(0, |pace| pace.rate_bit_s),
+                    kept_bit_s: self.kept.get(&tag).and_then(|load| load.bit_s).unwrap_or(0),
+                };
+                (tag, path)
+            };
+            avoided.handle_paths(now, &monitor.losses(now).map(path).collect());
         }
         let each = self.avoided.values();
-        let avoided: BTreeSet<u16> = each.flat_map(|each| each.avoided(now)).collect();
+        let avoided: BTreeSet<u16> = each.flat_map(AvoidedPaths::avoided).collect();
         let is_changed = avoided != self.told_avoided;
         self.told_avoided.clone_from(&avoided);
         is_changed.then_some(avoided)
@@ -442,6 +485,8 @@ pub trait ProbedEdge {
     fn poll_pairs(&self) -> Option<Vec<ProbedPair>>;
     /// Returns what was sent by each path.
     fn sent(&self, tags: &[u16]) -> BTreeMap<u16, SentCounters>;
+    /// Returns the bytes that flows which keep to one path have sent by each.
+    fn kept_bytes(&self, tags: &[u16]) -> BTreeMap<u16, u64>;
     /// Returns how many packets that each path had lost were sent again by another one.
     fn repeated(&self) -> BTreeMap<u16, u64>;
     /// Returns the estimated queue of each path to another edge.
@@ -508,7 +553,10 @@ impl PairProber {
                 let sent = |tag: u16| sent.get(&tag).map_or(0, |sent| sent.packets);
                 self.pairs.handle_traffic(now, sent);
                 let losses = edge.losses(&tags);
-                if let Some(avoided) = self.pairs.handle_losses(now, &losses) {
+                if let Some(avoided) =
+                    self.pairs
+                        .handle_losses(now, &losses, &edge.kept_bytes(&tags))
+                {
                     edge.avoid(&avoided);
                 }
                 if is_repairing {
@@ -800,7 +848,9 @@ mod tests {
             }
         }
         let losses = pairs.paces.keys().map(|tag| (*tag, PathLoss::default()));
-        pairs.handle_losses(*now, &losses.collect())
+        let kept = pairs.paces.keys().map(|tag| (*tag, 1_500 * *sent));
+        let kept = kept.collect();
+        pairs.handle_losses(*now, &losses.collect(), &kept)
     }
 
     #[test]
@@ -820,6 +870,17 @@ mod tests {
     }
 
     #[test]
+    fn a_path_without_room_for_the_flows_of_another_is_none_for_them() {
+        let mut pairs = Pairs::default();
+        let mut now = Time::ZERO + Duration::from_secs(1);
+        // By each path 4.8 Mbit/s of them.
+        pairs.set(now, &[pair("hb", 2..4, 8_000_000)]);
+        let mut sent = 1_000;
+        let found = (0..20).find_map(|_| avoided_after(&mut pairs, &mut now, &mut sent));
+        assert_eq!(found, None);
+    }
+
+    #[test]
     fn copies_are_kept_offered_and_asked_for_between_the_edges_of_a_pair_alone() {
         let mut pairs = Pairs::default();
         let mut now = Time::ZERO + Duration::from_secs(1);
@@ -832,7 +893,7 @@ mod tests {
         };
         let losses: BTreeMap<u16, PathLoss> = (2..6).map(|tag| (tag, loss(0))).collect();
         let token = || -> Option<u64> { unreachable!("nothing was lost") };
-        assert_eq!(pairs.handle_losses(now, &losses), None);
+        assert_eq!(pairs.handle_losses(now, &losses, &BTreeMap::new()), None);
         pairs.handle_repairs(now, &losses, token);
         assert_eq!(pairs.repairs(now), Repairs::default());
         let mut lossy = losses.clone();

@@ -13,7 +13,8 @@ use tokio::sync::watch;
 
 use crate::controller::{self, Endpoint, FetchError, PathCounts, Report};
 use crate::datapath::{
-    Datapath, Devices, Hook, LEASE_RENEWAL, Layer, TagAction, TrafficCounters, monotonic_time,
+    Counted, Datapath, Devices, Hook, LEASE_RENEWAL, Layer, TagAction, TrafficCounters,
+    monotonic_time,
 };
 use crate::driver::{Driver, Handle, MAX_QUEUED_REPLIES, Repair};
 use crate::l3_paths::L3Paths;
@@ -370,16 +371,16 @@ impl Edge {
         let Some(table) = &state.table else {
             return PathCounts::default();
         };
-        let mut counted = |sent, tags: BTreeSet<u16>| -> Vec<(u16, TrafficCounters)> {
-            let count = |tag| Some((tag, datapath.traffic(sent, tag).ok()?));
+        let mut counted = |which, tags: BTreeSet<u16>| -> Vec<(u16, TrafficCounters)> {
+            let count = |tag| Some((tag, datapath.traffic(which, tag).ok()?));
             tags.into_iter().filter_map(count).collect()
         };
         let slots = table.egress.iter().flat_map(|each| &each.slots).copied();
         let Ok(at) = monotonic_time() else {
             return PathCounts::default();
         };
-        let received = counted(false, ingress_tags(&table.ingress).collect());
-        let sent = counted(true, slots.collect());
+        let received = counted(Counted::Received, ingress_tags(&table.ingress).collect());
+        let sent = counted(Counted::Sent, slots.collect());
         let packets = |counted: &[(u16, TrafficCounters)]| {
             counted
                 .iter()
@@ -469,10 +470,17 @@ impl ProbedEdge for Edge {
         let copies = self.driver.sent_copies();
         let mut datapath = locked(&self.datapath);
         let sent = |tag: &u16| {
-            let TrafficCounters { packets, bytes } = datapath.traffic(true, *tag).ok()?;
+            let TrafficCounters { packets, bytes } = datapath.traffic(Counted::Sent, *tag).ok()?;
             let packets = packets + copies.get(tag).copied().unwrap_or_default();
             Some((*tag, SentCounters { packets, bytes }))
         };
+        tags.iter().filter_map(sent).collect()
+    }
+
+    fn kept_bytes(&self, tags: &[u16]) -> BTreeMap<u16, u64> {
+        let mut datapath = locked(&self.datapath);
+        let mut bytes = |tag| Some(datapath.traffic(Counted::Kept, tag).ok()?.bytes);
+        let sent = |tag: &u16| Some((*tag, bytes(*tag)?));
         tags.iter().filter_map(sent).collect()
     }
 

@@ -95,14 +95,27 @@ impl Trial {
 
     /// The same for a packet with a priority.
     fn run_by(&self, program: &str, priority: u32, frame: &[u8]) -> Outcome {
+        self.run_merged(program, priority, (0, 0), frame)
+    }
+
+    /// The same for a packet merged of so many segments (0: not told) of this size (0: it is none).
+    fn run_merged(
+        &self,
+        program: &str,
+        priority: u32,
+        (segments, size): (u32, u32),
+        frame: &[u8],
+    ) -> Outcome {
         let mut datapath = self.0.borrow_mut();
         let before = datapath.reasons().expect("reasons");
         let mut out = vec![0; frame.len() + 256];
-        // struct __sk_buff up to and with ifindex: the loopback device.
-        let mut context = [0; 44];
+        // struct __sk_buff up to and with gso_size, on the loopback device.
+        let mut context = [0; 180];
         context[32..36].copy_from_slice(&priority.to_ne_bytes());
         context[36..40].copy_from_slice(&1_u32.to_ne_bytes());
         context[40..44].copy_from_slice(&1_u32.to_ne_bytes());
+        context[164..168].copy_from_slice(&segments.to_ne_bytes());
+        context[176..180].copy_from_slice(&size.to_ne_bytes());
         let ran = datapath.program(program).expect("a program");
         let ran = ran.test_run(TestRunOptions {
             data_in: Some(frame),
@@ -147,7 +160,12 @@ impl Trial {
     /// Returns the packets sent by each of these paths.
     fn sent(&self, tags: [u16; 2]) -> [u64; 2] {
         let mut datapath = self.0.borrow_mut();
-        tags.map(|tag| datapath.traffic(true, tag).expect("traffic").packets)
+        tags.map(|tag| {
+            datapath
+                .traffic(Counted::Sent, tag)
+                .expect("traffic")
+                .packets
+        })
     }
 }
 
@@ -368,6 +386,93 @@ fn datagrams_are_numbered() {
     trial
         .run("braid_split", &frame(0x0806, &[0; 28]))
         .is(Verdict::Sent, "sticky");
+}
+
+#[test]
+fn merged_packets_count_as_those_that_they_are_and_get_no_numbers() {
+    in_namespace("ip link set lo mtu 1500", || {
+        let trial = split(true);
+        let (from, to) = ((ip("fd00::1"), 4000), (ip("fd00::2"), 443));
+        let run = |frame: &[u8], merged| {
+            let before: u64 = trial.sent([10, 11]).iter().sum();
+            let out = trial.run_merged("braid_split", 0, merged, frame);
+            let after: u64 = trial.sent([10, 11]).iter().sum();
+            (after - before, out)
+        };
+        for (merged, packets) in [((5, 240), 5), ((0, 240), 5), ((0, 239), 6), ((0, 1200), 1)] {
+            for frame in [
+                framed(&data(1200)),
+                framed(&datagram(1200)),
+                framed(&build::tcp(from, to, ACK, &[0; 1200])),
+                framed(&build::udp(from, to, &[0; 1200])),
+            ] {
+                let (counted, out) = run(&frame, merged);
+                assert_eq!(counted, packets, "{merged:?} {}", out.reason);
+                let is_merged = out.events.contains(&"gso_packet");
+                assert_eq!(is_merged, packets > 1, "{merged:?} {:?}", out.events);
+            }
+        }
+        // The flow's others keep their order with a merged one.
+        let frame = framed(&build::udp(from, to, &[0; 300]));
+        trial.run("braid_split", &frame).is(Verdict::Sent, "sticky");
+    });
+}
+
+/// Sends datagrams of so many flows; returns how many each of both paths carried.
+fn sent_by_flows(trial: &Trial, flows: u16) -> [u64; 2] {
+    let before = trial.sent([10, 11]);
+    let (from, to) = ends();
+    for port in 0..flows {
+        let packet = build::udp((from.0, 5_000 + port), to, &[0; 100]);
+        let out = trial.run("braid_split", &framed(&packet));
+        out.is(Verdict::Sent, "sticky");
+    }
+    let after = trial.sent([10, 11]);
+    [after[0] - before[0], after[1] - before[1]]
+}
+
+#[test]
+fn flows_that_keep_to_one_path_avoid_those_that_they_are_to() {
+    let trial = split(false);
+    let avoid = |tags: &[u16]| {
+        let tags = tags.iter().copied().collect();
+        trial.0.borrow_mut().set_avoided(&tags).expect("a map");
+    };
+    let both = |sent: [u64; 2]| sent.iter().all(|count| *count > 60);
+    assert!(both(sent_by_flows(&trial, 200)));
+    for (avoided, sent) in [(10, [0, 200]), (11, [200, 0])] {
+        avoid(&[avoided]);
+        assert_eq!(sent_by_flows(&trial, 200), sent);
+    }
+    // What they keep to is counted, and segments take both paths all the same.
+    let kept = trial.0.borrow_mut().traffic(Counted::Kept, 10);
+    let before = trial.sent([10, 11]);
+    assert_eq!(kept.expect("traffic").packets, before[0]);
+    for _ in 0..4 {
+        trial.run("braid_split", &framed(&data(1460)));
+    }
+    assert_eq!(trial.sent([10, 11]), [before[0] + 2, before[1] + 2]);
+    avoid(&[10, 11]);
+    assert!(both(sent_by_flows(&trial, 200)));
+    avoid(&[]);
+    assert!(both(sent_by_flows(&trial, 200)));
+    // The other path has few of the slots, and none of those that are tried.
+    avoid(&[10]);
+    let path = |tag| EgressPath {
+        tag,
+        rate_bit_s: 100_000_000,
+        delay_ms: 10.0,
+        latency_ms: None,
+    };
+    let rare = Egress {
+        slots: (0..SLOTS as u16)
+            .map(|at| 10 + u16::from(at == 1000))
+            .collect(),
+        paths: [10, 11].map(path).to_vec(),
+        ..egress(false)
+    };
+    trial.0.borrow_mut().set_egress(&[rare]).expect("a table");
+    assert_eq!(sent_by_flows(&trial, 200), [0, 200]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Answer, Edge, EdgeState, locked};
+use crate::datapath::Counted;
 use crate::reorderer::ReorderStats;
 use crate::shared::REASONS;
 use crate::status::{
@@ -46,7 +47,7 @@ impl Edge {
                 .iter()
                 .for_each(|tag| *slots.entry(*tag).or_default() += 1);
             let path = |(tag, count): (u16, usize)| {
-                let traffic = datapath.traffic(true, tag).unwrap_or_default();
+                let traffic = datapath.traffic(Counted::Sent, tag).unwrap_or_default();
                 EgressPathStatus {
                     tag,
                     addresses: state.path_addresses.get(&tag).cloned(),
@@ -68,7 +69,9 @@ impl Edge {
         }
         for ingress in &table.ingress {
             let paths = ingress.paths.iter().map(|path| {
-                let traffic = datapath.traffic(false, path.tag).unwrap_or_default();
+                let traffic = datapath
+                    .traffic(Counted::Received, path.tag)
+                    .unwrap_or_default();
                 IngressPathStatus {
                     tag: path.tag,
                     addresses: state.path_addresses.get(&path.tag).cloned(),

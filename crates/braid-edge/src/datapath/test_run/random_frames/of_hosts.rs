@@ -84,7 +84,7 @@ impl Splitter {
         let mut datapath = self.trial.0.borrow_mut();
         let mut sum = TrafficCounters::default();
         for tag in PATHS.into_iter().flatten() {
-            let sent = datapath.traffic(true, tag).expect("traffic");
+            let sent = datapath.traffic(Counted::Sent, tag).expect("traffic");
             sum.packets += sent.packets;
             sum.bytes += sent.bytes;
         }
