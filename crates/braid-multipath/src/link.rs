@@ -105,6 +105,13 @@ impl RelativeDelay {
         RelativeDelay(arrived.saturating_sub(i64::try_from(sent.0).unwrap_or(i64::MAX)))
     }
 
+    /// Returns the stamp of a packet with this delay that arrived at `arrived`.
+    #[must_use]
+    pub fn sent(self, arrived: Time) -> Stamp {
+        let arrived = i64::try_from(arrived.as_nanos() / 1_000).unwrap_or(i64::MAX);
+        Stamp(arrived.saturating_sub(self.0).max(0).unsigned_abs())
+    }
+
     /// Returns by how much this exceeds `other`; zero if it does not.
     #[must_use]
     pub fn over(self, other: RelativeDelay) -> Duration {

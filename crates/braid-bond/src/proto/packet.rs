@@ -25,6 +25,8 @@ pub const OVERHEAD: usize = HEADER + STAMP + TAG;
 /// µs per unit of a stamp on the wire. 24 bits then span 67 s, long enough to derive a stamp's
 /// upper bits from its arrival time, and 4 µs are finer than any delay that matters.
 const STAMP_UNIT: u64 = 4;
+/// The bits of a stamp that are sent.
+pub const STAMP_BITS: u32 = 0x00ff_ffff;
 
 /// The first byte of each kind of packet.
 pub(crate) mod kind {
@@ -162,7 +164,7 @@ pub fn expand_number(low: u32, next: u64) -> PacketNumber {
 /// The wire form of a stamp: its lowest 24 bits, in units of 4 µs.
 #[must_use]
 pub fn stamp_bits(stamp: Stamp) -> u32 {
-    (stamp.0 / STAMP_UNIT) as u32 & 0x00ff_ffff
+    (stamp.0 / STAMP_UNIT) as u32 & STAMP_BITS
 }
 
 /// Expands the 24 bits of a stamp that is expected near `near`.

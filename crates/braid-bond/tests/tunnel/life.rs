@@ -251,6 +251,43 @@ fn a_machine_that_slept_or_was_copied_seals_nothing_by_its_old_keys() {
 }
 
 #[test]
+fn a_suspend_leaves_no_queue_behind_that_was_none() {
+    // Stamps of 24 bits span 67 s, so each of these is another jump for the other end.
+    for secs in [3, 20, 60, 100, 600] {
+        let mut pair = Pair::new(5, two());
+        pair.connect();
+        // 59 of 70 Mbit/s in both directions.
+        let load = |pair: &mut Pair, span: u64| {
+            let before = (pair.at_hub.len(), pair.at_client.len());
+            let tick = Duration::from_millis(1);
+            let mut sent = 0;
+            pair.tick(Duration::from_secs(span), tick, |pair, _| {
+                for _ in 0..6 {
+                    sent += 1;
+                    pair.inner_at_client(inner(5, sent, 1230));
+                    if pair.server.tunnel(pair.peer).is_some() {
+                        pair.inner_at_hub(inner(6, sent, 1230));
+                    }
+                }
+            });
+            let part = |came: usize| came as f64 / sent as f64;
+            let (up, down) = (
+                pair.at_hub.len() - before.0,
+                pair.at_client.len() - before.1,
+            );
+            (part(up), part(down))
+        };
+        load(&mut pair, 10);
+        // Left idle for a moment, as a lid is closed.
+        pair.run_for(Duration::from_millis(200));
+        pair.suspend_client(Duration::from_secs(secs));
+        let after = load(&mut pair, 2);
+        // Links that the hub had given up come back by signs of life.
+        assert!(after.0 > 0.95 && after.1 > 0.75, "{secs} s: {after:?}");
+    }
+}
+
+#[test]
 fn closing_is_told_and_a_revoked_client_gets_no_new_session() {
     let mut pair = Pair::new(7, two());
     pair.connect();

@@ -59,6 +59,8 @@ impl PartialOrd for Flying {
 /// Both ends, and the lines between them.
 pub struct Pair {
     pub now: Time,
+    /// The hub's clock is so far ahead.
+    ahead: Duration,
     pub client: Tunnel,
     pub server: Server,
     pub peer: PublicKey,
@@ -143,6 +145,7 @@ impl Pair {
         }
         Pair {
             now,
+            ahead: SKEW,
             client,
             server: server(now + SKEW, seed as u8 ^ 0x80),
             peer: identity(1).public(),
@@ -165,7 +168,7 @@ impl Pair {
     }
 
     pub fn hub_now(&self) -> Time {
-        self.now + SKEW
+        self.now + self.ahead
     }
 
     pub fn inner_at_hub(&mut self, packet: Vec<u8>) {
@@ -221,6 +224,22 @@ impl Pair {
 
     pub fn run_for(&mut self, span: Duration) {
         self.run(self.now + span, |_| {});
+    }
+
+    /// Suspends the client: its clock stands still meanwhile, and it forgets its keys.
+    pub fn suspend_client(&mut self, span: Duration) {
+        self.flying.clear();
+        let until = self.ahead + span;
+        let mut buffer = Vec::new();
+        while self.ahead < until {
+            let now = self.hub_now();
+            self.server.handle_timeout(now);
+            while self.server.poll_transmit(now, &mut buffer).is_some() {}
+            let next = self.server.poll_timeout().map(|at| at.since(now));
+            let least = Duration::from_micros(100);
+            self.ahead = until.min(self.ahead + next.unwrap_or(span).max(least));
+        }
+        self.client.forget_keys(self.now);
     }
 
     fn arrive(&mut self) {

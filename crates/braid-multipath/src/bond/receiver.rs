@@ -172,6 +172,12 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         arrival
     }
 
+    /// Returns the delay of the quickest packets that a link brought lately, as of a time.
+    #[must_use]
+    pub fn least_delay(&self, at: Time, link: LinkId) -> Option<RelativeDelay> {
+        self.links[self.index(link)?].base.min(at)
+    }
+
     /// Takes an inner packet of the packet last handled.
     pub fn handle_data(
         &mut self,

@@ -197,7 +197,7 @@ impl Tunnel {
         let origin = Origin {
             link: header.link,
             from,
-            stamp: self.clock.expand(now, bits),
+            stamp: self.expand_stamp((now, arrived), header.link, bits),
             arrived,
         };
         // Counted as if it were sealed and in UDP: both ends count the same.

@@ -407,6 +407,7 @@ impl Tunnel {
     pub fn forget_keys(&mut self, now: Time) {
         let continues = self.replay_guard.keys.peek().map(Session::peer);
         self.replay_guard.keys.clear();
+        self.clock.handle_suspend();
         let has_links = self.links.iter().any(Option::is_some);
         if let Some(client) = self.client.as_mut().filter(|_| has_links) {
             client.restart(now, continues, &mut self.entropy);
@@ -575,6 +576,7 @@ impl Tunnel {
             self.compression = header_compression::HeaderCompression::default();
             self.resend_policy();
         }
+        self.clock.handle_keys(now);
         self.note_unsupported_policy();
         for link in self.links.iter_mut().flatten() {
             // A packet on every link confirms the keys, and shows which links work.

@@ -137,7 +137,7 @@ impl Tunnel {
             // The responder makes a new tunnel for a session that does not continue another.
             self.handle_keys(now, true, Default::default());
         }
-        let stamp = self.clock.expand(now, bits);
+        let stamp = self.expand_stamp((now, arrived), id, bits);
         let link =
             self.links[id.index()].get_or_insert_with(|| Link::new(now, LinkConfig::default()));
         link.path
@@ -151,6 +151,20 @@ impl Tunnel {
             arrived,
         };
         self.handle_frames(now, origin, number, wire, frames)
+    }
+
+    /// Expands the stamp of an accepted packet.
+    pub(super) fn expand_stamp(
+        &mut self,
+        (now, arrived): (Time, Time),
+        link: LinkId,
+        bits: u32,
+    ) -> Stamp {
+        let receiver = &self.receiver;
+        self.clock.expand(now, bits, |at| {
+            let quickest = receiver.least_delay(at, link)?;
+            Some(quickest.sent(arrived))
+        })
     }
 
     /// Handles the frames of an accepted packet.

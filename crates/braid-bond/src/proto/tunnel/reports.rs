@@ -6,8 +6,9 @@ use braid_core::{Bytes, Rate, Time};
 use braid_multipath::estimate::LinkReport;
 use braid_multipath::{MAX_LINKS, PacketNumber, RelativeDelay, Stamp};
 
+use super::clock::PeerClock;
 use crate::proto::frame::{Entry, Report};
-use crate::proto::packet::{expand_stamp, stamp_bits};
+use crate::proto::packet::expand_stamp;
 
 /// The newest report, which goes out on one link after the other.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +31,7 @@ impl OutgoingReport {
         self.links.truncate(MAX_LINKS);
     }
 
-    pub fn append(&mut self, now: Time, out: &mut Vec<u8>) {
+    pub fn append(&mut self, now: Time, clock: &PeerClock, out: &mut Vec<u8>) {
         let waited = now.since(self.made);
         let (made, zero) = (self.made, &mut self.zero);
         let entry = |report: &LinkReport| {
@@ -43,7 +44,7 @@ impl OutgoingReport {
                 lost: report.lost,
                 age: micros(made.since(report.received_at) + waited),
                 held: micros(report.held + waited),
-                echo: stamp_bits(report.echo),
+                echo: clock.bits(report.echo),
                 delay: report.delay.0 - zero,
                 jitter: micros(report.jitter),
                 train: report.train.map_or(0, kilobits),

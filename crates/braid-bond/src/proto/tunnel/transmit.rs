@@ -183,7 +183,7 @@ impl Tunnel {
         }
         if std::mem::take(&mut link.report) {
             link.reported = now;
-            self.reports.append(now, &mut self.scratch);
+            self.reports.append(now, &self.clock, &mut self.scratch);
         }
         self.send_scratch(now, id, to, false, out)
     }
