@@ -116,7 +116,9 @@ pub struct LinkEstimator {
     trip: Rtt,
     /// Lowest one-way delay.
     base: RecentMin<RelativeDelay>,
-    /// The same of the present.
+    /// The same of the packets that were the newest in a report.
+    newest: RecentMin<RelativeDelay>,
+    /// The lowest one of the present.
     present: RecentMin<RelativeDelay, PRESENT_MS>,
     /// When more than [`OVERFULL_WINDOWS`] of its window were last in flight.
     overfull_at: Option<Time>,
@@ -187,8 +189,11 @@ impl LinkEstimator {
         *smoothed += (micros - *smoothed) / 4.0;
         let before = self.queue();
         let base = self.base.min(now).unwrap_or(report.delay);
-        let newest = RelativeDelay::of(report.echo, report.received_at).over(base);
-        self.trip.handle_sample(now, trip.saturating_sub(newest));
+        // By the two ends' clocks, while reported delays have a zero of their own.
+        let newest = RelativeDelay::of(report.echo, report.received_at);
+        self.newest.handle_value(now, newest);
+        let queue = newest.over(self.newest.min(now).unwrap_or(newest));
+        self.trip.handle_sample(now, trip.saturating_sub(queue));
         let sent = self.sent.handle_arrived(report.highest);
         self.confirmed = sent.map(|sent| sent.at).or(self.confirmed);
         let queue = Queue {

@@ -8,11 +8,11 @@ use braid_multipath::ack_filter::AckFilter;
 use braid_multipath::bond::{
     ControlKind, LinkSettings, Receiver, ReceiverSettings, Sender, SenderSettings, TRAIN_PACKETS,
 };
-use braid_multipath::estimate::Arrival;
+use braid_multipath::estimate::{Arrival, LinkReport};
 use braid_multipath::schedule::Scheduler;
 use braid_multipath::spurious::SpuriousFilter;
 use braid_multipath::window_limit::WindowLimits;
-use braid_multipath::{Incoming, LaneSeq, LinkId};
+use braid_multipath::{Incoming, LaneSeq, LinkId, RelativeDelay};
 
 mod inner;
 mod link_spec;
@@ -56,6 +56,9 @@ pub struct World {
     pub changes: Vec<(Time, usize, braid_multipath::bond::LinkChange)>,
 }
 
+/// Each end has a clock of its own, and tells delays from a zero of its own.
+const FAR_CLOCK: Duration = Duration::from_secs(1_234);
+const FAR_ZERO: i64 = 10_000;
 /// A link without data for this long gets a report only at this interval.
 const REPORT_IDLE: Duration = Duration::from_millis(500);
 
@@ -271,7 +274,12 @@ impl World {
             }
             Body::Reports(reports) => {
                 for report in &reports {
-                    end.sender.handle_report(now, report);
+                    let report = LinkReport {
+                        received_at: report.received_at + FAR_CLOCK,
+                        delay: RelativeDelay(report.delay.0 - FAR_ZERO),
+                        ..*report
+                    };
+                    end.sender.handle_report(now, &report);
                 }
                 let answer = end.sender.retransmit_delay();
                 end.receiver.set_retransmit_delay(answer);
