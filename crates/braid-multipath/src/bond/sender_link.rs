@@ -68,7 +68,9 @@ pub(super) struct SenderLink<T> {
     open_ended: bool,
     interval_sent: u64,
     interval_lost: u64,
-    lost: u64,
+    /// The last total; none before the first report, since the far end goes on counting when a link is removed and
+    /// added again.
+    lost: Option<u64>,
 }
 
 impl<T> SenderLink<T> {
@@ -93,7 +95,7 @@ impl<T> SenderLink<T> {
             open_ended: false,
             interval_sent: 0,
             interval_lost: 0,
-            lost: 0,
+            lost: None,
         }
     }
 
@@ -241,8 +243,9 @@ impl<T> SenderLink<T> {
         if !self.estimator.handle_report(now, report, demand) {
             return false;
         }
-        self.interval_lost += report.lost.saturating_sub(self.lost);
-        self.lost = self.lost.max(report.lost);
+        let before = self.lost.unwrap_or(report.lost);
+        self.interval_lost += report.lost.saturating_sub(before);
+        self.lost = Some(before.max(report.lost));
         let lossy = self.estimator.loss().fast() > 0.05 && demand == Demand::Backlog;
         if self.estimator.capacity().is_full() || lossy {
             self.full_at = Some(now);
