@@ -217,7 +217,7 @@ impl Liveness {
             highest: link.highest(),
             packets,
         };
-        self.arrivals = arrivals;
+        let before = std::mem::replace(&mut self.arrivals, arrivals);
         match &mut self.state {
             State::Suspect {
                 signs: 0,
@@ -238,7 +238,11 @@ impl Liveness {
                 if *signs > 0 && now.since(*last_sign) < REPORT_INTERVAL / 2 {
                     return;
                 }
-                *signs += 1;
+                // One that is missing before it begins the row anew.
+                *signs = match before.is_followed_by(arrivals) {
+                    true => *signs + 1,
+                    false => 1,
+                };
                 *last_sign = now;
                 self.probe_interval = MIN_PROBE_INTERVAL;
                 let (short, signs) = (now.since(*since) <= MAX_SHORT_SILENCE, *signs);

@@ -161,6 +161,24 @@ fn a_long_silence_ends_after_a_few_signs_with_a_small_share() {
     assert_eq!(bench.live.verdict(), Verdict::Active);
 }
 
+#[test]
+fn signs_of_life_between_losses_do_not_end_a_silence() {
+    let mut bench = Bench::new();
+    bench.settle(1_000);
+    bench.exchange(1_000, false);
+    bench.verdict(1_100);
+    let mut at = 9_000;
+    for arrives in [true, true, false].repeat(5) {
+        bench.exchange(at, arrives);
+        assert_eq!(bench.live.verdict(), Verdict::Suspect);
+        at += 100;
+    }
+    for at in [at, at + 100, at + 200] {
+        bench.exchange(at, true);
+    }
+    assert_eq!(bench.live.verdict(), Verdict::Returning(0.1));
+}
+
 /// A scheduler's stall, or a queue: however long, nothing was lost, so no signs of life are
 /// required.
 #[test]
