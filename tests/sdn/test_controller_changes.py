@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from braid_lab.fabric.pipeline import Pipeline
 from braid_lab.fabric.shapes import east_asia, generated, two_paths
 from braid_sdn.fabric import controller
 from braid_sdn.fabric.model import PortId
@@ -17,6 +18,7 @@ from braid_sdn.fabric.plan import planner
 from braid_sdn.fabric.plan.plan import Host, Plan
 from braid_sdn.fabric.switches import rules
 from braid_sdn.fabric.switches.rules import DELIVERY, DESTINATIONS, PATHS, TREES
+from braid_sdn.fabric.switches.updater import Step
 from braid_sdn.fabric.tenants import NOBODY
 from braid_sdn.openflow.messages import TAGGED, AddRule, DeleteRule, Match, PortStatus, PushTag, Rule
 
@@ -30,9 +32,12 @@ def test_a_change_for_the_better_loses_and_doubles_nothing() -> None:
     before = tags(net, "ha", "hb")
     # A line that became slower: the tree and the shares move.
     for end in (net.port_of("A", "P"), net.port_of("P", "A")):
-        net.controller.traffic.configured[end] = 2e6
         net.delay[end] = 0.05
-    net.controller.settings = replace(net.controller.settings, links=())
+    slower = (
+        replace(link, capacity=2e6) if set(link.between) == {"A", "P"} else link
+        for link in net.controller.settings.links
+    )
+    net.controller.settings = replace(net.controller.settings, links=tuple(slower))
     first, _ = stream(net, 1.0)
     net.run(40)
     sent, got = stream(net, 3.0)
@@ -198,6 +203,96 @@ def test_a_switch_without_controller_is_used_only_where_there_is_no_other_way() 
     net.disconnect("Q")
     net.run(8)
     everybody_reaches_everybody(net)
+
+
+def broadcasts_arrive(net: Network) -> bool:
+    """Return whether a broadcast of each station arrives at all others."""
+    for each in net.received.values():
+        each.clear()
+    sent = {name: frame(mac(number), "ff:ff:ff:ff:ff:ff") for number, name in enumerate(net.stations, 1)}
+    for name, data in sent.items():
+        net.send(name, data)
+    net.run(1)
+    return all(
+        set(got) >= {data for other, data in sent.items() if other != name} for name, got in net.received.items()
+    )
+
+
+@pytest.mark.parametrize("edges", [("ha", "hb"), ()])
+def test_a_dead_switch_whose_ports_stay_up_is_left_where_there_is_another_way(edges: tuple[str, ...]) -> None:
+    net = ready(two_paths(), **({} if edges else {"edges": ()}))
+    flooding = next(iter(net.controller.plan.floods.values())).ports
+    transit = next(name for name in ("P", "Q") if len(flooding[net.shape.dpid(name)]) == 2)
+    net.disconnect(transit)
+    for end in ("A", "B"):
+        net.silence(end, transit)
+    net.run(8)
+    assert net.codes() == {"stale-link"}
+    everybody_reaches_everybody(net)
+    assert broadcasts_arrive(net)
+
+
+@pytest.mark.parametrize("away", ["all", "one", "shortly"])
+def test_a_cable_that_was_pulled_while_its_switch_was_away_is_left_as_soon_as_it_returns(away: str) -> None:
+    net = ready(two_paths(), edges=())
+    flooding = next(iter(net.controller.plan.floods.values())).ports[net.shape.dpid("A")]
+    transit = next(name for name in ("P", "Q") if net.port_of("A", name).port in flooding)
+    pulled = net.port_of("A", transit)
+    gone = () if away == "all" else ("A",)
+    net.disconnect(*gone)
+    net.run({"all": 2, "one": 6, "shortly": 1}[away])
+    if away == "all":
+        net.unplug("A", transit)
+    else:
+        # The other end does not see it: there is a converter between them.
+        net.switches[pulled.switch].set_port(pulled.port, up=False)
+        net.silence("A", transit)
+    net.run(1)
+    net.connect(*gone)
+    net.run(5)
+    assert not [key for key in net.controller.topology.heard if pulled == key[0]]
+    everybody_reaches_everybody(net)
+    assert broadcasts_arrive(net)
+    net.run(5)
+    assert not [key for key in net.controller.topology.heard if pulled in key]
+
+
+def test_a_switch_that_restarts_before_an_update_gets_all_of_its_rules() -> None:
+    net = ready(two_paths(), edges=())
+    net.run(25)
+    # While another switch has not confirmed, nothing of the update is sent.
+    net.control[net.shape.dpid("B")] = 0.15
+    policies = replace(net.controller.policies, drained=frozenset({net.shape.dpid("Q")}))
+    net.controller.set_policies(net.now, policies)
+    net.run(0.1)
+    assert net.controller.updater.step is Step.PREPARE
+    dpid = net.shape.dpid("P")
+    net.disconnect("P")
+    emptied = Pipeline(dpid, {})
+    emptied.ports, net.switches[dpid] = net.switches[dpid].ports, emptied
+    net.connect("P")
+    net.run(3)
+    everybody_reaches_everybody(net)
+    assert broadcasts_arrive(net)
+
+
+def test_a_capacity_is_that_of_a_link_and_not_of_a_port() -> None:
+    net = ready(two_paths())
+    port_at_a, at_p = net.port_of("A", "P"), net.port_of("P", "A")
+    assert net.controller.traffic.configured[port_at_a] < 1e9
+    net.unplug("A", "P")
+    net.run(3)
+    # The cable leads to another port of B, of which nothing is configured.
+    at_b = net._add_port("B", "more")
+    net.controller.handle(net.now, at_b.switch, PortStatus(net.switches[at_b.switch].ports[at_b.port], gone=False))
+    del net.peer[at_p]
+    net.wire(port_at_a, at_b)
+    net.silent.discard(port_at_a)
+    net.controller.handle(net.now, port_at_a.switch, net.switches[port_at_a.switch].set_port(port_at_a.port, up=True))
+    net.run(10)
+    link = next(link for link in net.controller.topology.links() if link.source == port_at_a)
+    assert link.target == at_b
+    assert net.controller.traffic.capacity_of(link, net.controller.topology) >= 1e9
 
 
 def test_all_trees_are_compared_in_turn_however_often_something_becomes_better(

@@ -167,14 +167,8 @@ def test_half_of_the_slowest_link_of_the_tree_is_the_limit_and_follows_it() -> N
     net = settled(network())
     assert set(rates(net).values()) == {1000, flood_limit.ADDRESS_RATE}
     # A way over faster links alone has another limit, of the same meters, with all rules as they are.
-    faster = replace(SHAPE, wires=tuple(replace(wire, mbit=8.0) for wire in SHAPE.wires))
     told = messages(net)
-    net.shape = faster
-    for wire in faster.wires:
-        for end in (net.port_of(wire.one, wire.other), net.port_of(wire.other, wire.one)):
-            net.controller.traffic.configured[end] = 1e6 * wire.mbit
-    net.controller.settings = replace(net.controller.settings, links=())
-    net.controller._throttle.change(net.now)
+    with_links(net, 8.0)
     net.run(3)
     changed = [each for _, each in told if isinstance(each, SetMeter)]
     assert {(each.rate, each.is_new) for each in changed} == {(4000, False)}
@@ -748,10 +742,8 @@ def told_of(net: Network, code: str) -> dict[str, str]:
 
 def with_links(net: Network, mbit: float) -> None:
     """Have all links carry as much from now on."""
-    for wire in net.shape.wires:
-        for end in (net.port_of(wire.one, wire.other), net.port_of(wire.other, wire.one)):
-            net.controller.traffic.configured[end] = 1e6 * mbit
-    net.controller.settings = replace(net.controller.settings, links=())
+    links = tuple(replace(link, capacity=1e6 * mbit) for link in net.controller.settings.links)
+    net.controller.settings = replace(net.controller.settings, links=links)
     net.controller._throttle.change(net.now)
 
 

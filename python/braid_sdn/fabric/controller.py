@@ -348,7 +348,8 @@ class Controller:
         ports = [port for port in hello.ports if port.number <= LAST_PORT]
         if self.settings.tenants:
             self._forget_renumbered(now, dpid, {port.number: port.name for port in ports})
-        self.topology.handle_switch(now, dpid, ports, hello.address)
+        if self.topology.handle_switch(now, dpid, ports, hello.address):
+            self._throttle.failure(now)
         self.traffic.forget(dpid)
         self.path_monitor.revive(now, dpid)
         # Discovery first: without it nothing else can be decided.
@@ -455,6 +456,9 @@ class Controller:
         self._discover(now)
         if self.topology.expire(now):
             self._throttle.failure(now)
+            if self.topology.became_stale == now:
+                # No tree is broken, but there may be better ones.
+                self._review_at = now
         if self._age_hosts(now):
             self._throttle.change(now)
         self.poller.handle_timeout(now)
@@ -1297,7 +1301,7 @@ class Controller:
         began = self._stopwatch()
         self.edges = network_state.resolve_edges(self.settings, self.topology)
         self._place_hosts(now)
-        self.traffic.configured |= network_state.configured_capacities(self.settings, self.policies, self.topology)
+        self.traffic.configured = network_state.configured_capacities(self.settings, self.policies, self.topology)
         is_review = self._throttle.calm or now >= self._review_at
         if is_review:
             # Those that wait already come first, or the last ones never would while something flaps.

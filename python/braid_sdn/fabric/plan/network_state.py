@@ -59,6 +59,7 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
         policies=fabric.policies,
         failover=frozenset(fabric.failover),
         forbidden=forbidden_hops(fabric.policies.forbidden, fabric.topology, fabric.graph),
+        stale=frozenset(key for key, hearing in fabric.topology.heard.items() if hearing.stale),
         seen_by=lambda graph, pair: fabric.traffic.without_own(graph, {path.tag: path.steps for path in pair.paths}),
     )
 

@@ -210,6 +210,8 @@ class Plan:
     port_tenants: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
     #: Tenants by VIDs of each switch's trunks.
     trunks: Mapping[int, Mapping[int, Mapping[int, int]]] = field(default_factory=dict)
+    #: Directions of links that may work or not, which the flood avoids.
+    stale: frozenset[tuple[PortId, PortId]] = frozenset()
 
     def outside_of(self, switch: int, tenant: int) -> frozenset[int]:
         """Return a switch's ports on which a tenant's hosts get broadcasts."""

@@ -112,8 +112,9 @@ class NetworkState:
     policies: Policies = field(default_factory=Policies)
     #: Switches that have fast failover groups: detours lead over these alone.
     failover: frozenset[int] = frozenset()
-    #: Directions of forbidden links.
+    #: Directions of forbidden links, and of those that may work or not.
     forbidden: frozenset[Hop] = frozenset()
+    stale: frozenset[Hop] = frozenset()
     tenants: Tenants = field(default_factory=Tenants)
     #: The tenant of each switch's ports for hosts; empty where there are none.
     port_tenants: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
@@ -162,6 +163,7 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
     trees: dict[int, Tree] = {}
     floods = dict(before.floods)
     is_flood_old = before.is_flood_old or not is_same or not floods.keys() >= set(now.tenants.numbers)
+    is_flood_old |= now.stale != before.stale
     pairs: dict[tuple[str, str], Pair] = {}
     left: list[int] = []
     tagless: list[int] = []
@@ -169,7 +171,7 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
         is_flood_old = False
         for tenant in now.tenants.numbers:
             try:
-                flood = _flood(floods.get(tenant), permitted, tags, drained, tenant)
+                flood = _flood(floods.get(tenant), permitted, tags, now, tenant)
             except TagsExhaustedError:
                 is_flood_old = True
                 continue
@@ -223,6 +225,7 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
         pinned,
         now.port_tenants,
         now.trunks,
+        now.stale,
     )
 
 
@@ -303,8 +306,12 @@ def _trees(
 ) -> Iterator[tuple[int, Tree | _NoTree]]:
     """Yield the tree to each switch with hosts. New ones are made up to `most_trees`.
 
-    A tree that lost a link is repaired at once: that costs next to nothing, and changes few rules.
+    A tree that lost a link is repaired at once: that costs next to nothing, and changes few rules. One that leads to
+    a switch without controller is in its turn, where there is another way.
     """
+    doubted = {
+        there for there, end in now.stale if end.switch in now.unreachable and there.switch not in now.unreachable
+    }
     lost = {source for source, _ in before.wiring - wiring}
     review = set(now.review[: now.most_trees])
     made = 0
@@ -322,7 +329,10 @@ def _trees(
                 yield key, _new_tree(now.graph, root, tags, detours, tenant)
                 continue
             tree = known if is_same or _is_whole(known, now.graph, lost) else _repaired(known, now.graph, lost, root)
-            tree = detours.mended(tree, lost, is_same=is_same)
+            around = _repaired(tree, now.graph, doubted, root) if key in review and doubted else tree
+            # A switch without controller goes on by its old rule.
+            is_changed = around is not tree and not any(_differs(around, tree, there) for there in now.unreachable)
+            tree = detours.mended(around if is_changed else tree, lost, is_same=is_same and not is_changed)
             if tree is not known and any(_differs(tree, known, switch) for switch in now.unreachable):
                 # It would go on by its old rule, and might lead packets of the same tag round.
                 tree = _new_tree(now.graph, root, tags, detours, tenant)
@@ -332,7 +342,7 @@ def _trees(
             continue
         if key in review:
             with contextlib.suppress(TagsExhaustedError):
-                tree = _reviewed(tree, now.graph, root, tags, detours)
+                tree = _reviewed(tree, now, root, tags, detours)
         yield key, tree
 
 
@@ -348,10 +358,14 @@ def _tree(root: int, tag: int, arcs: Mapping[int, Arc]) -> Tree:
     return Tree(root, tag, onward)
 
 
-def _reviewed(tree: Tree, graph: Graph, root: int, tags: _Tags, detours: _Detours) -> Tree:
+def _reviewed(tree: Tree, now: NetworkState, root: int, tags: _Tags, detours: _Detours) -> Tree:
     """Return a tree, or the best one if that is clearly quicker, reaches more switches, or has better detours."""
+    graph, away = now.graph, now.unreachable
     kept = {switch: graph.by_port[switch][port] for switch, port in tree.onward.items()}
     best = tree_towards(graph, root)
+    if any(arc.target.switch in away and switch not in away for switch, arc in best.items()):
+        # There it would have no rules.
+        return tree
     is_whole = kept.keys() >= best.keys()
     if not (is_whole and _near(kept, best, root)):
         return _new_tree(graph, root, tags, detours, tree.tenant, best)
@@ -578,10 +592,11 @@ def _latency(
     return known[switch]
 
 
-def _flood(before: Flood | None, graph: Graph, tags: _Tags, drained: frozenset[int], tenant: int) -> Flood | None:
+def _flood(before: Flood | None, graph: Graph, tags: _Tags, now: NetworkState, tenant: int) -> Flood | None:
     """Return a spanning forest (Kruskal, by latency) that prefers the links of the last one.
 
-    Links of drained switches come last, so that these are leaves where they can be.
+    Links of drained switches come last, so that these are leaves where they can be, and before them those that may
+    work or not.
     """
     if not graph.switches:
         return None
@@ -597,8 +612,12 @@ def _flood(before: Flood | None, graph: Graph, tags: _Tags, drained: frozenset[i
 
     ports: dict[int, set[int]] = {switch: set() for switch in graph.switches}
 
-    def order(link: Hop) -> tuple[bool, bool, float, Hop]:
-        return any(end.switch in drained for end in link), link not in old, links[link].latency, link
+    drained = now.policies.drained
+
+    def order(link: Hop) -> tuple[bool, bool, bool, float, Hop]:
+        is_drained = any(end.switch in drained for end in link)
+        is_stale = not now.stale.isdisjoint((link, link[::-1]))
+        return is_drained, is_stale, link not in old, links[link].latency, link
 
     for link in sorted(links, key=order):
         ends = [find(end.switch) for end in link]

@@ -177,6 +177,8 @@ class RuleUpdater:
         self._compare(switch)
         if self._open.get(switch):
             self._waiting.pop(switch, None)
+            # What it misses now was not ranked.
+            self._is_ranked = False
             self._begin(now)
         elif self.idle:
             self._delete_spare()

@@ -112,6 +112,8 @@ class Topology:
     heard: dict[tuple[PortId, PortId], LinkDirection] = field(default_factory=dict)
     #: Time of the last change.
     changed: float = 0.0
+    #: Time at which a link became stale last.
+    became_stale: float = float("-inf")
     #: Number of changes of which switches are connected, which ports there are, and of their names.
     revision: int = 0
     #: Since when each port is up.
@@ -152,8 +154,8 @@ class Topology:
 
     # Events.
 
-    def handle_switch(self, now: float, dpid: int, ports: Iterable[Port], address: str) -> None:
-        """Take in a switch that has connected."""
+    def handle_switch(self, now: float, dpid: int, ports: Iterable[Port], address: str) -> bool:
+        """Take in a switch that has connected; return true if links were lost meanwhile."""
         self.lost_switches.pop(dpid, None)
         self.lost_ports.pop(dpid, None)
         self.switches[dpid] = Switch(dpid, address, now, {port.number: port for port in ports})
@@ -164,6 +166,23 @@ class Topology:
             if dpid in (hearing.source.switch, hearing.target.switch):
                 hearing.last = now
         self.changed = now
+        # Nobody told of ports that went down, or were removed, while it was away.
+        known = {end.port for key in self.heard for end in key if end.switch == dpid}
+        known |= {port.port for port in (*self.up_since, *self._linked, *self._echoed) if port.switch == dpid}
+        lost: dict[tuple[PortId, PortId], str] = {}
+        for number in known.difference(self.switches[dpid].up()):
+            port = PortId(dpid, number)
+            lost |= self._lose(port, "was removed" if number not in self.switches[dpid].ports else "is down")
+        return self._forget(now, lost)
+
+    def _lose(self, port: PortId, how: str) -> dict[tuple[PortId, PortId], str]:
+        """Forget since when a port is up, and return its links, each with why it is lost."""
+        self.up_since.pop(port, None)
+        self._linked.discard(port)
+        self._echoed.pop(port, None)
+        ends = ((port, target) for target in self._from.get(port, ()))
+        starts = ((source, port) for source in self._to.get(port, ()))
+        return dict.fromkeys((*ends, *starts), f"port {self.port_name(port)} {how}")
 
     def handle_gone(self, now: float, dpid: int, why: str) -> None:
         """Take in that a switch's connection ended. It may still forward, so its links stay, stale."""
@@ -182,7 +201,9 @@ class Topology:
             return False
         before = switch.ports.get(port.number)
         here = PortId(dpid, port.number)
-        why = f"port {self.port_name(here)} {'was removed' if gone else 'is down'}"
+        lost: dict[tuple[PortId, PortId], str] = {}
+        if gone or not port.up:
+            lost = self._lose(here, "was removed" if gone else "is down")
         if gone:
             switch.ports.pop(port.number, None)
         else:
@@ -195,10 +216,7 @@ class Topology:
                 self.up_since[here] = now
                 self.changed = now
             return False
-        self.up_since.pop(here, None)
-        self._linked.discard(here)
-        self._echoed.pop(here, None)
-        return self._forget(now, dict.fromkeys((key for key in self.heard if here in key), why))
+        return self._forget(now, lost)
 
     def lose_port(self, now: float, port: PortId) -> None:
         """Forget a port whose number is another's now, and its links."""
@@ -308,19 +326,25 @@ class Topology:
             del self._checks[key]
             if key in self.heard:
                 lost[key] = "a path over it fell silent, and it brought nothing when it was checked"
-        silent = {key for key in lost if not {key[0].switch, key[1].switch} <= self.switches.keys()}
+        silent = {key for key in lost if not self._is_connected(*key)}
         for key in silent:
-            self.heard[key].stale = True
-            self.changed = now
+            # A switch that has lost the controller sends no frames, so nothing is missed the other way.
+            for direction in (key, key[::-1]):
+                if direction in self.heard:
+                    self.heard[direction].stale = True
+            self.changed = self.became_stale = now
             del lost[key]
         return self._forget(now, lost) or bool(silent)
+
+    def _is_connected(self, *ends: PortId) -> bool:
+        return all(end.switch in self.switches for end in ends)
 
     def _is_old(self, now: float, hearing: LinkDirection) -> bool:
         missed = MAX_MISSED_FRAMES
         if hearing.brought > hearing.last and now - hearing.brought < MAX_MISSED_FRAMES * self.interval:
             missed *= BUSY_LINK_FACTOR
         late = now - hearing.last >= missed * self.interval and hearing.unanswered >= missed
-        return late and not hearing.stale
+        return late and (not hearing.stale or self._is_connected(hearing.source, hearing.target))
 
     def _forget(self, now: float, lost: Mapping[tuple[PortId, PortId], str]) -> bool:
         """Forget links, each for a reason; return true if there are any."""
