@@ -225,6 +225,9 @@ class Controller:
         self.policies_unread = ""
         #: True once switches have all that the policies lead to.
         self.policies_in_place = self._policies_planned = False
+        #: Those by which the traffic of all pairs was split last, and true if the plan that is being made keeps it.
+        self._split_policies: Policies | None = None
+        self._keeps_pairs = False
         self.graph = Graph.of(())
         self.edges: tuple[Edge, ...] = ()
         #: Edges that were taken out of the configuration: their tables have no paths, so that they use none.
@@ -574,6 +577,7 @@ class Controller:
         self._set_capacities()
         if wanted != before:
             self._throttle.change(now)
+            self._throttle.load(now)
 
     def _place_hosts(self, now: float) -> None:
         placed = network_state.resolve_hosts(self.static_hosts(), self.settings, self.topology)
@@ -1121,7 +1125,7 @@ class Controller:
         )
         while (found := self.probe_trains.poll_capacity()) is not None:
             if self.path_capacity.handle_measured(now, *found):
-                self._throttle.rest(now)
+                self._throttle.load(now)
         if train is not None:
             tag, size = train
             self.path_monitor.handle_own_frames(now, self.path_monitor.hops_of(tag))
@@ -1214,7 +1218,7 @@ class Controller:
         for dpid in self.acl.poll_counted(MAX_COUNTED_RULES):
             self._tell(dpid, FlowStatsRequest(rules.INGRESS))
         if self.edges:
-            self._throttle.rest(now)
+            self._throttle.load(now)
             self._examine_at = self._examine_at if self._examine_at is not None else now
         # Tagged packets pass by the rules that count hosts' packets.
         sending = {pair.source.port for pair in self.tables.pairs.values() if self._is_sending(now, pair)}
@@ -1254,7 +1258,7 @@ class Controller:
         self.path_capacity.expire(now)
         self.poller.poll_pairs(now, pairs)
         if changed:
-            self._throttle.rest(now)
+            self._throttle.load(now)
 
     def _forecast(self, now: float, pair: Pair, queues: Mapping[int, float | None]) -> None:
         """Tell a pair's source what to expect of its paths, unless it should walk its slot table."""
@@ -1309,7 +1313,12 @@ class Controller:
             work = len(self.plan.trees) * len(self.graph.arcs)
             self._review_at = now + max(REVIEW_INTERVAL, work / MAX_REVIEWED_PER_SECOND)
         self._is_work_urgent = self._throttle.urgent
+        # To split the traffic of all pairs takes seconds in a large network: what failed, or a rest, goes first.
+        is_first = self._is_work_urgent or not (self._throttle.calm or self._throttle.loaded)
+        self._keeps_pairs = is_first and self._split_policies is self.policies
         self._throttle.plan_begun()
+        if self._keeps_pairs and self._is_work_urgent and self.plan.pairs:
+            self._throttle.load(now)
         # The plan that was to come once ports are settled may be this one, made sooner for something else.
         settled_in = network_state.next_settled(now, self.topology)
         if settled_in is not None:
@@ -1332,10 +1341,14 @@ class Controller:
             graph = self.traffic.graph(now, self.topology) if is_old else graph_of(arcs, self.topology)
             self.graph = network_state.permitted(graph, self)
         most = sys.maxsize if not self.planned else max(1, MAX_TREE_ARCS // max(1, len(self.graph.arcs)))
-        work = planner.Work(self.plan, network_state.collect(now, self, self._review, most))
+        work = planner.Work(self.plan, network_state.collect(now, self, self._review, most, self._may_keep_pairs))
         while (plan := work.poll()) is None:
             yield
         return plan, work.state
+
+    def _may_keep_pairs(self) -> bool:
+        """Return true if pairs that work may stay as they are in the plan that is being made."""
+        return self._keeps_pairs or self._throttle.urgent
 
     def _go_on(self, now: float, pieces: Generator[None, None, MadePlan]) -> None:
         """Work on the plan for a while, and follow it once it is made."""
@@ -1349,7 +1362,7 @@ class Controller:
             except BaseException:
                 # Nothing more would come of it.
                 self._drop_work()
-                self._throttle.rest(now, ERROR_RETRY)
+                self._throttle.load(now, ERROR_RETRY)
                 raise
             took = self._stopwatch() - began
         if made is None or took >= longest / 2:
@@ -1374,7 +1387,10 @@ class Controller:
         """Tell switches of another plan, whose last piece began at this time of the stopwatch."""
         before, self.plan = self.plan, plan
         self._review = tuple(root for root in self.plan.left if root in self.plan.trees)
-        self._policies_planned = not self.plan.left and state.policies is self.policies
+        if not plan.has_kept_pairs:
+            self._split_policies = state.policies
+        is_whole = not plan.left and self._split_policies is state.policies
+        self._policies_planned = is_whole and state.policies is self.policies
         self.planned = True
         self._expected_links.clear()
         self._failover_planned = state.failover

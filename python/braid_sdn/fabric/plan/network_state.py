@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from braid_sdn.fabric.acl import Acl, Place
@@ -26,8 +26,10 @@ T = TypeVar("T")
 HOST_PORT_SETTLE_TIME = 0.9
 
 
-def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees: int) -> planner.NetworkState:
-    """Return the planner's input; `review` and `most_trees` are its own."""
+def collect(
+    now: float, fabric: Controller, review: tuple[int, ...], most_trees: int, keeps_pairs: Callable[[], bool]
+) -> planner.NetworkState:
+    """Return the planner's input; `review`, `most_trees` and `keeps_pairs` are its own."""
     around = fabric.topology.neighbours()
     # Many hosts may be behind an edge: one that echoes frames must not cost the others their broadcasts.
     looped = fabric.topology.echoed(now) - {edge.port for edge in fabric.edges}
@@ -61,6 +63,7 @@ def collect(now: float, fabric: Controller, review: tuple[int, ...], most_trees:
         forbidden=forbidden_hops(fabric.policies.forbidden, fabric.topology, fabric.graph),
         stale=frozenset(key for key, hearing in fabric.topology.heard.items() if hearing.stale),
         seen_by=lambda graph, pair: fabric.traffic.without_own(graph, {path.tag: path.steps for path in pair.paths}),
+        keeps_pairs=keeps_pairs,
     )
 
 

@@ -9,7 +9,7 @@ costs and needs one Dijkstra per augmentation: a handful in networks of a few li
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 
 from braid_sdn.fabric.model import Arc, Graph, Path, PortId
@@ -53,6 +53,17 @@ class _Edge:
 
 def max_flow(graph: Graph, source: int, target: int) -> Flow:
     """Return the maximum flow of least latency from one switch to another over free capacity."""
+    pieces = max_flow_pieces(graph, source, target)
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            flow: Flow = done.value
+            return flow
+
+
+def max_flow_pieces(graph: Graph, source: int, target: int) -> Generator[None, None, Flow]:
+    """Find the same piece by piece: an augmentation takes some ms among 1,000 switches."""
     if source == target or source not in graph.switches or target not in graph.switches:
         return Flow({}, 0.0)
     edges: list[_Edge] = []
@@ -65,6 +76,7 @@ def max_flow(graph: Graph, source: int, target: int) -> Flow:
         edges.append(_Edge(arc.target.switch, arc.free, cost, arc, len(edges) + 1))
         at[arc.target.switch].append(len(edges))
         edges.append(_Edge(arc.source.switch, 0.0, -cost, None, len(edges) - 1))
+    yield
     potential = dict.fromkeys(graph.switches, 0.0)
     value = 0.0
     while (way := _shortest(edges, at, potential, source, target)) is not None:
@@ -73,6 +85,7 @@ def max_flow(graph: Graph, source: int, target: int) -> Flow:
             edges[number].left -= amount
             edges[edges[number].twin].left += amount
         value += amount
+        yield
     flow = {edge.arc: edges[edge.twin].left for edge in edges if edge.arc is not None}
     return Flow({arc: amount for arc, amount in flow.items() if amount >= MIN_FLOW_BIT_S}, value)
 

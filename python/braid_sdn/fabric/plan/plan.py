@@ -188,6 +188,7 @@ class Plan:
     trees: dict[int, Tree] = field(default_factory=dict)
     #: By their tenants: nobody's is that of all packets where there are none.
     floods: dict[int, Flood] = field(default_factory=dict)
+    #: Those whose traffic was split longest ago come first.
     pairs: dict[tuple[str, str], Pair] = field(default_factory=dict)
     #: Pairs that cannot be served, and why.
     unserved: dict[tuple[str, str], str] = field(default_factory=dict)
@@ -212,6 +213,8 @@ class Plan:
     trunks: Mapping[int, Mapping[int, Mapping[int, int]]] = field(default_factory=dict)
     #: Directions of links that may work or not, which the flood avoids.
     stale: frozenset[tuple[PortId, PortId]] = frozenset()
+    #: True if pairs stayed as they were, without a look at what their paths have free.
+    has_kept_pairs: bool = False
 
     def outside_of(self, switch: int, tenant: int) -> frozenset[int]:
         """Return a switch's ports on which a tenant's hosts get broadcasts."""

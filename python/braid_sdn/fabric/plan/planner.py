@@ -29,7 +29,7 @@ from braid_sdn.fabric.plan.paths import (
     arcs_to_root,
     decompose,
     detour_towards,
-    max_flow,
+    max_flow_pieces,
     tree_towards,
 )
 from braid_sdn.fabric.plan.plan import Edge, Flood, Host, Pair, PinnedPath, Plan, TaggedPath, Tree, tree_key
@@ -122,6 +122,8 @@ class NetworkState:
     trunks: Mapping[int, Mapping[int, Mapping[int, int]]] = field(default_factory=dict)
     #: The graph as a pair sees it: its own traffic does not count as load.
     seen_by: Callable[[Graph, Pair], Graph] = lambda graph, _: graph
+    #: Asked before each pair; true if one that works stays as it is, as while something urgent waits.
+    keeps_pairs: Callable[[], bool] = lambda: False
 
 
 class Work:
@@ -164,7 +166,6 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
     floods = dict(before.floods)
     is_flood_old = before.is_flood_old or not is_same or not floods.keys() >= set(now.tenants.numbers)
     is_flood_old |= now.stale != before.stale
-    pairs: dict[tuple[str, str], Pair] = {}
     left: list[int] = []
     tagless: list[int] = []
     if is_flood_old:
@@ -191,20 +192,26 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
                 tagless.append(root)
         yield
     left += [root for root in now.review[now.most_trees :] if root in trees]
-    for source in now.edges:
-        for target in now.edges:
-            if source.port.switch == target.port.switch or source.tenant != target.tenant:
+    kept, split = dict[tuple[str, str], Pair](), dict[tuple[str, str], Pair]()
+    for source, target in _in_turn(before, now.edges):
+        key = (source.name, target.name)
+        known = before.pairs.get(key)
+        if now.keeps_pairs():
+            if known is not None and _is_usable(known, source, target, now, wiring):
+                kept[key] = _told(known, known, known.max_flow, now)
                 continue
-            key = (source.name, target.name)
-            try:
-                made = _pair(before.pairs.get(key), now, source, target, tags)
-            except TagsExhaustedError:
-                made = f"no tags are left{_of_tenant(now.tenants, source.tenant)}"
-            if isinstance(made, Pair):
-                pairs[key] = made
-            else:
-                unserved[key] = made
-            yield
+            if known is None and key in before.unserved:
+                unserved[key] = before.unserved[key]
+                continue
+        try:
+            made = yield from _pair(known, now, source, target, tags)
+        except TagsExhaustedError:
+            made = f"no tags are left{_of_tenant(now.tenants, source.tenant)}"
+        if isinstance(made, Pair):
+            split[key] = made
+        else:
+            unserved[key] = made
+        yield
     pinned = _pinned_hosts(before, now, tags)
     internal, outside = now.graph.ports, dict(now.outside)
     switches = now.graph.switches
@@ -213,7 +220,7 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
         outside,
         trees,
         floods,
-        pairs,
+        kept | split,
         unserved,
         wiring,
         switches,
@@ -226,6 +233,7 @@ def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:
         now.port_tenants,
         now.trunks,
         now.stale,
+        has_kept_pairs=bool(kept),
     )
 
 
@@ -637,8 +645,37 @@ def _flood(before: Flood | None, graph: Graph, tags: _Tags, now: NetworkState, t
 # Pairs of edges.
 
 
-def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, tags: _Tags) -> Pair | str:
-    """Return a pair's split, or the reason why there is none."""
+def _in_turn(before: Plan, edges: Iterable[Edge]) -> list[tuple[Edge, Edge]]:
+    """Return all pairs of edges: new ones, then those whose traffic was split longest ago."""
+    pairs = {
+        (source.name, target.name): (source, target)
+        for source in edges
+        for target in edges
+        if source.port.switch != target.port.switch and source.tenant == target.tenant
+    }
+    known = [key for key in before.pairs if key in pairs]
+    return [pairs[key] for key in (*(key for key in pairs if key not in before.pairs), *known)]
+
+
+def _is_usable(pair: Pair, source: Edge, target: Edge, now: NetworkState, wiring: Collection[Hop]) -> bool:
+    """Return true if all paths of a pair work, and no policy is about it."""
+    if (pair.source, pair.target) != (source, target) or {source.name, target.name} & now.silent:
+        return False
+    if now.policies.pin_of(source.name, target.name) is not None:
+        return False
+    avoided = now.full | now.policies.drained | now.unreachable
+    for path in pair.selection.paths:
+        if path.hops in now.dead or not all(hop in wiring for hop in path.hops):
+            return False
+        if avoided and not avoided.isdisjoint(path.switches[1:-1]):
+            return False
+    return True
+
+
+def _pair(
+    before: Pair | None, now: NetworkState, source: Edge, target: Edge, tags: _Tags
+) -> Generator[None, None, Pair | str]:
+    """Split a pair's traffic in pieces; return the reason if that is not possible."""
     for edge in (source, target):
         if edge.port.switch not in now.graph.switches:
             return f"the switch of {edge.name} is not connected"
@@ -647,17 +684,20 @@ def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, ta
     seen = now.seen_by(now.graph, before) if before else now.graph
     here, there = source.port.switch, target.port.switch
     graph = _usable(seen, now, {here, there})
-    flow = max_flow(graph, here, there)
+    yield
+    flow = yield from max_flow_pieces(graph, here, there)
+    yield
     fresh = _fresh(flow, graph, here, there, now)
     if fresh is None and now.policies.drained:
         graph = _usable(seen, replace(now, policies=replace(now.policies, drained=frozenset())), {here, there})
-        flow = max_flow(graph, here, there)
+        flow = yield from max_flow_pieces(graph, here, there)
         fresh = _fresh(flow, graph, here, there, now)
     if fresh is None:
         return f"no way leads from {source.name} to {target.name}"
     pinned = _pinned(before, graph, now, source, target)
     if pinned is not None:
-        return _told(_pair_of(before, source, target, pinned, tags), before, flow, now)
+        return _told(_pair_of(before, source, target, pinned, tags), before, flow.value, now)
+    yield
     kept = _as_before(before, graph, now) if before else None
     if kept is not None:
         used = {path.hops for path in kept.paths}
@@ -670,13 +710,13 @@ def _pair(before: Pair | None, now: NetworkState, source: Edge, target: Edge, ta
         if kept is None:
             raise
         made = _pair_of(before, source, target, kept, tags)
-    return _told(made, before, flow, now)
+    return _told(made, before, flow.value, now)
 
 
-def _told(made: Pair, before: Pair | None, flow: Flow, now: NetworkState) -> Pair:
-    """Return a pair with what its edges, and people, are told about it."""
+def _told(made: Pair, before: Pair | None, value: float, now: NetworkState) -> Pair:
+    """Return a pair with what its edges, and people, are told about it, among that the maximum flow."""
     is_withdrawn = _is_path_withdrawn(now.known.get(made.key, before), made, now)
-    return replace(made, path_withdrawn=is_withdrawn, max_flow=flow.value)
+    return replace(made, path_withdrawn=is_withdrawn, max_flow=value)
 
 
 def _fresh(flow: Flow, graph: Graph, here: int, there: int, now: NetworkState) -> Selection | None:
@@ -706,8 +746,7 @@ def _is_path_withdrawn(known: Pair | None, made: Pair, now: NetworkState) -> boo
     ways = zip(known.paths, known.selection.paths, strict=True) if known else ()
     used = {path.tag for path in made.paths}
     gone = [way for path, way in ways if path.tag not in used]
-    arcs = {(arc.source, arc.target) for arc in now.graph.arcs} if gone else set()
-    return any(way.hops in now.dead or not arcs.issuperset(way.hops) for way in gone)
+    return any(way.hops in now.dead or not now.graph.wiring.issuperset(way.hops) for way in gone)
 
 
 def _usable(graph: Graph, now: NetworkState, ends: set[int]) -> Graph:
@@ -746,7 +785,8 @@ def _single(graph: Graph, here: int, there: int, now: NetworkState) -> Path | No
 
 def _as_before(before: Pair, graph: Graph, now: NetworkState) -> Selection | None:
     """Return the paths in use with their present capacity, or None if one of them cannot be used any more."""
-    arcs = {(arc.source, arc.target): arc for arc in graph.arcs}
+    hops = {hop for path in before.selection.paths for hop in path.hops}
+    arcs = {hop: arc for arc in graph.arcs if (hop := (arc.source, arc.target)) in hops}
     left: dict[tuple[PortId, PortId], float] = {key: arc.free for key, arc in arcs.items()}
     again = []
     for path in before.selection.paths:

@@ -29,6 +29,7 @@ class Throttle:
     _calm: float | None = None
     _first: float | None = None
     _rest: float | None = None
+    _load: float | None = None
     _not_before: float = 0.0
 
     @property
@@ -40,6 +41,11 @@ class Throttle:
     def calm(self) -> bool:
         """True if something new waits that a plan might use."""
         return self._calm is not None
+
+    @property
+    def loaded(self) -> bool:
+        """True if the traffic of pairs of edges waits to be split anew."""
+        return self._load is not None
 
     def failure(self, now: float) -> None:
         """Record a failure of something that the plan uses."""
@@ -55,12 +61,16 @@ class Throttle:
         self._calm = min(now + QUIET_PERIOD, self._first + MAX_QUIET_WAIT)
 
     def rest(self, now: float, delay: float = CHANGE_DELAY) -> None:
-        """Record something for a plan in `delay` seconds that nobody waits for: new load, or what the last left."""
+        """Record something for a plan in `delay` seconds that nobody waits for, such as what the last left."""
         self._rest = _earlier(self._rest, now + delay)
+
+    def load(self, now: float, delay: float = CHANGE_DELAY) -> None:
+        """Record that the traffic of pairs of edges is to be split anew, as by new load. Nobody waits for that."""
+        self._load = _earlier(self._load, now + delay)
 
     def poll_timeout(self, *, busy: bool = False) -> float | None:
         """Return when to make a plan. While switches are told of the last one (`busy`), that is after failures."""
-        causes = (self._failure,) if busy else (self._failure, self._change, self._calm, self._rest)
+        causes = (self._failure,) if busy else (self._failure, self._change, self._calm, self._rest, self._load)
         due = min((at for at in causes if at is not None), default=None)
         return None if due is None else max(due, self._not_before)
 
@@ -71,7 +81,7 @@ class Throttle:
 
     def plan_begun(self) -> None:
         """Record that a plan is being made of all that was recorded until now."""
-        self._failure = self._change = self._calm = self._first = self._rest = None
+        self._failure = self._change = self._calm = self._first = self._rest = self._load = None
 
     def plan_made(self, now: float, took: float) -> None:
         """Record that a plan was made, whose last piece of work took this many seconds."""

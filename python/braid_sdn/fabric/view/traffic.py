@@ -173,7 +173,9 @@ class Traffic:
                 use = min(use, max(0.0, self.before[arc.source] - own_before[arc.source]))
             return use
 
-        return Graph.of((replace(arc, used=others(arc)) for arc in graph.arcs), graph.switches)
+        # All others are the same objects, in the same order: a graph has thousands.
+        arcs = (replace(arc, used=others(arc)) if arc.source in own else arc for arc in graph.arcs)
+        return Graph(graph.switches, tuple(arcs))
 
 
 def graph_of(arcs: Iterable[Arc], topology: Topology) -> Graph:
