@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 
 import pytest
 
@@ -10,12 +11,15 @@ from braid_sdn.fabric.model import PortId
 from braid_sdn.fabric.monitor.path_monitor import (
     ALL_SILENT_FACTOR,
     DEAD_MISSED,
+    FIRST_PROBE_TIMEOUT,
     HOLD_DOWN,
     MAX_HOLD_DOWN,
     OWN_DELAY,
+    PACING_INTERVAL,
     PROBE_INTERVAL,
     PROBED_AS_USED,
     REPEAT_WINDOW,
+    SUSPECT_MISSED,
     WATCHED_TIME,
     PathMonitor,
 )
@@ -478,3 +482,54 @@ def test_an_edge_that_told_long_ago_that_it_probes_a_path_does_not_any_more() ->
     monitor.handle_states(1.0, [7], [])
     assert [monitor.is_watched(1.0, tag) for tag in (7, 8, 99)] == [True, False, False]
     assert not monitor.is_watched(1.0 + WATCHED_TIME, 7)
+
+
+def judged_one_by_one(monitor: PathMonitor, now: float) -> set[int]:
+    """Return what dies, by the rules for one path alone; the stall of ours is known from all others."""
+    died = set()
+    for tag, each in monitor.paths.items():
+        others = max((other.heard for other in monitor.paths.values() if other is not each), default=each.heard)
+        is_no_stall = others > each.heard + SUSPECT_MISSED * each.pace
+        is_late = each.late(now, DEAD_MISSED) and not each.unanswered(now) and now >= each.excused
+        is_old = each.answered or now - each.since > FIRST_PROBE_TIMEOUT
+        is_silent = tag in monitor._silent_paths and now >= each.excused
+        silent_too = is_no_stall or each.late(now, ALL_SILENT_FACTOR * DEAD_MISSED)
+        if is_silent or (is_late and silent_too and is_old and not monitor._is_spared(now, tag, each)):
+            died.add(tag)
+    return {tag for tag in died if monitor._hops[tag] not in monitor.dead}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_of_many_paths_those_die_that_each_would_by_itself(seed: int) -> None:
+    rnd = random.Random(seed)
+    number = rnd.choice([1, 2, 3, 8])
+    monitor, now, count = many(number, number), 0.2, 0
+    tags = list(monitor.paths)
+    failing = set[int]()
+    for _ in range(1500):
+        now += rnd.choice([0.005, 0.01, 0.02])
+        if rnd.random() < 0.02:
+            failing ^= {rnd.choice(tags)}
+        if rnd.random() < 0.005:
+            failing = {*tags} if rnd.random() < 0.5 else set()
+        if rnd.random() < 0.01:
+            tag = rnd.choice(tags)
+            monitor.handle_states(now, [tag], [tag])
+        if rnd.random() < 0.01:
+            monitor.handle_own_frames(now, monitor.hops_of(rnd.choice(tags)))
+        for tag in monitor.due(now)[0]:
+            if tag not in failing:
+                monitor.handle_path_probe(now, tag, 0.001)
+        before = copy.deepcopy(monitor)
+        before._forgive_stall(now)
+        if now - before._paced >= PACING_INTERVAL:
+            before._set_paces(now)
+        died = monitor.judge(now)[0]
+        assert {*died} == judged_one_by_one(before, now)
+        assert len(died) == len({*died})
+        for tag in died:
+            known, until = before._hold_downs.get(before.hops_of(tag), (0.0, 0.0))
+            rest = min(2 * known, MAX_HOLD_DOWN) if known and now - until < REPEAT_WINDOW else HOLD_DOWN
+            assert monitor.dead[monitor.hops_of(tag)] == now + rest
+        count += len(died)
+    assert count

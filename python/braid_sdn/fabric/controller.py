@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 
 from braid_sdn.fabric.acl import Acl
@@ -466,8 +466,8 @@ class Controller:
             self._throttle.change(now)
         self.poller.handle_timeout(now)
         died, other = self.path_monitor.judge(now)
-        for tag in died:
-            self._ask_links(now, tag)
+        if died:
+            self._ask_links(now, {*died})
         if died or other:
             self._throttle.failure(now)
         for dpid in self.topology.due_counter_polls(now):
@@ -1194,11 +1194,11 @@ class Controller:
         is_empty = self.path_monitor.is_answering(now, tag) and not self.path_monitor.has_queue(tag)
         return is_empty and self.path_rates.get(now, tag) < IDLE_RATE
 
-    def _ask_links(self, now: float, tag: int) -> None:
-        """Check every link of a dead path."""
+    def _ask_links(self, now: float, tags: Collection[int]) -> None:
+        """Check every link of dead paths."""
         for pair in self.tables.pairs.values():
             for path in pair.paths:
-                if path.tag == tag:
+                if path.tag in tags:
                     for step in path.steps[:-1]:
                         self._schedule.at_once(now, step)
                         self.topology.check_link(now, step)

@@ -19,7 +19,8 @@ that its edge tells to be silent is dead at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from braid_sdn.fabric.model import PortId
@@ -163,6 +164,15 @@ def _delivers_share(tag: int, brought: Mapping[int, int], share: Mapping[int, fl
     if len(share) > 1 and not any(others):
         return False
     return brought[tag] / share[tag] >= MIN_SHARE_RATIO * max(others, default=0.0)
+
+
+def _is_no_stall(now: float, each: ProbedTarget, newest: Sequence[float]) -> bool:
+    """Return true if other paths' probes arrive, or all are missing for too long to be a stall of ours.
+
+    `newest` are the two latest times at which any path was heard.
+    """
+    others = newest[each.heard == newest[0]] if len(newest) > 1 else each.heard
+    return others > each.heard + SUSPECT_MISSED * each.pace or each.late(now, ALL_SILENT_FACTOR * DEAD_MISSED)
 
 
 @dataclass
@@ -426,50 +436,45 @@ class PathMonitor:
         self._forgive_stall(now)
         if now - self._paced >= PACING_INTERVAL:
             self._set_paces(now)
-        died = [
+        newest = heapq.nlargest(2, (each.heard for each in self.paths.values()))
+        died = dict.fromkeys(
             tag
             for tag, each in self.paths.items()
             if each.late(now, DEAD_MISSED)
+            and self._hops[tag] not in self.dead
             and now >= each.excused
             and not each.unanswered(now)
-            and self._is_no_stall(now, each)
-            and self._hops[tag] not in self.dead
+            and _is_no_stall(now, each, newest)
             and (each.answered or now - each.since > FIRST_PROBE_TIMEOUT)
             and not self._is_spared(now, tag, each)
-        ]
-        died += [
-            tag for tag in self._losing if tag in self.paths and tag not in died and self._hops[tag] not in self.dead
-        ]
+        )
+        died |= dict.fromkeys(tag for tag in self._losing if tag in self.paths and self._hops[tag] not in self.dead)
         believed = {tag for tag in self._silent_paths if now >= self.paths[tag].excused}
-        died += [tag for tag in believed if tag not in died and self._hops[tag] not in self.dead]
+        died |= dict.fromkeys(tag for tag in believed if self._hops[tag] not in self.dead)
         self._losing.clear()
         self._silent_paths -= believed
-        for tag in died:
-            self._hold_down(now, self._hops[tag])
+        if died:
+            self._hold_down(now, [self._hops[tag] for tag in died])
         rested = [hops for hops, until in self.dead.items() if until <= now]
         for hops in rested:
             del self.dead[hops]
         gone = {name for name, each in self.edges.items() if each.late(now, EDGE_DEAD_MISSED)} - self.silent
         self.silent |= gone
-        return died, bool(rested or gone)
-
-    def _is_no_stall(self, now: float, each: ProbedTarget) -> bool:
-        """Return true if other paths' probes arrive, or all are missing for too long to be a stall of ours."""
-        others = max((other.heard for other in self.paths.values() if other is not each), default=each.heard)
-        return others > each.heard + SUSPECT_MISSED * each.pace or each.late(now, ALL_SILENT_FACTOR * DEAD_MISSED)
+        return list(died), bool(rested or gone)
 
     def _over(self, hops: Iterable[Hop]) -> set[int]:
         """Return the tags of the paths over these hops."""
         return {tag for hop in hops for tag in self._tags.get(hop, ())}
 
-    def _hold_down(self, now: float, hops: Hops) -> None:
-        rest, until = self._hold_downs.get(hops, (0.0, 0.0))
-        rest = min(2 * rest, MAX_HOLD_DOWN) if rest and now - until < REPEAT_WINDOW else HOLD_DOWN
+    def _hold_down(self, now: float, ways: Iterable[Hops]) -> None:
         self._hold_downs = {
-            way: (was, end) for way, (was, end) in self._hold_downs.items() if now - end < REPEAT_WINDOW
+            hops: (was, end) for hops, (was, end) in self._hold_downs.items() if now - end < REPEAT_WINDOW
         }
-        self._hold_downs[hops] = rest, now + rest
-        self.dead[hops] = now + rest
+        for hops in ways:
+            before, _ = self._hold_downs.get(hops, (0.0, 0.0))
+            rest = min(2 * before, MAX_HOLD_DOWN) if before else HOLD_DOWN
+            self._hold_downs[hops] = rest, now + rest
+            self.dead[hops] = now + rest
 
     def _is_spared(self, now: float, tag: int, each: ProbedTarget) -> bool:
         """Return true if a path is unused and all its hops deliver: others' queue dropped its probes."""
