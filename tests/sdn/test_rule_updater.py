@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -613,3 +614,67 @@ def test_a_change_looks_at_no_rule_that_was_sent_for_the_last_one(monkeypatch: p
     updater.set_target(1.1, target, {1: {NEW.key}})
     assert switches_of(updater.poll_messages()) == [1]
     assert looks < 10
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_changes_each_difference_is_open_as_what_it_is_and_none_is_deleted_that_is_wanted(seed: int) -> None:
+    rnd = random.Random(seed)
+    made = [
+        Rule(table, 10, Match(vlan=tag), (Output(port),))
+        for table in (DESTINATIONS, PATHS)
+        for tag in range(2, 8)
+        for port in (1, 2)
+    ]
+    updater, now = RuleUpdater(drain=0.5), 0.0
+    target: dict[int, dict[RuleKey, Rule]] = {switch: {} for switch in (1, 2, 3)}
+    deleted = 0
+    for _ in range(200):
+        now += rnd.choice([0.0, 0.1, 0.3])
+        chance, switch = rnd.random(), rnd.choice((1, 2, 3))
+        if chance < 0.1:
+            updater.handle_rules(now, switch, rnd.sample(made, 6))
+        elif chance < 0.13:
+            updater.handle_gone(now, switch)
+        elif chance < 0.2:
+            updater.handle_refused(now, switch, rnd.choice(made))
+        elif chance < 0.6:
+            changed: dict[int, set[RuleKey]] = {}
+            for _ in range(rnd.randrange(4)):
+                each, rule = rnd.choice((1, 2, 3)), rnd.choice(made)
+                if rnd.random() < 0.5:
+                    target[each].pop(rule.key, None)
+                else:
+                    target[each][rule.key] = rule
+                changed.setdefault(each, set()).add(rule.key)
+            updater.set_target(now, target, None if rnd.random() < 0.1 else changed)
+        else:
+            updater.handle_timeout(now)
+        if updater.poll_publish():
+            updater.handle_published(now, [])
+        for each, message in updater.poll_messages():
+            if isinstance(message, Barrier) and rnd.random() < 0.9:
+                updater.handle_barrier(now, each, message.token)
+            elif isinstance(message, DeleteRule):
+                # Some take the place of others that a switch would not change.
+                deleted += message.key not in target[each]
+        for each, has in updater.installed.items():
+            if each in updater._compared:
+                wanted = target[each]
+                assert {key for key in wanted if has.get(key) != wanted[key]} <= updater._open.get(each, {}).keys()
+                assert has.keys() - wanted.keys() <= updater._open_surplus.get(each, {}).keys()
+        assert all(at >= updater._retire_at for at in updater._retiring.values())
+        assert (updater.poll_timeout() is not None) or updater.idle
+    assert deleted
+    for each in (1, 2, 3):
+        updater.handle_rules(now, each, [])
+    now += MAX_REFUSED_RETRY
+    updater.set_target(now, target)
+    for _ in range(20):
+        now += 0.5
+        updater.handle_timeout(now)
+        if updater.poll_publish():
+            updater.handle_published(now, [])
+        for each, message in updater.poll_messages():
+            if isinstance(message, Barrier):
+                updater.handle_barrier(now, each, message.token)
+    assert updater.installed == target

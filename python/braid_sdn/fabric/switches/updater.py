@@ -115,10 +115,15 @@ class RuleUpdater:
     last_barrier: int = 0
     #: Rules that are deleted at these times: those that a completed update does without.
     _retiring: dict[tuple[int, RuleKey], float] = field(default_factory=dict)
+    #: No earlier than this; and true if some of them may be wanted again, or gone.
+    _retire_at: float = math.inf
+    _is_retiring_old: bool = False
     #: Rules that were sent in place of others with their key, until a barrier shows that the switch took them.
     _replaced: dict[int, set[RuleKey]] = field(default_factory=dict)
-    #: Keys at which a switch may differ from the target, in the order in which they were changed.
+    #: Keys at which a switch may differ from the target, in the order in which they were changed: of rules that it
+    #: lacks, and of those that it has and the target does without.
     _open: dict[int, dict[RuleKey, None]] = field(default_factory=dict)
+    _open_surplus: dict[int, dict[RuleKey, None]] = field(default_factory=dict)
     #: Switches that were compared with the target as a whole.
     _compared: set[int] = field(default_factory=set)
     #: Number of rules at all switches with each tag.
@@ -175,7 +180,7 @@ class RuleUpdater:
                 self._put(has, rule)
         self._handle_meters(switch, has.values())
         self._compare(switch)
-        if self._open.get(switch):
+        if self._open.get(switch) or self._open_surplus.get(switch):
             self._waiting.pop(switch, None)
             # What it misses now was not ranked.
             self._is_ranked = False
@@ -292,7 +297,7 @@ class RuleUpdater:
                 due = self._new_surplus([switch]) if not self.is_waiting else []
                 if due:
                     self.changes += 1
-                    self._retiring |= dict.fromkeys(due, now + self.drain)
+                    self._retire_later(now, due)
                     self.step = Step.DRAIN
         if self._waiting.get(switch) == token:
             del self._waiting[switch]
@@ -461,7 +466,7 @@ class RuleUpdater:
 
     def poll_timeout(self) -> float | None:
         """Return when to call `handle_timeout`, or None if nothing waits."""
-        due = [*self._retiring.values()]
+        due = [self._retire_at] if self._retiring else []
         if self.has_unsent:
             due.append(self._sent_at)
         elif self.is_waiting:
@@ -524,7 +529,10 @@ class RuleUpdater:
         self.step = Step.IDLE
         # Edges' tables may change although no rule does.
         self._publish = True
-        self._retiring = {each: at for each, at in self._retiring.items() if self._is_surplus(*each)}
+        # Other rules of the target were looked at one by one.
+        if self._is_retiring_old or self._unproven or any(self._gaps.values()):
+            self._is_retiring_old = False
+            self._retiring = {each: at for each, at in self._retiring.items() if self._is_surplus(*each)}
         if self._is_behind(now) or self._waiting:
             self.changes += 1
             self.step = Step.PREPARE
@@ -555,14 +563,14 @@ class RuleUpdater:
                 self._send(
                     now,
                     list(self._each_missing(now, prepare=False)),
-                    [(switch, key) for switch, key in self._new_surplus() if is_pin(key)],
+                    self._new_surplus(is_wanted=is_pin),
                 )
             elif self._waiting:
                 return
             elif self.step is Step.SWITCH:
                 if not self._published or self._unconfirmed:
                     return
-                self._retiring |= dict.fromkeys(self._new_surplus(), now + self.drain)
+                self._retire_later(now, self._new_surplus())
                 self.step = Step.DRAIN
             elif self.step is Step.DRAIN:
                 self._retire(now)
@@ -573,8 +581,15 @@ class RuleUpdater:
             else:
                 return
 
+    def _retire_later(self, now: float, keys: Iterable[tuple[int, RuleKey]]) -> None:
+        at = now + self.drain
+        self._retiring |= dict.fromkeys(keys, at)
+        self._retire_at = min(self._retire_at, at)
+
     def _retire(self, now: float) -> None:
         """Delete rules that are due: here, and nowhere else, a switch rule is deleted that it was to have."""
+        if now < self._retire_at:
+            return
         due = (each for each, at in self._retiring.items() if at <= now)
         for each in list(islice(due, MAX_RETIRED)):
             del self._retiring[each]
@@ -582,6 +597,7 @@ class RuleUpdater:
                 switch, key = each
                 self._drop(switch, key)
                 self._out.append((switch, DeleteRule(key)))
+        self._retire_at = min(self._retiring.values(), default=math.inf)
 
     def _prepare(self, now: float) -> None:
         """Send the missing rules of paths and delivery that are next in order, and all that need no order."""
@@ -768,8 +784,9 @@ class RuleUpdater:
     def _forget(self, switch: int) -> None:
         for key in self.installed.pop(switch, {}):
             self._untag(key)
-        for known in (self._open, self._replaced, self._sent, self._unsent, self._gaps):
+        for known in (self._open, self._open_surplus, self._replaced, self._sent, self._unsent, self._gaps):
             known.pop(switch, None)
+        self._is_retiring_old = True
         self._compared.discard(switch)
         self._unproven.discard(switch)
         for each, refusal in self._refused.items():
@@ -780,38 +797,51 @@ class RuleUpdater:
     def _compare(self, switch: int) -> None:
         """Find all keys at which a switch differs from the target."""
         self._open.pop(switch, None)
+        self._open_surplus.pop(switch, None)
+        self._is_retiring_old = True
         wanted = self.target.get(switch)
         if wanted is None:
             return
         self._compared.add(switch)
         has = self.installed[switch]
-        differing = {key: None for key, rule in wanted.items() if _differ(has.get(key), rule)}
-        differing |= {key: None for key in has if key not in wanted}
-        if differing:
-            self._open[switch] = differing
-            self._gaps[switch] = {key for key in differing if key in wanted and acl.decides(wanted[key])}
+        missing = {key: None for key, rule in wanted.items() if _differ(has.get(key), rule)}
+        if missing:
+            self._open[switch] = missing
+        surplus = {key: None for key in has if key not in wanted}
+        if surplus:
+            self._open_surplus[switch] = surplus
+        if missing or surplus:
+            self._gaps[switch] = {key for key in missing if acl.decides(wanted[key])}
 
     def _compare_some(self, switch: int, keys: Iterable[RuleKey]) -> list[RuleKey]:
         """Return those of these keys at which a switch differs from the target."""
         has, wanted = self.installed[switch], self.target.get(switch, {})
-        known, differing = self._open.setdefault(switch, {}), []
+        missing, surplus = self._open.setdefault(switch, {}), self._open_surplus.setdefault(switch, {})
+        differing = []
         for key in keys:
-            if _differ(has.get(key), wanted.get(key)):
-                known[key] = None
+            rule = wanted.get(key)
+            if _differ(has.get(key), rule):
+                (surplus if rule is None else missing)[key] = None
+                (missing if rule is None else surplus).pop(key, None)
                 differing.append(key)
-            elif key in known:
+            elif key in missing or key in surplus:
                 self._close(switch, key)
+            if self._retiring and (rule is not None or key not in has):
+                self._retiring.pop((switch, key), None)
         return differing
 
     def _close(self, switch: int, key: RuleKey) -> None:
         """Take in that a switch does not differ from the target at a key any more."""
         self._open.get(switch, {}).pop(key, None)
+        self._open_surplus.get(switch, {}).pop(key, None)
         self._gaps.get(switch, set()).discard(key)
 
     def _is_behind(self, now: float) -> bool:
         """Return true if there is a rule to add, to change or to delete."""
         some = (self._each_missing(now, prepare=prepare) for prepare in (True, False))
-        return any(True for each in some for _ in each) or bool(self._new_surplus())
+        return any(True for each in some for _ in each) or any(
+            True for _ in self._each_new_surplus(self._open_surplus)
+        )
 
     def _each_missing(self, now: float, *, prepare: bool) -> Iterator[tuple[int, Rule]]:
         """Yield missing and differing rules: of paths and delivery if `prepare`, else of the tables before."""
@@ -834,11 +864,23 @@ class RuleUpdater:
         has, rule = self.installed.get(switch), self.target.get(switch, {}).get(key)
         return rule if has is not None and rule is not None and _differ(has.get(key), rule) else None
 
-    def _new_surplus(self, switches: Iterable[int] | None = None) -> list[tuple[int, RuleKey]]:
+    def _new_surplus(
+        self, switches: Iterable[int] | None = None, *, is_wanted: Callable[[RuleKey], bool] | None = None
+    ) -> list[tuple[int, RuleKey]]:
         """Return the rules that the target does without, and that are not about to be deleted."""
-        some = self._open if switches is None else switches
-        found = [(switch, key) for switch in some for key in self._surplus(switch, self._open.get(switch, ()))]
-        return sorted((each for each in found if each not in self._retiring), key=_turn)
+        some = self._open_surplus if switches is None else switches
+        return sorted(self._each_new_surplus(some, is_wanted), key=_turn)
+
+    def _each_new_surplus(
+        self, switches: Iterable[int], is_wanted: Callable[[RuleKey], bool] | None = None
+    ) -> Iterator[tuple[int, RuleKey]]:
+        for switch in switches:
+            keys: Iterable[RuleKey] = self._open_surplus.get(switch, ())
+            if is_wanted is not None:
+                keys = [key for key in keys if is_wanted(key)]
+            for key in self._surplus(switch, keys) if keys else ():
+                if (switch, key) not in self._retiring:
+                    yield switch, key
 
     def _is_surplus(self, switch: int, key: RuleKey) -> bool:
         return bool(self._surplus(switch, (key,)))
