@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
+
 import pytest
 
 from braid_sdn.fabric.model import PortId
@@ -77,3 +80,30 @@ def test_a_link_that_is_not_heard_is_old_later_while_it_brings_bytes(*, brings: 
             lost.append(now)
     (second,) = lost
     assert second == pytest.approx(MAX_MISSED_FRAMES * (BUSY_LINK_FACTOR if brings else 1), abs=1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_links_and_neighbours_are_those_that_are_heard_whatever_is_lost(seed: int) -> None:
+    rnd = random.Random(seed)
+    topology, ends = Topology(), [PortId(switch, port) for switch in (1, 2, 3, 4) for port in (1, 2, 3)]
+    for switch in (1, 2, 3, 4):
+        ports = [Port(port, f"p{port}", "06:00:00:00:00:01", True, 1e9) for port in (1, 2, 3)]
+        topology.handle_switch(0.0, switch, ports, "somewhere")
+    for step in range(400):
+        now, port = step / 10, rnd.choice(ends)
+        chance = rnd.random()
+        if chance < 0.7:
+            # Mostly the same cables; some ports hear several others, or are heard alone.
+            other = ends[ends.index(port) ^ 1] if rnd.random() < 0.8 else rnd.choice(ends)
+            topology.handle_probe(now, Probe(Kind.LINK, port, 0, step, 0), other, 0.01)
+        elif chance < 0.9:
+            known = topology.switches[port.switch].ports[port.port]
+            topology.handle_port(now, port.switch, replace(known, up=False), gone=False)
+            topology.handle_port(now, port.switch, replace(known, up=True), gone=False)
+        elif chance < 0.95:
+            topology.lose_port(now, port)
+        else:
+            topology._forget(now, dict.fromkeys(rnd.sample([*topology.heard], min(2, len(topology.heard))), "a test"))
+        links, around = topology.links(), topology.neighbours()
+        topology._links = topology._around = None
+        assert (links, around) == (topology.links(), topology.neighbours())

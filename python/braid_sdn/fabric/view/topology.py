@@ -9,7 +9,7 @@ bytes is alive without them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -180,9 +180,7 @@ class Topology:
         self.up_since.pop(port, None)
         self._linked.discard(port)
         self._echoed.pop(port, None)
-        ends = ((port, target) for target in self._from.get(port, ()))
-        starts = ((source, port) for source in self._to.get(port, ()))
-        return dict.fromkeys((*ends, *starts), f"port {self.port_name(port)} {how}")
+        return dict.fromkeys(self._at(port), f"port {self.port_name(port)} {how}")
 
     def handle_gone(self, now: float, dpid: int, why: str) -> None:
         """Take in that a switch's connection ended. It may still forward, so its links stay, stale."""
@@ -224,7 +222,12 @@ class Topology:
         self._linked.discard(port)
         self._echoed.pop(port, None)
         self._received.pop(port, None)
-        self._forget(now, dict.fromkeys((key for key in self.heard if port in key), "its port has another number"))
+        self._forget(now, dict.fromkeys(self._at(port), "its port has another number"))
+
+    def _at(self, port: PortId) -> list[tuple[PortId, PortId]]:
+        """Return the directions of links that begin or end at a port."""
+        begin, end = self._from.get(port, {}), self._to.get(port, {})
+        return [*((port, target) for target in begin), *((source, port) for source in end)]
 
     def is_relayed(
         self, now: float, source: PortId, arrived: PortId, inhabited: Callable[[], Container[PortId]]
@@ -355,9 +358,29 @@ class Topology:
             del self._to[key[1]][key[0]]
             self._checks.pop(key, None)
         if lost:
-            self._around = self._links = None
+            self._around, self._links = self._without(lost)
             self.changed = now
         return bool(lost)
+
+    def _without(
+        self, lost: Collection[tuple[PortId, PortId]]
+    ) -> tuple[dict[PortId, set[PortId]] | None, list[LinkDirection] | None]:
+        """Return the answers of `neighbours` and `links` without links that are lost as a whole.
+
+        None where the ports have others, or one direction is left: then they are to be made anew.
+        """
+        around, links = self._around, self._links
+        if around is None or links is None:
+            return None, None
+        gone: dict[PortId, set[PortId]] = {}
+        for source, target in lost:
+            gone.setdefault(source, set()).add(target)
+            gone.setdefault(target, set()).add(source)
+        is_left = any((target, source) in self.heard for source, target in lost)
+        if is_left or any(around[port] != others for port, others in gone.items()):
+            return None, None
+        around = {port: others for port, others in around.items() if port not in gone}
+        return around, [each for each in links if each.source not in gone]
 
     def poll_timeout(self) -> float | None:
         """Return when to look for expired links: coarsely, since there are very many."""
