@@ -244,6 +244,8 @@ class Controller:
         self.first_switch: float | None = None
         self.compiler = Compiler(tenants=settings.tenants, digest=settings.tenants.digest(settings.names))
         self.acl = AclPlacement(settings.acl, rules.SOURCES if settings.tenants else rules.PATHS)
+        #: The ports of the plan and of switches that it was followed for last.
+        self._acl_ports: tuple[object, ...] = (None,)
         #: Why the configuration was not read anew; empty if the last one is followed.
         self.reload_refused = ""
         #: Keys of the last one that take a restart; empty if there are none.
@@ -1508,6 +1510,11 @@ class Controller:
 
         `is_told` if they are told of all that is changed after that.
         """
+        # Without a list the ports of switches alone matter, for the list that may come.
+        ports = (self.plan.internal, self.plan.trunks, self.edges, self.topology.revision)
+        if ports[0] is self._acl_ports[0] and ports == self._acl_ports and self.acl.is_nowhere(self.compiler.target):
+            return
+        self._acl_ports = ports
         change = self.acl.follow(
             self.compiler.target,
             self.updater.installed,

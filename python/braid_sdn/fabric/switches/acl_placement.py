@@ -176,6 +176,15 @@ class AclPlacement:
         self._made.clear()
         self.counted.change(acl)
 
+    def is_nowhere(self, target: Mapping[int, Rules]) -> bool:
+        """Return true if there is no list, nothing is left of one, and `follow` has seen these switches so."""
+        if not self.acl.permits_all or self._placed or self._leftover or self.is_behind:
+            return False
+        followed = self._followed
+        return followed.keys() == target.keys() and all(
+            target[switch] is each[0] for switch, each in followed.items()
+        )
+
     def follow(
         self,
         target: Mapping[int, Rules],
