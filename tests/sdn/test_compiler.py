@@ -62,6 +62,8 @@ class Fabric:
         self.hosts: dict[str, Host] = {}
         self.plan = Plan()
         self.compiler = Compiler()
+        self.places: dict[str, tuple[PortId, int, int]] = {}
+        self.host_moves = 0
         self.switches = list(range(1, SWITCHES + 1))
         self.edges = (Edge("ha", PortId(1, 50)), Edge("hb", PortId(5, 50)))
         #: Switches with fast failover groups.
@@ -123,8 +125,16 @@ class Fabric:
             most=most,
             failover=self.failover,
             drop_marked=self.drop_marked,
+            host_changes=self.host_changes(),
         )
         return {switch: set(keys) for switch, keys in changed.items()}
+
+    def host_changes(self) -> int:
+        """How often hosts have moved, come or gone."""
+        places = {mac: (host.port, host.tenant, host.vid) for mac, host in self.hosts.items()}
+        self.host_moves += places != self.places
+        self.places = places
+        return self.host_moves
 
     def update_anew(self, compiler: Compiler) -> None:
         """Have another compiler make the rules of the plan at once."""

@@ -1477,6 +1477,7 @@ class Controller:
             failover=self._failover_planned,
             drop_marked=drop_marked,
             limited=self.limited,
+            host_changes=self.hosts.changes,
         )
         if self.compiler.everywhere != everywhere:
             self.conversations.clear()

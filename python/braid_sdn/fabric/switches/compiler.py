@@ -87,6 +87,8 @@ class _Floods:
     is_behind: bool = False
     #: The last plan's ports, of which rules were made.
     made_of: tuple[object, ...] = ()
+    #: What is left to do, with the flood that it is for; None if it is to be looked for at all switches.
+    steps: tuple[Flood, Iterator[int]] | None = None
 
 
 @dataclass
@@ -126,6 +128,11 @@ class Compiler:
     _paths: dict[int, TaggedPath] = field(default_factory=dict)
     _pinned: dict[tuple[str, str], PinnedPath] = field(default_factory=dict)
     _hosts: dict[str, Host] = field(default_factory=dict)
+    #: The switches of all hosts, and the number of changes of where these are, in the last update; true if some of
+    #: them wait for the next one.
+    _homes: set[int] = field(default_factory=set)
+    _host_changes: int | None = None
+    _are_hosts_behind: bool = False
     #: For the key of each tree, the switches elsewhere that know hosts at its root, each with these hosts' MACs.
     _senders: dict[int, dict[int, set[str]]] = field(default_factory=dict)
     #: Switches with hosts or free ports, as sets of keys: a new host's first frame must be forwarded.
@@ -143,6 +150,7 @@ class Compiler:
         failover: Collection[int] = (),
         drop_marked: Collection[int] = (),
         limited: Mapping[int, tuple[Limited, ...]] = NOTHING_LIMITED,
+        host_changes: int | None = None,
     ) -> Changes:
         """Change the rules to those of another plan; return the keys of what changed at each switch.
 
@@ -152,20 +160,27 @@ class Compiler:
         may have rules of hosts that would otherwise be deleted meanwhile; unless no switch is told of any
         (`is_told`). One that comes back has none but those that are restored. `failover` are the switches with fast
         failover groups. Marked packets come to others as well while switches get groups or lose them: `drop_marked`
-        are all that can drop those. `limited` are the ports of each switch that may have so much flooded.
+        are all that can drop those. `limited` are the ports of each switch that may have so much flooded. Hosts are
+        where they were as long as `host_changes`, if it is known, is what it was.
         """
         fresh = self._set_switches(switches)
         if is_told and not self._known.issuperset(fresh):
             most = sys.maxsize
         self._known.update(fresh)
-        inhabited = self._inhabited_in(plan, hosts)
+        is_same = host_changes is not None and host_changes == self._host_changes
+        self._host_changes = host_changes
+        if not is_same:
+            self._homes = {host.port.switch for host in hosts.values()}
+        inhabited = self._inhabited_in(plan)
         self._set_mode(len(hosts), len(inhabited))
         self._set_failover(frozenset(failover))
         self._drop_marked = frozenset(drop_marked)
         self._set_ports(plan, edges, limited)
         self._set_paths(plan)
         self._set_inhabited(inhabited)
-        self._set_hosts(hosts, most)
+        self.is_behind = False
+        if not is_same or self._are_hosts_behind:
+            self._set_hosts(hosts, most)
         left = self._change_trees(plan, sys.maxsize if most == sys.maxsize else MAX_TREE_RULES)
         # Until there is a tree to a host, packets to it are flooded.
         for tenant, wanted in plan.floods.items():
@@ -244,6 +259,7 @@ class Compiler:
             for senders in self._senders.values():
                 senders.pop(switch, None)
             for floods in self._floods.values():
+                floods.steps = None
                 floods.leads.pop(switch, None)
                 for each in floods.by_tag.values():
                     each.ports.pop(switch, None)
@@ -326,7 +342,7 @@ class Compiler:
                 if not self._has(switch, rule):
                     self._put(switch, rule)
 
-    def _set_flood(self, plan: Plan, floods: _Floods, wanted: Flood, fresh: Iterable[int], most: int) -> int:
+    def _set_flood(self, plan: Plan, floods: _Floods, wanted: Flood, fresh: Collection[int], most: int) -> int:
         """Change rules of a tenant's floods; return how many more may be changed.
 
         Those of switches that came are complete after that, and count for nothing.
@@ -342,15 +358,20 @@ class Compiler:
                 self._put_flood(plan, floods, each, switch)
             self._lead_to(floods, switch, next(iter(floods.leads.values()), wanted.tag))
         made_of = (plan.outside, plan.internal, plan.port_tenants, plan.trunks)
-        if is_same and made_of == floods.made_of:
+        is_made_of = made_of == floods.made_of
+        if is_same and is_made_of:
             return most
+        if floods.steps is None or fresh or not is_made_of or floods.steps[0] is not wanted:
+            floods.steps = wanted, self._flood_steps(plan, floods, known)
         floods.made_of = made_of
-        left, steps = most, self._flood_steps(plan, floods, known)
+        left, steps = most, floods.steps[1]
         while left > 0 and (count := next(steps, None)) is not None:
             left -= count
         floods.is_behind = left <= 0
         if floods.is_behind:
             self.is_behind = self.is_repairing = True
+        else:
+            floods.steps = None
         return left
 
     def _flood_steps(self, plan: Plan, floods: _Floods, wanted: _FloodRules) -> Iterator[int]:
@@ -557,7 +578,7 @@ class Compiler:
 
     def _set_hosts(self, hosts: Mapping[str, Host], most: int) -> None:
         left = most
-        self.is_behind = False
+        self._are_hosts_behind = False
         gone = [host for mac, host in self._hosts.items() if mac not in hosts]
         changed = [
             host
@@ -567,7 +588,7 @@ class Compiler:
         ]
         for host in (*gone, *changed):
             if left <= 0:
-                self.is_behind = True
+                self.is_behind = self._are_hosts_behind = True
                 return
             at = self._knowing(host.mac)
             left -= 2 * len(at) + 3
@@ -619,10 +640,9 @@ class Compiler:
         if not senders:
             self._senders.pop(key, None)
 
-    def _inhabited_in(self, plan: Plan, hosts: Mapping[str, Host]) -> set[int]:
+    def _inhabited_in(self, plan: Plan) -> set[int]:
         """Return the switches that are there, and have hosts or free ports."""
-        found = {host.port.switch for host in hosts.values()}
-        found |= {switch for switch, out in plan.outside.items() if out}
+        found = self._homes | {switch for switch, out in plan.outside.items() if out}
         return found & self.target.keys()
 
     def _set_inhabited(self, wanted: set[int]) -> None:
