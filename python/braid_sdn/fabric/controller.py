@@ -1144,7 +1144,8 @@ class Controller:
     def _measure_sizes(self, now: float) -> None:
         """Send what is due to find the largest packets that links carry."""
         # While a large network is found, its links change with every frame.
-        if now - self._sized_at >= SIZED_INTERVAL and (links := self.topology.links()) is not self._sized:
+        is_due = now - self._sized_at >= SIZED_INTERVAL and not self._is_urgent
+        if is_due and (links := self.topology.links()) is not self._sized:
             self._sized, self._sized_at = links, now
             self.frame_sizes.set_links(now, {(link.source, link.target): link.first for link in links})
         tried = self.frame_sizes.poll_try(now, self._line_of)
