@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import ipaddress
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -259,10 +259,15 @@ def crowded() -> Network:
     return net
 
 
+def shown(net: Network) -> Generator[None, None, dict[str, Any]]:
+    """Make what the page shows, piece by piece."""
+    return {"unix_ms": BEGAN, **(yield from report.snapshot_pieces(net.controller, net.now))}
+
+
 @pytest.mark.usefixtures("rare_probes")
 def test_what_the_controller_answers_is_what_it_says(tmp_path: Path) -> None:
     net, seen = crowded(), Snapshot()
-    live = Live(lambda: {"unix_ms": BEGAN, **report.snapshot(net.controller, net.now)}, BEGAN)
+    live = Live(lambda: shown(net), BEGAN)
     access, web = WebAccess(tmp_path, "fabric-web"), WebSettings((ipaddress.ip_address("0.0.0.0"), 8443))  # noqa: S104
     access.identity(web, BEGAN / 1000)
     refusals: list[StoreError] = []

@@ -10,7 +10,7 @@ import re
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,12 +87,17 @@ class Served:
         return f"Cookie: {cookie[1]}"
 
 
+def shown(net: Network) -> Generator[None, None, dict[str, Any]]:
+    """Make what the page shows, piece by piece."""
+    return {"unix_ms": BEGAN, **(yield from report.snapshot_pieces(net.controller, net.now))}
+
+
 @contextlib.asynccontextmanager
 async def served(net: Network, folder: Path, listen: str = "127.0.0.1") -> AsyncIterator[Served]:
     """Serve a controller's page by the listener's own thread; TLS for an address of a network."""
     access = WebAccess(folder, "fabric-web")
     settings = WebSettings((ipaddress.ip_address(listen), 0))
-    live = Live(lambda: {"unix_ms": BEGAN, **report.snapshot(net.controller, net.now)}, BEGAN)
+    live = Live(lambda: shown(net), BEGAN)
     api = Api(net.controller, lambda: net.now, journal=live.journal)
     identity = access.identity(settings, BEGAN / 1000)
     bound = listener.bind(*settings.listen)
@@ -264,7 +269,12 @@ def test_nobody_watching_no_snapshot_is_made_and_one_is_for_all() -> None:
     made = []
 
     async def tell() -> None:
-        live = Live(lambda: made.append(1) or {}, BEGAN)  # type: ignore[func-returns-value]
+        def snapshot() -> Generator[None, None, dict[str, Any]]:
+            made.append(1)
+            yield
+            return {"hosts": [{"number": number} for number in range(1000)], "edges": [], "planned": True}
+
+        live = Live(snapshot, BEGAN)
         for _ in range(10):
             live.turn()
         assert made == []
@@ -277,6 +287,8 @@ def test_nobody_watching_no_snapshot_is_made_and_one_is_for_all() -> None:
         frames = await asyncio.gather(*waiting)
         assert len(made) == 2
         assert len({piece for *_, piece in frames}) == 1
+        *_, told = frames[0][2].decode().strip().split("\n")
+        assert json.loads(told.removeprefix("data: ")) == report.at_once(snapshot())
 
     asyncio.run(tell())
 
@@ -413,7 +425,7 @@ def test_a_snapshot_has_tenants_and_flood_limits_and_the_page_has_texts_and_plac
     for switch in net.switches.values():
         switch.meters = 300
     tenant_network.settled(net)
-    shown = report.snapshot(net.controller, net.now)
+    shown = report.at_once(report.snapshot_pieces(net.controller, net.now))
     assert [(each["name"], each["hosts"]) for each in shown["tenants"]] == [("default", 3), ("blue", 4), ("red", 4)]
     assert {each["flood_limit_bit_s"] for each in shown["hosts"]} == {1_000_000}
     page, texts = ((fabric_page.FOLDER / name).read_text() for name in ("index.html", "texts.js"))

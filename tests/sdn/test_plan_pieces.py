@@ -405,7 +405,7 @@ def test_switches_and_wires_that_come_and_go_while_plans_are_followed_in_parts_d
     if away:
         net.connect(away)
     net.run(20)
-    assert not net.controller._is_urgent
+    assert not net.controller.is_urgent
     assert net.controller.updater.idle
     for number, name in enumerate(net.stations, 1):
         net.send(name, frame(mac(number), "ff:ff:ff:ff:ff:ff", b"here I am"))

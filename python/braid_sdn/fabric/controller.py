@@ -313,7 +313,7 @@ class Controller:
         self._out: list[tuple[int, ToSwitch]] = []
 
     @property
-    def _is_urgent(self) -> bool:
+    def is_urgent(self) -> bool:
         """True if a failure or a change waits for a plan, or for its end."""
         return self._throttle.urgent or self._is_work_urgent or self._is_rest_urgent
 
@@ -481,7 +481,7 @@ class Controller:
         if self._examine_at is not None and now >= self._examine_at:
             self._examine(now)
         # A list of all rules takes longer than a piece of a plan: what is urgent goes first, but not for ever.
-        for dpid in self.audit.due(now - (AUDIT_INTERVAL if self._is_urgent else 0.0), idle=self.updater.idle):
+        for dpid in self.audit.due(now - (AUDIT_INTERVAL if self.is_urgent else 0.0), idle=self.updater.idle):
             self._ask_rules(now, dpid)
         for dpid in self.audit.renewals(now):
             for rule in (*rules.leases(), rules.marker(self.nonce)):
@@ -638,7 +638,7 @@ class Controller:
             self.hosts.poll_timeout(),
             self.path_monitor.poll_timeout(),
             self.updater.poll_timeout(),
-            self.audit.poll_timeout(idle=self.updater.idle and not self._is_urgent),
+            self.audit.poll_timeout(idle=self.updater.idle and not self.is_urgent),
             self.distributor.poll_timeout(),
             self._arp_relay.poll_timeout() if self._arp_relay.is_holding and self._floods() else None,
         )
@@ -855,7 +855,7 @@ class Controller:
                 self._ask(former, told[1])
         self._look_for_target(now, arrived, frame)
         self._out += self._arp_relay.handle(
-            now, self.hosts, (arrived, vid), frame, fresh=fresh or self._is_urgent, is_up=self.topology.is_up
+            now, self.hosts, (arrived, vid), frame, fresh=fresh or self.is_urgent, is_up=self.topology.is_up
         )
 
     def _look_for_target(self, now: float, arrived: PortId, frame: bytes) -> None:
@@ -1144,7 +1144,7 @@ class Controller:
     def _measure_sizes(self, now: float) -> None:
         """Send what is due to find the largest packets that links carry."""
         # While a large network is found, its links change with every frame.
-        is_due = now - self._sized_at >= SIZED_INTERVAL and not self._is_urgent
+        is_due = now - self._sized_at >= SIZED_INTERVAL and not self.is_urgent
         if is_due and (links := self.topology.links()) is not self._sized:
             self._sized, self._sized_at = links, now
             self.frame_sizes.set_links(now, {(link.source, link.target): link.first for link in links})
@@ -1356,7 +1356,7 @@ class Controller:
     def _go_on(self, now: float, pieces: Generator[None, None, MadePlan]) -> None:
         """Work on the plan for a while, and follow it once it is made."""
         began, took, made = self._stopwatch(), 0.0, self._made
-        longest = MAX_URGENT_PIECE if self._is_urgent else MAX_PIECE
+        longest = MAX_URGENT_PIECE if self.is_urgent else MAX_PIECE
         while made is None and took < longest:
             try:
                 next(pieces)
@@ -1555,7 +1555,7 @@ class Controller:
         if self.updater.step is not Step.PREPARE and (affected := self.distributor.poll_affected()) is not None:
             self.updater.handle_published(now, affected)
         if self._arp_relay.is_holding:
-            in_place = self.updater.step in (Step.IDLE, Step.DRAIN) and not self._is_urgent
+            in_place = self.updater.step in (Step.IDLE, Step.DRAIN) and not self.is_urgent
             edges = [edge.port for edge in self.edges]
             floods = self._floods()
             switches = self.topology.switches

@@ -44,6 +44,8 @@ MAX_SENT = 500
 
 #: Seconds between two looks for changes to log: what comes and goes within is a flap, and problems count those.
 LOG_INTERVAL = 1.0
+#: Seconds after which it is looked again if something urgent is over, before what is shown or logged goes on.
+URGENT_PAUSE = 0.02
 
 #: Objects until the garbage collector looks at the youngest, such looks until it looks at the young ones, and those
 #: until it looks at what has grown old since the last time. Then these are left alone, so that no look takes long,
@@ -81,7 +83,7 @@ class Service:
         #: Messages to switches that had no turn yet.
         self._unsent: deque[tuple[int, ToSwitch]] = deque()
         self._access = WebAccess(state_dir, page.STATE_PREFIX, SealKey.from_environment())
-        self._live = Live(self._snapshot, _unix_ms())
+        self._live = Live(self._snapshot, _unix_ms(), self._in_pieces)
         self._api = Api(
             self.controller,
             self._loop.time,
@@ -149,8 +151,15 @@ class Service:
             yield
 
     async def _in_pieces(self, work: Generator[None, None, T]) -> T:
-        """Do as many pieces of some work in each turn of the loop as there is time for."""
+        """Do as many pieces of some work in each turn of the loop as there is time for.
+
+        None is done while something urgent waits, for LOG_INTERVAL at most.
+        """
+        patience = LOG_INTERVAL
         while True:
+            while self._leads() and self.controller.is_urgent and patience > 0:
+                await asyncio.sleep(URGENT_PAUSE)
+                patience -= URGENT_PAUSE
             try:
                 next(work)
             except StopIteration as done:
@@ -286,8 +295,9 @@ class Service:
 
     # The page.
 
-    def _snapshot(self) -> dict[str, Any]:
-        return {"unix_ms": _unix_ms(), **report.snapshot(self.controller, self._loop.time())}
+    def _snapshot(self) -> Generator[None, None, dict[str, Any]]:
+        made = yield from report.snapshot_pieces(self.controller, self._loop.time())
+        return {"unix_ms": _unix_ms(), **made}
 
     def _token(self, role: str, new: bool) -> dict[str, Any]:
         """Return the report of a role's login token; raises KeyError or OSError."""

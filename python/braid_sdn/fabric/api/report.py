@@ -8,9 +8,9 @@ from __future__ import annotations
 import heapq
 import math
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from braid_sdn.fabric.api import access, policy, tenants
 from braid_sdn.fabric.cluster.store import Cluster
@@ -22,6 +22,7 @@ from braid_sdn.fabric.plan.plan import Host, Pair, PinnedPath, tree_key
 from braid_sdn.fabric.plan.policies import Hop
 from braid_sdn.fabric.switches.flood_limit import Limited
 from braid_sdn.fabric.tenants import NOBODY
+from braid_sdn.fabric.view.traffic import graph_of
 
 #: Incremented when a field is removed or changes its meaning, not when one is added.
 VERSION = 1
@@ -32,6 +33,11 @@ MAX_NAMED_LINKS = 32
 MAX_NAMED_PORTS = 8
 #: Hosts that are named with a port.
 MAX_NAMED_HOSTS = 3
+
+#: Links, hosts or the like of which the API's document is made in one piece.
+MAX_MADE_AT_ONCE = 200
+
+T = TypeVar("T")
 
 
 def problems(fabric: Controller, now: float) -> list[Problem]:
@@ -217,39 +223,69 @@ def health(fabric: Controller, now: float) -> list[dict[str, str]]:
     return [{"code": each.code, "subject": each.subject, "text": each.text} for each in problems(fabric, now)]
 
 
+def at_once(pieces: Generator[None, None, T]) -> T:
+    """Make something as a whole that can be made piece by piece."""
+    while True:
+        try:
+            next(pieces)
+        except StopIteration as done:
+            made: T = done.value
+            return made
+
+
+def _each(made: Iterable[T]) -> Generator[None, None, list[T]]:
+    """Make a list piece by piece."""
+    found: list[T] = []
+    for each in made:
+        found.append(each)
+        if not len(found) % MAX_MADE_AT_ONCE:
+            yield
+    return found
+
+
 def status(fabric: Controller, now: float) -> dict[str, Any]:
     """Return switches, links, hosts, edges and health."""
+    return at_once(status_pieces(fabric, now))
+
+
+def status_pieces(fabric: Controller, now: float) -> Generator[None, None, dict[str, Any]]:
+    """Make the same piece by piece: a change meanwhile may show in the parts that are made after it alone."""
     topology, plan = fabric.topology, fabric.plan
     # The plan's own graph is as old as the plan.
-    graph = fabric.traffic.graph(now, topology)
+    graph = graph_of((yield from _each(fabric.traffic.arcs(now, topology))), topology)
     stale = {hearing.source for hearing in topology.links() if hearing.stale}
     lost_links, lost_switches = topology.missing(now)
     forbidden = network_state.forbidden_hops(fabric.policies.forbidden, topology, graph)
     rules = {dpid: len(has) for dpid, has in fabric.updater.installed.items()}
+    switches = yield from _each(
+        {
+            "name": topology.name(dpid),
+            "id": f"{dpid:016x}",
+            "address": switch.address,
+            "ports_up": len(list(switch.up())),
+            "rules": rules.get(dpid, 0),
+            "echo_ms": _ms(switch.echo.get(now)),
+            "drained": dpid in fabric.policies.drained,
+            "flood_unlimited_ports": fabric.unlimited.get(dpid, 0),
+        }
+        for dpid, switch in sorted(topology.switches.items())
+    )
+    links = yield from _each(
+        {
+            **_link(fabric, arc),
+            "frame_bytes": fabric.frame_sizes.known.get((arc.source, arc.target)),
+            "stale": arc.source in stale,
+            "forbidden": (arc.source, arc.target) in forbidden,
+        }
+        for arc in graph.arcs
+    )
+    known = fabric.hosts.known
+    hosts = yield from _each(_host(fabric, now, host) for mac, host in sorted(known.items()) if mac in known)
+    yield
     return {
         "version": VERSION,
-        "switches": [
-            {
-                "name": topology.name(dpid),
-                "id": f"{dpid:016x}",
-                "address": switch.address,
-                "ports_up": len(list(switch.up())),
-                "rules": rules.get(dpid, 0),
-                "echo_ms": _ms(switch.echo.get(now)),
-                "drained": dpid in fabric.policies.drained,
-                "flood_unlimited_ports": fabric.unlimited.get(dpid, 0),
-            }
-            for dpid, switch in sorted(topology.switches.items())
-        ],
-        "links": [
-            {
-                **_link(fabric, arc),
-                "frame_bytes": fabric.frame_sizes.known.get((arc.source, arc.target)),
-                "stale": arc.source in stale,
-                "forbidden": (arc.source, arc.target) in forbidden,
-            }
-            for arc in graph.arcs
-        ],
+        "switches": switches,
+        "links": links,
         "lost_switches": [
             {"name": topology.name(dpid), "id": f"{dpid:016x}", "lost_ms": _ms(now - loss.at), "why": loss.why}
             for dpid, loss in sorted(lost_switches.items())
@@ -258,7 +294,7 @@ def status(fabric: Controller, now: float) -> dict[str, Any]:
             {**_ends(fabric, *key), "lost_ms": _ms(now - loss.at), "why": loss.why}
             for key, loss in sorted(lost_links.items())
         ],
-        "hosts": [_host(fabric, now, host) for _, host in sorted(fabric.hosts.known.items())],
+        "hosts": hosts,
         "edges": [
             {
                 "name": edge.name,
@@ -329,23 +365,24 @@ def paths(fabric: Controller, now: float) -> dict[str, Any]:
     return {
         "version": VERSION,
         "generation": fabric.tables.generation,
-        **_pairs(fabric, now),
+        "pairs": [_pair(fabric, now, pair) for _, pair in sorted(fabric.tables.pairs.items())],
+        "unserved": _unserved(fabric),
         "health": health(fabric, now),
     }
 
 
-def _pairs(fabric: Controller, now: float) -> dict[str, Any]:
-    return {
-        "pairs": [_pair(fabric, now, pair) for _, pair in sorted(fabric.tables.pairs.items())],
-        "unserved": [
-            {"source": source, "target": target, "why": why} for (source, target), why in fabric.plan.unserved.items()
-        ],
-    }
+def _unserved(fabric: Controller) -> list[dict[str, str]]:
+    return [
+        {"source": source, "target": target, "why": why} for (source, target), why in fabric.plan.unserved.items()
+    ]
 
 
-def snapshot(fabric: Controller, now: float) -> dict[str, Any]:
-    """Return all that the page shows at one moment: the status, the paths of every pair of edges, and tenants."""
-    return {**status(fabric, now), **_pairs(fabric, now), "tenants": tenants.listed(fabric)}
+def snapshot_pieces(fabric: Controller, now: float) -> Generator[None, None, dict[str, Any]]:
+    """Make all that the page shows, piece by piece: the status, the paths of every pair of edges, and tenants."""
+    known = yield from status_pieces(fabric, now)
+    yield
+    pairs = yield from _each(_pair(fabric, now, pair) for _, pair in sorted(fabric.tables.pairs.items()))
+    return {**known, "pairs": pairs, "unserved": _unserved(fabric), "tenants": tenants.listed(fabric)}
 
 
 def edge_revision(fabric: Controller, name: str) -> str:
