@@ -1133,3 +1133,23 @@ def test_a_list_below_one_that_stays_is_where_it_was_at_the_next_audit() -> None
     taken = [rule for rule in told if not rules.is_default(rule)]
     again = placement.restore(SWITCH, target, [*top, *taken])
     assert again == [AddRule(rule) for rule in told if rules.is_default(rule)]
+
+
+def test_without_a_list_switches_are_looked_at_once_and_again_when_one_is_new_or_a_list_comes() -> None:
+    placement, target = AclPlacement(Acl()), {1: Rules(), 2: Rules()}
+    nothing = Surroundings({}, {}, (), (), {})
+    assert not placement.is_nowhere(target)
+    placement.follow(target, {}, nothing)
+    assert placement.is_nowhere(target)
+    # It has left and is back.
+    assert not placement.is_nowhere({**target, 1: Rules()})
+    assert not placement.is_nowhere({**target, 3: Rules()})
+    placement.change(Acl((), Action.DENY))
+    assert not placement.is_nowhere(target)
+    placement.follow(target, {}, nothing)
+    placement.change(Acl())
+    # The rules of the list are still to go.
+    assert not placement.is_nowhere(target)
+    placement.follow(target, {}, nothing)
+    placement.follow(target, {}, nothing)
+    assert placement.is_nowhere(target)
