@@ -4,7 +4,7 @@
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 /// An `ioctl` whose argument is a plain number.
@@ -51,6 +51,9 @@ pub(super) fn set_int(
     Ok(())
 }
 
+/// Bytes of uevents that may wait: 256 fill the ordinary buffer.
+const UEVENT_BUFFER: c_int = 4 << 20;
+
 /// A non-blocking socket for the kernel's uevents.
 pub(super) fn uevents() -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
@@ -61,6 +64,13 @@ pub(super) fn uevents() -> io::Result<OwnedFd> {
     // SAFETY: zeros are a valid address.
     let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+    // A device with many queues makes hundreds of them at once, and one that is lost counts as a copy of the machine.
+    let _ = set_int(
+        socket.as_fd(),
+        libc::SOL_SOCKET,
+        libc::SO_RCVBUFFORCE,
+        UEVENT_BUFFER,
+    );
     // The kernel's own group; udev repeats the events in another.
     address.nl_groups = 1;
     let size = size_of_val(&address) as libc::socklen_t;

@@ -165,9 +165,7 @@ impl DatagramSocket {
             SocketKind::Udp => self.state.max_gso_segments().min(MAX_BATCH_DATAGRAMS),
             SocketKind::Gre4 | SocketKind::Gre6 => 1,
         };
-        let at_once = segments * batch.size;
-        let mut result = Ok(());
-        for contents in batch.bytes.chunks(at_once.max(1)) {
+        send_chunks(&batch.bytes, batch.size, segments, |contents| {
             let transmit = Transmit {
                 destination: batch.to,
                 ecn: None,
@@ -175,11 +173,33 @@ impl DatagramSocket {
                 segment_size: Some(batch.size),
                 src_ip: batch.from,
             };
-            let sent = self.state.try_send((&self.socket).into(), &transmit);
-            result = result.and(sent);
-        }
-        result
+            self.state.try_send((&self.socket).into(), &transmit)
+        })
     }
+}
+
+/// Sends datagrams of `size` bytes, `segments` of them at once. Before Linux 6.11 devices that compute no checksums, such
+/// as of PPP and many modems, refuse several at once (EIO), and so may filters (EINVAL): then each is sent by itself.
+fn send_chunks(
+    bytes: &[u8],
+    size: usize,
+    segments: usize,
+    mut send: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut result = Ok(());
+    for contents in bytes.chunks((segments * size).max(1)) {
+        let sent = send(contents);
+        let is_refused = sent.as_ref().is_err_and(|error| {
+            matches!(error.raw_os_error(), Some(libc::EIO | libc::EINVAL)) && contents.len() > size
+        });
+        result = match is_refused {
+            true => contents
+                .chunks(size.max(1))
+                .fold(result, |result, each| result.and(send(each))),
+            false => result.and(sent),
+        };
+    }
+    result
 }
 
 /// Enlarges the buffers beyond the ordinary limit if permitted, otherwise up to it.
@@ -384,6 +404,32 @@ mod tests {
 
     fn ms(ms: u64) -> Time {
         Time::ZERO + Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn datagrams_that_are_refused_at_once_are_sent_one_by_one() {
+        let bytes = [7; 10 * 100 + 30];
+        for (error, most) in [(libc::EIO, 1), (libc::EINVAL, 1), (libc::ENETDOWN, 4)] {
+            let (mut sent, mut asked) = (Vec::new(), 0);
+            let result = send_chunks(&bytes, 100, 4, |contents| {
+                asked += 1;
+                if contents.len() > 100 {
+                    return Err(io::Error::from_raw_os_error(error));
+                }
+                sent.push(contents.len());
+                Ok(())
+            });
+            if most == 1 {
+                assert!(result.is_ok(), "{result:?}");
+                assert_eq!(sent, [[100; 10].as_slice(), &[30]].concat());
+            } else {
+                assert!(result.is_err());
+                assert_eq!((asked, sent), (3, vec![]));
+            }
+        }
+        // What is refused by itself is an error.
+        let refuse = |_: &[u8]| Err(io::Error::from_raw_os_error(libc::EIO));
+        assert!(send_chunks(&bytes[..100], 100, 4, refuse).is_err());
     }
 
     #[test]

@@ -6,9 +6,10 @@ use braid_bond::proto::frame::Reason;
 use braid_bond::proto::handshake::Options;
 use braid_bond::proto::handshake::terms::Refusal;
 use braid_bond::proto::reject::Reject;
-use braid_bond::proto::tunnel::Event;
-use braid_core::Time;
+use braid_bond::proto::tunnel::{Event, LinkConfig};
+use braid_core::{Bytes, Time};
 use braid_multipath::LinkId;
+use braid_multipath::liveness::Verdict;
 
 use crate::line::Lines;
 use crate::sim::{End, HUB, Pair, inner, link, number, restarted};
@@ -141,6 +142,74 @@ fn a_restarted_hub_is_detected_and_reconnected() {
         )
     };
     assert_eq!(count(&pair.client_events, anew), 2);
+}
+
+#[test]
+fn a_hub_that_lost_the_session_is_noticed_beside_a_link_in_quarantine() {
+    let mut pair = Pair::new(5, two());
+    pair.connect();
+    pair.lines[1].both(|line| line.loss = 0.5);
+    let load = |pair: &mut Pair, seconds| {
+        let span = Duration::from_secs(seconds);
+        pair.tick(span, Duration::from_millis(2), |pair, count| {
+            pair.inner_at_client(inner(5, count, 500));
+        });
+    };
+    // More than the first link carries.
+    pair.tick(
+        Duration::from_secs(3),
+        Duration::from_millis(1),
+        |pair, n| {
+            (0..6).for_each(|_| pair.inner_at_client(inner(7, n, 1230)));
+        },
+    );
+    let is_out = |event: &Event| matches!(event, Event::LinkVerdict(change) if change.verdict == Verdict::Quarantined);
+    assert_eq!(count(&pair.client_events, is_out), 1);
+    // It starts anew, and its resets do not arrive.
+    pair.server = restarted(pair.now + Duration::from_secs(1234), 0x55);
+    pair.lines.iter_mut().for_each(|line| line.down.hole = true);
+    pair.recorded = Some(Vec::new());
+    load(&mut pair, 8);
+    let sent = pair.recorded.take().expect("it is kept");
+    let begins = |(_, datagram): &&(_, Vec<u8>)| datagram[0] == 0x01;
+    assert!(sent.iter().filter(begins).count() > 0);
+}
+
+#[test]
+fn a_line_without_quota_carries_what_no_other_can() {
+    let mut pair = Pair::new(5, two());
+    pair.connect();
+    let spent = LinkConfig {
+        quota: Some(Bytes::new(0)),
+        ..link()
+    };
+    pair.client.set_link(LinkId(1), spent);
+    pair.run_for(Duration::from_secs(1));
+    let load = |pair: &mut Pair, seconds| {
+        let before = (pair.at_hub.len(), pair.at_client.len());
+        let span = Duration::from_secs(seconds);
+        pair.tick(span, Duration::from_millis(5), |pair, count| {
+            pair.inner_at_client(inner(5, count, 500));
+            pair.inner_at_hub(inner(6, count, 500));
+        });
+        (
+            pair.at_hub.len() - before.0,
+            pair.at_client.len() - before.1,
+        )
+    };
+    let bytes = |pair: &Pair| pair.lines[1].up.bytes + pair.lines[1].down.bytes;
+    let before = bytes(&pair);
+    let (up, down) = load(&mut pair, 2);
+    assert!(up >= 390 && down >= 390, "{up} {down}");
+    assert!(bytes(&pair) - before < 50_000);
+    pair.lines[0].both(|line| line.hole = true);
+    let (up, down) = load(&mut pair, 4);
+    assert!(up > 700 && down > 700, "{up} {down}");
+    pair.lines[0].both(|line| line.hole = false);
+    load(&mut pair, 4);
+    let before = bytes(&pair);
+    load(&mut pair, 2);
+    assert!(bytes(&pair) - before < 50_000);
 }
 
 #[test]

@@ -525,7 +525,8 @@ fn with_views<T>(
     let mut views = [empty; MAX_LINKS];
     let paced = scheduler.is_paced();
     let works = links.iter().any(SenderLink::is_usable);
-    let any_quarantined = !works && links.iter().any(SenderLink::is_quarantined);
+    let resorts = links.iter().map(SenderLink::resort);
+    let first_resort = if works { None } else { resorts.min() };
     // Copies hold up nothing, and other schedulers do not compare delays.
     let compares = works && scheduler.reorder_budget().is_some() && head.except.is_none();
     let first_unmeasured = compares.then(|| first_unmeasured_link(links)).flatten();
@@ -534,9 +535,9 @@ fn with_views<T>(
         .any(|link| link.is_usable() && link.estimator.stall(now).is_zero());
     for (view, link) in views.iter_mut().zip(links) {
         let len = len + link.settings.overhead;
-        *view = match works {
-            true => link.view(now, len, paced, beside_steady),
-            false => link.last_resort(now, len, paced, any_quarantined),
+        *view = match first_resort {
+            None => link.view(now, len, paced, beside_steady),
+            Some(first) => link.last_resort(now, len, paced, first),
         };
         view.usable &= !compares || link.has_delay() || first_unmeasured == Some(link.id);
     }

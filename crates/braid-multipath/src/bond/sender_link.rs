@@ -135,24 +135,25 @@ impl<T> SenderLink<T> {
         self.quota.is_none_or(|left| left.get() > 0)
     }
 
-    /// Returns true if the link loses much, and is kept out for that alone.
-    pub fn is_quarantined(&self) -> bool {
-        self.liveness.verdict() == Verdict::Quarantined && self.has_quota()
+    /// Returns the link's place among the last resorts of a bond in which no link may carry data: first one that works
+    /// without quota, then one that loses much, which carries something at least, then a silent one.
+    pub fn resort(&self) -> u8 {
+        let place = match self.liveness.verdict() {
+            Verdict::Active | Verdict::Returning(_) => 0,
+            Verdict::Quarantined => 1,
+            Verdict::Suspect => 2,
+        };
+        match place {
+            1.. if !self.has_quota() => place + 2,
+            _ => place,
+        }
     }
 
-    /// Returns the link's view for a bond in which no link is known to work. A link that loses much carries something at
-    /// least; where there is none (`any_quarantined`), one that is only silent is used. Both are used within their windows, as
-    /// they would be without a bond.
-    pub fn last_resort(
-        &self,
-        now: Time,
-        len: Bytes,
-        paced: bool,
-        any_quarantined: bool,
-    ) -> LinkView {
-        let is_silent = self.liveness.verdict() == Verdict::Suspect && self.has_quota();
+    /// Returns the link's view for such a bond, of which the first last resort is at this place. Links are used within
+    /// their windows then, as they would be without a bond.
+    pub fn last_resort(&self, now: Time, len: Bytes, paced: bool, first: u8) -> LinkView {
         LinkView {
-            usable: self.is_quarantined() || is_silent && !any_quarantined,
+            usable: self.resort() == first,
             rate: self.capped(),
             ..self.view(now, len, paced, false)
         }

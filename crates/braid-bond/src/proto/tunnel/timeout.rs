@@ -80,18 +80,19 @@ impl Tunnel {
         }
     }
 
-    /// Returns true if the sender suspects every link in use.
+    /// Returns true if no link in use works: one in quarantine gets no reports of a hub that has lost the session either.
     fn is_silent(&self) -> bool {
         let in_use = |id: &u8| {
             self.links[usize::from(*id)]
                 .as_ref()
                 .is_some_and(|l| l.in_use)
         };
-        let mut verdicts = (0..MAX_LINKS as u8)
+        let verdicts = (0..MAX_LINKS as u8)
             .filter(in_use)
             .filter_map(|id| self.sender.link(LinkId(id)))
             .map(|(_, liveness)| liveness.verdict());
-        let first = verdicts.next();
-        first == Some(Verdict::Suspect) && verdicts.all(|verdict| verdict == Verdict::Suspect)
+        let is_out = |verdict| matches!(verdict, Verdict::Suspect | Verdict::Quarantined);
+        let mut verdicts = verdicts.peekable();
+        verdicts.peek().is_some() && verdicts.all(is_out)
     }
 }

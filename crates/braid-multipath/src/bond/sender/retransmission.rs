@@ -193,7 +193,10 @@ impl<T: Clone> Sender<T> {
             (is_far, !link.has_delay(), is_excepted, link.cost())
         };
         let usable = self.links.iter().filter(|link| link.is_usable());
-        usable.min_by_key(cost).map(|link| link.id)
+        let best = usable.min_by_key(cost).map(|link| link.id);
+        // All that work have no quota left.
+        let spent = || self.links.iter().filter(|link| link.resort() == 0);
+        best.or_else(|| spent().min_by_key(cost).map(|link| link.id))
     }
 
     /// Returns the best link, if its window has room. The silent link is used only if it is back
