@@ -64,12 +64,19 @@ impl NackLimiter {
     }
 }
 
+/// A packet that was sent, as it is kept.
 #[derive(Debug, Clone)]
-struct SentPacket<T> {
-    number: PacketNumber,
-    at: Time,
-    len: Bytes,
-    item: T,
+pub struct SentPacket<T> {
+    /// Its number on the link.
+    pub number: PacketNumber,
+    /// When it was sent.
+    pub at: Time,
+    /// Its size.
+    pub len: Bytes,
+    /// The packet.
+    pub item: T,
+    /// True if no link had room for a copy that nobody had asked for.
+    pub is_tried: bool,
 }
 
 /// Packets recently sent on one link.
@@ -107,6 +114,7 @@ impl<T> RetransmitBuffer<T> {
             at: now,
             len,
             item,
+            is_tried: false,
         });
         while self.sent.front().is_some_and(|first| {
             self.bytes > self.max_bytes.get() || now.since(first.at) > self.max_age
@@ -123,14 +131,40 @@ impl<T> RetransmitBuffer<T> {
 
     /// Removes the items sent under these numbers and calls `each` for them, but for those that are
     /// too old.
-    pub fn take(&mut self, now: Time, range: NumberRange, mut each: impl FnMut(Bytes, T)) {
+    pub fn take(&mut self, now: Time, range: NumberRange, mut each: impl FnMut(SentPacket<T>)) {
         let places = range.places(&self.sent, |sent| sent.number);
         for sent in self.sent.drain(places) {
             self.bytes -= sent.len.get();
             if now.since(sent.at) <= self.max_age {
-                each(sent.len, sent.item);
+                each(sent);
             }
         }
+    }
+
+    /// The same behind the first ones that were tried before.
+    pub fn take_untried(&mut self, now: Time, range: NumberRange, each: impl FnMut(SentPacket<T>)) {
+        let mut sent = self
+            .sent
+            .range(range.places(&self.sent, |sent| sent.number));
+        if let Some(first) = sent.find(|sent| !sent.is_tried) {
+            let first = first.number;
+            self.take(now, NumberRange { first, ..range }, each);
+        }
+    }
+
+    /// Keeps an item again that was taken and not sent. It may be requested still.
+    pub fn restore(&mut self, sent: SentPacket<T>) {
+        let place = self
+            .sent
+            .partition_point(|other| other.number <= sent.number);
+        self.bytes += sent.len.get();
+        self.sent.insert(
+            place,
+            SentPacket {
+                is_tried: true,
+                ..sent
+            },
+        );
     }
 
     /// Forgets items that are too old.

@@ -26,6 +26,9 @@ const SYMBOL_MARGIN: Duration = Duration::from_micros(300);
 /// A link that has been silent for this long is not waited for.
 const LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// For so long after a stall lost packets are asked for that may come as late.
+const RESUMED_SPAN: Duration = Duration::from_secs(1);
+
 /// A lane waits for a far link if the link brought one of its packets within this time.
 const FAR_SPAN: Duration = Duration::from_secs(2);
 
@@ -74,6 +77,8 @@ struct ReceiverLink {
     nack_limiter: NackLimiter,
     live: bool,
     base: RecentMin<RelativeDelay>,
+    /// When it last brought a packet after a silence for which lanes had given up waiting.
+    resumed: Option<Time>,
     /// True if the link is slower than the fastest by more than [`REORDER_BUDGET`].
     is_far: bool,
     /// When it last brought a packet of each lane.
@@ -161,6 +166,10 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
         self.find_far_links(now);
         let index = self.index_or_insert(link);
         let from = &mut self.links[index];
+        let last = from.arrivals.last_at();
+        if last.is_some_and(|last| now.since(last) >= self.settings.max_stall) {
+            from.resumed = Some(now);
+        }
         let arrival = from.arrivals.handle_packet(now, packet);
         if arrival != Arrival::Duplicate {
             from.nack_limiter.handle_packet();
@@ -168,7 +177,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             let delay = RelativeDelay::of(packet.stamp, packet.arrived);
             from.base.handle_value(now, delay);
         }
-        self.request_lost(index);
+        self.request_lost(now, index);
         arrival
     }
 
@@ -277,7 +286,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
     pub fn handle_timeout(&mut self, now: Time) {
         for index in 0..self.links.len() {
             self.links[index].arrivals.handle_timeout(now);
-            self.request_lost(index);
+            self.request_lost(now, index);
         }
         self.progress(now);
         self.fec.handle_timeout(now);
@@ -438,19 +447,25 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
     }
 
     /// Asks the sender again for lost packets of a link, by NACKs, as far as a retransmission would
-    /// still be in time.
-    fn request_lost(&mut self, index: usize) {
-        let retransmit_wait = self.retransmit_wait();
-        let max_wait = self.settings.max_retransmit_wait;
+    /// still be in time. Those that were lost in a long stall are asked for in any case: the flow has taken packets that
+    /// were only late for lost, and Linux, once it knows better, looks for real losses among them no more before its
+    /// retransmission time-out.
+    fn request_lost(&mut self, now: Time, index: usize) {
+        let (retransmit_wait, most) = (self.retransmit_wait(), self.settings.max_retransmit_wait);
+        let late = self
+            .retransmit_delay
+            .filter(|_| self.settings.nacks_enabled);
         let incoming = &mut self.links[index];
+        let has_resumed = |at: Time| now.since(at) < RESUMED_SPAN;
+        let (wait, max_wait) = match late.filter(|_| incoming.resumed.is_some_and(has_resumed)) {
+            Some(late) => (late, RESUMED_SPAN),
+            None => (retransmit_wait, most),
+        };
         while let Some(lost) = incoming.arrivals.poll_lost() {
-            if retransmit_wait.is_zero() {
+            if wait.is_zero() {
                 continue;
             }
-            if let Some(range) = incoming
-                .nack_limiter
-                .request(lost, retransmit_wait, max_wait)
-            {
+            if let Some(range) = incoming.nack_limiter.request(lost, wait, max_wait) {
                 let link = self.ids[index];
                 self.nacks.push_back(Nack { link, range });
             }
@@ -514,6 +529,7 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
             nack_limiter: NackLimiter::default(),
             live: true,
             base: RecentMin::default(),
+            resumed: None,
             is_far: false,
             lanes: vec![Time::ZERO; LANES],
         });

@@ -397,6 +397,7 @@ impl<T: Clone> Sender<T> {
                 except: link,
                 since: now,
                 kind: Kind::Second,
+                sent: None,
             });
         }
         packet

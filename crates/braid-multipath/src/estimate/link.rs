@@ -400,6 +400,14 @@ impl LinkEstimator {
         self.in_flight() + len <= self.window()
     }
 
+    /// Returns the time in which the link carries what is in flight beyond its window.
+    #[must_use]
+    pub fn excess_time(&self) -> Duration {
+        let excess = self.in_flight().get().saturating_sub(self.window().get());
+        let time = self.rate().time_of(Bytes::new(excess));
+        time.unwrap_or_default()
+    }
+
     /// Returns the current one-way delay with the queue, smoothed over a few reports; none before
     /// the first.
     #[must_use]

@@ -1,15 +1,16 @@
 //! Each lost packet is requested once, and each kept packet returned once.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use braid_core::{Bytes, Time};
+use braid_core::{Bytes, Rate, Time};
 use braid_multipath::bond::{InnerPacket, LinkSettings, Sender, SenderSettings};
-use braid_multipath::estimate::NumberRange;
-use braid_multipath::retransmit::{NackLimiter, RetransmitBuffer};
+use braid_multipath::estimate::{LinkReport, NumberRange};
+use braid_multipath::retransmit::{Nack, NackLimiter, RetransmitBuffer};
 use braid_multipath::schedule::{Choice, Class, Head, LinkView, Scheduler};
-use braid_multipath::{LinkId, PacketNumber};
+use braid_multipath::{LinkId, PacketNumber, RelativeDelay, Stamp};
 
 const LEN: Bytes = Bytes::new(1000);
 const MAX_AGE: Duration = Duration::from_millis(300);
@@ -27,7 +28,7 @@ fn range(first: u64, last: u64) -> NumberRange {
 
 fn take(buffer: &mut RetransmitBuffer<u64>, now: u64, first: u64, last: u64) -> Vec<u64> {
     let mut out = Vec::new();
-    buffer.take(ms(now), range(first, last), |_, item| out.push(item));
+    buffer.take(ms(now), range(first, last), |sent| out.push(sent.item));
     out
 }
 
@@ -60,6 +61,88 @@ fn packets_that_share_a_number_come_back_together() {
         buffer.handle_sent(ms(0), PacketNumber(item / 2), LEN, item);
     }
     assert_eq!(take(&mut buffer, 1, 1, 1), [2, 3]);
+}
+
+#[test]
+fn copies_that_were_not_sent_can_be_asked_for_and_are_not_tried_again() {
+    let mut buffer = filled(12);
+    let mut taken = Vec::new();
+    buffer.take_untried(ms(20), range(0, 9), |sent| taken.push(sent));
+    let numbers: Vec<u64> = taken.iter().map(|sent| sent.item).collect();
+    assert_eq!(numbers, [0, 1, 3, 4, 6, 7, 9]);
+    // The first two were sent.
+    taken.drain(..2);
+    taken.drain(..).for_each(|sent| buffer.restore(sent));
+    let mut again = Vec::new();
+    buffer.take_untried(ms(21), range(0, 20), |sent| again.push(sent.item));
+    assert_eq!(again, [10]);
+    assert_eq!(take(&mut buffer, 22, 0, 20), [3, 4, 6, 7, 9]);
+    assert_eq!(buffer.bytes(), Bytes::new(0));
+}
+
+/// Packets in flight on a link that falls silent are copied to another one as far as its window has room. The rest was
+/// forgotten: what the link had lost was lost for good.
+#[test]
+fn what_a_silent_link_has_lost_is_sent_again_when_it_is_asked_for() {
+    let mut sender = Sender::new(
+        Box::new(Counting(Arc::default())),
+        SenderSettings::default(),
+    );
+    let narrow = LinkSettings {
+        initial: Some(Rate::from_bits_per_sec(300_000)),
+        ..LinkSettings::default()
+    };
+    sender.add_link(ms(1), LinkId(0), LinkSettings::default());
+    sender.add_link(ms(1), LinkId(1), narrow);
+    let send = |sender: &mut Sender<u64>, now: u64, items: std::ops::Range<u64>| {
+        for item in items {
+            let packet = InnerPacket {
+                flow: 1,
+                class: Class::Ordered,
+                len: LEN,
+                is_stream: true,
+                is_limited: false,
+            };
+            sender.handle_packet(ms(now), packet, item);
+            assert!(sender.poll_transmit(ms(now)).is_some());
+        }
+    };
+    send(&mut sender, 10, 0..10);
+    let report = |link: u8, packets: u64, sent: u64| LinkReport {
+        link: LinkId(link),
+        highest: PacketNumber(packets - 1),
+        echo: Stamp(sent * 1_000),
+        held: Duration::ZERO,
+        received_at: ms(sent + 15),
+        packets,
+        bytes: Bytes::new(1_000 * packets),
+        lost: 0,
+        delay: RelativeDelay(15_000),
+        jitter: Duration::ZERO,
+        train: None,
+    };
+    sender.handle_report(ms(40), &report(0, 10, 10));
+    send(&mut sender, 50, 10..110);
+    let (mut copied, mut last) = (BTreeSet::new(), None);
+    for now in 51..900 {
+        sender.handle_timeout(ms(now));
+        while let Some(sent) = sender.poll_transmit(ms(now)) {
+            copied.insert(sent.packet.item);
+            last = Some((sent.number.0 + 1, now));
+        }
+    }
+    assert!(copied.len() < 100, "{copied:?}");
+    let (packets, at) = last.expect("copies");
+    sender.handle_report(ms(900), &report(1, packets, at));
+    let nack = Nack {
+        link: LinkId(0),
+        range: range(10, 109),
+    };
+    sender.handle_nack(ms(900), nack);
+    while let Some(sent) = sender.poll_transmit(ms(900)) {
+        copied.insert(sent.packet.item);
+    }
+    assert_eq!(copied.len(), 100);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Adding, removing, probing and judging links; timeouts.
 
+use std::time::Duration;
+
 use braid_core::{Bytes, Time};
 
 use super::Sender;
@@ -120,7 +122,11 @@ impl<T: Clone> Sender<T> {
             link.liveness.handle_timeout(now, &link.estimator);
             let after = link.liveness.verdict();
             silent[link.id.index() % MAX_LINKS] = after == Verdict::Suspect && before != after;
-            link.retransmit_buffer.handle_timeout(now);
+            match after {
+                // Nobody can ask for its packets meanwhile.
+                Verdict::Suspect => link.retransmit_buffer.set_max_age(Duration::MAX),
+                _ => link.retransmit_buffer.handle_timeout(now),
+            }
         }
         if silent.contains(&true) {
             let others = self.links.iter_mut().filter(|link| link.is_usable());

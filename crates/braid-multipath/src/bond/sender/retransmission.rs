@@ -14,7 +14,7 @@ use braid_core::{Bytes, Rate, Time};
 
 use super::{LanePacket, Sender, SenderLink, Transmit, with_views};
 use crate::estimate::NumberRange;
-use crate::retransmit::Nack;
+use crate::retransmit::{Nack, SentPacket};
 use crate::schedule::{Choice, Head};
 use crate::{LinkId, PacketNumber};
 
@@ -59,6 +59,8 @@ pub(super) struct Retransmission<T> {
     pub except: LinkId,
     pub since: Time,
     pub kind: Kind,
+    /// Its number on that link, when it was sent, and its size there, if the peer may ask for it still.
+    pub sent: Option<(PacketNumber, Time, Bytes)>,
 }
 
 /// Packets to be sent again, by age: a queue for each kind and excluded link. If the first of a queue
@@ -121,15 +123,36 @@ impl<T: Clone> Sender<T> {
         let Some(link) = self.links.iter_mut().find(|link| link.id == nack.link) else {
             return;
         };
-        link.retransmit_buffer.take(now, nack.range, |_, packet| {
+        let push = |sent: SentPacket<LanePacket<T>>| {
             queue.push(Retransmission {
-                packet,
+                packet: sent.item,
                 except: nack.link,
                 since: now,
                 kind,
+                sent: (kind == Kind::Speculative).then_some((sent.number, sent.at, sent.len)),
             });
-        });
+        };
+        match kind {
+            Kind::Speculative => link.retransmit_buffer.take_untried(now, nack.range, push),
+            _ => link.retransmit_buffer.take(now, nack.range, push),
+        }
         self.wait = None;
+    }
+
+    /// Keeps a packet again of which no copy was sent: if its link lost it, the peer will ask for it.
+    fn restore(&mut self, retransmission: Retransmission<T>) {
+        let Some((number, at, len)) = retransmission.sent else {
+            return;
+        };
+        if let Some(link) = self.link_mut(retransmission.except) {
+            link.retransmit_buffer.restore(SentPacket {
+                number,
+                at,
+                len,
+                item: retransmission.packet,
+                is_tried: true,
+            });
+        }
     }
 
     /// Returns the next packet to send again. Requested packets go at once, on the link most likely
@@ -158,7 +181,7 @@ impl<T: Clone> Sender<T> {
                 None if now.since(retransmission.since) < timeout => {
                     self.retransmissions.queues[queue].push_front((number, retransmission));
                 }
-                None => {}
+                None => self.restore(retransmission),
             }
         }
         None
@@ -179,18 +202,24 @@ impl<T: Clone> Sender<T> {
                 except: taken,
                 since: retransmission.since,
                 kind: Kind::Second,
+                sent: None,
             });
         }
     }
 
     /// Returns the link with the lowest delay, plus a penalty for its loss. The link that lost the
-    /// packet is used only if there is no other, one without a known delay if there is none with it,
+    /// packet is used only if it is sooner by a round trip, one without a known delay if there is none with it,
     /// and a far one if there is no near one.
     pub(super) fn best(&self, except: Option<LinkId>) -> Option<LinkId> {
         let cost = |link: &&SenderLink<LanePacket<T>>| {
             let is_far = self.is_far_link(link.id);
-            let is_excepted = Some(link.id) == except;
-            (is_far, !link.has_delay(), is_excepted, link.cost())
+            let again = match Some(link.id) == except {
+                true => link.estimator.rtt().smoothed(),
+                false => Duration::ZERO,
+            };
+            let wait = again + link.estimator.excess_time();
+            let wait = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
+            (is_far, !link.has_delay(), link.cost().saturating_add(wait))
         };
         let usable = self.links.iter().filter(|link| link.is_usable());
         let best = usable.min_by_key(cost).map(|link| link.id);
@@ -279,12 +308,17 @@ impl<T: Clone> Sender<T> {
 
     /// Cancels speculative retransmissions of a link that has delivered after all.
     pub(super) fn cancel_retransmissions(&mut self, id: LinkId) {
-        let cancelled = |(_, first): &(u64, Retransmission<T>)| {
-            first.kind == Kind::Speculative && first.except == id
-        };
-        let queues = self.retransmissions.queues.iter_mut();
-        queues
-            .filter(|queue| queue.front().is_some_and(cancelled))
-            .for_each(VecDeque::clear);
+        for index in 0..self.retransmissions.queues.len() {
+            let mut cancelled = std::mem::take(&mut self.retransmissions.queues[index]);
+            if cancelled
+                .front()
+                .is_some_and(|(_, first)| first.kind == Kind::Speculative && first.except == id)
+            {
+                for (_, retransmission) in cancelled.drain(..) {
+                    self.restore(retransmission);
+                }
+            }
+            self.retransmissions.queues[index] = cancelled;
+        }
     }
 }
