@@ -75,7 +75,7 @@ pub struct SentPacket<T> {
     pub len: Bytes,
     /// The packet.
     pub item: T,
-    /// True if no link had room for a copy that nobody had asked for.
+    /// True if a copy that nobody had asked for was to be sent, and was not.
     pub is_tried: bool,
 }
 
@@ -141,7 +141,7 @@ impl<T> RetransmitBuffer<T> {
         }
     }
 
-    /// The same behind the first ones that were tried before.
+    /// The same from the first one on that was not tried before.
     pub fn take_untried(&mut self, now: Time, range: NumberRange, each: impl FnMut(SentPacket<T>)) {
         let mut sent = self
             .sent

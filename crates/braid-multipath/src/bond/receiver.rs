@@ -26,7 +26,7 @@ const SYMBOL_MARGIN: Duration = Duration::from_micros(300);
 /// A link that has been silent for this long is not waited for.
 const LINK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// For so long after a stall lost packets are asked for that may come as late.
+/// Time after a silence within which lost packets are requested even if the copy takes as long.
 const RESUMED_SPAN: Duration = Duration::from_secs(1);
 
 /// A lane waits for a far link if the link brought one of its packets within this time.
@@ -447,9 +447,8 @@ impl<T: Clone, S: Clone> Receiver<T, S> {
     }
 
     /// Asks the sender again for lost packets of a link, by NACKs, as far as a retransmission would
-    /// still be in time. Those that were lost in a long stall are asked for in any case: the flow has taken packets that
-    /// were only late for lost, and Linux, once it knows better, looks for real losses among them no more before its
-    /// retransmission time-out.
+    /// still be in time. Just after a long silence it need not be: the flow has taken late packets for lost. After such a
+    /// spurious recovery Linux does not look for real losses until its time-out.
     fn request_lost(&mut self, now: Time, index: usize) {
         let (retransmit_wait, most) = (self.retransmit_wait(), self.settings.max_retransmit_wait);
         let late = self

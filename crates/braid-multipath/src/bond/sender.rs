@@ -67,6 +67,9 @@ const MAX_RETRANSMIT_GRACE: Duration = Duration::from_millis(150);
 /// Packets are kept for at least this much longer than their link takes to report them.
 const MIN_RETRANSMIT_SPARE: Duration = Duration::from_millis(150);
 
+/// Time for which packets are kept while their link is silent: the far end may ask for them once it goes on.
+const SILENT_RETRANSMIT_AGE: Duration = Duration::from_secs(5);
+
 /// Longest extra delay by default: enough for a geostationary satellite beside a terrestrial line.
 pub const MAX_EXTRA_DELAY: Duration = Duration::from_millis(400);
 

@@ -135,8 +135,8 @@ impl<T> SenderLink<T> {
         self.quota.is_none_or(|left| left.get() > 0)
     }
 
-    /// Returns the link's place among the last resorts of a bond in which no link may carry data: first one that works
-    /// without quota, then one that loses much, which carries something at least, then a silent one.
+    /// Returns the link's place among the last resorts of a bond in which no link may carry data: 0 for one that works,
+    /// but has no quota left, then one that loses much, which carries something at least, then a silent one.
     pub fn resort(&self) -> u8 {
         let place = match self.liveness.verdict() {
             Verdict::Active | Verdict::Returning(_) => 0,

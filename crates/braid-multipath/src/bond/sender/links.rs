@@ -1,10 +1,8 @@
 //! Adding, removing, probing and judging links; timeouts.
 
-use std::time::Duration;
-
 use braid_core::{Bytes, Time};
 
-use super::Sender;
+use super::{SILENT_RETRANSMIT_AGE, Sender};
 use crate::bond::sender_link::{LinkSettings, SenderLink};
 use crate::bond::traffic::{Control, ControlKind, LinkChange};
 use crate::liveness::Verdict;
@@ -31,6 +29,7 @@ impl<T: Clone> Sender<T> {
     /// Removes a link. Packets in flight on it are retransmitted on others.
     pub fn remove_link(&mut self, now: Time, id: LinkId) {
         self.retransmit_in_flight(now, id);
+        self.retransmissions.forget_numbers(id);
         self.links.retain(|link| link.id != id);
         self.wait = None;
     }
@@ -122,11 +121,10 @@ impl<T: Clone> Sender<T> {
             link.liveness.handle_timeout(now, &link.estimator);
             let after = link.liveness.verdict();
             silent[link.id.index() % MAX_LINKS] = after == Verdict::Suspect && before != after;
-            match after {
-                // Nobody can ask for its packets meanwhile.
-                Verdict::Suspect => link.retransmit_buffer.set_max_age(Duration::MAX),
-                _ => link.retransmit_buffer.handle_timeout(now),
+            if after == Verdict::Suspect {
+                link.retransmit_buffer.set_max_age(SILENT_RETRANSMIT_AGE);
             }
+            link.retransmit_buffer.handle_timeout(now);
         }
         if silent.contains(&true) {
             let others = self.links.iter_mut().filter(|link| link.is_usable());

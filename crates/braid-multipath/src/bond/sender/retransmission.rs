@@ -52,7 +52,7 @@ pub(super) enum Kind {
     Second,
 }
 
-/// A packet to be sent again, and the link that it must not use.
+/// A packet to be sent again, and the link that has lost it or keeps it waiting.
 #[derive(Debug)]
 pub(super) struct Retransmission<T> {
     pub packet: LanePacket<T>,
@@ -100,6 +100,13 @@ impl<T> Retransmissions<T> {
 
     pub fn is_empty(&self) -> bool {
         self.queues.iter().all(VecDeque::is_empty)
+    }
+
+    /// Forgets the numbers that packets have on a link: one that is added again begins anew.
+    pub fn forget_numbers(&mut self, link: LinkId) {
+        let waiting = self.queues.iter_mut().flatten();
+        let of_link = waiting.filter(|(_, waiting)| waiting.except == link);
+        of_link.for_each(|(_, waiting)| waiting.sent = None);
     }
 
     /// Takes the oldest first one of a queue that is not older than `from`.
