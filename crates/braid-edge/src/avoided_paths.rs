@@ -6,8 +6,8 @@
 //! - **Losses are remembered**: a path that is avoided carries little, which tells nothing of it. It loses what it lost
 //!   last until its time is over; then flows try it again. So the worse one of two paths that lose packets is tried
 //!   ever more seldom, and two that lose alike are both used.
-//! - **A better path has room** for what the other one carries of these flows. All others, which may take any path, give
-//!   way. One that they fill is left again.
+//! - **The other paths have room** for what the lossy one carries of these flows, each for its part by rate, as they may
+//!   take any. All other flows give way. If one is filled later, the flows go back.
 //! - **Losses of a queue say nothing** about a path: where flows fill it, they would fill any.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -24,9 +24,9 @@ const MIN_LOSSES: usize = 3;
 const SCALE: u64 = 1_000_000;
 /// Least part of a path's bytes that are lost: 0.05 %.
 const MIN_LOSS: u64 = 500;
-/// Times that the path must lose as much as another one; and once it is avoided, as long as that one does not turn out
-/// to be much worse than it seemed.
+/// Times that the path must lose as much as another one.
 const MIN_EXCESS_FACTOR: u64 = 4;
+/// The same for a path that is avoided already.
 const MIN_LASTING_FACTOR: u64 = 2;
 /// Part of a path's rate that flows which keep to it may have when others join them, in quarters: more join later.
 const ROOM_QUARTERS: u64 = 3;
@@ -156,35 +156,37 @@ impl AvoidedPaths {
         order.sort_unstable();
         for (ratio, tag) in order {
             let was_avoided = self.paths[&tag].is_avoided;
-            let moved = match was_avoided {
-                true => 0,
-                false => paths[&tag].kept_bit_s,
+            let (moved, factor) = match was_avoided {
+                true => (0, MIN_LASTING_FACTOR),
+                false => (paths[&tag].kept_bit_s, MIN_EXCESS_FACTOR),
             };
-            let has_room = |other: u16| match was_avoided {
-                true => !paths[&other].is_full(),
-                false => paths[&other].has_room(moved),
+            // Its flows take any of these, about by their rates.
+            let is_taken = |other: &u16| *other != tag && !self.paths[other].is_avoided;
+            let others: Vec<u16> = paths.keys().copied().filter(is_taken).collect();
+            let rate: u64 = others.iter().map(|other| paths[other].rate_bit_s).sum();
+            let part = |path: &PathNow| {
+                let part = u128::from(moved) * u128::from(path.rate_bit_s);
+                u64::try_from(part.checked_div(rate.into()).unwrap_or(0)).unwrap_or(moved)
             };
-            let factor = match was_avoided {
-                true => MIN_LASTING_FACTOR,
-                false => MIN_EXCESS_FACTOR,
-            };
-            let is_better = |(other, state): &(&u16, &State)| {
-                **other != tag && !state.is_avoided && factor * state.ratio(now) <= ratio
-            };
-            let better = || self.paths.iter().filter(is_better).map(|(other, _)| *other);
-            let (has_better, better) =
-                (better().next().is_some(), better().find(|it| has_room(*it)));
-            if let Some(path) = better.and_then(|better| paths.get_mut(&better)) {
-                path.kept_bit_s += moved;
-            }
+            let has_room = others.iter().all(|other| match was_avoided {
+                true => !paths[other].is_full(),
+                false => paths[other].has_room(part(&paths[other])),
+            });
+            let is_better = |other: &u16| factor * self.paths[other].ratio(now) <= ratio;
+            let has_better = others.iter().any(is_better);
             let Some(state) = self.paths.get_mut(&tag) else {
                 continue;
             };
-            if was_avoided && has_better && better.is_none() {
+            if was_avoided && has_better && !has_room {
                 state.rest = Some(Spell::next(state.rest, now));
             }
             let rests = state.rest.is_some_and(|spell| spell.lasts(now));
-            state.is_avoided = better.is_some() && !rests;
+            state.is_avoided = has_better && has_room && !rests;
+            for other in others.iter().filter(|_| state.is_avoided) {
+                if let Some(path) = paths.get_mut(other) {
+                    path.kept_bit_s += part(path);
+                }
+            }
         }
     }
 
@@ -271,7 +273,7 @@ mod tests {
             for _ in 0..2 * secs {
                 let avoided = self.avoided();
                 let others = self.paths.keys().filter(|tag| !avoided.contains(tag));
-                let other = others.copied().next();
+                let other = others.copied().next_back();
                 for path in self.paths.values_mut() {
                     path.kept_bit_s = 0;
                 }

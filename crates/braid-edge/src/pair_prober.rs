@@ -35,7 +35,7 @@ const PACING_INTERVAL: Duration = Duration::from_millis(500);
 /// probes of a pair's paths are spread.
 const TURN_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Part of the load of flows that keep to their path which is that of the last look, as its inverse.
+/// Weight of the newest sample in the mean load of flows that keep to their path, as its inverse.
 const KEPT_LOAD_SHARE: u64 = 4;
 
 /// Time for which a measured queue holds. An unused path is probed every 200 ms.
