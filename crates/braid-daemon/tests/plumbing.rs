@@ -231,6 +231,7 @@ ip -4 route replace default via 10.1.0.1 dev dsl onlink table 45521 proto 98
 ip -6 route replace default via fe80::1 dev dsl metric 1024 onlink table 45521 proto 98
 ip -4 route replace default via 10.2.0.1 dev lte onlink table 45522 proto 98
 ip -4 rule add pref 32763 lookup main suppress_prefixlength 0 protocol 98
+ip -4 rule add pref 32763 to 169.254.0.0/16 lookup main protocol 98
 ip -4 rule add pref 32763 to 224.0.0.0/4 lookup main protocol 98
 ip -4 rule add pref 32763 to 255.255.255.255 lookup main protocol 98
 ip -4 rule add pref 32764 from 10.1.0.2 lookup 45521 protocol 98
@@ -252,6 +253,7 @@ ip -4 rule del pref 32765 lookup 45520 protocol 98
 ip -6 rule del pref 32762 iif lan to 2001:db8:1::/64 lookup 45520 protocol 98
 ip -6 rule del pref 32765 lookup 45520 protocol 98
 ip -4 rule del pref 32763 lookup main suppress_prefixlength 0 protocol 98
+ip -4 rule del pref 32763 to 169.254.0.0/16 lookup main protocol 98
 ip -4 rule del pref 32763 to 224.0.0.0/4 lookup main protocol 98
 ip -4 rule del pref 32763 to 255.255.255.255 lookup main protocol 98
 ip -4 rule del pref 32764 from 10.1.0.2 lookup 45521 protocol 98

@@ -25,12 +25,15 @@ static __always_inline long route_back(struct __sk_buff *skb, const struct pkt_c
 }
 
 // Returns 1 if no host behind a LAN device has this source: the route back leads outside, nowhere,
-// or to this machine, which only IPv4's stack checks. Before Linux 5.13 `route->ifindex` keeps the
+// or to this machine. IPv4's stack lets no other host claim to be this machine, so there it is a
+// masqueraded client, such as a container. Before Linux 5.13 `route->ifindex` keeps the
 // device asked for where the neighbour is unknown, so an uplink found there must also be found from
 // the LAN device.
 static __always_inline int is_spoofed(struct __sk_buff *skb, const struct pkt_ctx *ctx, long result,
 				      struct bpf_fib_lookup *route)
 {
+	if (result == BPF_FIB_LKUP_RET_NOT_FWDED && ctx->packet.family == FAMILY_V4)
+		return 0;
 	if (result == BPF_FIB_LKUP_RET_BLACKHOLE || result == BPF_FIB_LKUP_RET_UNREACHABLE ||
 	    result == BPF_FIB_LKUP_RET_PROHIBIT || result == BPF_FIB_LKUP_RET_NOT_FWDED)
 		return 1;

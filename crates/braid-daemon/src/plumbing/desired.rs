@@ -238,9 +238,11 @@ impl Desired {
     }
 }
 
-/// Multicast networks and the limited broadcast address. Those of IPv6 are in the table "local" of each device.
+/// Multicast networks, the limited broadcast address, and addresses of one link, by which clouds and modems are reached.
+/// Those of IPv6 are in the table "local" of each device, or of the device itself.
 fn not_unicast(family: Family) -> &'static [(IpAddr, u8)] {
-    const V4: [(IpAddr, u8); 2] = [
+    const V4: [(IpAddr, u8); 3] = [
+        (IpAddr::V4(Ipv4Addr::new(169, 254, 0, 0)), 16),
         (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),
         (IpAddr::V4(Ipv4Addr::BROADCAST), 32),
     ];

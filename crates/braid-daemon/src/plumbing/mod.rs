@@ -15,8 +15,9 @@
 //! ```text
 //! pref 32256+ lookup main                           what `use = "none"` keeps away from us, and
 //!             or goto 32763                         what a rule before it wants to have balanced
-//! pref 32763  to 224.0.0.0/4, 255.255.255.255       groups and broadcasts are for no uplink of ours
-//!             lookup main                           to choose
+//! pref 32763  to 224.0.0.0/4, 255.255.255.255,      groups, broadcasts, and addresses of one link:
+//!             169.254.0.0/16                        for no uplink of ours to choose
+//!             lookup main
 //! pref 32763  lookup main suppress_prefixlength 0   specific routes win: LANs, containers, VPNs
 //! pref 32764  from <address of uplink i>            answers of local servers leave where the
 //!             lookup 45521+i                        question came in
