@@ -130,7 +130,7 @@ class Fabric:
         return {switch: set(keys) for switch, keys in changed.items()}
 
     def host_changes(self) -> int:
-        """How often hosts have moved, come or gone."""
+        """Return the number of times that hosts have moved, come or gone."""
         places = {mac: (host.port, host.tenant, host.vid) for mac, host in self.hosts.items()}
         self.host_moves += places != self.places
         self.places = places

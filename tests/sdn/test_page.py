@@ -24,6 +24,7 @@ from braid_sdn.fabric.api.events import Event, Snapshot, changes
 from braid_sdn.fabric.api.live import Live
 from braid_sdn.fabric.api.page import Page
 from braid_sdn.fabric.api.server import Api
+from braid_sdn.fabric.pieces import at_once
 from braid_sdn.fabric.settings import FloodSettings
 from braid_sdn.web import listener
 from braid_sdn.web.access import WebAccess, WebSettings
@@ -288,7 +289,7 @@ def test_nobody_watching_no_snapshot_is_made_and_one_is_for_all() -> None:
         assert len(made) == 2
         assert len({piece for *_, piece in frames}) == 1
         *_, told = frames[0][2].decode().strip().split("\n")
-        assert json.loads(told.removeprefix("data: ")) == report.at_once(snapshot())
+        assert json.loads(told.removeprefix("data: ")) == at_once(snapshot())
 
     asyncio.run(tell())
 
@@ -425,7 +426,7 @@ def test_a_snapshot_has_tenants_and_flood_limits_and_the_page_has_texts_and_plac
     for switch in net.switches.values():
         switch.meters = 300
     tenant_network.settled(net)
-    shown = report.at_once(report.snapshot_pieces(net.controller, net.now))
+    shown = at_once(report.snapshot_pieces(net.controller, net.now))
     assert [(each["name"], each["hosts"]) for each in shown["tenants"]] == [("default", 3), ("blue", 4), ("red", 4)]
     assert {each["flood_limit_bit_s"] for each in shown["hosts"]} == {1_000_000}
     page, texts = ((fabric_page.FOLDER / name).read_text() for name in ("index.html", "texts.js"))

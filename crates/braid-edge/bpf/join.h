@@ -4,8 +4,8 @@
 #ifndef BRAID_EDGE_JOIN_H
 #define BRAID_EDGE_JOIN_H
 
+#include "merged.h"
 #include "path_probe.h"
-#include "segment.h"
 
 static __always_inline int join(struct __sk_buff *skb, struct settings *settings)
 {

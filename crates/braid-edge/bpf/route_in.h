@@ -5,6 +5,7 @@
 
 #include <linux/if_packet.h>
 #include "icmp_inner.h"
+#include "merged.h"
 #include "path_probe.h"
 
 // Routes a packet by its addresses.

@@ -5,6 +5,7 @@
 
 #include "slot.h"
 #include "l3_path.h"
+#include "merged.h"
 
 static __always_inline int route_out(struct __sk_buff *skb)
 {

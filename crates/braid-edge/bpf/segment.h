@@ -6,7 +6,6 @@
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
-#include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include "maps.h"
 
@@ -68,44 +67,6 @@ static __always_inline enum segment segment_of(struct __sk_buff *skb, __be16 pro
 	__u32 seq;
 
 	return numbered_segment_of(skb, protocol, &seq);
-}
-
-// Returns the bytes of a merged packet that each of its segments has as well.
-static __always_inline __u32 header_bytes(struct __sk_buff *skb, __be16 protocol)
-{
-	__u32 header = ETH_HLEN;
-	struct ipv6hdr v6;
-	struct iphdr v4;
-	__u8 l4, offset;
-
-	if (protocol == bpf_htons(ETH_P_IP) &&
-	    !bpf_skb_load_bytes(skb, ETH_HLEN, &v4, sizeof(v4))) {
-		l4 = v4.protocol;
-		header += v4.ihl * 4;
-	} else if (protocol == bpf_htons(ETH_P_IPV6) &&
-		   !bpf_skb_load_bytes(skb, ETH_HLEN, &v6, sizeof(v6))) {
-		l4 = v6.nexthdr;
-		header += sizeof(v6);
-	} else {
-		return header;
-	}
-	if (l4 == IPPROTO_UDP)
-		return header + sizeof(struct udphdr);
-	if (l4 == IPPROTO_TCP && !bpf_skb_load_bytes(skb, header + TCP_FLAGS - 1, &offset, 1))
-		header += (offset >> 4) * 4;
-	return header;
-}
-
-// Returns the packets of a merged one. Virtual machines and others behind a TAP device merge
-// packets without telling how many.
-static __always_inline __u32 packets_of(struct __sk_buff *skb, __be16 protocol)
-{
-	__u32 size = skb->gso_size, segments = skb->gso_segs, bytes;
-
-	if (!size || segments)
-		return segments > 1 ? segments : 1;
-	bytes = skb->len - header_bytes(skb, protocol);
-	return bytes > size && bytes <= skb->len ? (bytes + size - 1) / size : 1;
 }
 
 #endif

@@ -27,16 +27,22 @@ static __always_inline __u32 lane_number(struct __sk_buff *skb)
 	return bpf_get_hash_recalc(skb) & (LANES - 1);
 }
 
+static __always_inline int is_avoided(__u32 tag)
+{
+	__u32 *avoided = bpf_map_lookup_elem(&avoided_tags, &tag);
+
+	return avoided && *avoided;
+}
+
 // Returns the tag of a lane's path: that of the first slot whose path is not avoided.
 static __always_inline __u32 flow_tag(const struct slot_table *table, __u32 slot)
 {
-	__u32 tag, *avoided;
+	__u32 tag;
 
 #pragma unroll
 	for (int i = 0; i < MAX_SLOTS_TRIED; i++) {
 		tag = table->tags[(slot + i * SLOT_STEP) & (SLOTS - 1)];
-		avoided = bpf_map_lookup_elem(&avoided_tags, &tag);
-		if (!avoided || !*avoided)
+		if (!is_avoided(tag))
 			return tag;
 	}
 	// Another path has few slots.
@@ -45,8 +51,7 @@ static __always_inline __u32 flow_tag(const struct slot_table *table, __u32 slot
 		if (i >= table->path_count)
 			continue;
 		tag = table->paths[i].tag;
-		avoided = bpf_map_lookup_elem(&avoided_tags, &tag);
-		if (!avoided || !*avoided)
+		if (!is_avoided(tag))
 			return tag;
 	}
 	return table->tags[slot & (SLOTS - 1)];

@@ -3,6 +3,7 @@
 #define BRAID_EDGE_SPLIT_H
 
 #include "fair_drop.h"
+#include "merged.h"
 #include "shim.h"
 
 // Gives the edge's process a copy of a packet that it may have to send again. A copy that is lost

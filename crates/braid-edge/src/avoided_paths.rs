@@ -40,13 +40,13 @@ const MAX_TIME: Duration = Duration::from_secs(960);
 /// A path as it is now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PathNow {
-    /// What it lost lately.
+    /// Its losses of late.
     pub loss: RecentLoss,
     /// True if its queue is too short to lose packets.
     pub is_clear: bool,
-    /// What it carries, bit/s; 0: unknown.
+    /// Its capacity, bit/s; 0: unknown.
     pub rate_bit_s: u64,
-    /// What it carries now of flows that keep to one path, bit/s.
+    /// Its present load by flows that keep to one path, bit/s.
     pub kept_bit_s: u64,
 }
 

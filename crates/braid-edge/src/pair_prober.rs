@@ -88,7 +88,7 @@ pub struct PathStates {
     pub silent: BTreeSet<u16>,
 }
 
-/// What flows that keep to one path send by a path.
+/// Load of a path by flows that keep to one.
 #[derive(Debug, Default, Clone, Copy)]
 struct KeptLoad {
     /// Bytes since the beginning, and when they were counted.
@@ -113,7 +113,7 @@ impl KeptLoad {
     }
 }
 
-/// Times at which a path is probed.
+/// Times at which a path is probed, and its load, by which it is used.
 #[derive(Debug)]
 struct Pace {
     target: String,
@@ -124,6 +124,7 @@ struct Pace {
     packets: Option<u64>,
     /// Time at which their number last grew; of a new path, that at which it was added.
     used: Time,
+    kept: KeptLoad,
 }
 
 impl Pace {
@@ -150,7 +151,6 @@ pub struct Pairs {
     /// Of pairs with a path that loses packets, or did lately, alone. With a token once copies are kept.
     repairs: BTreeMap<String, (PairRepair, Option<u64>)>,
     avoided: BTreeMap<String, AvoidedPaths>,
-    kept: BTreeMap<u16, KeptLoad>,
     /// The avoided paths as they were told last, those of pairs that have gone included.
     told_avoided: BTreeSet<u16>,
     /// Paths that carry little.
@@ -181,6 +181,7 @@ impl Pairs {
                     due: now,
                     packets: None,
                     used: now,
+                    kept: KeptLoad::default(),
                 });
                 pace.rate_bit_s = *rate_bit_s;
                 self.paces.insert(*tag, pace);
@@ -304,10 +305,10 @@ impl Pairs {
         losses: &BTreeMap<u16, PathLoss>,
         kept_bytes: &BTreeMap<u16, u64>,
     ) -> Option<BTreeSet<u16>> {
-        self.kept.retain(|tag, _| kept_bytes.contains_key(tag));
         for (tag, bytes) in kept_bytes {
-            let load = self.kept.entry(*tag).or_default();
-            load.handle_bytes(now, *bytes);
+            if let Some(pace) = self.paces.get_mut(tag) {
+                pace.kept.handle_bytes(now, *bytes);
+            }
         }
         let is_light = |tag: &&u16| {
             let (loss, pace) = (losses.get(tag), self.paces.get(tag));
@@ -318,11 +319,12 @@ impl Pairs {
         for (target, monitor) in &self.monitors {
             let avoided = self.avoided.entry(target.clone()).or_default();
             let path = |(tag, loss)| {
+                let pace = self.paces.get(&tag);
                 let path = PathNow {
                     loss,
                     is_clear: monitor.is_clear(now, tag, self.light.contains(&tag)),
-                    rate_bit_s: self.paces.get(&tag).map_or(0, |pace| pace.rate_bit_s),
-                    kept_bit_s: self.kept.get(&tag).and_then(|load| load.bit_s).unwrap_or(0),
+                    rate_bit_s: pace.map_or(0, |pace| pace.rate_bit_s),
+                    kept_bit_s: pace.and_then(|pace| pace.kept.bit_s).unwrap_or(0),
                 };
                 (tag, path)
             };

@@ -479,9 +479,8 @@ impl ProbedEdge for Edge {
 
     fn kept_bytes(&self, tags: &[u16]) -> BTreeMap<u16, u64> {
         let mut datapath = locked(&self.datapath);
-        let mut bytes = |tag| Some(datapath.traffic(Counted::Kept, tag).ok()?.bytes);
-        let sent = |tag: &u16| Some((*tag, bytes(*tag)?));
-        tags.iter().filter_map(sent).collect()
+        let kept = |tag: &u16| Some((*tag, datapath.traffic(Counted::Kept, *tag).ok()?.bytes));
+        tags.iter().filter_map(kept).collect()
     }
 
     fn repeated(&self) -> BTreeMap<u16, u64> {

@@ -153,18 +153,17 @@ impl<T> RetransmitBuffer<T> {
     }
 
     /// Keeps an item again that was taken and not sent. It may be requested still.
-    pub fn restore(&mut self, sent: SentPacket<T>) {
-        let place = self
-            .sent
-            .partition_point(|other| other.number <= sent.number);
-        self.bytes += sent.len.get();
-        self.sent.insert(
-            place,
-            SentPacket {
-                is_tried: true,
-                ..sent
-            },
-        );
+    pub fn restore(&mut self, at: Time, number: PacketNumber, len: Bytes, item: T) {
+        let place = self.sent.partition_point(|other| other.number <= number);
+        self.bytes += len.get();
+        let sent = SentPacket {
+            number,
+            at,
+            len,
+            item,
+            is_tried: true,
+        };
+        self.sent.insert(place, sent);
     }
 
     /// Forgets items that are too old.

@@ -32,10 +32,10 @@ static __always_inline long route_back(struct __sk_buff *skb, const struct pkt_c
 static __always_inline int is_spoofed(struct __sk_buff *skb, const struct pkt_ctx *ctx, long result,
 				      struct bpf_fib_lookup *route)
 {
-	if (result == BPF_FIB_LKUP_RET_NOT_FWDED && ctx->packet.family == FAMILY_V4)
-		return 0;
+	if (result == BPF_FIB_LKUP_RET_NOT_FWDED)
+		return ctx->packet.family != FAMILY_V4;
 	if (result == BPF_FIB_LKUP_RET_BLACKHOLE || result == BPF_FIB_LKUP_RET_UNREACHABLE ||
-	    result == BPF_FIB_LKUP_RET_PROHIBIT || result == BPF_FIB_LKUP_RET_NOT_FWDED)
+	    result == BPF_FIB_LKUP_RET_PROHIBIT)
 		return 1;
 	if (result == BPF_FIB_LKUP_RET_NO_NEIGH && uplink_of(route->ifindex))
 		result = route_back(skb, ctx, skb->ingress_ifindex, route);

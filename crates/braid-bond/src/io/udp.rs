@@ -427,7 +427,7 @@ mod tests {
                 assert_eq!((asked, sent), (3, vec![]));
             }
         }
-        // What is refused by itself is an error.
+        // A datagram that is refused by itself is an error.
         let refuse = |_: &[u8]| Err(io::Error::from_raw_os_error(libc::EIO));
         assert!(send_chunks(&bytes[..100], 100, 4, refuse).is_err());
     }

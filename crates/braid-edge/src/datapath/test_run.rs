@@ -444,7 +444,7 @@ fn flows_that_keep_to_one_path_avoid_those_that_they_are_to() {
         avoid(&[avoided]);
         assert_eq!(sent_by_flows(&trial, 200), sent);
     }
-    // What they keep to is counted, and segments take both paths all the same.
+    // Packets of such flows are counted, and segments take both paths all the same.
     let kept = trial.0.borrow_mut().traffic(Counted::Kept, 10);
     let before = trial.sent([10, 11]);
     assert_eq!(kept.expect("traffic").packets, before[0]);

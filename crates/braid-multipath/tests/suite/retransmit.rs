@@ -72,7 +72,9 @@ fn copies_that_were_not_sent_can_be_asked_for_and_are_not_tried_again() {
     assert_eq!(numbers, [0, 1, 3, 4, 6, 7, 9]);
     // The first two were sent.
     taken.drain(..2);
-    taken.drain(..).for_each(|sent| buffer.restore(sent));
+    for sent in taken {
+        buffer.restore(sent.at, sent.number, sent.len, sent.item);
+    }
     let mut again = Vec::new();
     buffer.take_untried(ms(21), range(0, 20), |sent| again.push(sent.item));
     assert_eq!(again, [10]);

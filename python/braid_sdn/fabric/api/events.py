@@ -16,6 +16,7 @@ from typing import Any
 from braid_sdn.fabric.api.report import problems
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Path, PortId
+from braid_sdn.fabric.pieces import at_once
 from braid_sdn.fabric.plan.network_state import forbidden_hops
 from braid_sdn.fabric.plan.policies import Link
 from braid_sdn.fabric.view.topology import LinkDirection, Topology
@@ -125,13 +126,7 @@ class Snapshot:
     @classmethod
     def of(cls, fabric: Controller, now: float, before: Snapshot | None = None) -> Snapshot:
         """Take one."""
-        pieces = cls.pieces(fabric, now, before)
-        while True:
-            try:
-                next(pieces)
-            except StopIteration as done:
-                made: Snapshot = done.value
-                return made
+        return at_once(cls.pieces(fabric, now, before))
 
     @classmethod
     def pieces(

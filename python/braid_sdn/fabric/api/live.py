@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from braid_sdn.fabric.api.events import Event, Journal
-from braid_sdn.fabric.api.report import MAX_MADE_AT_ONCE, at_once
+from braid_sdn.fabric.api.report import MAX_MADE_AT_ONCE
+from braid_sdn.fabric.pieces import at_once
 
 Pieces = Generator[None, None, bytes]
 
@@ -61,7 +62,7 @@ class Live:
             await asyncio.shield(self._next)
         turn = self._turn
         async with self._making:
-            # Whoever came first made it for all, and turns may have begun meanwhile.
+            # The first to come made it for all, and turns may have begun meanwhile.
             if self._made is None or self._made[0] < turn:
                 turn = self._turn
                 self._made = turn, await self._make(_in_pieces(self._snapshot()))
@@ -84,10 +85,14 @@ def _in_pieces(snapshot: Generator[None, None, dict[str, Any]]) -> Pieces:
             yield
         text = texts[0] if len(texts) == 1 else f"[{', '.join(each[1:-1] for each in texts)}]"
         words.append(f"{json.dumps(name)}: {text}")
-    return f"event: snapshot\ndata: {{{', '.join(words)}}}\n\n".encode()
+    return _framed("snapshot", f"{{{', '.join(words)}}}")
 
 
 def _message(kind: str, content: dict[str, Any], number: int | None = None) -> bytes:
     """Return a message of server-sent events."""
+    return _framed(kind, json.dumps(content), number)
+
+
+def _framed(kind: str, text: str, number: int | None = None) -> bytes:
     known = "" if number is None else f"id: {number}\n"
-    return f"event: {kind}\n{known}data: {json.dumps(content)}\n\n".encode()
+    return f"event: {kind}\n{known}data: {text}\n\n".encode()

@@ -16,6 +16,7 @@ from braid_sdn.fabric.api import access, policy, tenants
 from braid_sdn.fabric.cluster.store import Cluster
 from braid_sdn.fabric.controller import Controller
 from braid_sdn.fabric.model import Arc, Path, PortId, Problem
+from braid_sdn.fabric.pieces import at_once
 from braid_sdn.fabric.plan import network_state
 from braid_sdn.fabric.plan.mdi import buffer_for, imbalance
 from braid_sdn.fabric.plan.plan import Host, Pair, PinnedPath, tree_key
@@ -221,16 +222,6 @@ def _refusal(name: str, count: int, reason: str) -> Problem:
 def health(fabric: Controller, now: float) -> list[dict[str, str]]:
     """Return all present problems, for JSON."""
     return [{"code": each.code, "subject": each.subject, "text": each.text} for each in problems(fabric, now)]
-
-
-def at_once(pieces: Generator[None, None, T]) -> T:
-    """Make something as a whole that can be made piece by piece."""
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as done:
-            made: T = done.value
-            return made
 
 
 def _each(made: Iterable[T]) -> Generator[None, None, list[T]]:

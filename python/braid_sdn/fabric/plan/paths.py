@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 
 from braid_sdn.fabric.model import Arc, Graph, Path, PortId
+from braid_sdn.fabric.pieces import at_once
 
 #: More paths gain little, and each adds its jitter to the far edge's reordering.
 MAX_PATHS = 4
@@ -53,13 +54,7 @@ class _Edge:
 
 def max_flow(graph: Graph, source: int, target: int) -> Flow:
     """Return the maximum flow of least latency from one switch to another over free capacity."""
-    pieces = max_flow_pieces(graph, source, target)
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as done:
-            flow: Flow = done.value
-            return flow
+    return at_once(max_flow_pieces(graph, source, target))
 
 
 def max_flow_pieces(graph: Graph, source: int, target: int) -> Generator[None, None, Flow]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from braid_sdn.fabric.model import Arc, Graph, Path, PortId
+from braid_sdn.fabric.pieces import at_once
 from braid_sdn.fabric.plan import slot_table
 from braid_sdn.fabric.plan.mdi import (
     UNCERTAINTY_HYSTERESIS,
@@ -148,10 +149,7 @@ class Work:
 
 def make(before: Plan, now: NetworkState) -> Plan:
     """Return the plan for a state of the network."""
-    work = Work(before, now)
-    while (plan := work.poll()) is None:
-        pass
-    return plan
+    return at_once(_pieces(before, now))
 
 
 def _pieces(before: Plan, now: NetworkState) -> Generator[None, None, Plan]:

@@ -87,7 +87,7 @@ class _Floods:
     is_behind: bool = False
     #: The last plan's ports, of which rules were made.
     made_of: tuple[object, ...] = ()
-    #: What is left to do, with the flood that it is for; None if it is to be looked for at all switches.
+    #: The steps that are left, with the flood that they are for; None if they are to be sought at all switches.
     steps: tuple[Flood, Iterator[int]] | None = None
 
 

@@ -182,7 +182,7 @@ class RuleUpdater:
         self._compare(switch)
         if self._open.get(switch) or self._open_surplus.get(switch):
             self._waiting.pop(switch, None)
-            # What it misses now was not ranked.
+            # The rules that it misses now were not ranked.
             self._is_ranked = False
             self._begin(now)
         elif self.idle:

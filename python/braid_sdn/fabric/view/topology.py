@@ -172,15 +172,17 @@ class Topology:
         lost: dict[tuple[PortId, PortId], str] = {}
         for number in known.difference(self.switches[dpid].up()):
             port = PortId(dpid, number)
-            lost |= self._lose(port, "was removed" if number not in self.switches[dpid].ports else "is down")
+            how = "was removed" if number not in self.switches[dpid].ports else "is down"
+            lost |= self._lose(port, f"port {self.port_name(port)} {how}")
         return self._forget(now, lost)
 
-    def _lose(self, port: PortId, how: str) -> dict[tuple[PortId, PortId], str]:
-        """Forget since when a port is up, and return its links, each with why it is lost."""
+    def _lose(self, port: PortId, why: str) -> dict[tuple[PortId, PortId], str]:
+        """Forget since when a port is up; return the directions of its links, each with why it is lost."""
         self.up_since.pop(port, None)
         self._linked.discard(port)
         self._echoed.pop(port, None)
-        return dict.fromkeys(self._at(port), f"port {self.port_name(port)} {how}")
+        begin, end = self._from.get(port, {}), self._to.get(port, {})
+        return dict.fromkeys((*((port, target) for target in begin), *((source, port) for source in end)), why)
 
     def handle_gone(self, now: float, dpid: int, why: str) -> None:
         """Take in that a switch's connection ended. It may still forward, so its links stay, stale."""
@@ -199,9 +201,7 @@ class Topology:
             return False
         before = switch.ports.get(port.number)
         here = PortId(dpid, port.number)
-        lost: dict[tuple[PortId, PortId], str] = {}
-        if gone or not port.up:
-            lost = self._lose(here, "was removed" if gone else "is down")
+        why = f"port {self.port_name(here)} {'was removed' if gone else 'is down'}"
         if gone:
             switch.ports.pop(port.number, None)
         else:
@@ -214,20 +214,12 @@ class Topology:
                 self.up_since[here] = now
                 self.changed = now
             return False
-        return self._forget(now, lost)
+        return self._forget(now, self._lose(here, why))
 
     def lose_port(self, now: float, port: PortId) -> None:
         """Forget a port whose number is another's now, and its links."""
-        self.up_since.pop(port, None)
-        self._linked.discard(port)
-        self._echoed.pop(port, None)
         self._received.pop(port, None)
-        self._forget(now, dict.fromkeys(self._at(port), "its port has another number"))
-
-    def _at(self, port: PortId) -> list[tuple[PortId, PortId]]:
-        """Return the directions of links that begin or end at a port."""
-        begin, end = self._from.get(port, {}), self._to.get(port, {})
-        return [*((port, target) for target in begin), *((source, port) for source in end)]
+        self._forget(now, self._lose(port, "its port has another number"))
 
     def is_relayed(
         self, now: float, source: PortId, arrived: PortId, inhabited: Callable[[], Container[PortId]]

@@ -152,13 +152,8 @@ impl<T: Clone> Sender<T> {
             return;
         };
         if let Some(link) = self.link_mut(retransmission.except) {
-            link.retransmit_buffer.restore(SentPacket {
-                number,
-                at,
-                len,
-                item: retransmission.packet,
-                is_tried: true,
-            });
+            link.retransmit_buffer
+                .restore(at, number, len, retransmission.packet);
         }
     }
 
